@@ -24,7 +24,7 @@ from driver.batches.batch import Batch
 from driver.context import IngestContext
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.process.clock import SystemClock
-from forebay.settings.schema import load
+from forebay.settings.load import load
 
 RATE = 10_000
 #: of one run; the records of the first seconds, in which receiver and driver find each other, don't count

@@ -17,7 +17,7 @@ from driver.journal.state import Batch, State
 from driver.tracker import Tracker
 from driver.tracker.requests import CleanLocalCopies
 from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, block_id
-from wal.retention import Limits
+from wal.decisions.retention import Limits
 
 MANY, FEW = 100_000, 1_000
 BLOCK_BYTES = 64_000

@@ -19,7 +19,7 @@ from driver.journal.log import Journal
 from driver.journal.transitions import apply
 from forebay.model.values import numbered
 from tests.support.s3 import BUCKET, ENVIRONMENT, options, s3_server
-from wal import layout
+from wal.segments import layout
 from wal.storage import Storage, open_storage
 
 GROUP_EVENTS = 1_000

@@ -42,7 +42,8 @@ from forebay.kafka.client.admin import Committed, KafkaAdmin
 from forebay.model.errors import UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
-from forebay.settings.schema import Settings, from_values
+from forebay.settings.load import from_values
+from forebay.settings.schema import Settings
 from wal.reading import TierCounts
 
 BLOCKS, PARTITIONS, RECEIVERS = 100_000, 1_000, 200

@@ -17,13 +17,14 @@ from driver.batches.batch import BatchWork
 from driver.decisions.packing import pack
 from forebay.model.records import SOURCE_SCHEMA, RangeRows, bytes_column, digest, encode_block, numbers_column
 from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id, numbered
-from forebay.settings.schema import Settings, from_values
+from forebay.settings.load import from_values
+from forebay.settings.schema import Settings
 from wal.blocks import encode_meta, local_path, write_local
-from wal.digests import completed
-from wal.frame import FrameKind
+from wal.blocks.digests import completed
 from wal.reading import BlockReference, this_host
+from wal.segments.frame import FrameKind
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import open_storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 BLOCK_RECORDS = 50_000
 STREAM = "bench"

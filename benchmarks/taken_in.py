@@ -17,7 +17,8 @@ from driver.context import IngestContext
 from driver.decisions.packing import pack
 from forebay.model.values import Block, numbered
 from forebay.security.access import NO_ACCESS
-from forebay.settings.schema import Settings, load
+from forebay.settings.load import load
+from forebay.settings.schema import Settings
 from pyspark_forebay.intake.client import Intake, partitions_of
 from pyspark_forebay.intake.planning import first_place, next_end, spans_between
 from wal.reading import BlockReference, ReadPlan, read_block

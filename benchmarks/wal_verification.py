@@ -24,11 +24,11 @@ from driver.journal import log as journal
 from driver.journal.transitions import apply
 from forebay.model.values import Block, BlockMeta, OffsetRange, block_id, numbered
 from wal.blocks import encode_meta
-from wal.digests import completed
-from wal.frame import FrameKind
-from wal.layout import block_segment
+from wal.blocks.digests import completed
+from wal.segments.frame import FrameKind
+from wal.segments.layout import block_segment
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import open_storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 BLOCKS = 1_000
 BLOCK_BYTES = 1_000_000

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
-from urllib.parse import urlsplit
 
 from forebay.model.errors import SettingsError
 from forebay.security import roles as security
 from forebay.settings.schema import Settings
+from forebay.settings.stores import local_path
 
 Role = Literal["driver", "agent", "receiver"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -37,7 +37,7 @@ EXAMPLE = Path(__file__).parent / "examples" / "one-machine.toml"
 _PROGRAM = "/opt/forebay/bin/forebay"
 #: how the example leaves tokens out, and how an installed host names them: people's commands read the file, services are given
 #: it by systemd
-_NO_TOKENS, _TOKENS = f'# token_file = "{TOKENS}"  ', f'token_file = "{TOKENS}"    '
+_NO_TOKENS, _TOKENS = f'#token_file = "{TOKENS}"', f'token_file = "{TOKENS}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _word(text: str) -> str:
 def folders_outside(settings: Settings) -> list[str]:
     """The local folders that services write to and that are not in ``/var/lib/forebay``."""
     urls = [settings.wal.url, settings.driver.journal, settings.dead_letters.url or ""]
-    found = [urlsplit(url).path for url in urls if url.startswith("file://")] + [settings.agent.blocks]
+    found = [path for url in urls if (path := local_path(url)) is not None] + [settings.agent.blocks]
     return [path for path in dict.fromkeys(found) if path != DATA_FOLDER and not path.startswith(f"{DATA_FOLDER}/")]
 
 

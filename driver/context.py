@@ -17,7 +17,8 @@ from driver.service import Driver
 from forebay.model.errors import UsageError
 from forebay.process.clock import SystemClock
 from forebay.process.ending import Ending
-from forebay.settings.schema import Settings, load
+from forebay.settings.load import load
+from forebay.settings.schema import Settings
 
 
 class IngestContext:

@@ -90,11 +90,11 @@ from forebay.process.notify import ServiceStatus
 from forebay.security.access import Access, Guard, announce
 from forebay.settings.durability_notes import without_wal
 from forebay.settings.schema import Settings
-from wal import layout
-from wal.encryption import load_keys
-from wal.probe import probe
+from wal.blocks.encryption import load_keys
+from wal.segments import layout
+from wal.segments.writer import SegmentLimits
 from wal.storage import Storage, open_storage
-from wal.writer import SegmentLimits
+from wal.storage.probe import probe
 
 log = logging.getLogger(__name__)
 

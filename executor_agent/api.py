@@ -18,7 +18,7 @@ from forebay.http.sendfile import CHUNK_BYTES, FileResponse
 from forebay.http.server import application, caller, needs
 from forebay.model.errors import RefusedError, UsageError
 from forebay.security.access import OPEN, Guard
-from wal.frame import MAX_FRAME
+from wal.segments.frame import MAX_FRAME
 
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 

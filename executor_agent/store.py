@@ -25,8 +25,8 @@ from wal.blocks import (
     local_files,
     local_path,
 )
-from wal.frame import HEADER_LENGTH, aligned, parse_header
-from wal.set_aside import block_of, copies_set_aside, set_aside
+from wal.blocks.set_aside import block_of, copies_set_aside, set_aside
+from wal.segments.frame import HEADER_LENGTH, aligned, parse_header
 from wal.storage import open_storage
 
 #: a temporary file younger than this may be one that a receiver is writing; it is renamed or removed within seconds

@@ -21,10 +21,10 @@ from receiver.draft_store import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, DraftStor
 from receiver.encoded_block import BlockWriting, EncodedBlock
 from receiver.inputs import BlockStored, Fenced, Input, OutOfSpace, StoreAway, StoreFailed
 from wal.blocks import LocalRoom, encode_meta, write_local
-from wal.frame import FrameKind
-from wal.layout import block_segment
+from wal.segments.frame import FrameKind
+from wal.segments.layout import block_segment
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import Storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 _log = logging.getLogger("forebay.receiver")
 

@@ -26,9 +26,9 @@ from forebay.security.access import Access
 from receiver.draft_store import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, DraftStore, Writing
 from receiver.encoded_block import BlockWriting, EncodedBlock
 from receiver.inputs import BlockStored, Input, OutOfSpace, StoreAway, StoreFailed
-from wal.block_copies import give_frame
 from wal.blocks import LocalRoom, local_frame, write_local_frame
-from wal.frame import HEADER_LENGTH, parse_header
+from wal.blocks.sending import give_frame
+from wal.segments.frame import HEADER_LENGTH, parse_header
 
 _log = logging.getLogger("forebay.receiver")
 

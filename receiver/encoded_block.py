@@ -13,8 +13,8 @@ from forebay.model.columns import Columns
 from forebay.model.records import Compression, RangeRows, digest, encode_block, value_lengths
 from forebay.model.values import BlockMeta, OffsetRange, block_id
 from receiver.block_draft import BlockDraft, DraftRange, Piece
-from wal.digests import completed
-from wal.encryption import KeyRing
+from wal.blocks.digests import completed
+from wal.blocks.encryption import KeyRing
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,10 @@ from receiver.inputs import Input
 from receiver.machine import ReceiverMachine
 from receiver.service import ReceiverService
 from receiver.source import Source
-from wal.encryption import load_keys
-from wal.probe import probe
+from wal.blocks.encryption import load_keys
+from wal.segments.writer import SegmentLimits
 from wal.storage import Storage, open_storage, tried_for
-from wal.writer import SegmentLimits
+from wal.storage.probe import probe
 
 _log = logging.getLogger("forebay.receiver")
 

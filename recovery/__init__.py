@@ -1,1 +1,1 @@
-"""The day after a crash: examine a WAL, plan, restore and repair; rebuild a lost journal; audit what was delivered."""
+"""Work after damage: compare the WAL with the journal, plan and restore, rebuild a lost journal, audit what was delivered."""

@@ -1,9 +1,9 @@
-"""The audit: proof from journal and history that each offset taken in lies in exactly one batch, or why it does not.
+"""The audit: proof from journal and history that each offset taken in is in exactly one batch, or why it is not.
 
-It trusts nothing that ``apply`` checked: it lays every range of every batch, and of every waiting block, side by side, with
-the recorded gaps, from each life's start to the durable position (INV-2, INV-3). It opens read-only and fences nobody.
+The audit does not rely on the checks in ``apply``. It lines up every range of every batch and of every waiting block with the
+recorded gaps, from each incarnation's start to the durable position (INV-2, INV-3). It only reads, and fences no process.
 
-Gaps, new lives, accepted losses and replays are no findings: each was decided, and is told with who decided it and why.
+Gaps, new incarnations, accepted losses and replays are no findings: each was decided. The report lists each with its cause.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from forebay.model.wire import WIRE_NAMES
 from wal.storage import Storage
 
 _NO_CAUSES: Mapping[str, str] = {}
-ATTESTED = -2  # stands for "finished by a snapshot copy's word" among batch ids
-WAITING = 0  # stands for "in no batch yet" among batch ids
+ATTESTED = -2  # as a batch id: finished, as only a snapshot copy shows
+WAITING = 0  # as a batch id: in no batch yet
 
 
 class Finding(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    """kind: ``missing`` (offsets in no batch, not waiting, not a gap), ``duplicate`` (in two), ``beyond`` (past the position),
-    ``replay`` (a batch that a replay would run with other blocks or another packing than it ran with; offsets are 0)."""
+    """Something that the audit found wrong.
+
+    ``kind``: ``missing`` (offsets in no batch, not waiting, not a gap), ``duplicate`` (in two batches), ``beyond`` (past the
+    position), ``replay`` (a replay would run the batch with other blocks or another packing than before; offsets are 0).
+    """
 
     kind: str
     topic: str
@@ -49,7 +52,7 @@ class AuditedGap(msgspec.Struct, frozen=True):
 
 
 class AuditedLoss(msgspec.Struct, frozen=True):
-    """A range that a batch ran without. ``cause``: who accepted it, and why; "" where an older release did not keep it."""
+    """A range that a batch ran without. ``cause``: who accepted the loss, and why; "" if an older release did not record it."""
 
     label: str
     batch_id: int
@@ -57,7 +60,7 @@ class AuditedLoss(msgspec.Struct, frozen=True):
 
 
 class AuditedReplay(msgspec.Struct, frozen=True):
-    """Batches ``first_id`` to ``last_id`` ran again: ``completed`` of ``batches``. ``completed_ms``: None while it goes on."""
+    """A replay of batches ``first_id`` to ``last_id``. ``completed``: of ``batches``. ``completed_ms``: None while it runs."""
 
     replay: int
     first_id: int
@@ -71,9 +74,11 @@ class AuditedReplay(msgspec.Struct, frozen=True):
 
 
 class AuditedRebuild(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    """The journal was lost and rebuilt as ``lineage``. ``repeated``: batches that may have run before and were given to the
-    job again under new ids (0: ids that nobody knows), with their ranges; ``attested``: offsets that a snapshot copy alone
-    calls finished."""
+    """A rebuild of a lost journal, as ``timeline``.
+
+    ``repeated``: batches that may have run before and that the job got again under new ids (id 0: the old ids are unknown), with
+    their ranges. ``attested``: offsets that only a snapshot copy shows as finished.
+    """
 
     timeline: int
     time_ms: int
@@ -84,11 +89,11 @@ class AuditedRebuild(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
 
 
 class AuditedIncarnation(msgspec.Struct, frozen=True, rename={**WIRE_NAMES, "number": "life"}):
-    """One life of one partition: offsets ``[start, until)`` taken in, by ``batches`` completed or allocated batches.
+    """One incarnation of one partition: the audit of its offsets ``[start, until)``.
 
-    ``records`` counts those in batches and waiting; ``skipped`` is offsets inside ranges that hold no record (compaction,
-    markers); ``waiting`` records are in no batch yet; ``duplicates`` and ``missing`` count offsets;
-    ``attested`` offsets were finished before a rebuild, and no history of them survived.
+    ``batches``: completed and allocated ones. ``records``: in batches or waiting. ``waiting``: records in no batch yet.
+    ``skipped``: offsets in ranges that have no record (compaction, transaction markers). ``duplicates``, ``missing``: numbers
+    of offsets. ``attested``: offsets that were finished before a rebuild and whose history is lost.
     """
 
     topic: str
@@ -110,6 +115,8 @@ class AuditedIncarnation(msgspec.Struct, frozen=True, rename={**WIRE_NAMES, "num
 
 
 class AuditReport(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
+    """The result of an audit. ``clean``: whether nothing was found wrong."""
+
     stream: str
     timeline: int
     batches_completed: int
@@ -119,7 +126,7 @@ class AuditReport(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     findings: tuple[Finding, ...]
     losses: tuple[AuditedLoss, ...] = ()
     replays: tuple[AuditedReplay, ...] = ()
-    older_replays: int = 0  # that ended before those, and are only counted
+    older_replays: int = 0  # ended before ``replays``; only their number is known
     rebuilds: tuple[AuditedRebuild, ...] = ()
 
     @property
@@ -137,17 +144,19 @@ class _Piece:
 
 @dataclass(slots=True)
 class _Line:
-    """All pieces of one life of one partition."""
+    """All pieces of one incarnation of one partition."""
 
     pieces: list[_Piece] = field(default_factory=list)
     losses: set[str] = field(default_factory=set)
 
 
 def audit(storage: Storage, stream: str) -> AuditReport:
-    """Audits ``stream`` by the journal and history in ``storage``. Raises UsageError if there is no such journal,
-    CorruptionError or NewerVersionError if it can't be read."""
-    # The journal first: a driver at work moves batches from the journal's state into the history, never back, and a batch
-    # seen in both is taken once. Read the other way round, one moved in between would be seen in neither.
+    """Audit ``stream`` from the journal and history in ``storage``.
+
+    Raises UsageError if there is no such journal; CorruptionError or NewerVersionError if it can't be read.
+    """
+    # The journal first: a running driver moves batches from the journal's state into the history, never back, and a batch in both
+    # counts once. In the other order, a batch that is moved in between would be in neither.
     reading = journal.read_beside_a_writer(storage, stream)
     archived = {batch.batch_id: batch for batch in history.read(storage, stream)}
     if reading.state is None:
@@ -156,7 +165,7 @@ def audit(storage: Storage, stream: str) -> AuditReport:
 
 
 def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
-    """The audit of ``state`` with the finished batches of its history."""
+    """Return the audit of ``state`` with the finished batches of its history."""
     lines: dict[tuple[str, int, int], _Line] = {}
 
     losses: list[AuditedLoss] = []
@@ -284,7 +293,7 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
 
 
 def _changed_replays(state: State, in_history: Mapping[int, FinishedBatch]) -> list[Finding]:
-    """INV-3: a replay has the same blocks in the same packing."""
+    """Return a finding for each batch whose replay differs from its first run (INV-3: same blocks, same packing)."""
     changed = []
     for batch in state.replaying.values():
         ran = in_history.get(batch.batch_id) or state.batches.get(batch.batch_id)
@@ -296,7 +305,7 @@ def _changed_replays(state: State, in_history: Mapping[int, FinishedBatch]) -> l
 def _check(
     pieces: list[_Piece], gaps: tuple[AuditedGap, ...], start: int, until: int
 ) -> Iterable[tuple[str, int, int, tuple[int, ...]]]:
-    """Walks the pieces and gaps of one life in offset order: (kind, from, until, batch ids) of all that is wrong."""
+    """Yield (kind, from, until, batch ids) of everything wrong in one incarnation, in order of offsets."""
     spans = sorted(
         [(p.from_offset, p.until_offset, p.batch_id) for p in pieces]
         + [(g.from_offset, g.until_offset, -1) for g in gaps]

@@ -1,8 +1,8 @@
-"""Where the bytes of an accepted block can be had again when its place in the WAL no longer holds them.
+"""Sources of an accepted block whose place in the WAL no longer has its bytes.
 
-In this order: a frame elsewhere in the WAL, this host's local copy, one that its agent set aside as damaged, the agents'
-copies, Kafka by exact offsets. All but the last give the very bytes that were accepted; Kafka gives the same records (count
-and digest are compared), encoded anew.
+In this order: a frame elsewhere in the WAL, this host's local copy, a copy that its agent set aside as damaged, the agents'
+copies, Kafka by exact offsets. All except Kafka return the very bytes that were accepted. Kafka returns the same records (count
+and digest are compared), which are encoded again.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import urllib3
 from forebay.model.errors import ForebayError, MissingKeyError, UnreachableError
 from forebay.model.records import Compression, RangeRows, digest, encode_block
 from forebay.model.values import Block, BlockMeta, Handle
-from recovery.examination import Copy
+from recovery.examination import UnnamedFrame
 from wal.blocks import StoredBlock, block_of_frame
-from wal.digests import completed
-from wal.encryption import KeyRing
+from wal.blocks.digests import completed
+from wal.blocks.encryption import KeyRing
+from wal.blocks.set_aside import copies_set_aside, read_set_aside
 from wal.reading import BlockReference, ReadPlan, Tier, check_same, incarnation_key, stored_copy
-from wal.scan import read_frame
-from wal.set_aside import copies_set_aside, read_set_aside
+from wal.segments.scan import read_frame
 from wal.storage import Storage
 
 if TYPE_CHECKING:
@@ -30,15 +30,17 @@ if TYPE_CHECKING:
 
 
 class ReadRanges(Protocol):
-    """As ``forebay.kafka.consume.ranges.read_ranges``: the records of ranges of different partitions, in the order given. Raises
-    ForebayError where Kafka no longer holds the very records, or can't be asked."""
+    """Reads the records of ranges of different partitions, in their order, as ``forebay.kafka.consume.ranges.read_ranges``.
+
+    Raises ForebayError if Kafka no longer has exactly these records, or can't be reached.
+    """
 
     def __call__(self, wanted: Sequence[Wanted], headers: bool) -> list[RangeRows]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A block's bytes. ``exact``: they are those whose checksum the journal names."""
+class BlockCopy:
+    """A block's bytes from one source. ``exact``: their checksum is the one that the journal names."""
 
     source: str
     meta: BlockMeta
@@ -46,22 +48,26 @@ class Found:
     exact: bool
 
 
-class Source(Protocol):
+class CopySource(Protocol):
+    """One place from which a block may be read again."""
+
     name: str
 
-    def read(self, block: Block) -> Found | None:
-        """The block, verified; None where this source never kept it. Raises ForebayError, FileNotFoundError, OSError or
-        urllib3's HTTPError with the reason why it can't be had."""
+    def read(self, block: Block) -> BlockCopy | None:
+        """Return the block, verified; None if this source never had it.
+
+        Raises ForebayError, FileNotFoundError, OSError or urllib3's HTTPError with the reason why it can't be read.
+        """
 
 
 @dataclass(slots=True)
-class Sources:
-    """All of them, asked in order."""
+class CopySources:
+    """All sources, asked in order."""
 
-    sources: Sequence[Source]
+    sources: Sequence[CopySource]
 
-    def find(self, block: Block) -> tuple[Found | None, tuple[str, ...]]:
-        """The first that has the block, and in words why each one asked before has not."""
+    def find(self, block: Block) -> tuple[BlockCopy | None, tuple[str, ...]]:
+        """Return the first copy found, and for each source asked before the reason why it has none."""
         reasons = []
         for source in self.sources:
             try:
@@ -77,18 +83,21 @@ class Sources:
 
 
 class WalCopies:
-    """Frames of the WAL that lie elsewhere than where the journal names them: written twice after a failed sync, in a segment
-    under another's name, or by a recovery that was cut off."""
+    """Frames of the WAL at other places than the journal names.
+
+    They were written twice after a failed sync, are in a segment under another segment's name, or come from an interrupted
+    recovery.
+    """
 
     name = "WAL"
 
-    def __init__(self, storage: Storage, copies: Sequence[Copy]) -> None:
+    def __init__(self, storage: Storage, copies: Sequence[UnnamedFrame]) -> None:
         self._storage = storage
         self._handles: dict[str, list[Handle]] = {}
         for copy in copies:
             self._handles.setdefault(copy.block_id, []).append(copy.handle)
 
-    def read(self, block: Block) -> Found | None:
+    def read(self, block: Block) -> BlockCopy | None:
         reasons = []
         for handle in self._handles.get(block.id, ()):
             try:
@@ -104,28 +113,28 @@ class WalCopies:
 
 
 class TierCopies:
-    """What one tier of reading keeps: every agent is asked, since the journal does not name the copies that agents were given."""
+    """Copies of one tier of reading. Every agent is asked, since the journal does not name cached copies."""
 
     def __init__(self, tier: Tier, plan: ReadPlan) -> None:
         self.name: str = "local copy" if tier == "local" else tier
         self._tier: Tier = tier
         self._plan = plan
 
-    def read(self, block: Block) -> Found | None:
+    def read(self, block: Block) -> BlockCopy | None:
         reference = BlockReference.of(block).also_at(tuple(self._plan.agent_urls))
         stored = stored_copy(reference, self._plan, self._tier)
         return None if stored is None else _exact(self.name, stored)
 
 
 class DamagedCopies:
-    """What this host's agent set aside: a copy of which the header or the metadata is damaged, and the payload is not."""
+    """Copies that this host's agent set aside as damaged, if only their header or metadata is damaged and not the payload."""
 
     name = "damaged copy"
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
 
-    def read(self, block: Block) -> Found | None:
+    def read(self, block: Block) -> BlockCopy | None:
         reasons = []
         for path in copies_set_aside(self._directory, block.meta.stream, block.id):
             try:
@@ -140,7 +149,7 @@ class DamagedCopies:
 
 
 class KafkaCopies:
-    """What Kafka still holds, by exact offsets. ``topic_ids``: ``life_key`` → id."""
+    """Records that Kafka still has, by exact offsets. ``topic_ids``: ``incarnation_key`` → topic id."""
 
     name = "Kafka"
 
@@ -156,7 +165,7 @@ class KafkaCopies:
         self._compression: Compression = compression
         self._keys = keys
 
-    def read(self, block: Block) -> Found:
+    def read(self, block: Block) -> BlockCopy:
         from forebay.kafka.consume.ranges import Wanted  # loads librdkafka
 
         meta = block.meta
@@ -165,26 +174,28 @@ class KafkaCopies:
         )
         for rows, r in zip(ranges, meta.ranges, strict=True):
             if sum(batch.num_rows for batch in rows.batches) != r.records or digest(rows.batches) != r.digest:
-                raise ForebayError(f"what it holds of {r.label} is not what was taken in")
+                raise ForebayError(
+                    f"its records of {r.label} are not the records that were taken in (count or digest differs)"
+                )
         payload = encode_block(ranges, meta.headers, self._compression)
         if self._keys is None and meta.key_id is not None:
             raise MissingKeyError(
-                f"the block was encrypted with key {meta.key_id!r}; without keys its records are not written again"
+                f"the block was encrypted with key {meta.key_id!r}, and its records are not written unencrypted: set wal.key_file"
             )
-        return Found(self.name, *completed(meta, payload, self._keys), exact=False)
+        return BlockCopy(self.name, *completed(meta, payload, self._keys), exact=False)
 
 
 class NoKafka:
-    """Kafka could not be asked, for the reason ``why``."""
+    """Stands in for Kafka if it could not be reached, for the reason ``why``."""
 
     name = "Kafka"
 
     def __init__(self, why: str) -> None:
         self._why = why
 
-    def read(self, block: Block) -> Found | None:
+    def read(self, block: Block) -> BlockCopy | None:
         raise UnreachableError(self._why)
 
 
-def _exact(name: str, stored: StoredBlock) -> Found:
-    return Found(name, stored.meta, stored.payload, exact=True)
+def _exact(name: str, stored: StoredBlock) -> BlockCopy:
+    return BlockCopy(name, stored.meta, stored.payload, exact=True)

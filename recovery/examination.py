@@ -1,7 +1,7 @@
-"""The WAL read through and laid beside the journal: what lies where, and what does not.
+"""The examination: the whole WAL is read and compared with the journal.
 
-Every checksum of every segment is verified, several segments at a time (checksums and reads release the interpreter's
-lock). Nothing is changed and nobody is fenced; a driver and receivers may be at work.
+Every checksum of every segment is verified, several segments at the same time (checksums and reads release the interpreter's
+lock). Nothing is changed and no process is fenced; a driver and receivers may run meanwhile.
 """
 
 from __future__ import annotations
@@ -22,26 +22,28 @@ from driver.journal.state import State, is_fenced
 from forebay.model.errors import CorruptionError, UsageError
 from forebay.model.values import Block, Handle
 from wal.blocks import decode_meta
-from wal.frame import Frame, FrameKind, aligned
-from wal.layout import BlockPlace, block_folder, parse_block
+from wal.decisions.recovery import Decision, FrameCondition, Verdict, assess_segment
+from wal.decisions.retention import JournalView, Position
 from wal.reading import incarnation_key
-from wal.recovery import Decision, Found, Verdict, assess_segment
-from wal.retention import JournalView, Position
-from wal.scan import Damage, Readable, Scanned, TornTail, scan_segment
+from wal.segments.frame import Frame, FrameKind, aligned
+from wal.segments.layout import BlockPlace, block_folder, parse_block
+from wal.segments.scan import Damage, Readable, Scanned, TornTail, scan_segment
 from wal.storage import Storage
 
-#: decisions that a person must know of
+#: decisions that a person must act on
 NEEDS_A_PERSON = frozenset({Decision.DAMAGED_QUARANTINE, Decision.MISSING, Decision.NEWER_REFUSE})
-#: segments read at the same time at most: each holds a piece of its segment, or its longest frame
+#: maximum number of segments read at the same time; each needs memory for a piece of the segment or its longest frame
 READERS_MAX = 8
 
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """A whole frame of a block that the journal does not name there: an orphan, a frame that was written twice, or one of a
-    segment under another's name."""
+class UnnamedFrame:
+    """A whole block frame at a place that the journal does not name.
+
+    It is an orphan, was written twice, or is in a segment under another segment's name.
+    """
 
     block_id: str
     handle: Handle
@@ -49,8 +51,11 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """``place``: None for a name that no segment of blocks has. ``sealed``: a later one of its writer exists. ``fenced``: the
-    journal says that its writer is outdated. ``swapped``: its header names another path."""
+    """One block segment and the verdicts on it.
+
+    ``place``: None if the path is not a block segment's. ``sealed``: a later segment of its writer exists. ``fenced``: the
+    journal says that its writer is outdated. ``swapped``: its header names another path.
+    """
 
     path: str
     place: BlockPlace | None
@@ -60,15 +65,15 @@ class Segment:
     fenced: bool
     swapped: bool
     verdicts: tuple[Verdict, ...]
-    copies: tuple[Copy, ...]
+    copies: tuple[UnnamedFrame, ...]
 
     @property
     def closed(self) -> bool:
         return self.sealed or self.fenced
 
 
-class Hole(msgspec.Struct, frozen=True):
-    """No segments ``first`` to ``last`` between others of one epoch, and the journal names no block in them."""
+class MissingSegments(msgspec.Struct, frozen=True):
+    """Segments ``first`` to ``last`` of an epoch do not exist, but later ones do; the journal names no block in them."""
 
     receiver: str
     epoch: int
@@ -78,12 +83,15 @@ class Hole(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """``state``: the journal's, None where only the WAL was looked at. ``segments``: also those that are absent, 0 bytes."""
+    """The result of an examination.
+
+    ``state``: the journal's; None if only the WAL was examined. ``segments``: absent ones too, with 0 bytes.
+    """
 
     stream: str
     state: State | None
     segments: tuple[Segment, ...]
-    holes: tuple[Hole, ...]
+    missing_segments: tuple[MissingSegments, ...]
 
     @property
     def verdicts(self) -> Iterator[Verdict]:
@@ -96,10 +104,9 @@ class Examination:
 
 
 class Place(msgspec.Struct, frozen=True):
-    """One place of the WAL, or one block that the journal names. ``decision``: as in ``wal.recovery.Decision``.
+    """One place of the WAL, or one block that the journal names. ``decision``: as in ``wal.decisions.recovery.Decision``.
 
-    ``batch_id``: the batch that holds the block, 0 if none; ``needed``: a batch that is not completed, or a later one,
-    still has to read it.
+    ``batch_id``: the batch with the block, 0 if none. ``needed``: an unfinished or later batch still has to read the block.
     """
 
     path: str
@@ -114,7 +121,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def read_state(storage: Storage, stream: str) -> State:
-    """What the journal says, read beside whoever leads it. Raises UsageError if there is none."""
+    """Return the journal's state, without disturbing the process that leads it. Raises UsageError if there is no journal."""
     state = journal.read_beside_a_writer(storage, stream).state
     if state is None:
         raise UsageError(f"{storage.url} holds no journal of stream {stream!r}: check stream and driver.journal")
@@ -122,15 +129,15 @@ def read_state(storage: Storage, stream: str) -> State:
 
 
 def block_segments(storage: Storage, stream: str) -> list[str]:
-    """Paths of all block segments of the stream."""
+    """Return the paths of all block segments of the stream."""
     return [path for path in storage.list(block_folder(stream)) if path.endswith(".seg")]
 
 
 def total_bytes(storage: Storage, stream: str) -> int:
-    """Of all block segments."""
+    """Return the total size of all block segments, in bytes."""
     total = 0
     for path in block_segments(storage, stream):
-        with contextlib.suppress(FileNotFoundError):  # cleaned up meanwhile
+        with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
             total += storage.size(path)
     return total
 
@@ -138,16 +145,19 @@ def total_bytes(storage: Storage, stream: str) -> int:
 def examine_beside_a_driver(
     journal_storage: Storage, wal_storage: Storage, stream: str, progress: Progress = lambda _: None
 ) -> Examination:
-    """Journal first, then the WAL. What is added meanwhile shows as an orphan that is kept; what is cleaned up, or moved, is
-    asked for again in the journal before it is called missing. Raises UsageError if there is no journal."""
+    """Examine the WAL while a driver may run: read the journal first, then the WAL.
+
+    A block that is written meanwhile shows as an orphan that is kept. If a block is missing, the journal is read again, since
+    clean-up may have deleted it or a recovery may have moved it. Raises UsageError if there is no journal.
+    """
     state = read_state(journal_storage, stream)
     found = examine(state, wal_storage, stream, progress=progress)
-    if not any(verdict.found is Found.ABSENT for verdict in found.verdicts):
+    if not any(verdict.condition is FrameCondition.ABSENT for verdict in found.verdicts):
         return found
     later = read_state(journal_storage, stream)
 
     def holds(verdict: Verdict) -> bool:
-        if verdict.found is not Found.ABSENT:
+        if verdict.condition is not FrameCondition.ABSENT:
             return True
         block = later.blocks.get(verdict.block_id or "")
         return (
@@ -157,18 +167,21 @@ def examine_beside_a_driver(
         )
 
     segments = tuple(replace(s, verdicts=tuple(v for v in s.verdicts if holds(v))) for s in found.segments)
-    return Examination(stream, state, segments, found.holes)
+    return Examination(stream, state, segments, found.missing_segments)
 
 
 def examine(
     state: State | None, storage: Storage, stream: str, *, readers: int = 0, progress: Progress = lambda _: None
 ) -> Examination:
-    """Reads every block segment of ``stream`` with all its checksums. ``readers``: how many at a time; 0: one for each
-    processor. ``progress`` gets the bytes done, from several threads. Raises StoreError."""
+    """Read every block segment of ``stream`` and verify all checksums.
+
+    ``readers``: segments read at the same time; 0: one for each processor. ``progress`` is called with bytes read, from several
+    threads. Raises StoreError.
+    """
     paths = block_segments(storage, stream)
     accepted = _accepted(state, paths)
     view = journal_view(state)
-    named = (*paths, *accepted)  # those under clean-up are not accepted, and may still be there
+    named = (*paths, *accepted)  # segments under clean-up are not in ``accepted``, and may still exist
     places = {path: parse_block(path) for path in named}
     newest: dict[tuple[str, int], int] = {}
     for path in paths:
@@ -183,7 +196,7 @@ def examine(
 
     with ThreadPoolExecutor(readers or min(READERS_MAX, os.cpu_count() or 1), "examine") as pool:
         segments = tuple(pool.map(one, sorted(accepted)))
-    return Examination(stream, state, segments, tuple(_holes(filter(None, places.values()))))
+    return Examination(stream, state, segments, tuple(_missing_segments(filter(None, places.values()))))
 
 
 def examine_segment(
@@ -196,7 +209,7 @@ def examine_segment(
     fenced: bool,
     progress: Progress = lambda _: None,
 ) -> Segment:
-    """One segment; ``accepted``: the blocks that the journal has there."""
+    """Examine one segment. ``accepted``: the blocks that the journal has there."""
     tapped = _Tap(progress)
     try:
         size = storage.size(path)
@@ -207,13 +220,13 @@ def examine_segment(
         size = 0
         verdicts = assess_segment(path, None, accepted, view, closed=sealed or fenced)
     swapped = tapped.whole_damage and _is_swapped(storage, path)
-    if any(verdict.found is Found.DAMAGED for verdict in verdicts):
+    if any(verdict.condition is FrameCondition.DAMAGED for verdict in verdicts):
         copies = list(_frames_under_any_name(storage, path))
     else:
         copies = [
-            Copy(verdict.block_id, tapped.handle(path, verdict.offset))
+            UnnamedFrame(verdict.block_id, tapped.handle(path, verdict.offset))
             for verdict in verdicts
-            if verdict.found is Found.WHOLE and not verdict.named and verdict.block_id is not None
+            if verdict.condition is FrameCondition.WHOLE and not verdict.named and verdict.block_id is not None
         ]
     return Segment(
         path=path,
@@ -229,7 +242,7 @@ def examine_segment(
 
 
 class _Tap:
-    """Notes what passes: how many frames, where they end, what a handle of each would be."""
+    """Observes a scan: counts frames, and notes each frame's handle."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -257,31 +270,33 @@ class _Tap:
 
 
 def end_of(item: Scanned) -> int:
-    """Where what comes next in the segment begins."""
+    """Return the offset at which the next item of the segment begins."""
     if isinstance(item, Frame):
         return item.offset + aligned(item.length)
     return item.offset + item.length if isinstance(item, TornTail) else item.until
 
 
 def _is_swapped(storage: Readable, path: str) -> bool:
-    """Whether the segment is whole at its beginning, and says that it is another."""
+    """Return whether the segment's beginning is intact and names another path."""
     return isinstance(next(scan_segment(storage, path, payloads=False, swapped=True), None), Frame)
 
 
-def _frames_under_any_name(storage: Readable, path: str) -> Iterator[Copy]:
-    """Every whole block frame: in a segment with damage any may be what the journal misses elsewhere."""
+def _frames_under_any_name(storage: Readable, path: str) -> Iterator[UnnamedFrame]:
+    """Yield every whole block frame: in a damaged segment, any of them may be a block that is missing elsewhere."""
     for item in scan_segment(storage, path, swapped=True):
         if isinstance(item, Frame) and item.header.kind == FrameKind.BLOCK:
             try:
                 meta = decode_meta(item.metadata, path, item.offset)
-            except CorruptionError:  # its place is reported as damage
+            except CorruptionError:  # the verdicts report it as damage
                 continue
-            yield Copy(meta.id, Handle(path, item.offset, item.length, item.header.payload_checksum))
+            yield UnnamedFrame(meta.id, Handle(path, item.offset, item.length, item.header.payload_checksum))
 
 
 def _accepted(state: State | None, paths: Sequence[str]) -> dict[str, list[Block]]:
-    """Segment → the blocks that the journal has there. A segment under clean-up may be gone or not: nothing needs it, and the
-    intent stands in the journal (INV-8), so it is left out."""
+    """Return the blocks that the journal has in each segment.
+
+    A segment under clean-up is left out: it may be deleted already, and the journal's intent says that nothing needs it (INV-8).
+    """
     accepted: dict[str, list[Block]] = {path: [] for path in paths}
     if state is not None:
         for block in state.blocks.values():
@@ -301,7 +316,7 @@ def journal_view(state: State | None) -> JournalView:
     )
 
 
-def _holes(places: Iterable[BlockPlace]) -> Iterator[Hole]:
+def _missing_segments(places: Iterable[BlockPlace]) -> Iterator[MissingSegments]:
     sequences: dict[tuple[str, int], list[int]] = {}
     for place in places:
         sequences.setdefault(place[1:3], []).append(place.sequence)
@@ -309,11 +324,11 @@ def _holes(places: Iterable[BlockPlace]) -> Iterator[Hole]:
         there.sort()
         for before, after in itertools.pairwise(there):
             if after > before + 1:
-                yield Hole(receiver, epoch, before + 1, after - 1)
+                yield MissingSegments(receiver, epoch, before + 1, after - 1)
 
 
 def described(verdict: Verdict, state: State | None) -> Place:
-    """``verdict`` for people, with the batch that needs the block."""
+    """Return ``verdict`` as shown to people, with the batch that needs the block."""
     block_id = verdict.block_id or ""
     batch_id = state.batch_of.get(block_id, 0) if state is not None and verdict.named else 0
     return Place(
@@ -330,7 +345,7 @@ def described(verdict: Verdict, state: State | None) -> Place:
 
 
 def topic_ids(state: State, blocks: Iterable[Block]) -> dict[str, str]:
-    """``life_key`` of each range of ``blocks`` → the topic's id in that life."""
+    """Return the topic's id for the ``incarnation_key`` of each range of ``blocks``."""
     return {
         incarnation_key(r): state.partitions[str(r.tp)].topic_id(r.incarnation)
         for block in blocks
@@ -340,13 +355,13 @@ def topic_ids(state: State, blocks: Iterable[Block]) -> dict[str, str]:
 
 
 def is_needed(state: State, block_id: str) -> bool:
-    """Whether the block waits, or an unfinished batch, the window of one, a replay, or a cursor holds it."""
+    """Return whether the block waits for a batch, or an unfinished batch, its window, a replay or a cursor needs it."""
     batch = state.batches.get(state.batch_of.get(block_id, 0))
     held = batch is not None and not state.is_past(batch.number)
     return block_id in state.waiting or held or block_id in wanted_again(state) or is_unread(state, block_id)
 
 
 def is_unread(state: State, block_id: str) -> bool:
-    """Whether a cursor has yet to read it."""
+    """Return whether a cursor has not read the block yet."""
     block = state.blocks.get(block_id)
     return block is not None and block.in_wal and state.index.unread(block) > 0

@@ -1,8 +1,8 @@
-"""What recovery is about to do, or has done: decisions on values alone.
+"""The plan of a recovery, before and after it is carried out: decisions on values alone.
 
-Nothing is mended in place. A block that is damaged where the journal names it is written anew into a segment of recovery's
-own, and the journal says where it lies from then on; a damaged segment that nobody writes any more is emptied in that way,
-then copied aside and taken out of the log.
+Nothing is repaired in place. Recovery writes a block that is damaged at its journalled place again, into a segment of its own,
+and the journal then names the new place. If no writer can append to a damaged segment any more, all its whole blocks are
+written again in this way; then the segment is copied aside and deleted.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from driver.journal.state import Partition, State
 from forebay.kafka.client.admin import Committed
 from forebay.model.values import Block, TopicPartition
 from forebay.model.wire import WIRE_NAMES
-from recovery.examination import Examination, Hole, Place, Segment, described, is_needed, is_unread
-from wal.recovery import Decision, Found
+from recovery.examination import Examination, MissingSegments, Place, Segment, described, is_needed, is_unread
+from wal.decisions.recovery import Decision, FrameCondition
 
 
-class Recovery(msgspec.Struct, frozen=True):
-    """A block that is not whole where the journal names it, and from where it can be (or was) written anew. ``exact``: the
-    same bytes; else the same records, encoded anew. ``done``: it was."""
+class BlockRecovery(msgspec.Struct, frozen=True):
+    """A block that is not whole where the journal names it, and the source from which it can be, or was, written again.
+
+    ``exact``: the source has the same bytes; otherwise the same records, encoded again. ``done``: it was written again.
+    """
 
     block_id: str
     path: str
@@ -39,8 +41,11 @@ class Recovery(msgspec.Struct, frozen=True):
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """A block that nothing keeps any more. ``reasons``: what each place said; ``command``: decides it, "" if nothing needs
-    the block or its batch is not allocated yet."""
+    """A block that no source has any more.
+
+    ``reasons``: why each source does not have it. ``command``: accepts the loss; "" if nothing needs the block or it has
+    no batch yet.
+    """
 
     block_id: str
     path: str
@@ -52,7 +57,7 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 class DamagedSegment(msgspec.Struct, frozen=True):
-    """``kept``: why it stays where it is; "" if it is (or was) copied to ``aside`` and taken out of the log."""
+    """A segment with damage. ``kept``: why it stays in place; "" if it will be, or was, copied to ``aside`` and deleted."""
 
     path: str
     kept: str
@@ -61,7 +66,10 @@ class DamagedSegment(msgspec.Struct, frozen=True):
 
 
 class KafkaPartition(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    """Offsets: the journal's position, the group's commit, what Kafka holds; -1 where unknown. ``finding``: "" if all is well."""
+    """One partition's offsets: the journal's position, the group's commit, the range in Kafka; -1 if unknown.
+
+    ``finding``: what does not fit; "" if everything does.
+    """
 
     topic: str
     partition: int
@@ -74,15 +82,18 @@ class KafkaPartition(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
 
 
 class KafkaView(msgspec.Struct, frozen=True):
-    """``unreachable``: why Kafka could not be asked, "" if it was."""
+    """All partitions compared with Kafka. ``unreachable``: why Kafka could not be asked; "" if it could."""
 
     unreachable: str
     partitions: tuple[KafkaPartition, ...] = ()
 
 
 class CopiesView(msgspec.Struct, frozen=True):
-    """Local copies of this host: those that the journal names, found and not found, and files it does not name. ``agents``:
-    those that answered; ``silent``: why others did not. ``damaged``: files that this host's agent set aside."""
+    """Counts of this host's local copies.
+
+    ``found``, ``absent``: copies that the journal names. ``stray``: files that it does not name. ``agents``: agents that
+    answered. ``silent``: why others did not. ``damaged``: files that this host's agent set aside.
+    """
 
     directory: str
     found: int
@@ -94,13 +105,18 @@ class CopiesView(msgspec.Struct, frozen=True):
 
 
 class HistoryView(msgspec.Struct, frozen=True):
+    """The history of completed batches. ``finding``: which batches it lacks; "" if none."""
+
     batches: int
     finding: str = ""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES):
-    """``counts``: decision → places; ``places``: all but the whole ones; ``orphans``: frames that the journal does not name:
-    label → what becomes of them. ``forgotten``: segments that are gone, of which only a replay would need anything."""
+class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES):
+    """What ``forebay recover`` will do, or has done.
+
+    ``counts``: places by decision. ``places``: all except whole frames. ``holes``: segments that do not exist between others.
+    ``forgotten``: deleted segments whose blocks only a replay could need; they leave the journal.
+    """
 
     stream: str
     timeline: int
@@ -108,8 +124,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES):
     segments: int
     counts: dict[str, int]
     places: tuple[Place, ...]
-    holes: tuple[Hole, ...]
-    recoveries: tuple[Recovery, ...] = ()
+    holes: tuple[MissingSegments, ...]
+    recoveries: tuple[BlockRecovery, ...] = ()
     losses: tuple[Loss, ...] = ()
     damaged: tuple[DamagedSegment, ...] = ()
     forgotten: tuple[str, ...] = ()
@@ -119,7 +135,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES):
 
     @property
     def open(self) -> bool:
-        """Whether something waits for a person or for ``--apply``."""
+        """Whether a person has to do something, or run ``--apply``."""
         return bool(
             [r for r in self.recoveries if not r.done]
             or self.losses
@@ -132,45 +148,49 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES):
 
 
 def broken_blocks(examined: Examination) -> list[Block]:
-    """Blocks that are not whole where the journal names them, in the order of the log. What a newer release wrote is whole."""
+    """Return the blocks that are not whole where the journal names them, in log order.
+
+    Frames of a newer release count as whole.
+    """
     state = examined.state
     assert state is not None
-    broken = (Found.DAMAGED, Found.TORN, Found.ABSENT)
-    return [state.blocks[v.block_id] for v in examined.verdicts if v.named and v.block_id and v.found in broken]
+    broken = (FrameCondition.DAMAGED, FrameCondition.TORN, FrameCondition.ABSENT)
+    return [state.blocks[v.block_id] for v in examined.verdicts if v.named and v.block_id and v.condition in broken]
 
 
 def damaged_segments(examined: Examination) -> list[DamagedSegment]:
-    """Every segment that holds damage, and whether it can be taken out of the log."""
+    """Return every segment with damage, and whether it can be deleted from the log."""
     found = []
     for segment in examined.segments:
-        torn_accepted = any(v.found is Found.TORN and v.named for v in segment.verdicts)
-        if torn_accepted or any(v.found is Found.DAMAGED for v in segment.verdicts):
+        torn_accepted = any(v.condition is FrameCondition.TORN and v.named for v in segment.verdicts)
+        if torn_accepted or any(v.condition is FrameCondition.DAMAGED for v in segment.verdicts):
             kept = _kept(segment)
             found.append(DamagedSegment(segment.path, kept, "" if kept else aside_path(segment.path)))
     return found
 
 
 def _kept(segment: Segment) -> str:
-    if any(v.found is Found.NEWER for v in segment.verdicts):
-        return "a newer release wrote part of it: run that one"
+    if any(v.condition is FrameCondition.NEWER for v in segment.verdicts):
+        return "a newer release wrote part of it: run that release"
     if not segment.closed:
-        return "its receiver may still write to it: once that has been started again, recover again"
+        return "its receiver may still write to it: restart that receiver, then run `forebay recover` again"
     orphans = any(
-        v.found is Found.WHOLE and not v.named and v.decision is not Decision.ORPHAN_DELETE for v in segment.verdicts
+        v.condition is FrameCondition.WHOLE and not v.named and v.decision is not Decision.ORPHAN_DELETE
+        for v in segment.verdicts
     )
     if orphans and not segment.fenced:
-        return "its receiver may still report a block of it: once that has been started again, recover again"
+        return "its receiver may still report a block of it: restart that receiver, then run `forebay recover` again"
     return ""
 
 
 def aside_path(path: str) -> str:
-    """Where the copy of a damaged segment goes: beside ``blocks``, where nothing looks for the log."""
+    """Return the path for the copy of a damaged segment: beside ``blocks``, outside the log."""
     stream, _, rest = path.partition("/")
     return f"{stream}/aside/{rest}"
 
 
 def forgettable(state: State, gone: Iterable[str], lost: AbstractSet[str]) -> list[str]:
-    """Those of the segments ``gone`` of which nothing but a replay to come would need a block, and all are ``lost``."""
+    """Return the deleted segments ``gone`` whose blocks are all ``lost`` and could only be needed by a future replay."""
     by_path: dict[str, list[str]] = {}
     for block in state.blocks.values():
         by_path.setdefault(block.handle.path, []).append(block.id)
@@ -183,8 +203,8 @@ def forgettable(state: State, gone: Iterable[str], lost: AbstractSet[str]) -> li
     ]
 
 
-def recovery_of(state: State, block: Block, source: str, exact: bool, done: bool) -> Recovery:
-    return Recovery(
+def recovery_of(state: State, block: Block, source: str, exact: bool, done: bool) -> BlockRecovery:
+    return BlockRecovery(
         block_id=block.id,
         path=block.handle.path,
         ranges=tuple(r.label for r in block.meta.ranges),
@@ -216,11 +236,14 @@ def loss_of(state: State, block: Block, reasons: Sequence[str]) -> Loss:
 
 
 def history_view(state: State, batches: Iterable[FinishedBatch]) -> HistoryView:
-    """Whether the history holds every batch that the journal's state has dropped, but for what a rebuild has said: that batches
-    do not count, or that their history was lost before it (the audit shows these offsets as attested)."""
+    """Return whether the history has every batch that the journal's state has dropped.
+
+    Batches that a rebuild declared void, or whose history was lost before it, are not expected (the audit shows their offsets as
+    attested).
+    """
     found = {batch.number for batch in batches if not state.is_void(batch.batch_id, batch.number)}
-    told = [range(1 if r.attested else r.known_number + 1, r.batch_count + 1) for r in state.rebuilds]
-    accounted = found.union(*told)
+    excepted = [range(1 if r.attested else r.known_number + 1, r.batch_count + 1) for r in state.rebuilds]
+    accounted = found.union(*excepted)
     lacking = [number for number in range(1, state.archived_number + 1) if number not in accounted]
     if not lacking:
         return HistoryView(len(found))
@@ -231,7 +254,7 @@ def history_view(state: State, batches: Iterable[FinishedBatch]) -> HistoryView:
 
 @dataclass(frozen=True, slots=True)
 class KafkaFacts:
-    """What Kafka answered. ``topic_ids``: of the topics that exist, "" where the broker can't tell."""
+    """What Kafka answered. ``topic_ids``: of existing topics; "" if the broker does not report ids."""
 
     committed: dict[TopicPartition, Committed]
     watermarks: dict[TopicPartition, tuple[int, int]]
@@ -239,7 +262,7 @@ class KafkaFacts:
 
 
 def kafka_view(state: State, group: str, facts: KafkaFacts) -> KafkaView:
-    """Each partition's offsets in journal and Kafka, and what does not fit."""
+    """Compare each partition's offsets in the journal with Kafka's."""
     return KafkaView("", tuple(_kafka_partition(p, state.timeline, group, facts) for p in _ordered(state)))
 
 
@@ -270,10 +293,10 @@ def _kafka_finding(partition: Partition, timeline: int, group: str, facts: Kafka
         except LostJournal as error:
             return str(error)
     if tp not in facts.watermarks:
-        return f"{tp}: Kafka has no such partition: what it held from offset {position} on is gone"
+        return f"{tp}: Kafka has no such partition; its records from offset {position} on no longer exist"
     topic_id = facts.topic_ids.get(partition.topic, "")
     if topic_id and partition.incarnation.topic_id and topic_id != partition.incarnation.topic_id:
-        return f"{tp}: the topic was deleted and created again; what it held from offset {position} on is gone"
+        return f"{tp}: the topic was deleted and created again; its records from offset {position} on no longer exist"
     low, high = facts.watermarks[tp]
     if position < low:
         return f"{tp}: Kafka no longer holds offsets {position} to {low}, which were not taken in; see `forebay status`"
@@ -286,16 +309,16 @@ def make_plan(
     examined: Examination,
     *,
     applied: bool,
-    recoveries: Sequence[Recovery],
+    recoveries: Sequence[BlockRecovery],
     losses: Sequence[Loss],
     damaged: Sequence[DamagedSegment],
     forgotten: Sequence[str],
     copies: CopiesView,
     history: HistoryView,
     kafka: KafkaView,
-) -> Plan:
+) -> RecoveryPlan:
     assert examined.state is not None
-    return Plan(
+    return RecoveryPlan(
         stream=examined.stream,
         timeline=examined.state.timeline,
         applied=applied,
@@ -306,7 +329,7 @@ def make_plan(
             for verdict in examined.verdicts
             if verdict.decision is not Decision.WHOLE
         ),
-        holes=examined.holes,
+        holes=examined.missing_segments,
         recoveries=tuple(recoveries),
         losses=tuple(losses),
         damaged=tuple(damaged),
@@ -317,18 +340,18 @@ def make_plan(
     )
 
 
-def sentences(plan: Plan) -> list[str]:
-    """One for each thing that waits for a person or for ``--apply``, with the way out."""
+def sentences(plan: RecoveryPlan) -> list[str]:
+    """Return a sentence for each thing that a person or ``--apply`` has to handle, with the next step."""
     said = [
-        f"block {r.block_id} with {', '.join(r.ranges)} is not whole in {r.path}; it can be had from {r.source}: stop the "
-        "driver, then `forebay recover --apply`"
+        f"block {r.block_id} with {', '.join(r.ranges)} is damaged or missing in {r.path}; it can be restored from {r.source}: "
+        "stop the driver, then run `forebay recover --apply`"
         for r in plan.recoveries
         if not r.done
     ]
     said += map(loss_sentence, plan.losses)
-    said += [f"{d.path} holds damage and stays in place: {d.kept}" for d in plan.damaged if d.kept]
+    said += [f"segment {d.path} is damaged and stays in place: {d.kept}" for d in plan.damaged if d.kept]
     said += [
-        f"{d.path} holds damage; `forebay recover --apply` keeps what is whole of it and sets it aside"
+        f"segment {d.path} is damaged; `forebay recover --apply` writes its whole blocks again and sets it aside"
         for d in plan.damaged
         if not d.kept and not d.done
     ]
@@ -345,12 +368,12 @@ def sentences(plan: Plan) -> list[str]:
 
 def loss_sentence(loss: Loss) -> str:
     words = (
-        f"block {loss.block_id} with {', '.join(loss.ranges)} is lost ({'; '.join(loss.reasons) or 'nothing keeps it'})"
+        f"block {loss.block_id} with {', '.join(loss.ranges)} is lost ({'; '.join(loss.reasons) or 'no source has it'})"
     )
     if loss.command:
-        return f"{words}; batch {loss.batch_id} needs it: bring a copy back, or `{loss.command}` goes on without it"
+        return f"{words}; batch {loss.batch_id} needs it: restore a copy, or run `{loss.command}` to go on without it"
     if loss.batch_id and loss.needed:
-        return f"{words}; batch {loss.batch_id} goes on without it, as was accepted"
+        return f"{words}; batch {loss.batch_id} goes on without it, since its loss was accepted"
     if loss.needed:
-        return f"{words}; it waits for its batch, which will stop at it"
+        return f"{words}; it is in no batch yet, and its batch will stop at it"
     return f"{words}; its batch is completed: only a replay would need it"

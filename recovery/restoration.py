@@ -1,8 +1,8 @@
-"""Recovery's hand: writes blocks anew, journals where they lie, takes damaged segments out of the log.
+"""Carrying out a recovery: write blocks again, journal their new places, and delete damaged segments.
 
-It leads the journal, so it fences every driver, and everything goes in the order WAL, journal, deletion: each step is durable
-before the next begins, and a kill between any two leaves what the next call finds and goes on with. At worst a frame lies in
-the WAL twice, and only the journal says which one counts.
+A recovery leads the journal, so it fences every driver. The order is WAL, journal, deletion. Each step is durable before the
+next begins, so after a kill the next call finds what was done and continues. At worst a frame is in the WAL twice; only the
+journal says which one counts.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from driver.journal.transitions import apply
 from forebay.model.errors import CorruptionError, ForebayError
 from forebay.model.values import Block, Handle, Sha256, timeline_of
 from forebay.process import failpoints
-from recovery.copies import Found, Sources
+from recovery.copies import BlockCopy, CopySources
 from recovery.examination import Segment
-from recovery.plan import DamagedSegment, Loss, Recovery, aside_path, loss_of, recovery_of
+from recovery.plan import BlockRecovery, DamagedSegment, Loss, aside_path, loss_of, recovery_of
 from wal.blocks import decode_meta, encode_meta
-from wal.digests import fits
-from wal.frame import Frame, FrameKind
-from wal.layout import block_segment
-from wal.retention import JournalView
-from wal.scan import scan_segment
+from wal.blocks.digests import fits
+from wal.decisions.retention import JournalView
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.layout import block_segment
+from wal.segments.scan import scan_segment
+from wal.segments.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
 from wal.storage import Storage
-from wal.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
 
-#: blocks are made durable, and journalled, in groups of about so many bytes
+#: bytes of blocks that are synced and journalled together, approximately
 GROUP_BYTES = 16_000_000
 _COPIES_MAX = 1_000
 
 
 class Restoration:
-    """``state``: of the journal ``led``, changed by what is journalled here. One thread uses it."""
+    """One recovery. ``state``: of the journal ``led``; events journalled here change it. One thread uses it."""
 
     def __init__(
         self,
@@ -61,16 +61,16 @@ class Restoration:
             new_uid,
             failpoints=True,
         )
-        #: block, SHA-256 of bytes that are others than those accepted, whether they are those accepted
+        #: block, SHA-256 of the bytes if they differ from the accepted ones, whether they are the accepted ones
         self._written: list[tuple[Block, Sha256 | msgspec.UnsetType, bool, Pending]] = []
         self._written_bytes = 0
 
     def restore(
-        self, blocks: Iterable[Block], sources: Sources, progress: Callable[[int], None] = lambda _: None
-    ) -> Iterator[Recovery | Loss]:
-        """Writes each block anew from the first source that has it. What it yields is durable once :meth:`settle` returned.
+        self, blocks: Iterable[Block], sources: CopySources, progress: Callable[[int], None] = lambda _: None
+    ) -> Iterator[BlockRecovery | Loss]:
+        """Write each block again from the first source that has it. What this yields is durable after :meth:`commit`.
 
-        Raises OutOfSpaceError, StoreError, FencedError: what was journalled until then stays, the rest comes next time.
+        Raises OutOfSpaceError, StoreError, FencedError. What was journalled until then stays; call again for the rest.
         """
         for block in blocks:
             found, reasons = sources.find(block)
@@ -82,8 +82,8 @@ class Restoration:
                 yield done
             progress(1)
 
-    def settle(self) -> None:
-        """Everything written so far is durable, and journalled, on return."""
+    def commit(self) -> None:
+        """Make everything written so far durable, and journal it."""
         if not self._written:
             return
         self._writer.sync()
@@ -97,19 +97,19 @@ class Restoration:
         failpoints.hit("recovery.after-journal")
 
     def set_aside(self, segment: Segment, view: JournalView) -> DamagedSegment:
-        """Writes what is whole in ``segment`` anew, copies the segment aside, deletes it. Nobody may write to it any more.
+        """Write the whole blocks of ``segment`` again, copy the segment aside, and delete it. Its writer must be fenced or done.
 
-        Whole are blocks that the journal names there, and those that may still be adopted.
+        Blocks that the journal names there are kept, and blocks that may still be adopted.
         """
         self._keep_whole(segment, view)
-        self.settle()
+        self.commit()
         aside = copy_aside(self._wal, segment.path)
         failpoints.hit("recovery.after-aside")
         if segment.path in self._state.index.segments:
             self._journal.check()
             self._wal.delete(segment.path)
             failpoints.hit("recovery.after-delete")
-        else:  # of orphans alone: the journal has not counted it, and a barrier would take its name for the next one
+        else:  # of orphans only: the journal does not know the segment, and a barrier would use its name
             number = self._state.cleanup_count + 1
             self._append(ev.CleanupIntended(number=number, segments=(segment.path,)))
             self._wal.delete(segment.path)
@@ -118,23 +118,23 @@ class Restoration:
         return DamagedSegment(segment.path, "", aside, done=True)
 
     def forget(self, path: str) -> None:
-        """Takes the blocks of a segment that is gone out of the journal: nothing but a replay would need them (INV-8)."""
+        """Remove the blocks of a deleted segment from the journal: only a replay could need them (INV-8)."""
         number = self._state.cleanup_count + 1
         self._append(ev.CleanupIntended(number=number, segments=(path,)), ev.CleanupDone(number))
 
     def close(self) -> None:
         self._writer.close()
 
-    def _write(self, block: Block, found: Found) -> None:
+    def _write(self, block: Block, found: BlockCopy) -> None:
         pending = self._writer.append(FrameKind.BLOCK, encode_meta(found.meta), found.payload)
-        digest = msgspec.UNSET if found.exact else found.meta.sha256  # of the same bytes the journal has its own
+        digest = msgspec.UNSET if found.exact else found.meta.sha256  # the journal has the accepted bytes' own
         self._written.append((block, digest, found.exact, pending))
         self._count(found.payload)
 
     def _count(self, payload: Any) -> None:
         self._written_bytes += memoryview(payload).nbytes
         if self._written_bytes >= GROUP_BYTES:
-            self.settle()
+            self.commit()
 
     def _append(self, *events: ev.Event) -> None:
         for event in events:
@@ -150,14 +150,14 @@ class Restoration:
                 continue
             try:
                 meta = decode_meta(item.metadata, segment.path, item.offset)
-            except CorruptionError:  # a finding of the examination; its bytes go aside with the rest
+            except CorruptionError:  # the examination reports it; the copy aside has its bytes
                 continue
             block = self._state.blocks.get(meta.id)
             if block is not None:
-                whole = _lies_at(block.handle, segment.path, item) and fits(block.meta.sha256, item.payload)
+                whole = _is_at(block.handle, segment.path, item) and fits(block.meta.sha256, item.payload)
                 if whole and not segment.swapped:
-                    self._write(block, Found("WAL", meta, item.payload, exact=True))
-            elif not all(view.status(r).settled for r in meta.ranges):
+                    self._write(block, BlockCopy("WAL", meta, item.payload, exact=True))
+            elif not all(view.status_of(r).is_final for r in meta.ranges):
                 self._writer.append(FrameKind.BLOCK, item.metadata, item.payload)
                 orphans = True
         if orphans:
@@ -165,17 +165,19 @@ class Restoration:
 
 
 def copy_aside(storage: Storage, path: str) -> str:
-    """Copies a segment to where nothing looks for the log, durably; may be repeated. Returns where. Raises StoreError."""
+    """Copy a segment outside the log, durably, and return the copy's path. May be repeated. Raises StoreError."""
     data = storage.read(path)
     for number in range(_COPIES_MAX):
         aside = aside_path(path) + (f".{number}" if number else "")
         try:
             storage.put_new(aside, data)
-        except FileExistsError:  # of an earlier call: this very copy, or another state of the same name
+        except FileExistsError:  # an earlier call made it: the same copy, or another segment of the same name
             if storage.read(aside) != data:
                 continue
         return aside
-    raise ForebayError(f"{aside_path(path)} has {_COPIES_MAX} copies already: move them away")
+    raise ForebayError(
+        f"{path} can't be set aside: {aside_path(path)} has {_COPIES_MAX} copies already; move them elsewhere"
+    )
 
 
 def _handle(pending: Pending) -> Handle:
@@ -183,5 +185,5 @@ def _handle(pending: Pending) -> Handle:
     return pending.handle
 
 
-def _lies_at(handle: Handle, path: str, frame: Frame) -> bool:
+def _is_at(handle: Handle, path: str, frame: Frame) -> bool:
     return handle == Handle(path, frame.offset, frame.length, frame.header.payload_checksum)

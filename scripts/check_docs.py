@@ -1,5 +1,5 @@
-"""Checks README, CHANGELOG and docs: relative links resolve, every `make X` and `forebay X` that is named exists, and the page of
-settings is what the code says."""
+"""Checks README, CHANGELOG and docs: links resolve, named `make` targets and `forebay` commands exist, and files generated from
+the settings are current."""
 
 from __future__ import annotations
 

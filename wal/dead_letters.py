@@ -1,4 +1,4 @@
-"""Records that a job could not decode, kept as whole objects of Parquet (docs/FORMAT.md).
+"""Dead letters: records that a job could not decode, stored as Parquet objects (docs/FORMAT.md).
 
 ::
 
@@ -6,9 +6,9 @@
     <stream>/dead-letters/<batch key>/<output>/<epoch>-<attempt>/done
     <stream>/dead-letters/<batch key>/<output>/<epoch>-<attempt>/<name of an object>.<digest>.sent
 
-Every run of an output writes into a folder of its own, named by the journal epoch of its driver and the attempt. A name tells
-which records an object holds, so a task that Spark runs twice writes nothing twice. Of the runs of a batch only the newest
-one that is ``done`` counts: the others failed, and what they wrote is as if it were not there.
+Every run of an output writes into a folder of its own, named after the driver's journal epoch and the attempt. An object's name
+depends on the records in it, so a task that Spark runs twice stores nothing twice. Of the runs of a batch only the newest one
+with ``done`` counts. The others failed, and readers ignore their objects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.model.values import check_name
 from wal.storage import Storage
 
-#: what the record is, as Kafka had it; then why it is here
+#: columns after Kafka's own: why the record is a dead letter
 _OWN: list[pa.Field[Any]] = [
     pa.field("life", pa.int32()),
     pa.field("cause", pa.string()),
@@ -48,7 +48,7 @@ _OBJECT = re.compile(
 
 
 class Identity(NamedTuple):
-    """One record of Kafka, whatever became of it."""
+    """The identity of one Kafka record."""
 
     topic: str
     partition: int
@@ -62,7 +62,7 @@ class Identity(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One run of one output of one batch. A later one is greater, for the same batch and output."""
+    """One run of one output of one batch. For the same batch and output, a later run compares greater."""
 
     stream: str
     key: str
@@ -84,15 +84,15 @@ class Run(NamedTuple):
 
 
 class Letters(NamedTuple):
-    """One object. ``sent``: the marks of what of it was sent back."""
+    """One object. ``sent``: paths of the marks of its records that were sent back."""
 
     path: str
     records: int
     sent: tuple[str, ...]
 
 
-class Found(NamedTuple):
-    """What counts of an output of a batch. ``done``: the run that wrote it returned."""
+class CountedRun(NamedTuple):
+    """The run of an output of a batch that counts, with its objects. ``done``: the run finished."""
 
     run: Run
     done: bool
@@ -100,7 +100,7 @@ class Found(NamedTuple):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A mark: these records of an object were sent to ``topic``, and acknowledged."""
+    """A mark: these records of an object were sent to ``topic``, and Kafka acknowledged them."""
 
     topic: str
     time_ms: int
@@ -120,7 +120,10 @@ def batch_folder(stream: str, key: str) -> str:
 
 
 def output_folder(output: str) -> str:
-    """The name of an output as a part of a path: what can't be in one is left out, so a digest keeps two apart."""
+    """Return an output's name as a part of a path.
+
+    Characters that a path can't have become dots; a digest keeps names distinct.
+    """
     plain = re.sub(r"[^A-Za-z0-9_.-]", ".", output)[:80].lstrip("._-")
     return f"{plain}-{xxhash.xxh32_hexdigest(output.encode())}" if plain else xxhash.xxh32_hexdigest(output.encode())
 
@@ -137,9 +140,11 @@ def mark_path(letters: Letters, records: Sequence[Identity]) -> str:
     return f"{letters.path}.{digest(records)}.sent"
 
 
-def counting(paths: Iterable[str]) -> list[Found]:
-    """What counts of the files at ``paths``, in order of batches: of each output of each batch the newest run that is done;
-    where none is, the newest, not done. Other files are passed over."""
+def counting(paths: Iterable[str]) -> list[CountedRun]:
+    """Return the runs that count among the files at ``paths``, in order of batches.
+
+    Of each output of each batch that is the newest run that is done; if none is, the newest run. Other files are ignored.
+    """
     objects: dict[Run, list[tuple[str, int]]] = {}
     sent: dict[str, list[str]] = {}
     done: set[Run] = set()
@@ -160,7 +165,7 @@ def counting(paths: Iterable[str]) -> list[Found]:
         if known is None or run in done or known not in done:
             newest[run[:3]] = run
     return [
-        Found(
+        CountedRun(
             run,
             run in done,
             tuple(Letters(path, records, tuple(sent.get(path, ()))) for path, records in sorted(objects.get(run, ()))),
@@ -173,8 +178,8 @@ def counting(paths: Iterable[str]) -> list[Found]:
 
 
 def put(storage: Storage, path: str, table: pa.Table) -> None:
-    """The object, unless one of that name is there: it holds the same records. Raises StoreError, OutOfSpaceError."""
-    import pyarrow.parquet as parquet  # a process that never meets a dead letter does not pay for it
+    """Store the object, unless one of that name exists: it has the same records. Raises StoreError, OutOfSpaceError."""
+    import pyarrow.parquet as parquet  # slow to import, and most processes never meet a dead letter
 
     sink = io.BytesIO()
     parquet.write_table(table, sink, compression="zstd")
@@ -185,14 +190,14 @@ def put(storage: Storage, path: str, table: pa.Table) -> None:
 
 
 def read(storage: Storage, path: str) -> pa.Table:
-    """An object's rows (``SCHEMA``), each record once. Raises CorruptionError, StoreError, FileNotFoundError."""
+    """Return an object's rows (``SCHEMA``), each record once. Raises CorruptionError, StoreError, FileNotFoundError."""
     import pyarrow.parquet as parquet
 
     data = storage.read(path)
     try:
         return parquet.read_table(io.BytesIO(data), schema=SCHEMA)
     except (pa.ArrowException, OSError) as error:
-        raise CorruptionError(f"{storage.url}/{path}", 0, f"no Parquet file of dead letters: {error}") from None
+        raise CorruptionError(f"{storage.url}/{path}", 0, f"it is no Parquet file of dead letters: {error}") from None
 
 
 def identities(table: pa.Table) -> list[Identity]:
@@ -200,8 +205,8 @@ def identities(table: pa.Table) -> list[Identity]:
     return [Identity(*row) for row in zip(*columns, strict=True)]
 
 
-def tables(storage: Storage, found: Found) -> Iterator[tuple[Letters, pa.Table]]:
-    """The objects of a run, one in memory at a time, each record once however many tasks wrote it."""
+def tables(storage: Storage, found: CountedRun) -> Iterator[tuple[Letters, pa.Table]]:
+    """Yield the objects of a run, one in memory at a time. A record that several tasks wrote is yielded once."""
     seen: set[Identity] = set()
     for letters in found.letters:
         table = read(storage, letters.path)
@@ -212,19 +217,19 @@ def tables(storage: Storage, found: Found) -> Iterator[tuple[Letters, pa.Table]]
 
 
 def read_marks(storage: Storage, letters: Letters) -> dict[Identity, Sent]:
-    """Which records of the object were sent back. Raises CorruptionError, StoreError."""
+    """Return which records of the object were sent back, and by which mark. Raises CorruptionError, StoreError."""
     marks: dict[Identity, Sent] = {}
     for path in letters.sent:
         try:
             sent = msgspec.json.decode(storage.read(path), type=Sent)
         except msgspec.MsgspecError as error:
-            raise CorruptionError(f"{storage.url}/{path}", 0, f"no mark of dead letters: {error}") from None
+            raise CorruptionError(f"{storage.url}/{path}", 0, f"it is no mark of dead letters: {error}") from None
         marks.update((Identity(*record), sent) for record in sent.records)
     return marks
 
 
 def put_mark(storage: Storage, letters: Letters, records: Sequence[Identity], sent: Sent) -> None:
-    """Durable on return. Raises StoreError."""
+    """Store a mark, durable on return. Raises StoreError."""
     try:
         storage.put_new(mark_path(letters, records), msgspec.json.encode(sent))
     except FileExistsError:
@@ -232,7 +237,7 @@ def put_mark(storage: Storage, letters: Letters, records: Sequence[Identity], se
 
 
 def put_done(storage: Storage, run: Run) -> None:
-    """From now on this run counts. Durable on return."""
+    """Mark the run as done, so that it counts. Durable on return. Raises StoreError."""
     try:
         storage.put_new(f"{run.folder}/done", b"")
     except FileExistsError:

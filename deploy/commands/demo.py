@@ -31,7 +31,8 @@ from forebay.messages import StatusAnswer
 from forebay.model.errors import ForebayError, UnreachableError
 from forebay.process.signals import stop_signals
 from forebay.process.tether import tethered
-from forebay.settings.schema import Settings, load
+from forebay.settings.load import load
+from forebay.settings.schema import Settings
 
 if TYPE_CHECKING:
     from rich.console import Group

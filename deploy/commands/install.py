@@ -34,7 +34,7 @@ from deploy.installation import (
 )
 from forebay.model.errors import SettingsError, StoreError, UsageError
 from forebay.security.roles import parse_tokens
-from forebay.settings.schema import load
+from forebay.settings.load import load
 
 #: folders that the units hide from the services: what lies there can't be run by them
 _HIDDEN = ("/root", "/home", "/run/user", "/tmp", "/var/tmp")

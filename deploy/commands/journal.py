@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from driver.journal.log import Reading
     from forebay.settings.schema import Settings
-    from recovery.rebuild import Plan
+    from recovery.rebuild import RebuildPlan
     from wal.storage import Storage
 
 #: how long Kafka may take to answer a rebuild
@@ -85,7 +85,7 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
     from driver.journal import log as journal
     from driver.journal import timeline
     from recovery.rebuild import snapshot_copies
-    from wal.layout import parse_journal
+    from wal.segments.layout import parse_journal
 
     claims = {int(path.rpartition("/")[2], 16) for path in journal_storage.list(f"{stream}/epochs")}
     places = (parse_journal(path) for path in journal_storage.list(stream))
@@ -113,8 +113,8 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
 def _epoch(storage: Storage, stream: str, epoch: int) -> Epoch:
     from driver.journal import log as journal
     from forebay.model.values import timeline_of
-    from wal.frame import Frame, FrameKind
-    from wal.scan import Damage, Newer, scan_segment
+    from wal.segments.frame import Frame, FrameKind
+    from wal.segments.scan import Damage, Newer, scan_segment
 
     owner, claimed_ms, size, snapshots = "", 0, 0, 0
     events: Counter[str] = Counter()
@@ -243,7 +243,7 @@ class RebuildReport(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     notes: tuple[str, ...]
 
 
-def report_of(plan: Plan, done: bool) -> RebuildReport:
+def report_of(plan: RebuildPlan, done: bool) -> RebuildReport:
     state = plan.state
     return RebuildReport(
         done=done,
@@ -264,7 +264,7 @@ def report_of(plan: Plan, done: bool) -> RebuildReport:
         holes=tuple(
             f"{h.topic}/{h.partition} goes on at {h.position} of life {h.incarnation}; "
             f"the WAL holds frames from {h.next_from} on, and nothing leads there"
-            for h in plan.holes
+            for h in plan.missing_offsets
         ),
         missing=plan.missing,
         notes=plan.notes,
@@ -312,7 +312,7 @@ def _topic_ids(settings: Settings, topics: Iterable[str]) -> dict[str, str]:
         return admin.topic_ids(topics)
 
 
-def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> Plan:
+def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> RebuildPlan:
     from driver.journal import timeline
     from driver.journal.lease import wait_until_stale
     from recovery import rebuild
@@ -334,7 +334,7 @@ def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> Plan:
     owner = f"forebay journal rebuild by {getpass.getuser()} on {socket.gethostname()}"
     wall_ms = int(time.time() * 1000)
     if not yes:
-        evidence = rebuild.look(journal_storage, wal_storage, settings.stream, partial(_topic_ids, settings))
+        evidence = rebuild.read_evidence(journal_storage, wal_storage, settings.stream, partial(_topic_ids, settings))
         return rebuild.rebuilt(evidence, marked + 1, wall_ms, owner)
     return rebuild.rebuild(
         journal_storage,

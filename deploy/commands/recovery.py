@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from driver.journal.state import State
-    from recovery.copies import ReadRanges, Source, Sources
-    from recovery.damaged_copies import CopiesPlan
+    from recovery.copies import CopySource, CopySources, ReadRanges
+    from recovery.damaged_copies import DamagedCopiesPlan
     from recovery.examination import Examination
-    from recovery.plan import CopiesView, DamagedSegment, HistoryView, KafkaView, Loss, Plan, Recovery
+    from recovery.plan import BlockRecovery, CopiesView, DamagedSegment, HistoryView, KafkaView, Loss, RecoveryPlan
     from wal.storage import Storage
 
 #: so long Kafka, an agent or the driver may take to answer at all; a plan does not wait for what is down
@@ -122,12 +122,14 @@ class Surroundings:
             damaged=tuple(path.name for _, path in damaged_copies(self._settings.agent.blocks, state.stream)),
         )
 
-    def sources(self, examined: Examination, wal: Storage, kafka: KafkaView, read_ranges: ReadRanges | None) -> Sources:
+    def sources(
+        self, examined: Examination, wal: Storage, kafka: KafkaView, read_ranges: ReadRanges | None
+    ) -> CopySources:
         """Where a block can be had again, in the order in which it is looked for."""
         from forebay.security.access import Access
-        from recovery.copies import DamagedCopies, KafkaCopies, NoKafka, Sources, TierCopies, WalCopies
+        from recovery.copies import CopySources, DamagedCopies, KafkaCopies, NoKafka, TierCopies, WalCopies
         from recovery.examination import topic_ids
-        from wal.encryption import load_keys
+        from wal.blocks.encryption import load_keys
         from wal.reading import ReadPlan
 
         assert examined.state is not None
@@ -138,7 +140,7 @@ class Surroundings:
             agent_urls=self.agents,
             access=Access.of(self._settings, "operator"),
         )
-        found: list[Source] = [
+        found: list[CopySource] = [
             WalCopies(wal, [copy for segment in examined.segments for copy in segment.copies]),
             TierCopies("local", plan),
             DamagedCopies(self._settings.agent.blocks),
@@ -150,7 +152,7 @@ class Surroundings:
             ids = topic_ids(examined.state, examined.state.blocks.values())
             keys = load_keys(self._settings.wal.key_file)
             found.append(KafkaCopies(read_ranges, ids, self._settings.wal.compression, keys))
-        return Sources(found)
+        return CopySources(found)
 
 
 def _names(folder: Path) -> list[str]:
@@ -179,7 +181,7 @@ def look(
     wal_storage: Storage,
     surroundings: Surroundings,
     read_ranges: ReadRanges | None = None,
-) -> Plan:
+) -> RecoveryPlan:
     """Reads everything and changes nothing; fences nobody, and a driver and receivers may be at work.
 
     Raises UsageError if there is no journal, CorruptionError or NewerVersionError if it can't be read.
@@ -194,7 +196,7 @@ def look(
     surroundings.find_agents()
     kafka = surroundings.kafka(state)
     sources = surroundings.sources(examined, wal_storage, kafka, read_ranges)
-    outcomes: list[Recovery | Loss] = []
+    outcomes: list[BlockRecovery | Loss] = []
     broken = rp.broken_blocks(examined)
     with _reading_blocks(len(broken)) as progress:
         for block in broken:
@@ -216,20 +218,20 @@ def look(
 def _plan(
     examined: Examination,
     applied: bool,
-    outcomes: Sequence[Recovery | Loss],
+    outcomes: Sequence[BlockRecovery | Loss],
     damaged: Sequence[DamagedSegment],
     forgotten: Sequence[str],
     surroundings: Surroundings,
     journal_storage: Storage,
     kafka: KafkaView,
-) -> Plan:
+) -> RecoveryPlan:
     from recovery import plan as rp
 
     assert examined.state is not None
     return rp.make_plan(
         examined,
         applied=applied,
-        recoveries=[o for o in outcomes if isinstance(o, rp.Recovery)],
+        recoveries=[o for o in outcomes if isinstance(o, rp.BlockRecovery)],
         losses=[o for o in outcomes if isinstance(o, rp.Loss)],
         damaged=damaged,
         forgotten=forgotten,
@@ -245,7 +247,7 @@ def apply_plan(
     wal_storage: Storage,
     surroundings: Surroundings,
     read_ranges: ReadRanges | None = None,
-) -> Plan:
+) -> RecoveryPlan:
     """Leads the journal, and does all that a plan says can be done. May be killed at any step and called again.
 
     Raises LeaseHeld if a driver is at work, UsageError if there is no journal, TimelineFound if the WAL is another one's,
@@ -257,7 +259,7 @@ def apply_plan(
     from recovery import plan as rp
     from recovery.examination import examine, journal_view, read_state
     from recovery.restoration import Restoration
-    from wal.writer import SegmentLimits
+    from wal.segments.writer import SegmentLimits
 
     stream = settings.stream
     read_state(journal_storage, stream)
@@ -298,7 +300,7 @@ def apply_plan(
         with _reading_blocks(len(broken)) as progress:
             sources = surroundings.sources(examined, wal_storage, kafka, read_ranges)
             outcomes = list(restoration.restore(broken, sources, progress))
-            restoration.settle()
+            restoration.commit()
         view = journal_view(state)
         segments = {segment.path: segment for segment in examined.segments}
         damaged = [
@@ -341,7 +343,7 @@ def _reading_blocks(count: int) -> Iterator[Callable[[int], None]]:
         yield progress
 
 
-def tables(plan: Plan) -> list[Group]:
+def tables(plan: RecoveryPlan) -> list[Group]:
     from deploy.console.table import table
 
     made = [
@@ -555,7 +557,7 @@ def recover_copies(invocation: Invocation, settings: Settings, yes: bool) -> int
     from recovery import damaged_copies
     from wal.storage import open_storage
 
-    execute = damaged_copies.apply_plan if yes else damaged_copies.look
+    execute = damaged_copies.repair_copies if yes else damaged_copies.plan_copies
     plan = execute(settings, open_storage(settings.driver.journal, settings.storage))
     invocation.write(plan, lambda: _tables_of_copies(plan))
     for words in damaged_copies.sentences(plan):
@@ -563,7 +565,7 @@ def recover_copies(invocation: Invocation, settings: Settings, yes: bool) -> int
     return FOUND if plan.open else FINE
 
 
-def _tables_of_copies(plan: CopiesPlan) -> list[Group]:
+def _tables_of_copies(plan: DamagedCopiesPlan) -> list[Group]:
     from deploy.console.table import table
 
     return [

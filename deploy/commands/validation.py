@@ -31,7 +31,9 @@ from driver.spark.address import check_address, check_master
 from driver.spark.java import check_java
 from forebay.model.errors import SettingsError, SourceError, StoreError, UnreachableError, UsageError
 from forebay.settings.durability_notes import without_wal
-from forebay.settings.schema import Settings, load, mistakes
+from forebay.settings.load import load, mistakes
+from forebay.settings.schema import Settings
+from forebay.settings.stores import local_path
 from forebay_start import hidden
 
 #: how long `validate` waits for a broker
@@ -120,7 +122,7 @@ def _check_names(config_path: Path) -> Iterator[Check]:
 
 
 def _check_keys(settings: Settings) -> Iterator[Check]:
-    from wal.encryption import load_keys
+    from wal.blocks.encryption import load_keys
 
     try:
         keys = load_keys(settings.wal.key_file)
@@ -175,14 +177,14 @@ def _outcome(name: str, words: str, run: Callable[[], Any]) -> Check:
 
 
 def is_remote(place: str) -> bool:
-    return "://" in place and not place.startswith("file:")
+    return "://" in place and local_path(place) is None
 
 
 def require_store(key: str, url: str, settings: Settings) -> None:
     """Writes to the remote store at ``url``, as two processes that race would, and removes it again. Raises SettingsError
     naming ``key`` if it can't keep a log, UnreachableError if it does not answer."""
-    from wal.probe import probe
     from wal.storage import open_storage, tried_for
+    from wal.storage.probe import probe
 
     try:
         storage = tried_for(open_storage(url, settings.storage), STORE_TIMEOUT_SECONDS)

@@ -15,7 +15,8 @@ import click
 import msgspec
 
 from forebay.model.errors import SettingsError
-from forebay.settings.schema import Settings, load
+from forebay.settings.load import load
+from forebay.settings.schema import Settings
 from forebay_start import find_first
 
 if TYPE_CHECKING:

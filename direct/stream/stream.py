@@ -46,8 +46,8 @@ from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock, SystemClock
 from forebay.process.ending import Ending
 from pyspark_forebay.options.source import CURSOR_LENGTH_MAX
-from wal.probe import probe
 from wal.storage import Storage, open_storage
+from wal.storage.probe import probe
 
 #: pause between two moves of finished batches to the history
 HISTORY_SECONDS = 10.0

@@ -34,15 +34,15 @@ from forebay.model.errors import (
 from forebay.model.records import Compression, RangeRows, as_source, decode_block, digest, encode_block, extent
 from forebay.model.values import Block, BlockMeta, Gap, Handle, OffsetRange, TopicPartition, block_id, timeline_of
 from forebay.process import failpoints
-from wal import layout
-from wal.barrier import bar
 from wal.blocks import block_of_frame, decode_meta, encode_meta
-from wal.digests import completed
-from wal.encryption import KeyRing, plain_payload
-from wal.frame import Frame, FrameKind
-from wal.scan import Damage, Newer, read_frame, scan_segment
+from wal.blocks.digests import completed
+from wal.blocks.encryption import KeyRing, plain_payload
+from wal.segments import layout
+from wal.segments.barrier import bar
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import Damage, Newer, read_frame, scan_segment
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import Storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 log = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from driver.tracker.requests import Archived, Ask, CleanedUp, CleanLocalCopies
 from forebay.model.errors import FencedError, OutOfSpaceError, StoreError, UnreachableError
 from forebay.process import failpoints
 from forebay.process.clock import Clock
-from wal import layout
-from wal.retention import Limits, segment_facts
-from wal.scan import scan_segment
+from wal.decisions.retention import Limits, segment_facts
+from wal.segments import layout
+from wal.segments.scan import scan_segment
 from wal.storage import KeepsFolders, Storage
 
 log = logging.getLogger(__name__)

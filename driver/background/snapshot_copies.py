@@ -25,11 +25,11 @@ from forebay.model.errors import StoreError
 from forebay.model.values import timeline_of
 from forebay.process import failpoints
 from forebay.process.clock import Clock
-from wal import layout
-from wal.frame import FrameKind
-from wal.retention import Limits
+from wal.decisions.retention import Limits
+from wal.segments import layout
+from wal.segments.frame import FrameKind
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import Storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from driver.journal.state import State, is_fenced, is_forgotten
 from forebay.model.values import TopicPartition, timeline_of
 from forebay.settings.schema import Settings
-from wal.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
+from wal.decisions.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
 
 #: local copies that one clean-up names at most
 COPIES_AT_ONCE = 10_000
@@ -85,7 +85,7 @@ def to_give_up(state: State, host: str, short_bytes: int) -> tuple[str, ...]:
 
 
 def judge(state: State, request: CleanSegment, limits: Limits) -> Judgement:
-    """INV-8 for one segment: ``wal.retention`` decides, with what the journal says of the blocks in it.
+    """INV-8 for one segment: ``wal.decisions.retention`` decides, with what the journal says of the blocks in it.
 
     A block is released when the history holds its batch, no replay wants it, its segment is due (``limits``, if the
     request has none of its own), and no deletion of its local copy is under way, which would find its block gone. A

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from forebay.model.values import Block, OffsetRange
-from wal.retention import Due, Limits, ReleasedSegment, due
+from wal.decisions.retention import Due, Limits, ReleasedSegment, due
 
 if TYPE_CHECKING:
     from driver.journal.state import State
@@ -311,7 +311,7 @@ class BlockIndex:
             yield ReleasedSegment(path, share.bytes, released_ms, len(share.blocks))
 
     def due(self, limits: Limits, now_ms: int) -> Iterator[tuple[ReleasedSegment, Due]]:
-        """Those that go now (``wal.retention.due``); what is going already counts as gone."""
+        """Those that go now (``wal.decisions.retention.due``); what is going already counts as gone."""
         return due(self.oldest(), self.bytes, self.blocks, limits, now_ms)
 
     def is_due(self, path: str, limits: Limits, now_ms: int) -> bool:

@@ -20,11 +20,11 @@ from forebay.model.errors import CorruptionError, NewerVersionError
 from forebay.model.values import Block, OffsetRange, timeline_of
 from forebay.model.wire import WIRE_NAMES
 from forebay.process import failpoints
-from wal import layout
-from wal.frame import UNDECODABLE, FrameKind
-from wal.scan import Damage, Newer, TornTail, scan_segment
+from wal.segments import layout
+from wal.segments.frame import UNDECODABLE, FrameKind
+from wal.segments.scan import Damage, Newer, TornTail, scan_segment
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import Storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 #: batches that move to the history at once
 LEAVING_MAX = 10_000

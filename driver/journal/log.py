@@ -46,11 +46,11 @@ from forebay.model.errors import (
 )
 from forebay.model.values import numbered, timeline_of
 from forebay.process import failpoints
-from wal import layout
-from wal.frame import UNDECODABLE, Frame, FrameKind
-from wal.scan import Damage, Newer, Readable, TornTail, scan_segment
+from wal.segments import layout
+from wal.segments.frame import UNDECODABLE, Frame, FrameKind
+from wal.segments.scan import Damage, Newer, Readable, TornTail, scan_segment
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import Storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ journal without the newest marker's lineage is empty, lost, another one, or one 
 from __future__ import annotations
 
 from forebay.model.errors import ForebayError, StoreError
-from wal import layout
+from wal.segments import layout
 from wal.storage import Storage
 
 #: writes the blocks that a rebuild takes in; fenced for every driver, since only what came before its lead is of use

@@ -34,7 +34,7 @@ from driver.journal.state import (
 )
 from forebay.kafka.consume.spans import Span
 from forebay.model.values import Block, Gap, numbered
-from wal.layout import parse_block
+from wal.segments.layout import parse_block
 
 #: superseded instances of a receiver that are remembered
 PAST_INSTANCES = 16

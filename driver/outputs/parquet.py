@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +16,8 @@ from driver.outputs.run import Run, check_output_name, decoded, reason_to_skip, 
 from forebay.model.errors import FencedError, StoreError, UsageError
 from forebay.model.values import check_name
 from forebay.process import failpoints
-from wal.storage.folders import Folders, open_folders
+from forebay.settings.stores import SCHEMES_WITH_FOLDERS, scheme_of
+from wal.storage import Folders, open_folders
 
 MARKER = "_forebay.json"
 #: folders of attempts, and of earlier runs that give way; readers of Parquet pass over names that begin so
@@ -58,8 +58,8 @@ class ParquetOutput:
     ) -> None:
         """Opens nothing yet. Raises UsageError for a url where no folder can be moved at once."""
         self.name = check_output_name(name)
-        scheme = urlsplit(url).scheme
-        if scheme not in ("file", "hdfs"):
+        scheme = scheme_of(url)
+        if scheme not in SCHEMES_WITH_FOLDERS:
             raise UsageError(
                 f"ParquetOutput: {url!r}: only file:/// and hdfs:// can move a folder at once; on a store of objects use a "
                 "table format, such as DeltaOutput"

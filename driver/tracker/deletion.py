@@ -9,7 +9,7 @@ from driver.journal import events as ev
 from driver.journal.state import SnapshotCopy
 from driver.tracker.decision import Action, DeleteSegment, Recorder
 from driver.tracker.requests import CleanedUp, Copied
-from wal.retention import Judgement, Limits
+from wal.decisions.retention import Judgement, Limits
 
 
 class Deletion:

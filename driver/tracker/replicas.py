@@ -12,7 +12,7 @@ from driver.tracker.names import check_names
 from forebay import messages as m
 from forebay.model.errors import UsageError
 from forebay.model.values import Block
-from wal.layout import parse_block
+from wal.segments.layout import parse_block
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from driver.journal.state import State
 from forebay import messages as m
 from forebay.kafka.consume.spans import Span
 from forebay.model.values import TopicPartition
-from wal.layout import BlockPlace
+from wal.segments.layout import BlockPlace
 
 #: signs of the words in which a person says who and why
 CAUSE_LENGTH_MAX = 300

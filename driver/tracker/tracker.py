@@ -68,7 +68,7 @@ from driver.tracker.writers import Writers
 from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError, UsageError
 from forebay.model.values import TopicPartition
-from wal.retention import Limits
+from wal.decisions.retention import Limits
 
 
 class Tracker:

@@ -1,4 +1,4 @@
-"""What a stream without a WAL does not survive, in words: said at start, so that nobody learns it from a loss."""
+"""The losses that a stream without a WAL does not survive, which each service logs when it starts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from forebay.settings.schema import Settings
 
 
 def without_wal(settings: Settings) -> str:
-    """For whoever starts a service; "" where there is a WAL."""
+    """Return the note for the log of a service; "" if the stream has a WAL."""
     if settings.has_wal:
         return ""
     if settings.receiver.copies == 1:
-        held, lost = "on the disk of its receiver's host alone", "that host or its disk is"
+        held, lost = "only on the disk of its receiver's host", "that host or its disk is"
     else:
         held, lost = "on the disks of two hosts", "both hosts or their disks are"
     return (
-        f'there is no WAL (wal.url = "none", receiver.copies = {settings.receiver.copies}): a block lies {held}, synced before '
-        f"Kafka's offsets are committed. If {lost} lost, so is what no batch has completed and Kafka no longer holds: its batch "
-        "stops, with the exact range. A lost journal can't be rebuilt, and completed batches can't be replayed"
+        f'there is no WAL (wal.url = "none", receiver.copies = {settings.receiver.copies}): each block is stored '
+        f"{held}, and synced before offsets are committed to Kafka. If {lost} lost, records that no batch has completed and that "
+        "Kafka no longer holds are lost too: their batch stops and names the exact range. A lost journal can't be rebuilt, and "
+        "completed batches can't be replayed"
     )

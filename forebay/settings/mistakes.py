@@ -1,81 +1,45 @@
-"""Every mistake in a configuration, not only the first one."""
+"""The mistakes of one configuration, each as a sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 from forebay.model.errors import SettingsError
+from forebay.settings.toml_text import toml_text
 
-#: required keys, and a value that is right: what is wrong or missing there is named once, and the others are still checked
-_RIGHT: dict[str, Any] = {
-    "stream": "stream",
-    "kafka": {"topics": ["topic"], "bootstrap.servers": "broker"},
-    "kafka.topics": ["topic"],
-    "kafka.bootstrap.servers": "broker",
-    "wal": {"url": "memory://wal"},
-    "wal.url": "memory://wal",
-    "driver": {"journal": "memory://journal"},
-    "driver.journal": "memory://journal",
-    "agent": {"blocks": "/blocks"},
-    "agent.blocks": "/blocks",
-}
-#: a file with more mistakes is probably none of ours
-_MISTAKES_MAX = 50
+#: maximum number of mistakes that are collected; a file with more is probably not a Forebay configuration
+MISTAKES_MAX = 50
+#: characters of a value that an error shows
+_SHOWN_MAX = 80
 
 
-def all_mistakes(raw: Mapping[str, Any], check: Callable[[Mapping[str, Any]], object]) -> list[SettingsError]:
-    """What ``check`` refuses in ``raw`` (as TOML gives it), each mistake once, in the order found; [] if nothing.
+class Mistakes:
+    """Collects mistakes. Each sentence names the file or the environment variable, the key, its value, and what is allowed."""
 
-    A key that was refused is left out, or set to a right value where it is required, and ``check`` asked again.
-    """
-    values = {key: dict(value) if isinstance(value, Mapping) else value for key, value in raw.items()}
-    found: list[SettingsError] = []
-    for _ in range(_MISTAKES_MAX):
-        try:
-            check(values)
-        except SettingsError as error:
-            found.append(error)
-            if not _correct(values, error.key):
-                break
-        else:
-            break
-    return found
+    def __init__(self, source: str) -> None:
+        self.found: list[SettingsError] = []
+        self.variables: dict[str, str] = {}  #: key → the environment variable that set it
+        self._source = source
+        self._wrong: set[str] = set()
 
+    def add(self, key: str, words: str) -> None:
+        """Add the mistake that ``words`` describe. ``key`` is "section.name", or the name of a section."""
+        self.add_at(self.variables.get(key, self._source), words, key)
 
-def _correct(values: dict[str, Any], key: str) -> bool:
-    """Whether ``values`` could be changed so that ``key`` is not refused again for the same reason."""
-    if key in _RIGHT:
-        if _get(values, key) == _RIGHT[key]:
-            return _leave_out(values, key)
-        section, _, name = key.partition(".")
-        if not name:
-            values[key] = _RIGHT[key]
-            return True
-        if isinstance(values.get(section), dict):
-            _leave_out(values, key)
-            if key == "kafka.topics":
-                values[section].pop("pattern", None)
-            values[section][name] = _RIGHT[key]
-            return True
-    return _leave_out(values, key)
+    def add_value(self, key: str, value: object, words: str) -> None:
+        """Add that ``key`` must not have ``value``; ``words`` say what is allowed."""
+        self.add(key, f"{key} = {shown(value)}: {words}")
+
+    def add_at(self, source: str, words: str, key: str = "") -> None:
+        """Add a mistake in ``source``, a file or an environment variable."""
+        self._wrong.add(key)
+        if len(self.found) < MISTAKES_MAX:
+            self.found.append(SettingsError(f"{source}: {words}", key))
+
+    def concern(self, key: str) -> bool:
+        """Return whether ``key`` or its section has a mistake."""
+        return not self._wrong.isdisjoint({key, key.partition(".")[0]})
 
 
-def _get(values: Mapping[str, Any], key: str) -> Any:
-    section, _, name = key.partition(".")
-    table = values.get(section)
-    return table if not name else table.get(name) if isinstance(table, Mapping) else None
-
-
-def _leave_out(values: dict[str, Any], key: str) -> bool:
-    """Takes ``key`` out, which may be nested or have dots of its own; whether it was there."""
-    if key in values:
-        del values[key]
-        return True
-    for name in [name for name in values if key.startswith(f"{name}.")]:
-        table = values[name]
-        if isinstance(table, Mapping):
-            values[name] = inner = dict(table)
-            if _leave_out(inner, key.removeprefix(f"{name}.")):
-                return True
-    return False
+def shown(value: object) -> str:
+    """Return ``value`` as TOML writes it, shortened."""
+    text = toml_text(value)
+    return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 1] + "…"

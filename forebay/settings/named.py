@@ -1,4 +1,4 @@
-"""What a setting names in the user's own code, as in ``jobs:process``."""
+"""Import of the functions and classes that settings name, as in ``jobs:process``."""
 
 from __future__ import annotations
 
@@ -11,22 +11,29 @@ from forebay_start import NAMES
 
 
 def refuse_own_name(key: str, written: str, module: str) -> None:
-    """Raises SettingsError if ``module`` has the name of a package of Forebay's own, which hides it."""
+    """Raise SettingsError if ``module`` has the name of one of Forebay's packages, which would hide it."""
     if module in NAMES:
         raise SettingsError(
-            f"{key}: {written!r}: {module!r} is a package of Forebay's own, and would be imported instead: give your module "
-            "another name"
+            f"{key}: {written!r}: Forebay has a package named {module!r}, which would be imported instead: rename your module"
         )
 
 
 def find(key: str, name: str, kind: str, fits: Callable[[Any], bool] = callable) -> Any:
-    """What ``module:attribute`` names. ``key``: the setting that says so; ``kind``: what is looked for (function, class),
-    and ``fits`` whether something is that. Imports the module. Raises SettingsError that says what is wrong with it."""
+    """Import and return the object that ``name``, as in ``module:attribute``, names.
+
+    Args:
+        key: The setting with this name, for errors.
+        kind: What the name must be (function, class), for errors.
+        fits: Returns whether an object is of that kind.
+
+    Raises:
+        SettingsError: The module can't be imported, or has no such object.
+    """
     module, _, attribute = name.partition(":")
     refuse_own_name(key, name, module)
     try:
         found: Any = importlib.import_module(module)
-    except Exception as error:  # whatever its top level does
+    except Exception as error:  # the module's top level may raise anything
         words = f"{type(error).__name__}: {error}"
         raise SettingsError(f"{key}: {name!r}: module {module!r} can't be imported: {words}") from error
     for part in attribute.split("."):

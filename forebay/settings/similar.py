@@ -1,4 +1,4 @@
-"""Which of the known names somebody may have meant."""
+"""Suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from collections.abc import Iterable
 
 
 def did_you_mean(written: str, known: Iterable[str]) -> str:
-    """``"did you mean NAME? "``, or "" if no known name is like ``written``."""
+    """Return ``"did you mean NAME? "`` with the most similar of ``known``, or "" if none is similar to ``written``."""
     close = difflib.get_close_matches(written, sorted(known), n=1, cutoff=0.6)
     return f"did you mean {close[0]}? " if close else ""

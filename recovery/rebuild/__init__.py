@@ -2,7 +2,7 @@
 
 The data flows in one direction::
 
-    reading.look  →  evidence.Evidence  →  state.rebuilt (walk.Walk)  →  state.Plan  →  writing.steps
+    reading.read_evidence  →  evidence.Evidence  →  state.rebuilt (walk.Walk)  →  state.RebuildPlan  →  writing.steps
 
 ``evidence``, ``walk`` and ``state`` decide on values alone. ``reading`` reads the stores and changes nothing. ``writing`` does
 the rebuild in an order in which a crash after any step leaves a journal that no driver leads.
@@ -11,15 +11,15 @@ the rebuild in an order in which a crash after any step leaves a journal that no
 from __future__ import annotations
 
 from recovery.rebuild.evidence import Evidence
-from recovery.rebuild.reading import look, newest_copy, snapshot_copies
-from recovery.rebuild.state import Plan, rebuilt
+from recovery.rebuild.reading import newest_copy, read_evidence, snapshot_copies
+from recovery.rebuild.state import RebuildPlan, rebuilt
 from recovery.rebuild.writing import rebuild, refuse_intact, steps
 
 __all__ = [
     "Evidence",
-    "Plan",
-    "look",
+    "RebuildPlan",
     "newest_copy",
+    "read_evidence",
     "rebuild",
     "rebuilt",
     "refuse_intact",

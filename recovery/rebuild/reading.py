@@ -14,10 +14,10 @@ from driver.journal.state import State
 from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError, RefusedError
 from forebay.model.values import Block, Handle, OffsetRange
 from recovery.rebuild.evidence import Evidence, FoundBlock
-from wal import layout
 from wal.blocks import decode_meta
-from wal.frame import Frame, FrameKind
-from wal.scan import Damage, Newer, read_frame, scan_segment
+from wal.segments import layout
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import Damage, Newer, read_frame, scan_segment
 from wal.storage import Storage
 
 #: topics → their ids in Kafka now, "" for a topic that does not exist; raises ForebayError if Kafka does not answer
@@ -65,7 +65,7 @@ def newest_copy(wal: Storage, stream: str) -> tuple[State, str, list[str]]:
     )
 
 
-def look(journal_storage: Storage, wal: Storage, stream: str, topic_ids: TopicIds) -> Evidence:
+def read_evidence(journal_storage: Storage, wal: Storage, stream: str, topic_ids: TopicIds) -> Evidence:
     """Read the newest usable copy, the headers of all block segments, the payloads of blocks after the copy, and the history.
 
     ``topic_ids`` is called last, and only if a decision depends on it. Raises RefusedError if there is no copy;
@@ -138,7 +138,7 @@ def _segments(wal: Storage, stream: str) -> list[str]:
 
 
 def _moved(wal: Storage, copy: State, elsewhere: Mapping[str, Sequence[Block]]) -> State:
-    """Return ``copy`` with new handles for blocks whose frames are gone or damaged and that a recovery has written again."""
+    """Return ``copy`` with new handles for blocks whose frames were deleted or damaged and that a recovery has written again."""
     blocks = dict(copy.blocks)
     for block_id, places in elsewhere.items():
         known = blocks[block_id]

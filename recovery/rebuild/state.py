@@ -24,24 +24,24 @@ from driver.journal.state import (
 from driver.journal.transitions import UNBARRED_MAX
 from forebay.model.values import Block, numbered
 from recovery.rebuild.evidence import Evidence, FoundBlock
-from recovery.rebuild.walk import Hole, NotTaken, Walk
-from wal import layout
+from recovery.rebuild.walk import MissingOffsets, NotTaken, Walk
+from wal.segments import layout
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RebuildPlan:
     """What a rebuild writes.
 
     ``state``: the new timeline's. ``taken``: blocks to be written again, since it is unknown which of them were synced.
     ``archive``: finished batches that only the copy names, for the new history. ``missing``: labels of ranges whose blocks wait
-    for a batch again and whose segments are gone. ``not_taken``, ``holes``, ``notes``: for the report.
+    for a batch again and whose segments were deleted. ``not_taken``, ``missing_offsets``, ``notes``: for the report.
     """
 
     state: State
     copy_path: str
     taken: tuple[FoundBlock, ...]
     not_taken: tuple[NotTaken, ...]
-    holes: tuple[Hole, ...]
+    missing_offsets: tuple[MissingOffsets, ...]
     archive: tuple[FinishedBatch, ...]
     missing: tuple[str, ...]
     notes: tuple[str, ...]
@@ -51,8 +51,8 @@ class Plan:
         return self.state.rebuilds[-1]
 
 
-def rebuilt(evidence: Evidence, new_timeline: int, time_ms: int, cause: str) -> Plan:
-    """Return the plan for timeline ``new_lineage``: what ``evidence`` shows, without claims, receivers and open batches.
+def rebuilt(evidence: Evidence, new_timeline: int, time_ms: int, cause: str) -> RebuildPlan:
+    """Return the plan for timeline ``new_timeline``: what ``evidence`` shows, without claims, receivers and open batches.
 
     ``time_ms``: wall clock; ``cause``: who rebuilds and why. Both are written into the state.
     """
@@ -139,12 +139,12 @@ def rebuilt(evidence: Evidence, new_timeline: int, time_ms: int, cause: str) -> 
         rebuilds=[*copy.rebuilds, record],
     )
     missing = tuple(r.label for b in waiting if blocks[b].handle.path in evidence.gone for r in blocks[b].meta.ranges)
-    return Plan(
+    return RebuildPlan(
         state=state,
         copy_path=evidence.copy_path,
         taken=tuple(walk.taken),
         not_taken=tuple(walk.not_taken()),
-        holes=tuple(walk.holes()),
+        missing_offsets=tuple(walk.missing_offsets()),
         archive=archive,
         missing=missing,
         notes=evidence.notes,

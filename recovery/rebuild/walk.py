@@ -36,7 +36,7 @@ class NotTaken:
 
 
 @dataclass(frozen=True, slots=True)
-class Hole:
+class MissingOffsets:
     """Frames begin at ``next_from``, and no frame leads there from ``position``, where intake continues."""
 
     topic: str
@@ -133,14 +133,14 @@ class Walk:
             if one.block.id not in self._taken_ids
         ]
 
-    def holes(self) -> list[Hole]:
+    def missing_offsets(self) -> list[MissingOffsets]:
         found = []
         for partition in self.partitions.values():
             frames = self._frames.get((str(partition.tp), partition.incarnation.number))
             beyond = [at for at in frames.by_start if at > partition.position] if frames is not None else []
             if beyond:
                 found.append(
-                    Hole(
+                    MissingOffsets(
                         partition.topic,
                         partition.partition,
                         partition.incarnation.number,

@@ -18,13 +18,13 @@ from forebay.model.errors import CorruptionError, FencedError, RefusedError, Sto
 from forebay.model.values import Block, numbered, timeline_of
 from forebay.process import failpoints
 from recovery.rebuild.evidence import Evidence
-from recovery.rebuild.reading import TopicIds, look, newest_copy
-from recovery.rebuild.state import Plan, rebuilt
-from wal import layout
-from wal.frame import FrameKind
-from wal.scan import read_frame
+from recovery.rebuild.reading import TopicIds, newest_copy, read_evidence
+from recovery.rebuild.state import RebuildPlan, rebuilt
+from wal.segments import layout
+from wal.segments.frame import FrameKind
+from wal.segments.scan import read_frame
+from wal.segments.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
 from wal.storage import Storage
-from wal.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
 
 #: maximum bytes of blocks that are written between two syncs
 GROUP_BYTES = 64_000_000
@@ -65,8 +65,8 @@ def steps(
     now: Callable[[], float],
     new_uid: Callable[[], int],
     segment_bytes: int = 64_000_000,
-    compose: Callable[[Evidence, int, int, str], Plan] = rebuilt,
-) -> Generator[str, None, Plan]:
+    compose: Callable[[Evidence, int, int, str], RebuildPlan] = rebuilt,
+) -> Generator[str, None, RebuildPlan]:
     """Rebuild step by step: yield the name of each step that is done, return the plan that was carried out.
 
     The first two steps mark the WAL and claim the journal: from then on no driver of an older timeline acts, and none leads
@@ -94,7 +94,7 @@ def steps(
         _put_claim(journal_storage, stream, older, wal.read(layout.timeline_marker(stream, older)))
     yield "claimed"
     failpoints.hit("rebuild.after-claim")
-    plan = compose(look(journal_storage, wal, stream, topic_ids), new_timeline, wall_ms, owner)
+    plan = compose(read_evidence(journal_storage, wal, stream, topic_ids), new_timeline, wall_ms, owner)
     yield "read"
     limits = SegmentLimits(size_bytes=segment_bytes, age_seconds=float("inf"))
     state = _write_again(wal, stream, epoch, plan, limits, now, new_uid)
@@ -129,14 +129,14 @@ def rebuild(
     now: Callable[[], float],
     new_uid: Callable[[], int],
     segment_bytes: int = 64_000_000,
-) -> Plan:
+) -> RebuildPlan:
     """Run all :func:`steps` and return the plan that was carried out."""
     doing = steps(journal_storage, wal, stream, topic_ids, owner, wall_ms, now, new_uid, segment_bytes)
     while True:
         try:
             next(doing)
         except StopIteration as end:
-            plan: Plan = end.value
+            plan: RebuildPlan = end.value
             return plan
 
 
@@ -157,7 +157,7 @@ def _write_again(
     wal: Storage,
     stream: str,
     epoch: int,
-    plan: Plan,
+    plan: RebuildPlan,
     limits: SegmentLimits,
     now: Callable[[], float],
     new_uid: Callable[[], int],

@@ -1,8 +1,8 @@
 """The power fails at every step of the write path: what was told durable is there afterwards (INV-1).
 
 Over a store that forgets what was not synced (tests/support/forgetful.py), with appendable files and with whole objects. The
-log's writer alone: tests/wal/test_writer.py and test_object_writer.py. Here: the receiver's store, with its threads, and the
-driver's journal, from its opening to its snapshots and what these make superfluous.
+log's writer alone: tests/wal/segments/test_writer.py and test_object_writer.py. Here: the receiver's store, with its threads,
+and the driver's journal, from its opening to its snapshots and what these make superfluous.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tests.receiver.test_block_store import EPOCH, PATIENCE_SECONDS, WRITING, dr
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.tracked import STREAM
 from wal.blocks import block_of_frame
-from wal.scan import read_frame
-from wal.writer import SegmentLimits
+from wal.segments.scan import read_frame
+from wal.segments.writer import SegmentLimits
 
 KINDS = pytest.mark.parametrize("appendable", [True, False], ids=["appendable", "objects"])
 BLOCKS = 6

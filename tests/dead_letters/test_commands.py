@@ -27,7 +27,8 @@ from forebay.kafka.consume.whole_topic import read_topic
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
-from forebay.settings.schema import Settings, load
+from forebay.settings.load import load
+from forebay.settings.schema import Settings
 from tests.support.played import PlayedReceiver
 from tests.support.rows import Row, block
 from tests.support.stored import Stored

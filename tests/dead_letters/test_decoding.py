@@ -20,11 +20,11 @@ from forebay.kafka.produce import sender
 from forebay.model.errors import JobError, OutOfSpaceError, UsageError
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.model.values import numbered
-from forebay.settings.schema import from_values
+from forebay.settings.load import from_values
 from tests.support.rows import ODD_ROWS, Row, block
 from tests.support.stored import Stored
 from wal import dead_letters
-from wal.dead_letters import Found, Identity, Run
+from wal.dead_letters import CountedRun, Identity, Run
 from wal.storage import open_storage
 
 NUMBERS = pa.schema([pa.field("offset", pa.int64()), pa.field("number", pa.int64(), nullable=False)])
@@ -74,7 +74,7 @@ class Decoding:
         if settled:
             settle(run)
 
-    def found(self) -> list[Found]:
+    def found(self) -> list[CountedRun]:
         return dead_letters.counting(self.storage.list(dead_letters.stream_folder("s")))
 
     def rows(self) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import pytest
 from deploy.commands import demo
 from deploy.examples.flights import jobs
 from deploy.main import main
-from forebay.settings.schema import load
+from forebay.settings.load import load
 from recovery.audit import AuditedGap, AuditedIncarnation, AuditReport, Finding
 
 ROOT = Path(__file__).parent.parent.parent

@@ -13,7 +13,8 @@ from driver.decision_loop.stopping import GRACE_SECONDS
 from driver.service import CLOSE_SECONDS as DRIVER_CLOSE_SECONDS
 from executor_agent.main import CLOSE_SECONDS as AGENT_CLOSE_SECONDS
 from executor_agent.main import STOP_MARGIN_SECONDS
-from forebay.settings.schema import Settings, load
+from forebay.settings.load import load
+from forebay.settings.schema import Settings
 
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
 KUBERNETES = EXAMPLES / "kubernetes" / "forebay.yaml"

@@ -17,10 +17,10 @@ from driver.journal.transitions import apply
 from forebay.model.values import Block, BlockMeta
 from tests.support.tracked import STREAM, Tracked, offsets
 from wal.blocks import encode_meta
-from wal.frame import FrameKind
-from wal.layout import block_segment
+from wal.segments.frame import FrameKind
+from wal.segments.layout import block_segment
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import Storage, open_storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 uids = itertools.count(5)
 

@@ -23,7 +23,8 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import RefusedError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
-from forebay.settings.schema import Settings, load
+from forebay.settings.load import load
+from forebay.settings.schema import Settings
 from tests.support.again import produce
 from tests.support.kafka import PATIENCE_SECONDS
 from tests.support.tracked import STREAM, Tracked

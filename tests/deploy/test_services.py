@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from deploy.commands.services import children
-from forebay.settings.schema import Settings, from_values
+from forebay.settings.load import from_values
+from forebay.settings.schema import Settings
 
 
 def settings(mode: str) -> Settings:

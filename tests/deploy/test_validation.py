@@ -197,4 +197,4 @@ def test_a_job_module_with_a_name_of_forebays_own_is_refused(
     project.replace("jobs:process", f"{name}:process")
     code, checks = checked(project, capsys)
     assert code == 2
-    assert checks["job"][0] == "wrong" and f"{name!r} is a package of Forebay's own" in checks["job"][1]
+    assert checks["job"][0] == "wrong" and f"Forebay has a package named {name!r}" in checks["job"][1]

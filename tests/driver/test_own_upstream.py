@@ -15,7 +15,7 @@ from driver.context import IngestContext
 from forebay.http.client import Client
 from forebay.messages import StatusAnswer
 from forebay.model.values import TopicPartition
-from forebay.settings.schema import from_values
+from forebay.settings.load import from_values
 from forebay.sources.custom import CustomUpstream
 from forebay.sources.receiving import Record, ReliableSource, RetryLater
 from tests.support.played import PlayedReceiver

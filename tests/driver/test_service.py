@@ -42,11 +42,12 @@ from forebay.model.errors import (
 from forebay.model.units import Duration
 from forebay.model.values import TopicPartition
 from forebay.process.clock import ManualClock, SystemClock
-from forebay.settings.schema import NO_WAL, Settings, from_values
+from forebay.settings.load import from_values
+from forebay.settings.schema import NO_WAL, Settings
 from recovery.audit import audit
 from tests.support.jumping_clock import jumping_system_clock
 from tests.support.played import PlayedReceiver
-from wal import layout
+from wal.segments import layout
 from wal.storage import LocalStorage, open_storage
 
 Configure = Callable[..., Settings]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from driver.spark.engine import SparkEngine
-from forebay.settings.schema import from_values
+from forebay.settings.load import from_values
 
 #: forks a driver for each pair of signals and prints how each ended
 PAIRS = """

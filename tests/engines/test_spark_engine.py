@@ -32,7 +32,7 @@ from tests.support.hdfs import HdfsServer
 from tests.support.rows import ODD_ROWS, Row, block, filler
 from tests.support.stored import Stored
 from wal.blocks import local_path
-from wal.encryption import KeyRing
+from wal.blocks.encryption import KeyRing
 from wal.reading import BlockReference
 
 pytestmark = [

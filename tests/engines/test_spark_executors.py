@@ -184,7 +184,7 @@ def test_a_session_without_an_engine_is_brought_the_project_once(
         sent: list[str] = []
         context = cast(Any, SimpleNamespace(_temp_dir=str(folder), addPyFile=sent.append, master=master))
         if before:
-            ship(context, ["wal.frame"])
+            ship(context, ["wal.segments.frame"])
         bring(context)
         bring(context)
         assert len(sent) == 1

@@ -366,7 +366,7 @@ def served(stored: Stored) -> dict[str, Any]:
 
 def test_sigterm_stops_the_process_with_0_and_it_says_when_it_is_ready(stored: Stored) -> None:
     code = (
-        "import sys; from executor_agent.main import run; from forebay.settings.schema import from_values\n"
+        "import sys; from executor_agent.main import run; from forebay.settings.load import from_values\n"
         "import msgspec\n"
         "sys.exit(run(from_values(msgspec.json.decode(sys.argv[1]))))\n"
     )
@@ -388,7 +388,7 @@ def test_a_heartbeat_that_breaks_ends_the_process_with_1(stored: Stored) -> None
     """INV-5: an agent that serves on, and that no driver hears of, would keep its blocks and receivers from everybody."""
     code = (
         "import sys; from unittest import mock; from executor_agent.main import run; import msgspec\n"
-        "from executor_agent.service import Heartbeat; from forebay.settings.schema import from_values\n"
+        "from executor_agent.service import Heartbeat; from forebay.settings.load import from_values\n"
         "with mock.patch.object(Heartbeat, 'beat', side_effect=TypeError('a fault')):\n"
         "    sys.exit(run(from_values(msgspec.json.decode(sys.argv[1]))))\n"
     )

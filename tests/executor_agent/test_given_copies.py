@@ -24,8 +24,8 @@ from forebay.process import failpoints
 from forebay.process.clock import ManualClock
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
-from wal.block_copies import give_copy, give_frame
 from wal.blocks import cached_path, local_frame, local_path, read_local
+from wal.blocks.sending import give_copy, give_frame
 
 # a server's thread leaves its loop's sockets to the collector
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -315,7 +315,7 @@ def test_killed_before_a_copy_is_in_its_place_the_agent_leaves_no_part_of_it(
     stored: Stored, pool: urllib3.PoolManager, tmp_path: Path
 ) -> None:
     code = (
-        "import sys, msgspec; from executor_agent.main import run; from forebay.settings.schema import from_values\n"
+        "import sys, msgspec; from executor_agent.main import run; from forebay.settings.load import from_values\n"
         "sys.exit(run(from_values(msgspec.json.decode(sys.argv[1]))))\n"
     )
     raw = {

@@ -1,4 +1,4 @@
-"""Bytes changed at random: as a bad disk does it, and as somebody who writes fitting checksums over them."""
+"""Random changes of bytes: as a faulty disk makes them, and as an attacker makes them, with matching checksums."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 
 import google_crc32c
 
-from wal.frame import ALIGNMENT, HEADER_LENGTH, MAGIC, aligned
+from wal.segments.frame import ALIGNMENT, HEADER_LENGTH, MAGIC, aligned
 
 _NUMBERS = (
     0,
@@ -44,7 +44,7 @@ def _changed(data: bytes, draw: random.Random) -> bytes:
         return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
     if kind == 2:
         return data[:at] + draw.randbytes(1) + data[at + 1 :]
-    if kind <= 4:  # a length that lies, above all
+    if kind <= 4:  # mostly a wrong length
         number = draw.choice(_NUMBERS)
         width = draw.choice((1, 2, 4, 8))
         order = draw.choice(("little", "big"))
@@ -61,7 +61,7 @@ def _changed(data: bytes, draw: random.Random) -> bytes:
 
 
 def with_checksums(data: bytes) -> bytes:
-    """Every frame that begins at a multiple of 64 with fitting checksums, as far as its lengths lie within ``data``."""
+    """Every frame that begins at a multiple of 64 with matching checksums, if its lengths end within ``data``."""
     whole = bytearray(data)
     at = 0
     while at + HEADER_LENGTH <= len(whole):

@@ -1,4 +1,4 @@
-"""Every reader of bytes that lie on a disk, with what it may raise by its own docstring, and honest bytes to begin from."""
+"""Every reader of bytes from a disk, the errors of its docstring, and valid bytes to begin with."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from forebay.model.records import decode_block
 from forebay.model.values import Block, Handle, numbered
 from tests.fuzz.mutation import mutated, with_checksums
 from tests.support.rows import ODD_ROWS, block, filler
-from wal import layout
 from wal.blocks import block_of_frame, decode_meta, encode_meta, read_stored
-from wal.encryption import KeyRing, plain_payload
-from wal.frame import Frame, FrameKind, decode_frame, encode_frame
-from wal.scan import Damage, Newer, TornTail, read_frame, scan_segment, segment_header
+from wal.blocks.encryption import KeyRing, plain_payload
+from wal.segments import layout
+from wal.segments.frame import Frame, FrameKind, decode_frame, encode_frame
+from wal.segments.scan import Damage, Newer, TornTail, read_frame, scan_segment, segment_header
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import MemoryStorage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 KEYS = KeyRing({"k": b"k" * 32})
 EPOCH = numbered(1, 1)
@@ -40,7 +40,7 @@ _names = itertools.count()
 
 @dataclass(frozen=True)
 class Reader:
-    """``honest``: bytes it reads; ``read``: reads some; ``allowed``: what it may raise; ``framed``: checksums stand over them."""
+    """One reader. ``honest``: valid bytes; ``read``: the call; ``allowed``: documented errors; ``framed``: it has checksums."""
 
     honest: tuple[bytes, ...]
     read: Callable[[bytes], Any]
@@ -48,7 +48,7 @@ class Reader:
     framed: bool = True
 
     def attempt(self, draw: random.Random) -> None:
-        """Raises whatever is neither read nor refused as documented."""
+        """Raise any error that is not documented."""
         data = mutated(draw.choice(self.honest), draw)
         if self.framed and draw.random() < 0.7:
             data = with_checksums(data)
@@ -98,7 +98,7 @@ def _read_copy(data: bytes) -> None:
 
 
 def _scan(data: bytes) -> None:
-    """A scan refuses nothing: it says what lies where, in order, and each of its frames can be read by a handle."""
+    """A scan raises nothing: it yields everything in order, and each of its frames can be read by a handle."""
     storage = _store(BLOCKS, data)
     for payloads in (True, False):
         reached = 0

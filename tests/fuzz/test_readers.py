@@ -1,4 +1,4 @@
-"""What lies on a disk may say anything: each reader refuses it by the errors it names, in bounded time and memory (INV-5, 6)."""
+"""Each reader refuses arbitrary bytes with its documented errors, in bounded time and memory (INV-5, INV-6)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from forebay.model.errors import CorruptionError
 from forebay.model.records import Compression, decode_block
 from tests.support.rows import Row, block, filler
 from wal.blocks import decode_meta, encode_meta
-from wal.frame import FrameKind, decode_frame, encode_frame
-from wal.scan import segment_header
+from wal.segments.frame import FrameKind, decode_frame, encode_frame
+from wal.segments.scan import segment_header
 
 _ROOT = Path(__file__).parents[2]
 
@@ -33,7 +33,7 @@ def run(seed: object, attempts: int) -> None:
 
 
 def test_mutated_bytes_are_refused_as_documented() -> None:
-    """Always the same bytes; the long run draws others."""
+    """The same bytes in each run; the long run draws others."""
     run("fixed", 400)
 
 
@@ -44,8 +44,8 @@ def test_many_mutated_bytes_are_refused_as_documented() -> None:
     run(seed, 8000)
 
 
-def test_metadata_nested_without_end_are_damage() -> None:
-    """An unknown key may hold anything, and is skipped; what is too deep to skip is refused."""
+def test_endlessly_nested_metadata_are_damage() -> None:
+    """An unknown key may have any value and is skipped; a value that is nested too deeply to skip is refused."""
     meta, payload = block({("a", 0): filler(3)})
     fields = msgspec.msgpack.decode(encode_meta(meta))
     plain = msgspec.msgpack.encode({**fields, "deep": None})
@@ -69,10 +69,10 @@ def test_metadata_nested_without_end_are_damage() -> None:
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 @pytest.mark.parametrize("headers", [False, True])
-def test_a_payload_that_would_decompress_to_more_than_its_records_take_is_refused_unread(
+def test_payload_that_decompresses_to_more_than_its_records_is_refused_unread(
     compression: Compression, headers: bool
 ) -> None:
-    """A bomb of zeros, and a length that lies; the honest block beside them is read."""
+    """A decompression bomb and a wrong length are refused; the valid block is read."""
     honest, payload = block({("a", 0): filler(500), ("b", 1): filler(3)}, compression=compression, headers=headers)
     counted = tuple(msgspec.structs.replace(r, bytes=n) for r, n in zip(honest.ranges, (500 * 24, 100), strict=True))
     honest = msgspec.structs.replace(honest, ranges=counted)
@@ -99,8 +99,8 @@ def test_a_payload_that_would_decompress_to_more_than_its_records_take_is_refuse
 
 
 @pytest.mark.parametrize("at", [0, -40])
-def test_a_column_whose_offsets_lie_outside_of_it_is_damage_and_never_read(at: int) -> None:
-    """Whoever computes over such a column reads, or writes, memory that is not its own."""
+def test_column_with_offsets_outside_its_buffer_is_damage_and_never_read(at: int) -> None:
+    """A computation over such a column would read or write memory outside of it."""
     meta, payload = block({("a", 0): filler(100)})
     data = bytearray(payload.to_pybytes())
     offsets = b"".join(n.to_bytes(4, "little") for n in (0, 2, 4, 6))  # the keys are k0, k1, …

@@ -200,7 +200,7 @@ class Player:
         }  # fmt: skip
 
     def routes(self) -> dict[str, Callable[[], Tree]]:
-        """Every route that takes a body, but for the one that would be obeyed by stopping."""
+        """Every route that takes a body, except the one that would stop the service."""
         return {
             "/v1/blocks/report": self.report,
             "/v1/partitions/claim": self.claim,
@@ -230,13 +230,13 @@ class Player:
     # ---- sending -----------------------------------------------------------------------------------------------------
 
     def tell(self, path: str, tree: Tree) -> Tree:
-        """The answer to what is right."""
+        """Send a valid message; return the answer."""
         status, answer = self.send(path, json.dumps(tree).encode())
         assert status == 200, f"{path} {tree}: {status} {answer!r}"
         return answer
 
     def send(self, path: str, body: bytes | None) -> tuple[int, Tree]:
-        """Raises AssertionError for what no request may bring about: no answer, or one that calls it the driver's fault."""
+        """Raise AssertionError for an outcome that no request may cause: no answer, or an internal error of the driver."""
         shown = f"{path} {(body or b'')[:2000]!r}"
         try:
             answer = self._http.request(
@@ -255,7 +255,7 @@ class Player:
         return answer.status, json.loads(answer.data)
 
     def check(self) -> None:
-        """The driver runs as before, and says so in an answer of bounded size."""
+        """The driver still runs, and answers its status with a bounded size."""
         for path in ("/v1/status", "/v1/lag", "/v1/cursors/intake"):
             status, answer = self.send(path, None)
             assert status == 200
@@ -309,7 +309,7 @@ class Player:
             yield path
 
     def _right(self, path: str, made: Callable[[], Tree]) -> Tree:
-        """The message as it would be right now: whoever was fenced by a wrong one registers again."""
+        """A valid message for the current state. A receiver that a wrong message fenced registers again first."""
         if not self._epoch:
             self.register()
         try:
@@ -321,7 +321,7 @@ class Player:
             return made()
 
     def send_right(self) -> None:
-        """Each message once as it is right."""
+        """Send each valid message once."""
         for path, made in self.routes().items():
             self.send_wrong(path, self._right(path, made), changed=False)
 

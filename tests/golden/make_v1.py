@@ -16,12 +16,12 @@ import google_crc32c
 import msgspec
 
 from forebay.model.values import BlockMeta, Gap, OffsetRange, block_id, numbered
-from wal import layout
 from wal.blocks import encode_meta
-from wal.frame import Frame, FrameKind
-from wal.scan import scan_segment
+from wal.segments import layout
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import scan_segment
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import MemoryStorage, Storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 STREAM, RECEIVER, EPOCH, TIMELINE = "flights", "r-1", numbered(1, 7), 1
 BLOCKS_PATH = layout.block_segment(STREAM, RECEIVER, EPOCH, 1)
@@ -64,7 +64,7 @@ def _meta(sequence: int, *ranges: OffsetRange) -> BlockMeta:
 
 
 def block_contents() -> list[Content]:
-    """Payloads here are opaque; ``arrow.seg`` holds a real one."""
+    """Payloads here are opaque bytes; ``arrow.seg`` has a real one."""
     metas = [
         _meta(1, _held(0, 0, 10, 10), _held(1, 5, 9, 2)),
         _meta(2, _held(0, 10, 12, 0)),
@@ -90,7 +90,7 @@ def journal_contents() -> list[Content]:
 
 
 def write_segment(path: str, contents: list[Content]) -> bytes:
-    """The bytes that today's writer makes of ``contents``."""
+    """Return the bytes that the current writer makes of ``contents``."""
     storage: Storage = MemoryStorage("golden")
     storage.delete(path)
     log = LogWriter(
@@ -119,7 +119,7 @@ def _flipped(data: bytes, at: int) -> bytes:
 
 
 def with_header(data: bytes, offset: int, at: int, value: bytes) -> bytes:
-    """A header as a newer release would write it: its checksum fits."""
+    """A header as a newer release would write it: its checksum matches."""
     header = bytearray(data[offset : offset + 60])
     header[at : at + len(value)] = value
     return data[:offset] + bytes(header) + struct.pack("<I", google_crc32c.value(bytes(header))) + data[offset + 64 :]

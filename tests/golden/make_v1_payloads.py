@@ -1,4 +1,4 @@
-"""Made the golden files of sealed and compressed payloads: ``python -m tests.golden.make_v1_payloads DIRECTORY``.
+"""Made the golden files of encrypted and compressed payloads: ``python -m tests.golden.make_v1_payloads DIRECTORY``.
 
 As ``make_v1``: the files under ``v1-payloads`` are never edited and never made again.
 """
@@ -13,8 +13,8 @@ from forebay.model.values import BlockMeta
 from tests.golden.make_v1 import BLOCKS_PATH, RECEIVER, STREAM, frames_of, with_header, write_segment
 from tests.support.rows import ODD_ROWS, block, filler
 from wal.blocks import encode_meta
-from wal.encryption import KeyRing
-from wal.frame import FrameKind
+from wal.blocks.encryption import KeyRing
+from wal.segments.frame import FrameKind
 
 #: of these files alone, and known to everybody
 KEYS = {"k-2": bytes(range(32)), "k-1": bytes(range(32, 64))}

@@ -1,4 +1,4 @@
-"""The golden files of format version 1, read by today's code; and what today's writer makes of the same contents."""
+"""The golden files of format version 1, read by the current code and compared with the current writer's bytes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.golden import make_v1
 from tests.golden.make_v1 import BLOCKS_PATH, JOURNAL_PATH, SWAPPED_PATH
 from tests.support.rows import ODD_ROWS
 from wal.blocks import block_of_frame
-from wal.frame import Frame, FrameKind
-from wal.scan import Damage, Newer, Scanned, TornTail, read_frame, scan_segment, segment_header
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import Damage, Newer, Scanned, TornTail, read_frame, scan_segment, segment_header
 from wal.storage import MemoryStorage
 
 FOLDER = Path(__file__).parent / "v1"
@@ -32,7 +32,7 @@ def scan(data: bytes, path: str = BLOCKS_PATH) -> list[Scanned]:
     return list(scan_segment(storage, path))
 
 
-def test_todays_writer_makes_the_golden_bytes() -> None:
+def test_current_writer_makes_the_golden_bytes() -> None:
     assert make_v1.write_segment(BLOCKS_PATH, make_v1.block_contents()) == golden("good")
     assert make_v1.write_segment(JOURNAL_PATH, make_v1.journal_contents()) == golden("journal")
     (_, arrow) = (item for item in scan(golden("arrow")) if isinstance(item, Frame))
@@ -100,7 +100,7 @@ OUTCOMES: dict[str, tuple[type, int, str, list[int]]] = {
 
 
 def test_a_block_that_is_flagged_as_encrypted_and_names_no_key_is_refused() -> None:
-    """``newer-flag`` was made when the flag was still reserved: the frame can be read by now, and contradicts itself."""
+    """``newer-flag`` was made when the flag was still reserved: the current release reads the frame, which contradicts itself."""
     good = [item for item in scan(golden("good")) if isinstance(item, Frame)]
     frames = [item for item in scan(golden("newer-flag")) if isinstance(item, Frame)]
     assert [frame.offset for frame in frames] == [frame.offset for frame in good]
@@ -144,7 +144,7 @@ def test_each_bad_file_refuses_the_handle_of_its_bad_frame(name: str) -> None:
 def test_the_good_segment_under_another_name_is_not_served() -> None:
     (found,) = scan(golden("good"), SWAPPED_PATH)
     assert isinstance(found, Damage)
-    assert found.reason == f"the segment's header says that it is {BLOCKS_PATH}"
+    assert found.reason == f"the segment's header names another path, {BLOCKS_PATH}"
 
 
 def test_there_is_no_golden_file_without_a_test() -> None:

@@ -1,4 +1,4 @@
-"""The journal that an older release wrote: today's code opens it and goes on from its state, whatever job runs now."""
+"""A journal that an older release wrote: the current code opens it and continues from its state, with any job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wal.storage import open_storage
 FOLDER = Path(__file__).parent / "v1-journal"
 
 
-def test_a_journal_of_the_release_before_goes_on_with_outputs_windows_and_jobs_side_by_side(tmp_path: Path) -> None:
+def test_journal_of_the_previous_release_continues_with_outputs_windows_and_concurrent_jobs(tmp_path: Path) -> None:
     """INV-2, INV-3: the unfinished batch comes first, with the blocks and packing it had; then what waited."""
     shutil.copytree(FOLDER, tmp_path / "old")
     storages = [open_storage(f"file://{tmp_path}/old/{name}") for name in ("journal", "wal")]

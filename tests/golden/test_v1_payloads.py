@@ -1,4 +1,4 @@
-"""Sealed and compressed payloads of format version 1, read by today's code."""
+"""Encrypted and compressed payloads of format version 1, read by the current code."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.golden import make_v1_payloads as made
 from tests.golden.make_v1 import BLOCKS_PATH
 from tests.support.rows import ODD_ROWS
 from wal.blocks import StoredBlock, block_of_frame, encode_meta
-from wal.encryption import KeyRing, plain_payload
-from wal.frame import CRITICAL_FLAGS, FLAG_ENCRYPTED, Frame
-from wal.scan import Newer, Scanned, read_frame, scan_segment
+from wal.blocks.encryption import KeyRing, plain_payload
+from wal.segments.frame import CRITICAL_FLAGS, FLAG_ENCRYPTED, Frame
+from wal.segments.scan import Newer, Scanned, read_frame, scan_segment
 from wal.storage import MemoryStorage
 
 FOLDER = Path(__file__).parent / "v1-payloads"
@@ -48,7 +48,7 @@ def test_compressed_payloads_are_read(name: str) -> None:
     assert offsets(stored, None) == WANTED
 
 
-def test_sealed_payloads_are_read_beside_plain_ones() -> None:
+def test_encrypted_and_plain_payloads_are_read() -> None:
     found = blocks("encrypted")
     assert [stored.meta.key_id for stored in found] == ["k-2", "k-2", None]
     frames = [item.header for item in scan("encrypted")[1:] if isinstance(item, Frame)]
@@ -58,16 +58,16 @@ def test_sealed_payloads_are_read_beside_plain_ones() -> None:
     assert bytes(found[0].payload)[:12] == made.NONCE
 
 
-def test_todays_writer_seals_to_the_golden_bytes() -> None:
-    """By the plain payloads as they are there, since Arrow's own bytes may change with its release."""
+def test_current_writer_encrypts_to_the_golden_bytes() -> None:
+    """From the plain payloads in the files, since Arrow's own bytes may change with its release."""
     for stored in blocks("encrypted")[:2]:
         plain = plain_payload(stored.meta, stored.payload, made.ring(), "golden")
         meta, sealed = made.ring().seal(stored.meta, plain)
         assert (encode_meta(meta), sealed.to_pybytes()) == (encode_meta(stored.meta), stored.payload.to_pybytes())
 
 
-def test_a_critical_flag_beside_the_known_one_is_a_newer_releases() -> None:
-    """What an older release makes of the encrypted flag, this one makes of the next: stepped over, never dropped."""
+def test_unknown_critical_flag_means_a_newer_release() -> None:
+    """A frame with an unknown critical flag is stepped over and never dropped, as older releases do with the encrypted flag."""
     first, second, *rest = scan("newer-flag")
     assert isinstance(second, Newer)
     assert second.feature == "flags 0x0002"

@@ -29,7 +29,8 @@ from forebay.kafka.produce.transactions import TransactionalSender
 from forebay.model.errors import UnreachableError
 from forebay.model.values import OffsetRange, TopicPartition
 from forebay.process.clock import SystemClock
-from forebay.settings.schema import Settings, load
+from forebay.settings.load import load
+from forebay.settings.schema import Settings
 from pyspark_forebay.kafka.batch import BatchReader
 from receiver.main import compose
 from tests.conftest import require_kafka

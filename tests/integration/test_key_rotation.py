@@ -13,8 +13,8 @@ from tests.support.cluster import Cluster
 from tests.support.flow import Flow
 from tests.support.witness import incarnations_seen
 from wal.blocks import decode_meta
-from wal.frame import Frame, FrameKind
-from wal.scan import scan_segment
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import scan_segment
 
 pytestmark = pytest.mark.kafka
 

@@ -16,10 +16,10 @@ from tests.integration.test_rebuild import finish
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow, Truth
 from tests.support.stores import STORES, Store
-from wal.barrier import barrier_made_ms
-from wal.frame import Frame
-from wal.layout import block_folder
-from wal.scan import scan_segment
+from wal.segments.barrier import barrier_made_ms
+from wal.segments.frame import Frame
+from wal.segments.layout import block_folder
+from wal.segments.scan import scan_segment
 
 pytestmark = pytest.mark.kafka
 

@@ -22,8 +22,8 @@ from receiver.encoded_block import BlockWriting, encode
 from tests.receiver.stage import P0
 from tests.support.forgetful import ForgetfulStorage
 from tests.support.rows import filler, source_batch
-from wal.encryption import KeyRing
-from wal.writer import SegmentLimits
+from wal.blocks.encryption import KeyRing
+from wal.segments.writer import SegmentLimits
 
 EPOCH = 1 << 40 | 1
 PATIENCE_SECONDS = 60.0

@@ -15,7 +15,8 @@ from forebay.model.errors import OutOfSpaceError, StoreError
 from forebay.model.values import TopicPartition
 from forebay.process import failpoints
 from forebay.process.clock import SystemClock
-from forebay.settings.schema import Settings, from_values
+from forebay.settings.load import from_values
+from forebay.settings.schema import Settings
 from receiver import draft_store
 from receiver.inputs import Tick
 from receiver.main import compose
@@ -23,9 +24,9 @@ from receiver.service import CLOSE_SECONDS, ReceiverService
 from receiver.throttle import GATHER_SECONDS
 from tests.receiver.fakes import FakeKafka, FakeTracker
 from wal.blocks import local_path
-from wal.frame import Frame, FrameKind
 from wal.reading import BlockReference, ReadPlan, read_block
-from wal.scan import scan_segment
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import scan_segment
 from wal.storage import LocalStorage, Storage
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

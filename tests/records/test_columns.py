@@ -16,7 +16,7 @@ from forebay.model.records import bytes_column, numbers_column, value_lengths
 
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.none() | st.binary(max_size=9), max_size=40), st.integers(0, 5))
-def test_a_column_of_bytes_is_the_one_that_arrow_makes_nulls_and_empty_values_told_apart(
+def test_column_of_bytes_equals_arrows_and_distinguishes_nulls_from_empty_values(
     values: list[bytes | None], skipped: int
 ) -> None:
     column = bytes_column(values)
@@ -32,7 +32,7 @@ def test_a_column_of_numbers_shares_their_memory() -> None:
     assert numbers_column(numbers, pa.int64()).buffers()[1].address == numbers.ctypes.data
 
 
-def test_a_column_beyond_what_32_bits_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_column_beyond_32_bit_offsets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Long(bytes):
         def __len__(self) -> int:
             return 1 << 31

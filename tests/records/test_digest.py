@@ -1,4 +1,4 @@
-"""The digest says what the records are, not how they are kept (INV-5: bytes from any tier are proven to be the ones taken in)."""
+"""The digest depends on the records and not on their encoding (INV-5: it proves the records of any tier)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROWS = st.lists(
 
 
 def specified(rows: list[Row], headers: bool) -> str:
-    """The docstring of ``digest`` done record by record: a second opinion for the column code."""
+    """The docstring of ``digest``, implemented record by record, to compare with the column code."""
 
     def lengths(values: list[bytes | None]) -> bytes:
         return b"".join(struct.pack("<i", -1 if value is None else len(value)) for value in values)
@@ -130,7 +130,7 @@ def test_a_range_without_records_has_one_digest_with_and_without_headers() -> No
 
 
 def test_the_digest_of_known_records_never_changes() -> None:
-    """Digests stand in journals: another release must compute the same."""
+    """Journals contain digests: another release must compute the same ones."""
     assert digest([source_batch(ODD_ROWS, True)]) == specified(list(ODD_ROWS), True) == "affbdbaca7b52ed8"
     assert digest([source_batch(ODD_ROWS, False)]) == "4be24e0f10c2e283"
 

@@ -1,4 +1,4 @@
-"""Whatever event the driver accepts for its journal, the journal's reader takes: else it would stay shut for good."""
+"""The journal's reader accepts every event that the driver writes; otherwise the journal could never be opened again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers have the bounds that Kafka and the journal's format have, wherever a value comes from."""
+"""Numbers have the bounds of Kafka and of the journal's format, whatever their source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BEYOND = (2**63, 2**64 - 1, 2**64, 10**30)
 
 
 def reported() -> dict[str, Any]:
-    """A report of one empty range, as it travels."""
+    """A report of one empty range, as sent."""
     meta, _ = block({("a", 0): filler(0)})
     whole = Block(meta, Handle("s/blocks/r1/0000010000000001/00000001.seg", 0, 1000, 7), local=False)
     tree: dict[str, Any] = msgspec.to_builtins(m.ReportRequest(receiver_id="r1", epoch=meta.epoch, blocks=(whole,)))
@@ -84,7 +84,7 @@ def test_handle_beyond_what_a_file_can_have_is_refused(field: str, values: tuple
 
 @pytest.mark.parametrize("value", [*BEYOND, -1])
 def test_values_are_refused_where_they_are_made(value: int) -> None:
-    """What a custom source or this code computes passes no decoder."""
+    """No decoder checks values that a custom source or this code computes."""
     good = range_of(reported())
     with pytest.raises(ValueError, match="from must be below until"):
         OffsetRange("t", 0, 1, 0, value, 0, -1, good["digest"], 1)

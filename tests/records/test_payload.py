@@ -1,4 +1,4 @@
-"""The payload of a block: what goes in comes out, and whatever does not fit its metadata is refused."""
+"""The payload of a block: records are read back unchanged, and a payload that does not match its metadata is refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def changed(meta: BlockMeta, **fields: object) -> BlockMeta:
 
 @pytest.mark.parametrize("headers", [False, True])
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-def test_odd_values_pass_unharmed(headers: bool, compression: str) -> None:
+def test_odd_values_are_read_back_unchanged(headers: bool, compression: str) -> None:
     meta, payload = block({("a", 1): ODD_ROWS, ("b", 0): ODD_ROWS}, headers=headers, compression=compression)  # type: ignore[arg-type]
     decoded = decode_block(payload, meta, verify_digests=True)
     assert [range_ for range_, _ in decoded] == list(meta.ranges)
@@ -56,7 +56,7 @@ def test_odd_values_pass_unharmed(headers: bool, compression: str) -> None:
             assert seen["headers"] == expected
 
 
-def test_ranges_without_records_and_whole_blocks_without_records_pass() -> None:
+def test_ranges_and_blocks_without_records_are_read_back() -> None:
     meta, payload = block({("a", 0): [], ("a", 1): filler(3), ("b", 0): []})
     decoded = decode_block(payload, meta, verify_digests=True)
     assert [sum(batch.num_rows for batch in batches) for _, batches in decoded] == [0, 3, 0]
@@ -109,7 +109,7 @@ def test_a_source_batch_of_another_schema_is_refused() -> None:
     ],
 )
 def test_rows_that_do_not_fit_the_metadata_are_damage(fields: dict[str, object], reason: str) -> None:
-    """INV-5: rows that are not exactly the range's are never handed out."""
+    """INV-5: rows that are not exactly the range's are never returned."""
     rows = [Row(b"k", b"v", offset) for offset in (0, 5, 12)]
     meta, payload = block({("a", 0): rows})
     meta = changed(meta, until_offset=20)
@@ -178,7 +178,7 @@ def test_a_range_knows_its_partition() -> None:
 
 @pytest.mark.parametrize("headers", [False, True])
 def test_decoded_rows_can_be_encoded_once_more_and_are_the_same(headers: bool) -> None:
-    """What is adopted keeps its digest when it is whole."""
+    """A whole adopted range keeps its digest."""
     meta, payload = block({("a", 1): ODD_ROWS}, headers=headers)
     ((held, batches),) = decode_block(payload, meta)
     source = [as_source(batch) for batch in batches]
@@ -195,7 +195,7 @@ def test_the_extent_of_no_records_is_nothing() -> None:
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 @pytest.mark.parametrize("headers", [False, True])
-def test_no_honest_block_seems_too_large(compression: Compression, headers: bool) -> None:
+def test_no_valid_block_is_refused_as_too_large(compression: Compression, headers: bool) -> None:
     """Slices of larger batches, empty keys and values, nulls, large records: what a range's bytes allow is always enough."""
     draw = random.Random(7)
     for size in (0, 1, 7, 300, 40_000):

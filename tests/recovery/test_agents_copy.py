@@ -1,4 +1,4 @@
-"""``recover --agent HOST=URL``: a damaged block comes back from the copy that another host's agent serves over HTTP."""
+"""``recover --agent HOST=URL``: a damaged block is restored from the copy that another host's agent serves over HTTP."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def agent(logged: Logged) -> Iterator[Agent]:
 
 
 def two_blocks(logged: Logged) -> tuple[Block, Block]:
-    """The first one is damaged in the WAL, and nothing but the agent can have it."""
+    """The first one is damaged in the WAL, and only the agent can have it."""
     logged.receiver("r1")
     blocks = logged.take_in("r1", {0: 5, 1: 3}, local=True), logged.take_in("r1", {0: 5, 1: 3}, local=True)
     logged.receiver("r1")
@@ -77,7 +77,7 @@ def recover(logged: Logged, capsys: pytest.CaptureFixture[str]) -> Recover:
     return Recover(logged, capsys)
 
 
-def test_the_agents_copy_is_named_in_the_plan_and_written_anew_bit_by_bit(
+def test_agents_copy_is_named_in_the_plan_and_its_bytes_are_written_again(
     logged: Logged, agent: Agent, recover: Recover
 ) -> None:
     """INV-1."""
@@ -104,10 +104,10 @@ def test_the_agents_copy_is_named_in_the_plan_and_written_anew_bit_by_bit(
         ("gone", "agent: h1 has none"),
     ],
 )
-def test_a_copy_that_is_not_the_accepted_block_is_not_believed(
+def test_copy_that_is_not_the_accepted_block_is_refused(
     logged: Logged, agent: Agent, recover: Recover, what: str, why: str
 ) -> None:
-    """INV-5: it is a loss that says why, and the journal names the block where it did."""
+    """INV-5: the loss has its reason, and the journal still names the block's old place."""
     block, other = two_blocks(logged)
     file = logged.local_file(block)
     data = file.read_bytes()
@@ -129,10 +129,10 @@ def test_a_copy_that_is_not_the_accepted_block_is_not_believed(
 
 
 @pytest.mark.parametrize("first", ["damaged", "gone"])
-def test_a_copy_that_another_hosts_agent_was_given_is_written_anew(
+def test_cached_copy_of_another_host_is_written_again(
     logged: Logged, agent: Agent, recover: Recover, tmp_path: Path, first: str
 ) -> None:
-    """The journal names no such copy, and the agent that it names has the block no longer, or not whole."""
+    """The journal does not name this copy; the agent that it names has no whole copy any more."""
     block, _ = two_blocks(logged)
     file = logged.local_file(block)
     data = file.read_bytes()
@@ -153,7 +153,7 @@ def test_a_copy_that_another_hosts_agent_was_given_is_written_anew(
     assert served(logged, block).handle.checksum == block.handle.checksum
 
 
-def test_an_agent_that_can_not_be_reached_is_said_and_not_fatal(logged: Logged, agent: Agent, recover: Recover) -> None:
+def test_unreachable_agent_is_reported_and_not_fatal(logged: Logged, agent: Agent, recover: Recover) -> None:
     block, other = two_blocks(logged)
     url = agent.url
     agent.__exit__()
@@ -169,7 +169,7 @@ def test_an_agent_that_can_not_be_reached_is_said_and_not_fatal(logged: Logged, 
 
 @pytest.fixture
 def process(logged: Logged) -> Iterator[subprocess.Popen[str]]:
-    """``forebay agent`` of ``h1``; ``port_of`` tells where it listens."""
+    """``forebay agent`` of ``h1``; ``port_of``: where it listens."""
     folder = logged.root / "h1"
     folder.mkdir()
     configuration = CONFIGURATION.format(stream=STREAM, folder=logged.root).replace("127.0.0.1:2", "127.0.0.1:0")
@@ -211,7 +211,7 @@ class Beside(Surroundings):
 
 
 def three_blocks(logged: Logged) -> list[Block]:
-    """Damaged in the WAL. Of the agent's copies nothing else is left but, of the last, what Kafka holds."""
+    """Damaged in the WAL. Besides the agent's copies, only the last block's records are left, in Kafka."""
     logged.receiver("r1")
     blocks = [logged.take_in("r1", {0: 5, 1: 3}, local=True) for _ in range(3)]
     logged.receiver("r1")
@@ -226,10 +226,10 @@ def three_blocks(logged: Logged) -> list[Block]:
 
 
 @pytest.mark.parametrize("when", ["found", "half of a block sent", "one block sent"])
-def test_an_agent_that_is_killed_under_way_costs_what_nothing_else_keeps_and_no_more(
+def test_killed_agent_loses_only_blocks_that_no_other_source_has(
     logged: Logged, process: subprocess.Popen[str], when: str
 ) -> None:
-    """INV-5: the next source is asked, what it has is written anew, the rest is named with the agent's last words."""
+    """INV-5: the next source is asked and its blocks are written again; the rest is reported with the agent's last error."""
     first, second, third = three_blocks(logged)
     before = logged.state()
     with FaultProxy(port_of(process)) as proxy:
@@ -256,10 +256,10 @@ def test_an_agent_that_is_killed_under_way_costs_what_nothing_else_keeps_and_no_
             assert logged.state().blocks[block.id] == before.blocks[block.id]
 
 
-def test_the_command_ends_with_1_and_one_sentence_for_each_block_that_the_killed_agent_took_with_it(
+def test_command_exits_with_1_and_a_sentence_for_each_block_lost_with_the_agent(
     logged: Logged, process: subprocess.Popen[str], recover: Recover
 ) -> None:
-    """Called again when the agent is back, it has them."""
+    """A second call, after the agent was restarted, restores them."""
     blocks = three_blocks(logged)
     with FaultProxy(port_of(process)) as proxy:
         proxy.arm("half-answer", part_of_path="/v1/blocks/", answered=lambda: kill(process))

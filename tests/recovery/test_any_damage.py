@@ -1,4 +1,4 @@
-"""Any damage to a WAL of many blocks: bytes turned, segments cut, removed and swapped, several at once, drawn from a seed.
+"""Any damage to a WAL of many blocks: bytes turned, segments cut, removed and swapped, several of these, drawn from a seed.
 
 ``wal verify`` finds all of it; ``recover --apply`` brings back everything that a copy or Kafka still has and lists exactly the
 rest; nothing intact is lost, no damaged byte is served, and an accepted tail is never taken for torn. What is expected is
@@ -26,7 +26,7 @@ HEADER = 64
 
 @dataclass
 class Log:
-    """A WAL as it was written. ``extents``: by segment, the bytes that mean something (padding does not)."""
+    """A WAL as it was written. ``extents``: the bytes of each segment that are not padding."""
 
     logged: Logged
     before: dict[str, bytes]
@@ -46,7 +46,7 @@ class Log:
                 at = -(-(begin + payload) // 64) * 64
 
     def same(self, data: bytes, path: str, start: int, until: int) -> bool:
-        """Whether ``data`` still holds what meant something in ``[start, until)`` of ``path``."""
+        """Return whether ``data`` still has all bytes of ``[start, until)`` of ``path`` that are not padding."""
         return all(
             data[a:b] == self.before[path][a:b] and len(data) >= b
             for a, b in self.extents[path]
@@ -54,7 +54,7 @@ class Log:
         )
 
     def whole(self, handle: Handle, path: str, data: bytes) -> bool:
-        """Whether a reader may take the frame that was written at ``handle`` from ``data``, which lies at ``path`` now."""
+        """Return whether a reader may take the frame that was written at ``handle`` from ``data``, which is at ``path`` now."""
         if not self.same(data, handle.path, handle.offset, handle.offset + handle.length):
             return False
         header = self.frames[handle.path][0]
@@ -92,7 +92,7 @@ def write(root: Path, draw: random.Random, objects: bool) -> Log:
 
 
 def break_it(log: Log, draw: random.Random) -> list[str]:
-    """Several faults, one after the other, over what the ones before left; what was done, in words."""
+    """Damage the WAL several times, one after the other; return a description of what was done."""
     logged, told = log.logged, []
     for _ in range(draw.randint(1, 4)):
         there = {path: data for path, data in logged.segments().items() if data}
@@ -149,7 +149,7 @@ def local_copy_is_whole(logged: Logged, block: Block) -> bool:
 
 @pytest.mark.parametrize("objects", [False, True], ids=["file", "objects"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_all_damage_is_found_and_all_that_anything_keeps_comes_back(seed: int, objects: bool, tmp_path: Path) -> None:
+def test_all_damage_is_found_and_every_block_with_a_source_restored(seed: int, objects: bool, tmp_path: Path) -> None:
     """INV-1, INV-2, INV-5, INV-8."""
     draw = random.Random(f"{seed} {objects}")
     log = write(tmp_path, draw, objects)
@@ -221,6 +221,6 @@ def _planned_torn(logged: Logged) -> list[str]:
 
 
 def _in_any_file(log: Log, handle: Handle, data: bytes) -> bool:
-    """Whether the frame lies whole at its offset in a file, whatever its name: its checksum tells that it is the very one."""
+    """Return whether the whole frame is at its offset in a file of any name, by its checksum."""
     start, until = handle.offset, handle.offset + handle.length
     return log.same(data, handle.path, start, until)

@@ -1,4 +1,4 @@
-"""The audit finds what is wrong, and nothing where nothing is."""
+"""The audit finds every fault, and none in a correct journal."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def archived(t: Tracked) -> tuple[FinishedBatch, ...]:
     return t.archived  # type: ignore[attr-defined, no-any-return]
 
 
-def test_a_stream_that_went_well_is_clean_and_counted() -> None:
+def test_stream_without_faults_is_clean_and_counted() -> None:
     t = worked()
     report = audit.report(t.state, archived(t))
     assert report.clean
@@ -72,7 +72,7 @@ def test_a_batch_still_in_the_state_and_already_in_the_history_counts_once() -> 
     assert (report.batches_completed, report.records_completed) == (1, 10)
 
 
-def test_a_batch_that_is_nowhere_is_missing_with_its_exact_range() -> None:
+def test_batch_in_no_record_is_missing_with_its_exact_range() -> None:
     t = worked()
     report = audit.report(t.state, archived(t)[1:])
     assert [(f.kind, f.from_offset, f.until_offset) for f in report.findings] == [("missing", 0, 10)]
@@ -103,7 +103,7 @@ def test_offsets_past_the_position_are_found() -> None:
     assert [f.kind for f in audit.report(t.state, archived(t)).findings] == ["beyond"]
 
 
-def test_ranges_of_a_life_that_the_journal_does_not_know_are_found() -> None:
+def test_ranges_of_an_unknown_incarnation_are_found() -> None:
     t = worked()
     strange = msgspec.structs.replace(
         archived(t)[0], batch_id=numbered(1, 98), ranges=(FinishedRange("t", 0, 7, 0, 3, 3),)
@@ -170,7 +170,7 @@ def test_the_audit_reads_journal_and_history_from_their_store() -> None:
 def test_a_listing_that_hides_a_segment_of_the_history_hides_no_batch(
     hidden: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-5: and one between others that is not there is not passed over."""
+    """INV-5: a missing segment between others is noticed too."""
     storage = MemoryStorage(f"audit-{next(numbers)}")
     t = worked()
     done = archived(t)[0]
@@ -189,7 +189,7 @@ def test_a_listing_that_hides_a_segment_of_the_history_hides_no_batch(
 
 
 def test_the_audit_notices_each_segment_that_the_history_loses() -> None:
-    """Removed or cut, whichever it is: as damage, or by the offsets that are in no batch any more."""
+    """Removed or cut: found as damage, or by offsets that are in no batch any more."""
     storage = MemoryStorage(f"audit-{next(numbers)}")
     t = Tracked()
     epoch = t.register()
@@ -222,8 +222,8 @@ def test_the_audit_notices_each_segment_that_the_history_loses() -> None:
         storage.put_new(path, whole)
 
 
-def test_each_exception_is_told_in_words_with_who_decided_it() -> None:
-    """Gaps, accepted losses and replays are no findings, and never go without a cause (INV-2, INV-3, INV-5)."""
+def test_each_exception_is_reported_with_its_decider() -> None:
+    """Gaps, accepted losses and replays are no findings, and each is reported with its cause (INV-2, INV-3, INV-5)."""
     t = Tracked(partitions=1, on_gap="stop")
     epoch = t.register()
     token = t.claim(epoch).view.token
@@ -239,13 +239,13 @@ def test_each_exception_is_told_in_words_with_who_decided_it() -> None:
     )  # fmt: skip
     t.search_in_vain(epoch)
     t.say(m.AcceptGapRequest(topic="t", partition=0, from_offset=10, until_offset=15, cause="bob@desk"))
-    t.say(BeginReplay(RewindTo(first), (), 0, "eve@desk: mended the job"))
+    t.say(BeginReplay(RewindTo(first), (), 0, "eve@desk: fixed the job"))
     report = audit.report(t.state, ())
     assert report.clean
     told = exceptions(report)
     assert ("t/0[10, 15)", "out-of-range, accepted by bob@desk") in [row[1:] for row in told]
     assert ("t/0[0, 10)", "ann@desk: disk died") in [row[1:] for row in told]
-    assert (f"batches {first} to {first}", "eve@desk: mended the job") in [row[1:] for row in told]
+    assert (f"batches {first} to {first}", "eve@desk: fixed the job") in [row[1:] for row in told]
     assert any("0 of 1 done" in what for what, *_ in told)
 
 
@@ -263,7 +263,7 @@ def test_a_replay_with_another_packing_is_a_finding() -> None:
     assert "another packing" in sentence(report.findings[0])
 
 
-def test_a_loss_belongs_to_the_life_whose_range_it_names() -> None:
+def test_loss_belongs_to_the_incarnation_in_its_label() -> None:
     t = Tracked(partitions=1)
     lost = "t/0[0, 5) life 2"
     t.state.partitions["t/0"].incarnations.append(

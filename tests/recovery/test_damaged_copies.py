@@ -1,4 +1,4 @@
-"""Damaged copies that an agent set aside: what ``recover`` says of them and makes whole again, with a WAL and without."""
+"""Damaged copies that an agent set aside: what ``recover`` reports and restores, with a WAL and without."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.support.forged import forged, forged_copy
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
 from wal.blocks import cached_path, encode_meta, local_path, read_local, write_local_frame
-from wal.frame import HEADER_LENGTH, aligned
+from wal.blocks.set_aside import put_back, set_aside
 from wal.reading import BlockReference, ReadPlan, stored_copy
-from wal.set_aside import put_back, set_aside
+from wal.segments.frame import HEADER_LENGTH, aligned
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def agent_starts(logged: Logged) -> list[str]:
 
 
 def damaged(logged: Logged, at: int = 9) -> tuple[Block, Path]:
-    """A block whose local copy has one flipped bit at byte ``at``, and the file that the agent's start makes of it."""
+    """Return a block whose local copy has one flipped bit at byte ``at``, and the file that the agent sets aside at its start."""
     block = taken_in(logged)
     path = local_path(directory(logged), STREAM, block.id)
     flip(path, at)
@@ -67,7 +67,7 @@ def damaged(logged: Logged, at: int = 9) -> tuple[Block, Path]:
 
 
 @pytest.mark.parametrize("bit", range(0, 64 * 8, 37))
-def test_a_copy_with_any_flipped_bit_in_its_header_is_made_whole_again(logged: Logged, bit: int) -> None:
+def test_copy_with_any_flipped_bit_in_its_header_is_restored(logged: Logged, bit: int) -> None:
     """INV-5: without a WAL it may be the last copy."""
     block = taken_in(logged)
     path = local_path(directory(logged), STREAM, block.id)
@@ -80,17 +80,17 @@ def test_a_copy_with_any_flipped_bit_in_its_header_is_made_whole_again(logged: L
     aside = path.with_name(f"{path.name}.damaged")
     assert aside.read_bytes() == data and not path.exists()
 
-    plan = damaged_copies.look(logged.settings, logged.journal)
+    plan = damaged_copies.plan_copies(logged.settings, logged.journal)
     assert plan.open and aside.read_bytes() == data, "nothing is changed without --apply"
     (words,) = damaged_copies.sentences(plan)
     assert block.id in words and "forebay recover --apply" in words
-    done = damaged_copies.apply_plan(logged.settings, logged.journal)
+    done = damaged_copies.repair_copies(logged.settings, logged.journal)
     assert not done.open
     assert path.read_bytes() == before and not aside.exists()
-    assert not damaged_copies.look(logged.settings, logged.journal).damaged
+    assert not damaged_copies.plan_copies(logged.settings, logged.journal).damaged
 
 
-def test_a_given_copy_is_put_back_as_a_given_copy(logged: Logged) -> None:
+def test_cached_copy_is_restored_as_cached_copy(logged: Logged) -> None:
     block = taken_in(logged)
     path = local_path(directory(logged), STREAM, block.id)
     given = cached_path(directory(logged), STREAM, block.id)
@@ -98,37 +98,35 @@ def test_a_given_copy_is_put_back_as_a_given_copy(logged: Logged) -> None:
     before = given.read_bytes()
     flip(given, 9)
     agent_starts(logged)
-    damaged_copies.apply_plan(logged.settings, logged.journal)
+    damaged_copies.repair_copies(logged.settings, logged.journal)
     assert given.read_bytes() == before and not path.exists()
 
 
-def test_damage_in_the_metadata_is_made_whole_and_damage_in_the_records_is_told(logged: Logged) -> None:
+def test_damaged_metadata_is_restored_and_damaged_records_are_reported(logged: Logged) -> None:
     block, aside = damaged(logged)
     flip(aside, 70)  # metadata
-    assert damaged_copies.look(logged.settings, logged.journal).damaged[0].waits
+    assert damaged_copies.plan_copies(logged.settings, logged.journal).damaged[0].waits
     flip(aside, block.handle.length - 1)  # payload
-    (found,) = damaged_copies.look(logged.settings, logged.journal).damaged
+    (found,) = damaged_copies.plan_copies(logged.settings, logged.journal).damaged
     assert found.lost and found.needed and "damaged too" in found.finding
-    plan = damaged_copies.apply_plan(logged.settings, logged.journal)
+    plan = damaged_copies.repair_copies(logged.settings, logged.journal)
     assert plan.open and aside.exists(), "what can't be proved stays as it is"
     (words,) = damaged_copies.sentences(plan)
     assert block.meta.ranges[0].label in words
 
 
-def test_a_copy_of_a_block_that_the_journal_does_not_name_is_left_alone(logged: Logged) -> None:
+def test_copy_of_an_unnamed_block_is_not_touched(logged: Logged) -> None:
     _, aside = damaged(logged)
     other = aside.with_name("r1-10000000001-99.block.damaged")
     other.write_bytes(aside.read_bytes())
-    found = {c.block_id: c for c in damaged_copies.apply_plan(logged.settings, logged.journal).damaged}
+    found = {c.block_id: c for c in damaged_copies.repair_copies(logged.settings, logged.journal).damaged}
     assert "does not name" in found["r1-10000000001-99"].finding
     assert other.exists()
 
 
 @pytest.mark.parametrize("call", ["rename", "fsync", "unlink"])
-def test_killed_while_a_copy_is_put_back_nothing_is_lost(
-    logged: Logged, call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The damaged copy goes after the whole one is durable."""
+def test_kill_during_restoring_a_copy_loses_nothing(logged: Logged, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The damaged copy is deleted after the whole one is durable."""
     block, aside = damaged(logged)
 
     class Killed(BaseException):
@@ -140,14 +138,14 @@ def test_killed_while_a_copy_is_put_back_nothing_is_lost(
     with monkeypatch.context() as patched:
         patched.setattr(*{"rename": (Path, "rename"), "fsync": (os, "fsync"), "unlink": (Path, "unlink")}[call], die)
         with pytest.raises(Killed):
-            damaged_copies.apply_plan(logged.settings, logged.journal)
+            damaged_copies.repair_copies(logged.settings, logged.journal)
     assert aside.exists()
-    done = damaged_copies.apply_plan(logged.settings, logged.journal)
+    done = damaged_copies.repair_copies(logged.settings, logged.journal)
     assert not done.open and not aside.exists()
     assert read_local(local_path(directory(logged), STREAM, block.id)).checksum == block.handle.checksum
 
 
-def test_a_damaged_copy_stays_where_the_whole_one_cant_be_made_durable(
+def test_damaged_copy_stays_if_the_restored_one_cant_be_made_durable(
     logged: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, aside = damaged(logged)
@@ -155,13 +153,13 @@ def test_a_damaged_copy_stays_where_the_whole_one_cant_be_made_durable(
     def fail(_: Path) -> None:
         raise OSError(5, "injected")
 
-    monkeypatch.setattr("wal.blocks.sync_directory", fail)
+    monkeypatch.setattr("wal.blocks.local_copies.sync_directory", fail)
     with pytest.raises(StoreError):
-        damaged_copies.apply_plan(logged.settings, logged.journal)
+        damaged_copies.repair_copies(logged.settings, logged.journal)
     assert aside.exists()
 
 
-def test_recover_without_a_wal_names_damaged_copies_and_makes_them_whole(
+def test_recover_without_a_wal_names_and_restores_damaged_copies(
     logged: Logged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     block, aside = damaged(logged)
@@ -178,7 +176,7 @@ def test_recover_without_a_wal_names_damaged_copies_and_makes_them_whole(
 
 
 def test_recover_with_a_wal_names_a_damaged_copy_and_writes_its_records_into_the_wal(logged: Logged) -> None:
-    """The WAL's frame is damaged, Kafka has nothing: the copy that the agent set aside is the last one."""
+    """The WAL's frame is damaged and Kafka has no records: the copy that the agent set aside is the last one."""
     block, aside = damaged(logged)
     logged.damage(block)
     plan = planned(logged, "away")
@@ -190,15 +188,15 @@ def test_recover_with_a_wal_names_a_damaged_copy_and_writes_its_records_into_the
     assert aside.exists()
 
 
-def test_a_task_reads_a_copy_that_was_put_back(logged: Logged) -> None:
+def test_task_reads_a_restored_copy(logged: Logged) -> None:
     block, _ = damaged(logged)
     plan = ReadPlan(wal_url=logged.settings.wal.url, blocks_directory=directory(logged))
-    damaged_copies.apply_plan(logged.settings, logged.journal)
+    damaged_copies.repair_copies(logged.settings, logged.journal)
     stored = stored_copy(BlockReference.of(block), plan, "local")
     assert stored is not None and stored.meta == block.meta
 
 
-def test_a_second_damaged_copy_of_a_block_replaces_no_first_one(tmp_path: Path) -> None:
+def test_second_damaged_copy_does_not_replace_the_first(tmp_path: Path) -> None:
     paths = []
     for content in (b"first", b"second", b"third"):
         path = tmp_path / "r1-1-1.block"
@@ -229,7 +227,7 @@ def test_killed_while_a_copy_is_set_aside_it_has_one_name_or_both(
     assert [p.name for p in tmp_path.iterdir()] == ["r1-1-1.block.damaged"]
 
 
-def test_a_damaged_copy_with_the_checksum_of_the_journal_and_another_digest_is_not_put_back(logged: Logged) -> None:
+def test_damaged_copy_with_another_digest_is_not_restored(logged: Logged) -> None:
     """Four bytes fix a CRC-32C; the SHA-256 that the journal names is compared as well."""
     block, aside = damaged(logged)
     named = msgspec.structs.replace(block, meta=msgspec.structs.replace(block.meta, sha256=bytes(32)))
@@ -247,7 +245,7 @@ def test_a_damaged_copy_with_the_checksum_of_the_journal_and_another_digest_is_n
 def test_damaged_copy_is_set_aside_on_a_filesystem_without_hard_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """INV-5: a folder on such a filesystem is no reason for an agent to stay down."""
+    """INV-5: the agent starts also with its folder on such a filesystem."""
 
     def no_links(*_: object) -> None:
         raise OSError(number, os.strerror(number))
@@ -272,15 +270,15 @@ def test_damaged_copy_stays_where_it_is_when_its_store_fails(tmp_path: Path, mon
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
-def test_damaged_copy_that_was_cut_off_is_told_as_damaged(logged: Logged) -> None:
+def test_truncated_damaged_copy_is_reported_as_damaged(logged: Logged) -> None:
     block, aside = damaged(logged)
     os.truncate(aside, block.handle.length - 1)
-    (found,) = damaged_copies.apply_plan(logged.settings, logged.journal).damaged
+    (found,) = damaged_copies.repair_copies(logged.settings, logged.journal).damaged
     assert found.lost and f"block {block.id} has {block.handle.length} bytes" in found.finding
     assert aside.exists()
 
 
-def test_damaged_copy_stays_where_the_store_damages_what_is_written(
+def test_damaged_copy_stays_if_the_disk_damages_the_restored_one(
     logged: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block, aside = damaged(logged)
@@ -290,8 +288,8 @@ def test_damaged_copy_stays_where_the_store_damages_what_is_written(
         flip(path, block.handle.length - 1)
         return path
 
-    monkeypatch.setattr("wal.set_aside.write_local_frame", damaging)
-    damaged_copies.apply_plan(logged.settings, logged.journal)
+    monkeypatch.setattr("wal.blocks.set_aside.write_local_frame", damaging)
+    damaged_copies.repair_copies(logged.settings, logged.journal)
     assert aside.exists()
 
 
@@ -302,8 +300,8 @@ def test_forged_copy_beside_a_damaged_one_does_not_count_as_whole(logged: Logged
     assert value is not None
     lie = forged_copy(block.meta, forged(payload, value, bytes(len(value))))
     cached_path(directory(logged), STREAM, block.id).write_bytes(lie)
-    assert damaged_copies.look(logged.settings, logged.journal).damaged[0].waits
-    damaged_copies.apply_plan(logged.settings, logged.journal)
+    assert damaged_copies.plan_copies(logged.settings, logged.journal).damaged[0].waits
+    damaged_copies.repair_copies(logged.settings, logged.journal)
     assert not aside.exists()
     plan = ReadPlan(wal_url=logged.settings.wal.url, blocks_directory=directory(logged))
     stored = stored_copy(BlockReference.of(block), plan, "local")
@@ -335,7 +333,7 @@ from forebay.settings.schema import load
 from wal.storage import open_storage
 settings = load(Path(sys.argv[2]), {})
 setattr({"os": os, "Path": Path}[owner], name, die)
-damaged_copies.apply_plan(settings, open_storage(settings.driver.journal))
+damaged_copies.repair_copies(settings, open_storage(settings.driver.journal))
 """
 
 
@@ -357,11 +355,11 @@ def test_agent_killed_between_two_names_of_a_damaged_copy_loses_neither(logged: 
     assert path.read_bytes() == aside.read_bytes() == data
     agent_starts(logged)
     assert sorted(p.name for p in path.parent.iterdir()) == [aside.name]
-    assert not damaged_copies.apply_plan(logged.settings, logged.journal).open
+    assert not damaged_copies.repair_copies(logged.settings, logged.journal).open
     assert not aside.exists() and path.exists()
 
 
-def test_recovery_killed_while_it_puts_a_copy_back_loses_nothing(logged: Logged, tmp_path: Path) -> None:
+def test_recovery_killed_while_restoring_a_copy_loses_nothing(logged: Logged, tmp_path: Path) -> None:
     """The kill leaves the whole copy under a temporary name."""
     block, aside = damaged(logged)
     config = tmp_path / "forebay.toml"
@@ -369,6 +367,6 @@ def test_recovery_killed_while_it_puts_a_copy_back_loses_nothing(logged: Logged,
     killed_at("Path.rename", RECOVERY, config)
     assert aside.exists()
     agent_starts(logged)
-    assert not damaged_copies.apply_plan(logged.settings, logged.journal).open
+    assert not damaged_copies.repair_copies(logged.settings, logged.journal).open
     assert not aside.exists()
     assert read_local(local_path(directory(logged), STREAM, block.id)).checksum == block.handle.checksum

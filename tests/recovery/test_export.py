@@ -1,4 +1,4 @@
-"""``wal export``: what the WAL still holds as Parquet files or back in a topic, exactly what was asked for."""
+"""``wal export``: exactly the requested records that the WAL still has, as Parquet files or back in a topic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.logged import Logged
 from tests.support.rows import ODD_ROWS, filler, source_batch
 from tests.support.rows import block as make_block
 from tests.support.tracked import STREAM
-from wal.encryption import load_keys
+from wal.blocks.encryption import load_keys
 
 
 class Exporting:
@@ -133,10 +133,8 @@ def test_times_choose_by_the_records_timestamps(exporting: Exporting, tmp_path: 
     assert code == 0 and offsets(done["files"][0]) == list(range(4, 11))
 
 
-def test_what_is_not_held_or_can_not_be_read_is_said_and_the_rest_is_exported(
-    exporting: Exporting, tmp_path: Path
-) -> None:
-    """INV-5: a file with less than was asked for never comes without a word."""
+def test_missing_or_unreadable_ranges_are_reported_and_the_rest_exported(exporting: Exporting, tmp_path: Path) -> None:
+    """INV-5: a file with less than was requested is always reported."""
     logged = exporting.logged
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5})
@@ -149,7 +147,7 @@ def test_what_is_not_held_or_can_not_be_read_is_said_and_the_rest_is_exported(
     assert "not held: t/0[10, 12)" in err and f"no tier can read block {block.id} with t/0[0, 5)" in err
 
 
-def test_a_file_that_is_there_is_never_overwritten(exporting: Exporting, tmp_path: Path) -> None:
+def test_existing_file_is_never_overwritten(exporting: Exporting, tmp_path: Path) -> None:
     logged = exporting.logged
     logged.receiver("r1")
     logged.take_in("r1", {0: 5})
@@ -162,14 +160,14 @@ def test_a_file_that_is_there_is_never_overwritten(exporting: Exporting, tmp_pat
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["t-0.parquet"]
 
 
-def test_the_words_for_a_range_are_those_of_the_audit() -> None:
+def test_export_names_a_range_as_the_audit_does() -> None:
     assert span("t.x-1/12[3,8) life 2")[:] == ("t.x-1", 12, 2, 3, 8)
     for wrong in ("t/0", "t/0[8, 3)", "t[0, 1)", "t/0[0, 1) life 0", "../t/0[0,1)x"):
         with pytest.raises(UsageError, match="TOPIC/PARTITION"):
             span(wrong)
 
 
-def test_holes_in_what_was_asked_for_are_named_exactly() -> None:
+def test_missing_offsets_of_the_requested_range_are_named_exactly() -> None:
     meta, _ = make_block({("t", 0): source_rows(5, 10)})
     held = [Block(meta, Handle("p", 0, 64, 0), False)]
     assert absent_spans([span("t/0[0, 20)")], held) == ["t/0[0, 5)", "t/0[10, 20)"]

@@ -1,4 +1,4 @@
-"""``recover --apply`` as a real process, killed at each of its steps and called again: nothing is lost, nothing is half done."""
+"""``recover --apply`` as a real process, killed at each of its steps and called again: nothing is lost or left half done."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from driver.decisions.clean_up import CleanSegment, judge
 from tests.recovery.test_recovering import applied, planned, served
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
-from wal.layout import parse_block
-from wal.retention import Limits, segment_facts
-from wal.scan import scan_segment
+from wal.decisions.retention import Limits, segment_facts
+from wal.segments.layout import parse_block
+from wal.segments.scan import scan_segment
 
 PLACES = (
     "journal.opening", "journal.after-snapshot", "wal.mid-write", "wal.before-sync", "wal.after-sync",
@@ -55,7 +55,7 @@ def recover(folder: Path, failpoints: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_recovery_that_was_killed_is_finished_by_the_next_call(place: str, tmp_path: Path) -> None:
+def test_next_call_finishes_a_killed_recovery(place: str, tmp_path: Path) -> None:
     """INV-1, INV-5, INV-8."""
     logged = Logged(tmp_path)
     logged.receiver("r1")
@@ -81,8 +81,8 @@ def test_a_recovery_that_was_killed_is_finished_by_the_next_call(place: str, tmp
     assert orphan.id in [place.block_id for place in found.places if place.decision == "orphan-keep"]
 
 
-def test_what_a_killed_recovery_wrote_outlives_clean_up_until_the_next_call(tmp_path: Path) -> None:
-    """The journal still names the damaged place, so the frame written anew is the only whole one once the local copy went."""
+def test_clean_up_keeps_blocks_of_a_killed_recovery_until_the_next_call(tmp_path: Path) -> None:
+    """The journal still names the damaged place, so after the local copy was deleted the new frame is the only whole one."""
     logged = Logged(tmp_path)
     logged.receiver("r1")
     damaged = logged.take_in("r1", {0: 5}, local=True)

@@ -1,4 +1,4 @@
-"""What a plan says of Kafka and of the history, and what ``wal verify`` says with and without a journal: values alone."""
+"""The plan's findings about Kafka and the history, and those of ``wal verify`` with and without a journal; no processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def facts(**changes: Any) -> KafkaFacts:
         ({}, ""),
         ({"committed": {}}, ""),
         ({"topic_ids": {"t": ""}}, ""),  # the broker can't tell
-        ({"committed": {TP: Committed(11, 0, "somebody else")}}, ""),
+        ({"committed": {TP: Committed(11, 0, "another tool")}}, ""),
         ({"committed": {TP: Committed(11, 0, "forebay:1:1")}}, "the journal has lost events"),
         ({"committed": {TP: Committed(1, 0, "forebay:2:1")}}, "the journal has lost events"),
         ({"watermarks": {}}, "Kafka has no such partition"),
@@ -50,7 +50,7 @@ def facts(**changes: Any) -> KafkaFacts:
         ({"watermarks": {TP: (0, 9)}}, "ends at 9, below the position 10"),
     ],
 )
-def test_what_kafka_says_is_laid_beside_the_position(changes: dict[str, Any], part: str) -> None:
+def test_kafkas_offsets_are_compared_with_the_position(changes: dict[str, Any], part: str) -> None:
     """INV-1, INV-5."""
     (found,) = kafka_view(at_ten(), "group", facts(**changes)).partitions
     assert found.position == 10
@@ -74,7 +74,7 @@ def test_a_history_that_lacks_batches_is_a_finding_with_their_numbers() -> None:
     assert lacking.finding == "the history lacks 2 finished batches, from number 2 to 3"
 
 
-def test_nothing_is_forgotten_that_is_needed_or_not_lost() -> None:
+def test_only_unneeded_lost_blocks_are_forgotten() -> None:
     """INV-8."""
     t = Tracked(partitions=1)
     epoch = t.register()
@@ -105,7 +105,7 @@ def some(tmp_path: Path) -> Logged:
     return logged
 
 
-def test_without_the_journal_holes_and_torn_tails_are_findings_for_nothing_explains_them(tmp_path: Path) -> None:
+def test_missing_segments_and_torn_tails_are_findings_without_the_journal(tmp_path: Path) -> None:
     logged = some(tmp_path)
     paths = sorted(logged.segments())
     logged.wal.delete(paths[1])
@@ -116,7 +116,7 @@ def test_without_the_journal_holes_and_torn_tails_are_findings_for_nothing_expla
     assert [p.path for p in verified(logged.wal, STREAM, None).findings] == [paths[2]]
 
 
-def test_with_the_journal_what_is_absent_is_named_by_block_and_ranges(tmp_path: Path) -> None:
+def test_missing_blocks_are_named_with_their_ranges_from_the_journal(tmp_path: Path) -> None:
     logged = some(tmp_path)
     paths = sorted(logged.segments())
     logged.wal.delete(paths[1])
@@ -124,7 +124,7 @@ def test_with_the_journal_what_is_absent_is_named_by_block_and_ranges(tmp_path: 
     assert (finding.path, finding.decision, finding.ranges) == (paths[1], "missing", ("t/0[5, 10)",))
 
 
-def test_a_journal_that_can_not_be_read_is_said_and_the_wal_verified_by_itself(
+def test_unreadable_journal_is_reported_and_the_wal_verified_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """INV-5: less than a whole verification never exits with 0."""
@@ -142,13 +142,13 @@ def test_a_journal_that_can_not_be_read_is_said_and_the_wal_verified_by_itself(
     assert main(["--config", str(config), "wal", "verify", "--wal-only"]) == 0
 
 
-def test_a_stream_that_is_nowhere_is_wrong_use(tmp_path: Path) -> None:
+def test_unknown_stream_is_a_usage_error(tmp_path: Path) -> None:
     logged = Logged(tmp_path)
     with pytest.raises(UsageError, match="holds no journal"):
         verified(logged.wal, STREAM, logged.journal)
 
 
-def test_no_frame_that_a_writer_is_in_the_middle_of_is_a_finding(tmp_path: Path) -> None:
+def test_unfinished_frame_of_a_running_writer_is_no_finding(tmp_path: Path) -> None:
     logged = Logged(tmp_path)
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5})

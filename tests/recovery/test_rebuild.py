@@ -1,4 +1,4 @@
-"""A lost journal, rebuilt: which frames come in, what the new lineage says, what is refused, what a kill leaves."""
+"""Rebuilding a lost journal: which frames are taken, what the new timeline says, what is refused, what a kill leaves."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from forebay.model.values import Block, Gap, Handle, OffsetRange, numbered, time
 from forebay.process.clock import ManualClock
 from recovery import audit, rebuild
 from recovery.plan import HistoryView, history_view
-from recovery.rebuild import Plan
+from recovery.rebuild import RebuildPlan
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.tracked import STREAM, Tracked, offsets
 from tests.support.unlisted import Unlisted
-from wal import layout
 from wal.blocks import encode_meta
-from wal.frame import FrameKind, checksum
-from wal.retention import Limits
+from wal.decisions.retention import Limits
+from wal.segments import layout
+from wal.segments.frame import FrameKind, checksum
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import MemoryStorage, Storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 numbers = itertools.count(1)
 FOREVER = Limits(1 << 40)
@@ -49,7 +49,7 @@ class Lost:
     wal: Any = None
     t: Tracked = field(default_factory=lambda: Tracked(on_gap="record"))
     writers: dict[int, LogWriter] = field(default_factory=dict)
-    in_kafka: str | None = "id-1"  # the id of its topics; None: nobody answers
+    in_kafka: str | None = "id-1"  # the id of its topics; None: Kafka does not answer
 
     def __post_init__(self) -> None:
         name = f"rebuild-{next(numbers)}"
@@ -89,7 +89,7 @@ class Lost:
         return dict.fromkeys(topics, self.in_kafka)
 
     def write(self, epoch: int, *ranges: OffsetRange, receiver: str = "r1", checked: bool = False) -> Block:
-        """A block in the WAL, reported to nobody."""
+        """Write a block to the WAL without a report."""
         made = self.t.block(epoch, list(ranges), receiver=receiver)
         if checked:
             made = msgspec.structs.replace(made, meta=msgspec.structs.replace(made.meta, checked=True))
@@ -113,7 +113,7 @@ class Lost:
         assert result.accepted, result
         return block
 
-    def rebuild(self) -> Plan:
+    def rebuild(self) -> RebuildPlan:
         return rebuild.rebuild(
             self.journal, self.wal, STREAM, self.topic_ids, "test", 9, lambda: 1.0, lambda: next(numbers)
         )
@@ -128,8 +128,8 @@ def damage(storage: Storage, handle: Handle) -> None:
     storage.replace(handle.path, bytes(whole))
 
 
-def test_the_walk_takes_what_was_accepted_and_no_orphan_beside_it() -> None:
-    """INV-1, INV-2: an older token's block at the same offsets was never accepted; the newest owner began behind it."""
+def test_walk_takes_accepted_blocks_and_no_orphan() -> None:
+    """INV-1, INV-2: an older token's block at the same offsets was never accepted; the newest owner began after it."""
     lost = Lost()
     t = lost.t
     lost.copy()
@@ -157,8 +157,8 @@ def test_the_walk_takes_what_was_accepted_and_no_orphan_beside_it() -> None:
     assert all("forebay-rebuild" in block.handle.path for block in state.blocks.values()), "synced anew"
 
 
-def test_epochs_of_the_lost_journal_are_remembered_until_they_are_barred() -> None:
-    """INV-2: what they sent may land later; those of the copy, and those that only the WAL tells of."""
+def test_epochs_of_the_lost_journal_are_kept_until_they_have_barriers() -> None:
+    """INV-2: their objects may appear later. Epochs come from the copy and from the WAL."""
     lost = Lost()
     t = lost.t
     ended = t.register()
@@ -175,8 +175,8 @@ def test_epochs_of_the_lost_journal_are_remembered_until_they_are_barred() -> No
     assert known == [("r1", ended, 1), ("r1", running, 1), ("r2", newer, 1)]
 
 
-def test_gaps_one_after_the_other_are_found_as_one_and_what_follows_is_not_lost() -> None:
-    """INV-2: the frame behind them names where the first one began."""
+def test_adjacent_gaps_are_found_as_one_and_blocks_after_them_are_taken() -> None:
+    """INV-2: the frame after them names where the first one began."""
     for gaps_before_copy in (0, 1, 2):
         lost = Lost()
         t = lost.t
@@ -200,8 +200,8 @@ def test_gaps_one_after_the_other_are_found_as_one_and_what_follows_is_not_lost(
         assert sum(g.gap.until_offset - g.gap.from_offset for g in state.partitions["t/0"].gaps) == 20
 
 
-def test_a_damaged_block_is_taken_only_where_something_goes_on_behind_it() -> None:
-    """At the end it may be what a power loss left of a write that nobody heard of."""
+def test_damaged_block_is_taken_only_if_a_block_continues_after_it() -> None:
+    """At the end it may be the rest of an unreported write after a power loss."""
     lost = Lost()
     t = lost.t
     lost.copy()
@@ -216,7 +216,7 @@ def test_a_damaged_block_is_taken_only_where_something_goes_on_behind_it() -> No
     assert "not whole" in plan.not_taken[0].reason
 
 
-def test_frames_behind_a_hole_are_not_taken_and_told() -> None:
+def test_frames_after_missing_offsets_are_not_taken_but_reported() -> None:
     """INV-5."""
     lost = Lost()
     t = lost.t
@@ -227,11 +227,11 @@ def test_frames_behind_a_hole_are_not_taken_and_told() -> None:
     lost.wal.delete(blocks[1].handle.path)
     plan = lost.rebuild()
     assert plan.state.partitions["t/0"].position == 10
-    (hole,) = plan.holes
+    (hole,) = plan.missing_offsets
     assert (hole.topic, hole.partition, hole.position, hole.next_from) == ("t", 0, 10, 20)
 
 
-def test_a_life_that_the_copy_does_not_know_begins_as_its_frames_show() -> None:
+def test_incarnation_unknown_to_the_copy_begins_as_its_frames_show() -> None:
     lost = Lost()
     t = lost.t
     lost.copy()
@@ -248,8 +248,10 @@ def test_a_life_that_the_copy_does_not_know_begins_as_its_frames_show() -> None:
 
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_journal_whose_last_group_ends_in_zeros_is_rebuilt_with_the_same_positions(answered: bool) -> None:
-    """A power loss where files grow before their data are written, or damage to what was answered: the journal alone can't
-    tell. The WAL's frames can: whichever it was, what they hold is taken in (INV-1)."""
+    """The zeros may be a power loss before the data were written, or damage to answered events; the journal does not show which.
+
+    The WAL's frames are taken in either way (INV-1).
+    """
     lost = Lost()
     t = lost.t
     epoch = t.register()
@@ -274,7 +276,7 @@ def test_a_journal_whose_last_group_ends_in_zeros_is_rebuilt_with_the_same_posit
     lost.lead()
 
 
-def test_a_batch_that_a_surviving_history_calls_finished_is_not_repeated() -> None:
+def test_batch_finished_in_a_surviving_history_is_not_repeated() -> None:
     for survives in (True, False):
         lost = Lost()
         t = lost.t
@@ -311,7 +313,7 @@ def test_a_batch_that_a_surviving_history_calls_finished_is_not_repeated() -> No
         assert bool(history_view(plan.state, ()).finding) == survives  # it was there when the rebuild read it
 
 
-def test_what_only_the_copy_calls_finished_is_attested_and_no_more() -> None:
+def test_offsets_finished_only_by_the_copy_are_attested() -> None:
     lost = Lost()
     t = lost.t
     epoch = t.register()
@@ -331,14 +333,14 @@ def test_what_only_the_copy_calls_finished_is_attested_and_no_more() -> None:
     assert block.id not in plan.state.blocks
     assert not plan.missing
     assert history_view(plan.state, ()) == HistoryView(0)
-    later = msgspec.structs.replace(plan.state, archived_number=2)  # of the new lineage
+    later = msgspec.structs.replace(plan.state, archived_number=2)  # of the new timeline
     assert history_view(later, ()).finding == "the history lacks 1 finished batches, from number 2 to 2"
     cut = msgspec.structs.replace(plan.state.partitions["t/0"], position=30)
     plan.state.partitions["t/0"] = cut
     assert [f.kind for f in audit.report(plan.state, ()).findings] == ["missing"]
 
 
-def test_a_block_that_waits_again_and_is_gone_is_named() -> None:
+def test_waiting_block_whose_segment_was_deleted_is_named() -> None:
     """INV-5."""
     lost = Lost()
     t = lost.t
@@ -351,7 +353,7 @@ def test_a_block_that_waits_again_and_is_gone_is_named() -> None:
     assert block.id in plan.state.waiting
 
 
-def test_a_copy_that_cannot_be_read_gives_way_to_the_one_before_and_it_is_said() -> None:
+def test_unreadable_copy_is_reported_and_the_previous_one_used() -> None:
     lost = Lost()
     t = lost.t
     epoch = t.register()
@@ -363,13 +365,13 @@ def test_a_copy_that_cannot_be_read_gives_way_to_the_one_before_and_it_is_said()
     whole = lost.wal.read(newest)
     for bad, words in ((whole[:300], "not finished"), (whole[:300] + b"x" + whole[301:], "can't be used")):
         lost.wal.replace(newest, bad)
-        evidence = rebuild.look(lost.journal, lost.wal, STREAM, lost.topic_ids)
+        evidence = rebuild.read_evidence(lost.journal, lost.wal, STREAM, lost.topic_ids)
         assert evidence.copy_path == older
         assert words in evidence.notes[0]
         state = rebuild.rebuilt(evidence, 2, 9, "test").state
         assert state.partitions["t/0"].position == 20
     lost.wal.delete(newest)
-    plan = rebuild.rebuilt(rebuild.look(lost.journal, lost.wal, STREAM, lost.topic_ids), 2, 9, "test")
+    plan = rebuild.rebuilt(rebuild.read_evidence(lost.journal, lost.wal, STREAM, lost.topic_ids), 2, 9, "test")
     assert (plan.copy_path, plan.state.partitions["t/0"].position) == (older, 20)
     lost.wal.delete(older)
     with pytest.raises(RefusedError, match="holds no snapshot copy"):
@@ -377,8 +379,8 @@ def test_a_copy_that_cannot_be_read_gives_way_to_the_one_before_and_it_is_said()
     assert timeline.newest_marker(lost.wal, STREAM) == 1, "refused before anything was changed"
 
 
-def test_a_copy_with_a_position_beyond_the_last_offset_begins_its_partition_again() -> None:
-    """As an older release copied it."""
+def test_partition_whose_copied_position_exceeds_the_last_offset_restarts() -> None:
+    """An older release wrote the copy."""
     lost = Lost()
     epoch = lost.t.register()
     block = lost.take_in(epoch, offsets(0, 10, lost.t.claim(epoch).view.token))
@@ -393,7 +395,7 @@ def test_a_copy_with_a_position_beyond_the_last_offset_begins_its_partition_agai
 
 
 @pytest.mark.parametrize("hidden", [0, 1])
-def test_a_copy_that_a_listing_omits_costs_no_block(hidden: int) -> None:
+def test_copy_omitted_by_a_listing_is_found(hidden: int) -> None:
     lost = Lost()
     epoch = lost.t.register()
     token = lost.t.claim(epoch).view.token
@@ -402,13 +404,13 @@ def test_a_copy_that_a_listing_omits_costs_no_block(hidden: int) -> None:
     lost.take_in(epoch, offsets(10, 20, token))
     copies.append(lost.copy())
     wal = cast(Storage, Unlisted(lost.wal, {copies[hidden]}))
-    evidence = rebuild.look(lost.journal, wal, STREAM, lost.topic_ids)
+    evidence = rebuild.read_evidence(lost.journal, wal, STREAM, lost.topic_ids)
     assert evidence.copy_path == copies[1], "the one after those that are listed is asked for by name"
     assert rebuild.rebuilt(evidence, 2, 9, "test").state.partitions["t/0"].position == 20
 
 
 def test_a_journal_that_lost_a_segment_or_its_end_is_rebuilt() -> None:
-    """The way out that the driver names is open: such a journal does not count as whole."""
+    """The remedy in the driver's error works: such a journal does not count as whole."""
     for is_end in (False, True):
         lost = Lost()
         epoch = lost.t.register()
@@ -432,7 +434,7 @@ def test_a_journal_that_lost_a_segment_or_its_end_is_rebuilt() -> None:
         assert lost.lead().partitions["t/0"].position == 10
 
 
-def test_a_journal_that_is_whole_is_not_rebuilt_and_one_older_than_its_copy_is() -> None:
+def test_whole_journal_is_not_rebuilt_unless_older_than_its_copy() -> None:
     lost = Lost()
     t = lost.t
     lost.copy()
@@ -459,10 +461,10 @@ def test_a_frame_of_a_newer_release_stops_the_rebuild() -> None:
     header[60:64] = checksum(bytes(header[:60])).to_bytes(4, "little")
     lost.wal.replace(block.handle.path, bytes(whole))
     with pytest.raises(NewerVersionError):
-        rebuild.look(lost.journal, lost.wal, STREAM, lost.topic_ids)
+        rebuild.read_evidence(lost.journal, lost.wal, STREAM, lost.topic_ids)
 
 
-def test_numbers_of_the_new_lineage_are_beyond_all_that_the_old_one_gave() -> None:
+def test_numbers_of_the_new_timeline_exceed_all_of_the_old_one() -> None:
     """INV-4: epochs, tokens, batches, and clean-ups, which agents acknowledge by number."""
     lost = Lost()
     t = lost.t
@@ -479,7 +481,7 @@ def test_numbers_of_the_new_lineage_are_beyond_all_that_the_old_one_gave() -> No
 
 
 @pytest.mark.parametrize("appendable", [True, False])
-def test_whatever_step_a_rebuild_is_killed_before_no_driver_leads_an_empty_journal(appendable: bool) -> None:
+def test_no_driver_leads_an_empty_journal_after_a_kill_at_any_step(appendable: bool) -> None:
     """INV-5: refused, or the rebuilt state; and the next attempt succeeds. Every step of every write of both stores."""
     for disk in ("journal", "wal"):
         for step in itertools.count(1):
@@ -515,8 +517,8 @@ def test_whatever_step_a_rebuild_is_killed_before_no_driver_leads_an_empty_journ
             assert audit.report(state, history.read(lost.journal, STREAM)).clean
 
 
-def test_a_rebuild_that_slept_while_another_one_was_done_changes_nothing() -> None:
-    """INV-4: its lineage is an older one."""
+def test_paused_rebuild_changes_nothing_after_another_one() -> None:
+    """INV-4: its timeline is an older one."""
     lost = Lost()
     lost.copy()
     slow = rebuild.steps(lost.journal, lost.wal, STREAM, lost.topic_ids, "slow", 9, lambda: 1.0, lambda: next(numbers))
@@ -529,8 +531,8 @@ def test_a_rebuild_that_slept_while_another_one_was_done_changes_nothing() -> No
     assert lost.lead().timeline == 3
 
 
-def test_a_driver_that_slept_through_several_rebuilds_is_fenced_by_the_last() -> None:
-    """INV-4: it asks for the lineage after its own, of which a killed attempt left nothing but its marker."""
+def test_driver_paused_during_several_rebuilds_is_fenced() -> None:
+    """INV-4: it looks up the timeline after its own; a killed attempt left only its marker."""
     lost = Lost()
     led, _ = journal.lead(lost.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
     lost.copy()
@@ -547,8 +549,8 @@ def test_a_driver_that_slept_through_several_rebuilds_is_fenced_by_the_last() ->
         led.check()
 
 
-def test_batches_that_a_driver_archived_after_the_loss_count_only_if_none_is_missing_before_them() -> None:
-    """INV-3: the history's batches 1 and 2 went with the journal; the driver did not know, and archived the third."""
+def test_batches_archived_after_the_loss_count_only_without_a_missing_one_before() -> None:
+    """INV-3: the history's batches 1 and 2 were lost with the journal; the running driver archived the third."""
     lost = Lost()
     t = lost.t
     epoch = t.register()
@@ -568,11 +570,11 @@ def test_batches_that_a_driver_archived_after_the_loss_count_only_if_none_is_mis
     assert audit.report(plan.state, history.read(lost.journal, STREAM)).clean
 
 
-# ---- of which topic is it? --------------------------------------------------------------------------------------------
+# ---- which topic is it of? --------------------------------------------------------------------------------------------
 
 
 def created_again(in_kafka: str | None = "id-2") -> tuple[Lost, int, int]:
-    """Life 1 at 5, of a topic whose id Kafka now calls ``in_kafka``; an epoch and its token."""
+    """Incarnation 1 at offset 5, of a topic whose id in Kafka is ``in_kafka`` now; an epoch and its token."""
     lost = Lost(in_kafka=in_kafka)
     epoch = lost.t.register()
     token = lost.t.claim(epoch).view.token
@@ -581,12 +583,12 @@ def created_again(in_kafka: str | None = "id-2") -> tuple[Lost, int, int]:
     return lost, epoch, token
 
 
-def position(plan: Plan, partition: int = 0) -> int:
+def position(plan: RebuildPlan, partition: int = 0) -> int:
     return plan.state.partitions[f"t/{partition}"].position
 
 
-def test_what_may_be_of_a_topic_created_again_is_not_taken_and_its_repeat_is_named() -> None:
-    """INV-3: the new topic's records were polled before anybody knew; life 2 begins at 0 and reads them."""
+def test_block_that_may_be_of_a_recreated_topic_is_not_taken_but_named_as_repeated() -> None:
+    """INV-3: the new topic's records were polled before its id was read; incarnation 2 begins at 0 and reads them."""
     for in_kafka in ("id-2", "", None):
         lost, epoch, token = created_again(in_kafka)
         block = lost.write(epoch, offsets(5, 20, token))
@@ -602,7 +604,7 @@ def test_what_may_be_of_a_topic_created_again_is_not_taken_and_its_repeat_is_nam
         assert audit.report(plan.state, ()).clean
 
 
-def test_records_of_the_new_topic_come_in_by_its_life_alone() -> None:
+def test_records_of_the_new_topic_are_taken_only_in_its_incarnation() -> None:
     """INV-3."""
     lost, epoch, token = created_again()
     lost.write(epoch, offsets(5, 20, token))
@@ -623,7 +625,7 @@ def test_a_topic_that_is_still_the_same_or_a_block_that_was_checked_is_taken() -
         assert (position(plan), plan.not_taken, plan.notes) == (20, (), ()), in_kafka
 
 
-def test_where_no_id_is_known_kafka_is_not_asked_and_the_block_is_taken() -> None:
+def test_block_without_a_known_topic_id_is_taken_without_asking_kafka() -> None:
     lost = Lost(in_kafka=None)
     for partition in lost.t.state.partitions.values():
         partition.incarnation.topic_id = ""
@@ -634,7 +636,7 @@ def test_where_no_id_is_known_kafka_is_not_asked_and_the_block_is_taken() -> Non
     assert (position(plan), plan.notes) == (20, ())
 
 
-def test_a_block_that_a_later_claim_or_gap_begins_behind_was_accepted() -> None:
+def test_block_before_a_later_claim_or_gap_was_accepted() -> None:
     """INV-1: and with it the blocks of its token before it."""
     for over_gap in (False, True):
         lost, epoch, token = created_again()
@@ -650,7 +652,7 @@ def test_a_block_that_a_later_claim_or_gap_begins_behind_was_accepted() -> None:
         assert [one.ranges for one in plan.not_taken] == [(held.label,)]
 
 
-def test_what_goes_on_under_the_same_token_shows_nothing_unless_it_was_checked() -> None:
+def test_continuing_block_under_the_same_token_proves_nothing_unless_checked() -> None:
     """INV-3: a receiver writes ahead of its reports, so both may hold the new topic's records."""
     for checked, reached in ((False, 5), (True, 30)):
         lost, epoch, token = created_again()
@@ -660,7 +662,7 @@ def test_what_goes_on_under_the_same_token_shows_nothing_unless_it_was_checked()
         assert position(lost.rebuild()) == reached
 
 
-def test_a_block_that_a_surviving_history_names_was_accepted() -> None:
+def test_block_named_by_a_surviving_history_was_accepted() -> None:
     """INV-1, INV-3."""
     lost, epoch, token = created_again()
     block = lost.take_in(epoch, offsets(5, 20, token))
@@ -677,7 +679,7 @@ def test_a_block_that_a_surviving_history_names_was_accepted() -> None:
 # ---- snapshot copies --------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_is_due_at_once_for_new_partitions_and_for_clean_up_that_waits() -> None:
+def test_copy_is_due_immediately_for_new_partitions_and_waiting_clean_up() -> None:
     t = Tracked()
     now = Limits(0)
     assert copy_due(State(stream=STREAM, timeline=1), now, 0) is Due.NO
@@ -698,7 +700,7 @@ def test_a_copy_is_due_at_once_for_new_partitions_and_for_clean_up_that_waits() 
     assert copy_due(t.state, now, t.now_ms) is Due.NOW
 
 
-def test_the_last_two_copies_are_kept_and_what_a_kill_left_before_them_goes() -> None:
+def test_last_two_copies_are_kept_and_older_remains_deleted() -> None:
     lost = Lost()
     paths = [lost.copy() for _ in range(4)]
     lost.wal.put_new(layout.snapshot_copy(STREAM, numbered(1, 1), 9), b"")

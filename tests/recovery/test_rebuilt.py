@@ -1,4 +1,4 @@
-"""A journal that is lost after a recovery, before the next snapshot copy: what was moved is found where it lies."""
+"""A journal that is lost after a recovery, before the next snapshot copy: moved blocks are found at their new places."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from recovery.rebuild import rebuild
 from tests.recovery.test_recovering import applied, planned, served
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
-from wal.retention import Limits
+from wal.decisions.retention import Limits
 
 
 @pytest.mark.parametrize("local", [True, False], ids=["from the local copy", "from Kafka"])

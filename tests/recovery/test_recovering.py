@@ -1,4 +1,4 @@
-"""``recover`` and its ``--apply``: what is damaged comes back from where it still is, the rest is listed exactly."""
+"""``recover`` and ``recover --apply``: damaged blocks are restored from any source that has them, the rest is listed exactly."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from forebay.model.errors import ForebayError, StoreError, UsageError
 from forebay.model.records import decode_block
 from forebay.model.values import Block
 from recovery.copies import WalCopies
-from recovery.examination import Copy
-from recovery.plan import KafkaView, Loss, Plan, sentences
+from recovery.examination import UnnamedFrame
+from recovery.plan import KafkaView, Loss, RecoveryPlan, sentences
 from tests.support.forged import forged
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
 from wal.blocks import block_of_frame
 from wal.reading import BlockReference, check_same
-from wal.scan import read_frame
+from wal.segments.scan import read_frame
 
 
 class Alone(Surroundings):
-    """Neither agents nor a driver are asked; Kafka holds what the test's own one holds."""
+    """No agents and no driver; Kafka has what the test's own Kafka has."""
 
     def __init__(self, logged: Logged, unreachable: str = "") -> None:
         super().__init__(logged.settings, kafka=True)
@@ -41,16 +41,16 @@ class Alone(Surroundings):
         return KafkaView(self._unreachable)
 
 
-def planned(logged: Logged, unreachable: str = "") -> Plan:
+def planned(logged: Logged, unreachable: str = "") -> RecoveryPlan:
     return look(logged.settings, logged.journal, logged.wal, Alone(logged, unreachable), logged.kafka.read_ranges)
 
 
-def applied(logged: Logged, unreachable: str = "") -> Plan:
+def applied(logged: Logged, unreachable: str = "") -> RecoveryPlan:
     return apply_plan(logged.settings, logged.journal, logged.wal, Alone(logged, unreachable), logged.kafka.read_ranges)
 
 
 def served(logged: Logged, block: Block) -> Block:
-    """The block as the journal names it now, if the WAL gives the records that were taken in; raises otherwise."""
+    """Return the block as the journal names it now, if the WAL has the records that were taken in; raise otherwise."""
     named = logged.state().blocks[block.id]
     stored = block_of_frame(read_frame(logged.wal, named.handle), named.handle.path)
     check_same(BlockReference.of(named), stored, named.handle.path)
@@ -75,7 +75,7 @@ def test_a_clean_stream_needs_nothing(logged: Logged) -> None:
 
 
 def test_a_segment_that_a_killed_clean_up_has_not_deleted_yet_is_no_finding(logged: Logged) -> None:
-    """INV-8: the intent stands in the journal, the segment is still there, as newest of its writer and not."""
+    """INV-8: the journal has the intent and the segment still exists, as the newest of its writer or not."""
     logged.receiver("r1")
     first = logged.take_in("r1", {0: 5})
     logged.finish_batch()
@@ -96,7 +96,7 @@ def test_a_segment_that_a_killed_clean_up_has_not_deleted_yet_is_no_finding(logg
     assert logged.segments() == before
 
 
-def test_a_damaged_block_comes_back_from_its_local_copy_bit_by_bit(logged: Logged) -> None:
+def test_damaged_block_is_restored_from_its_local_copy(logged: Logged) -> None:
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5, 1: 3}, local=True)
     logged.take_in("r1", {0: 2}, local=True)
@@ -117,7 +117,7 @@ def test_a_damaged_block_comes_back_from_its_local_copy_bit_by_bit(logged: Logge
     assert verified(logged.wal, STREAM, logged.journal).findings == ()
 
 
-def test_kafka_gives_the_same_records_where_no_copy_has_the_bytes(logged: Logged) -> None:
+def test_records_are_restored_from_kafka_without_a_copy(logged: Logged) -> None:
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5, 1: 3}, local=True)
     logged.local_file(block).unlink()
@@ -140,10 +140,13 @@ def test_other_records_at_the_same_offsets_are_not_taken_from_kafka(logged: Logg
     logged.damage(block)
     logged.kafka.other_values = True
     (loss,) = applied(logged).losses
-    assert "Kafka: what it holds of t/0[0, 5) is not what was taken in" in loss.reasons
+    assert (
+        "Kafka: its records of t/0[0, 5) are not the records that were taken in (count or digest differs)"
+        in loss.reasons
+    )
 
 
-def test_what_nothing_keeps_is_listed_with_its_ranges_and_the_command_and_the_rest_is_kept(logged: Logged) -> None:
+def test_block_without_a_source_is_listed_with_ranges_and_command(logged: Logged) -> None:
     """INV-5."""
     logged.receiver("r1")
     lost = logged.take_in("r1", {0: 5, 1: 3})
@@ -164,7 +167,7 @@ def test_what_nothing_keeps_is_listed_with_its_ranges_and_the_command_and_the_re
     assert [x.block_id for x in again.losses] == [lost.id] and again.recoveries == ()
 
 
-def test_kafka_that_can_not_be_reached_is_said_and_not_fatal(logged: Logged) -> None:
+def test_unreachable_kafka_is_reported_and_not_fatal(logged: Logged) -> None:
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5})
     logged.receiver("r1")
@@ -176,7 +179,7 @@ def test_kafka_that_can_not_be_reached_is_said_and_not_fatal(logged: Logged) -> 
     served(logged, block)
 
 
-def test_a_damaged_segment_goes_aside_with_all_its_bytes_once_what_is_whole_is_kept(logged: Logged) -> None:
+def test_damaged_segment_is_set_aside_after_its_whole_blocks_are_written_again(logged: Logged) -> None:
     """Also an orphan that may still be adopted is kept: nothing intact is lost."""
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5})
@@ -197,8 +200,8 @@ def test_a_damaged_segment_goes_aside_with_all_its_bytes_once_what_is_whole_is_k
     assert verified(logged.wal, STREAM, logged.journal).findings == ()
 
 
-def test_a_segment_of_orphans_alone_that_went_aside_is_counted_of_its_epoch(logged: Logged) -> None:
-    """INV-4: else a barrier takes its name, and what the fenced writer sent lands under the next one."""
+def test_orphan_segment_set_aside_counts_as_a_segment_of_its_epoch(logged: Logged) -> None:
+    """INV-4: otherwise a barrier takes its name, and the fenced writer's object appears under the next one."""
     epoch = logged.receiver("r1")
     kept = logged.take_in("r1", {0: 5})
     logged.roll("r1")
@@ -215,7 +218,7 @@ def test_a_segment_of_orphans_alone_that_went_aside_is_counted_of_its_epoch(logg
     assert not planned(logged).damaged
 
 
-def test_a_segment_of_orphans_alone_whose_deletion_was_cut_short_leaves_the_intent_to_repeat_it(
+def test_interrupted_deletion_of_orphan_segment_leaves_its_intent(
     logged: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-8: the intent is journalled before; the next call finds nothing to do."""
@@ -242,7 +245,7 @@ def test_a_segment_of_orphans_alone_whose_deletion_was_cut_short_leaves_the_inte
 
 
 def test_a_segment_that_its_receiver_may_still_write_stays_where_it_is(tmp_path: Path) -> None:
-    """Only what the journal names is written anew: the receiver's open file must not be taken from under it."""
+    """Only blocks that the journal names are written again: the receiver still has the file open."""
     logged = Logged(tmp_path)
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5}, local=True)
@@ -264,7 +267,7 @@ def test_a_segment_that_its_receiver_may_still_write_stays_where_it_is(tmp_path:
     served(logged, later)
 
 
-def test_swapped_segments_give_their_blocks_back_without_any_copy(logged: Logged) -> None:
+def test_blocks_of_swapped_segments_are_restored_without_a_copy(logged: Logged) -> None:
     logged.receiver("r1")
     one = logged.take_in("r1", {0: 5})
     logged.roll("r1")
@@ -283,7 +286,7 @@ def test_swapped_segments_give_their_blocks_back_without_any_copy(logged: Logged
 
 
 def test_a_block_that_only_a_replay_would_need_is_forgotten_with_its_segment(logged: Logged) -> None:
-    """Else the journal would name it for ever: no clean-up finds a segment that is gone (INV-8)."""
+    """Otherwise the journal would name it forever: clean-up never finds a deleted segment (INV-8)."""
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5})
     logged.finish_batch()
@@ -300,7 +303,7 @@ def test_a_block_that_only_a_replay_would_need_is_forgotten_with_its_segment(log
     assert not planned(logged).open
 
 
-def test_it_refuses_beside_a_driver_at_work_and_says_how_to_stop_it(logged: Logged) -> None:
+def test_recovery_refuses_while_a_driver_runs_and_says_how_to_stop_it(logged: Logged) -> None:
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5}, local=True)
     logged.keep()
@@ -313,7 +316,9 @@ def test_it_refuses_beside_a_driver_at_work_and_says_how_to_stop_it(logged: Logg
             applied(logged)
     finally:
         lease.stop()
-    assert [path for path in logged.journal.list(f"{STREAM}/epochs") if path.endswith("2")] == []  # nobody was fenced
+    assert [
+        path for path in logged.journal.list(f"{STREAM}/epochs") if path.endswith("2")
+    ] == []  # no driver was fenced
 
 
 def test_without_a_journal_nothing_is_done(logged: Logged) -> None:
@@ -322,13 +327,14 @@ def test_without_a_journal_nothing_is_done(logged: Logged) -> None:
     assert logged.journal.list("") == []
 
 
-def test_a_frame_that_the_store_does_not_give_is_passed_over_for_another_one_of_the_block(
+def test_another_frame_of_the_block_is_used_if_the_store_does_not_return_one(
     logged: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5})
     copies = [
-        Copy(block.id, msgspec.structs.replace(block.handle, path=path)) for path in ("s/away", block.handle.path)
+        UnnamedFrame(block.id, msgspec.structs.replace(block.handle, path=path))
+        for path in ("s/away", block.handle.path)
     ]
     read = logged.wal.read
 
@@ -344,7 +350,7 @@ def test_a_frame_that_the_store_does_not_give_is_passed_over_for_another_one_of_
         WalCopies(logged.wal, copies[:1]).read(block)
 
 
-def test_losses_are_the_only_thing_that_a_second_call_lists_again(logged: Logged) -> None:
+def test_second_call_lists_only_losses(logged: Logged) -> None:
     logged.receiver("r1")
     blocks = [logged.take_in("r1", {0: 5}, local=number % 2 == 0) for number in range(4)]
     logged.receiver("r1")
@@ -362,9 +368,7 @@ def loss_id(loss: Loss) -> str:
     return loss.block_id
 
 
-def test_what_kafka_gave_is_encrypted_with_the_current_key_and_is_the_accepted_block_all_the_same(
-    logged: Logged, tmp_path: Path
-) -> None:
+def test_records_from_kafka_are_encrypted_with_the_current_key(logged: Logged, tmp_path: Path) -> None:
     """The journal knows the block as it was before: without a key, or with an older one."""
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5})
@@ -387,7 +391,7 @@ def test_what_kafka_gave_is_encrypted_with_the_current_key_and_is_the_accepted_b
 
 
 def test_a_forged_block_of_the_wal_is_found_and_written_again(logged: Logged) -> None:
-    """Its checksums fit; the SHA-256 that the journal names does not."""
+    """Its checksums match; the SHA-256 in the journal does not."""
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5, 1: 3}, local=True)
     logged.take_in("r1", {0: 2})
@@ -404,8 +408,8 @@ def test_a_forged_block_of_the_wal_is_found_and_written_again(logged: Logged) ->
     assert verified(logged.wal, STREAM, logged.journal).findings == ()
 
 
-def test_a_forged_block_that_is_nowhere_else_is_a_loss_and_not_written_again(logged: Logged) -> None:
-    """What is whole in a damaged segment is written anew, and the journal would name the digest of the forgery."""
+def test_forged_block_without_another_source_is_a_loss(logged: Logged) -> None:
+    """Whole blocks of a damaged segment are written again, and the journal must not get the forgery's digest."""
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5, 1: 3})
     other = logged.take_in("r1", {0: 2})

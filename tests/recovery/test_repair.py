@@ -1,4 +1,4 @@
-"""``wal repair``: segments mended where they lie get their very bytes back, and nothing else changes."""
+"""``wal repair``: segments repaired in place get their original bytes back, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.recovery.test_recovering import Alone, served
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
 from wal.blocks import encode_meta
-from wal.frame import FrameKind
-from wal.layout import block_segment
+from wal.segments.frame import FrameKind
+from wal.segments.layout import block_segment
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import LocalStorage, MemoryStorage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 
 def repair(logged: Logged, *, yes: bool = True) -> RepairReport:
@@ -41,7 +41,7 @@ def some_blocks(logged: Logged) -> list[Block]:
 
 
 @pytest.mark.parametrize("part", ["header", "metadata", "payload"])
-def test_a_frame_gets_its_very_bytes_back_from_the_local_copy(logged: Logged, part: str) -> None:
+def test_repair_restores_a_frames_bytes_from_the_local_copy(logged: Logged, part: str) -> None:
     block = some_blocks(logged)[1]
     before = logged.segments()
     at = {"header": 20, "metadata": 70, "payload": block.handle.length - 3}[part]
@@ -58,10 +58,10 @@ def test_a_frame_gets_its_very_bytes_back_from_the_local_copy(logged: Logged, pa
 @pytest.mark.parametrize(
     ("step", "done"), [("put_new", False), ("put_new", True), ("replace", False), ("replace", True)]
 )
-def test_a_repair_that_dies_at_a_step_is_finished_by_the_next_call(
+def test_next_call_finishes_a_killed_repair(
     logged: Logged, step: str, done: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-1: the damaged bytes are aside before anything takes their place; they are kept once."""
+    """INV-1: the damaged bytes are set aside before they are replaced, and kept once."""
 
     class Killed(BaseException):
         pass
@@ -86,7 +86,7 @@ def test_a_repair_that_dies_at_a_step_is_finished_by_the_next_call(
     assert [logged.wal.read(path) for path in logged.wal.list(f"{STREAM}/aside")] == [damaged]
 
 
-def test_a_segment_that_was_cut_gets_all_of_its_accepted_blocks_back(logged: Logged) -> None:
+def test_repair_restores_all_accepted_blocks_of_a_cut_segment(logged: Logged) -> None:
     """INV-1: an accepted tail is never taken for torn."""
     block = some_blocks(logged)[0]
     before = logged.segments()
@@ -104,7 +104,7 @@ def test_a_damaged_segment_header_is_written_again(logged: Logged) -> None:
     served(logged, block)
 
 
-def test_a_torn_tail_is_cut_off_only_where_nobody_writes_and_nothing_names_it(tmp_path: Path) -> None:
+def test_torn_tail_is_cut_off_only_if_unnamed_and_without_a_writer(tmp_path: Path) -> None:
     logged = Logged(tmp_path)
     logged.receiver("r1")
     block = logged.take_in("r1", {0: 5})
@@ -122,8 +122,8 @@ def test_a_torn_tail_is_cut_off_only_where_nobody_writes_and_nothing_names_it(tm
     served(logged, block)
 
 
-def test_a_segment_that_a_recovery_at_work_writes_is_not_replaced(tmp_path: Path) -> None:
-    """INV-4: what it wrote and journalled afterwards would lie in a file that has no name any more."""
+def test_repair_does_not_replace_the_segment_of_a_running_recovery(tmp_path: Path) -> None:
+    """INV-4: otherwise the recovery would write and journal frames in a file that has no name any more."""
     logged = Logged(tmp_path)
     some_blocks(logged)
     leads = newest_claim(logged.journal, STREAM)
@@ -157,7 +157,7 @@ def test_a_segment_that_its_receiver_may_still_write_is_not_replaced(tmp_path: P
     assert not report.mended and block.id in report.left[0]
 
 
-def test_what_no_copy_has_is_left_and_said(logged: Logged) -> None:
+def test_block_without_a_copy_is_reported_and_its_segment_stays(logged: Logged) -> None:
     """INV-5."""
     block = some_blocks(logged)[1]
     logged.damage(block)

@@ -1,7 +1,8 @@
-"""Every wrong value is one sentence that names where it was written, the key, the value and what is allowed."""
+"""Each wrong value is refused in one sentence with the file or variable, the key, the value and what is allowed."""
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import re
@@ -13,7 +14,8 @@ import pytest
 
 from forebay.model.errors import SettingsError
 from forebay.settings.durability_notes import without_wal
-from forebay.settings.schema import Section, Settings, from_values, load
+from forebay.settings.load import from_values, load
+from forebay.settings.schema import Section, Settings
 
 GOOD = """
 stream = "flights"
@@ -57,15 +59,16 @@ def good_values(**changes: Any) -> dict[str, Any]:
     return values
 
 
-def test_a_whole_file_gives_settings_with_defaults(tmp_path: Path) -> None:
+def test_load_fills_in_defaults(tmp_path: Path) -> None:
     settings = loaded(tmp_path, {})
     assert settings.kafka.options == {"bootstrap.servers": "127.0.0.1:9092"}
     assert settings.receiver.block_interval == 0.2
     assert settings.receiver.memory == 64_000_000
     wal = settings.wal
-    assert (wal.retention, wal.retention_size, wal.retention_blocks, wal.retention_free) == (
-        7 * 24 * 3600, 10_000_000_000, 50_000, 2_000_000_000,
-    )  # fmt: skip
+    assert wal.retention == 7 * 24 * 3600
+    assert wal.retention_size == 10_000_000_000
+    assert wal.retention_blocks == 50_000
+    assert wal.retention_free == 2_000_000_000
     assert settings.group == "forebay.flights"
     assert settings.completed_group == "forebay.flights.completed"
 
@@ -97,18 +100,18 @@ def test_a_whole_file_gives_settings_with_defaults(tmp_path: Path) -> None:
         ("forebay_not_ours", "x", "receiver", "count", 1),
     ],
 )
-def test_an_environment_variable_overrides_a_key_of_any_type(
+def test_environment_variable_overrides_key_of_any_type(
     tmp_path: Path, variable: str, text: str, section: str, key: str, value: object
 ) -> None:
     settings = loaded(tmp_path, {variable: text})
     assert getattr(getattr(settings, section), key) == value
 
 
-def test_an_environment_variable_overrides_the_stream(tmp_path: Path) -> None:
+def test_environment_variable_overrides_stream(tmp_path: Path) -> None:
     assert loaded(tmp_path, {"FOREBAY__STREAM": "other"}).stream == "other"
 
 
-def test_pass_through_keys_are_overridden_however_the_file_writes_them(tmp_path: Path) -> None:
+def test_environment_variable_overrides_pass_through_key_in_any_notation(tmp_path: Path) -> None:
     text = GOOD + '[spark]\n"spark.driver.bindAddress" = "a"\nspark.ui.enabled = true\n'
     settings = loaded(
         tmp_path,
@@ -129,7 +132,7 @@ def test_pass_through_keys_are_overridden_however_the_file_writes_them(tmp_path:
     }
 
 
-def test_pass_through_values_become_the_text_their_reader_wants() -> None:
+def test_pass_through_values_become_text() -> None:
     settings = from_values(
         good_values(
             kafka={"topics": ["t"], "bootstrap": {"servers": ["a:1", "b:2"]}, "socket.keepalive.enable": True},
@@ -149,8 +152,8 @@ dfs.replication = 2
 """
 
 
-def test_settings_of_stores_go_to_their_clients_as_those_take_them(tmp_path: Path) -> None:
-    """Hadoop's keys have dots and texts; the others' are a constructor's arguments."""
+def test_store_options_have_the_form_of_their_client(tmp_path: Path) -> None:
+    """Hadoop's options are texts whose keys have dots; those of other clients are arguments of a constructor."""
     assert loaded(tmp_path, {}, GOOD + STORES).storage == {
         "s3": {"endpoint_url": "http://127.0.0.1:9", "client_kwargs": {"region_name": "eu"}},
         "hdfs": {"dfs.replication": "2"},
@@ -176,8 +179,8 @@ def test_settings_of_stores_go_to_their_clients_as_those_take_them(tmp_path: Pat
 @pytest.mark.parametrize(
     "line", ['secret = "hush"', 'client_kwargs = { aws_secret_access_key = "hush" }', 'token = "hush"', 'key = "hush"']
 )
-def test_secrets_of_stores_are_refused_and_not_repeated(tmp_path: Path, line: str) -> None:
-    """The file is copied and shown, and its values go to tasks."""
+def test_secret_in_store_options_is_refused_and_not_shown(tmp_path: Path, line: str) -> None:
+    """The file is copied and shown, and its values are sent to tasks."""
     with pytest.raises(SettingsError, match="secrets don't belong") as caught:
         loaded(tmp_path, {}, f"{GOOD}[storage.s3]\n{line}\n")
     assert "hush" not in str(caught.value)
@@ -186,19 +189,27 @@ def test_secrets_of_stores_are_refused_and_not_repeated(tmp_path: Path, line: st
     assert "hush" not in str(caught.value)
 
 
-def test_the_settings_of_an_unknown_store_are_refused(tmp_path: Path) -> None:
+def test_section_of_unknown_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"storage\.ftp.*\[storage\.s3\]"):
         loaded(tmp_path, {}, GOOD + "[storage.ftp]\nx = 1\n")
     with pytest.raises(SettingsError, match="FOREBAY__STORAGE__S3: write"):
         loaded(tmp_path, {"FOREBAY__STORAGE__S3": "x"})
 
 
-def test_a_starting_moment_may_be_a_date_with_a_time_zone(tmp_path: Path) -> None:
+def test_starting_timestamp_accepts_date_with_time_zone(tmp_path: Path) -> None:
     text = GOOD.replace("[wal]", "[kafka.starting_offsets]\ntimestamp = 1970-01-01T00:00:01Z\n[wal]")
     assert loaded(tmp_path, {}, text).kafka.starting_offsets == {"timestamp": 1000}
 
 
-def test_starting_offsets_may_be_a_section_of_partitions(tmp_path: Path) -> None:
+def test_date_in_options_of_custom_source_stays_a_date(tmp_path: Path) -> None:
+    text = GOOD.replace('topics = ["flights"]\n', "") + (
+        '[receiver]\nsource = "sources:Tail"\n[receiver.source_options]\ntimestamp = 1970-01-01T00:00:01Z\n'
+    )
+    moment = datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.timezone.utc)
+    assert loaded(tmp_path, {}, text).receiver.source_options == {"timestamp": moment}
+
+
+def test_starting_offsets_accept_section_of_partitions(tmp_path: Path) -> None:
     text = GOOD.replace("[wal]", '[kafka.starting_offsets]\n"a.b/0" = 5\n"a.b/1" = 6\n[wal]')
     assert loaded(tmp_path, {}, text).kafka.starting_offsets == {"a.b/0": 5, "a.b/1": 6}
 
@@ -213,18 +224,18 @@ NEGATIVE = (-1, "must be at least 0")
 NONE_AT_ALL = (0, "must be at least 1")
 NO_BYTES = ("0B", 'must be at least "1B"')
 
-#: every setting → a value that is refused, beyond its type where it has a bound, and what is said to be allowed
+#: each setting → a refused value (out of bounds, if it has bounds), and the words of the error
 REFUSED: dict[str, tuple[object, str]] = {
     "stream": ("a/b", "allowed are 1 to 64 letters"),
     "kafka.topics": ("flights", "write a list"),
     "kafka.pattern": NO_TEXT,
     "kafka.starting_offsets": ("newest", 'allowed are "earliest", "latest", "committed", {timestamp = MS}'),
     "kafka.on_gap": ("skip", 'allowed are "stop", "record"'),
-    "kafka.group": (" ", "write a name, or leave it out"),
+    "kafka.group": (" ", "write a name, or remove the key"),
     "kafka.headers": NO_BOOL,
     "kafka.read_blocks": NO_BOOL,
     "kafka.read_timeout": NO_TIME,
-    "kafka.read_prefetch": ("1000000B", 'must be at least "1048576B"'),
+    "kafka.read_prefetch": ("1000000B", 'must be at least "1MiB"'),
     "kafka.discovery_interval": NO_TIME,
     "wal.url": ("/var/lib", 'write it as "file:///folder"'),
     "wal.segment_size": NO_BYTES,
@@ -251,7 +262,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "receiver.block_size": NO_BYTES,
     "receiver.source": ("files", 'write "kafka", or module:Class, as in "sources:Tail"'),
     "receiver.source_options": ("a", "write a table"),
-    "receiver.memory": ("1000000B", 'must be at least receiver.block_size ("16000000B")'),
+    "receiver.memory": ("1000000B", 'must be at least receiver.block_size ("16MB")'),
     "receiver.poll_records": NONE_AT_ALL,
     "receiver.store_timeout": NO_TIME,
     "receiver.drain_timeout": NO_TIME,
@@ -305,7 +316,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "driver.web_hook_timeout": NO_TIME,
     "driver.listener_queue": NONE_AT_ALL,
     "agent.url": ("http://h", 'write it as "http://host:port"'),
-    "agent.blocks": ("blocks", "write the whole path of a folder, from / on"),
+    "agent.blocks": ("blocks", "write an absolute path of a folder"),
     "agent.quota": NO_BYTES,
     "agent.host": ("", "allowed are 1 to 64 letters"),
     "agent.heartbeat_interval": NO_TIME,
@@ -317,16 +328,16 @@ REFUSED: dict[str, tuple[object, str]] = {
     "agent.capacity": NEGATIVE,
     "spark.ship": ("always", 'allowed are "auto", "installed"'),
     "spark.modules": NO_LIST,
-    "storage": ("s3", "is no section"),
+    "storage": ("s3", "is not a section"),
     "dead_letters.url": ("/letters", 'write it as "file:///folder"'),
     "dead_letters.topic": ("a b", "a topic's name has 1 to 249 letters"),
     "dead_letters.max_fraction": (1.5, "write a number from 0 to 1"),
     "dead_letters.records_allowed": NEGATIVE,
     "security.token_file": ("t", 'write the whole path of a file, from / on, or "credential:NAME"'),
-    "security.ca_file": ("ca.pem", "write the whole path of a file, from / on"),
-    "security.cert_file": ("c.pem", "write the whole path of a file, from / on"),
-    "security.key_file": ("k.pem", "write the whole path of a file, from / on"),
-    "security.request_size": ("1000B", 'must be at least "65536B"'),
+    "security.ca_file": ("ca.pem", "write an absolute path of a file"),
+    "security.cert_file": ("c.pem", "write an absolute path of a file"),
+    "security.key_file": ("k.pem", "write an absolute path of a file"),
+    "security.request_size": ("1000B", 'must be at least "64KiB"'),
     "security.request_timeout": NO_TIME,
     "security.connections_max": (7, "must be at least 8"),
     "security.hosts": (["http://proxy"], 'write a host name alone, as in "forebay.example.com"'),
@@ -336,14 +347,14 @@ REFUSED: dict[str, tuple[object, str]] = {
 def all_settings() -> Iterator[str]:
     for section, hint in get_type_hints(Settings).items():
         if isinstance(hint, type) and issubclass(hint, Section):
-            # what passes through to Kafka and Spark is theirs to refuse
+            # Kafka and Spark refuse wrong options themselves
             yield from (f"{section}.{key}" for key in hint.__struct_fields__ if key != "options")
         else:
             yield section
 
 
 @pytest.mark.parametrize(("key", "value", "allowed"), [(key, *row) for key, row in REFUSED.items()], ids=REFUSED)
-def test_of_each_setting_a_wrong_value_is_refused_with_what_is_allowed(key: str, value: object, allowed: str) -> None:
+def test_wrong_value_of_each_setting_is_refused_with_what_is_allowed(key: str, value: object, allowed: str) -> None:
     with pytest.raises(SettingsError) as caught:
         from_values(good_values(**{key.replace(".", "__"): value}), source="f.toml")
     sentence = str(caught.value)
@@ -355,7 +366,7 @@ def test_of_each_setting_a_wrong_value_is_refused_with_what_is_allowed(key: str,
     assert "\n" not in sentence
 
 
-def test_no_setting_is_without_a_value_that_is_refused() -> None:
+def test_each_setting_has_a_refused_value_here() -> None:
     assert REFUSED.keys() == set(all_settings())
 
 
@@ -384,9 +395,9 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"kafka__topics": ["a b"]}, ['kafka.topics = "a b"', "letters"]),
     ({"kafka__pattern": "^x"}, ["kafka", "one of the two"]),
     ({"kafka": {"pattern": "x", "bootstrap.servers": "b"}}, ['kafka.pattern = "x"', "begin with ^"]),
-    ({"kafka": {"pattern": "^(", "bootstrap.servers": "b"}}, ['kafka.pattern = "^("', "no regular expression"]),
+    ({"kafka": {"pattern": "^(", "bootstrap.servers": "b"}}, ['kafka.pattern = "^("', "not a regular expression"]),
     ({"kafka": {"topics": ["t"]}}, ['kafka."bootstrap.servers" is missing']),
-    ({"kafka": 3}, ["kafka = 3", "is no section"]),
+    ({"kafka": 3}, ["kafka = 3", "is not a section"]),
     ({"kafka__starting_offsets": 3}, ["kafka.starting_offsets = 3", '"earliest"']),
     ({"kafka__starting_offsets": {}}, ["kafka.starting_offsets", '"earliest"']),
     ({"kafka__starting_offsets": {"flights": 3}}, ["kafka.starting_offsets", "topic/partition"]),
@@ -414,7 +425,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"driver__backpressure_derivative": math.nan}, ["driver.backpressure_derivative = nan", "write a number"]),
     ({"driver__backpressure_proportional": "much"}, ["driver.backpressure_proportional", "write a number, as in 0.2"]),
     ({"wal": {}}, ["the key wal.url is missing"]),
-    ({"wal__url": "file://var/lib"}, ['wal.url = "file://var/lib"', "three slashes"]),
+    ({"wal__url": "file://var/lib"}, ['wal.url = "file://var/lib"', "absolute path after file://"]),
     ({"driver__job": "1jobs:process"}, ["driver.job", "module:function"]),
     ({"driver__urls": ["http://h:1", "h:2"]}, ['driver.urls = "h:2"', "http://host:port"]),
     ({"driver__urls": ["http://h:1", "http://h:1/"]}, ["driver.urls", "names a driver twice"]),
@@ -423,14 +434,14 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"driver__url": "http://h:70000"}, ['driver.url = "http://h:70000"', "http://host:port"]),
     ({"driver__url": "http://h:1/path"}, ["driver.url", "http://host:port"]),
     ({"driver__url": "ftp://h:1"}, ["driver.url", "http://host:port"]),
-    ({"driver__url": "http://127.0.0.1:7081"}, ["agent.url", "the host and port of driver.url"]),
+    ({"driver__url": "http://127.0.0.1:7081"}, ["agent.url", "is the address of driver.url too"]),
     ({"spark": {"master": "local"}}, ["'master'", '"spark.master"', "Spark's own"]),
-    ({"spark": "local"}, ['spark = "local"', "is no section"]),
+    ({"spark": "local"}, ['spark = "local"', "is not a section"]),
     ({"dead_letters": {"url": "file:///a", "topic": "b"}}, ["dead_letters", "a url or a topic, not both"]),
-    ({"dead_letters": {"topic": "flights"}}, ["dead_letters.topic", "the stream takes this topic in"]),
+    ({"dead_letters": {"topic": "flights"}}, ["dead_letters.topic", "the stream reads this topic"]),
     ({"dead_letters": {"topic": "a b"}}, ["dead_letters.topic", '"a b"', "letters, digits"]),
     ({"driver__web_hook": "ftp://a"}, ["driver.web_hook", '"http://host:port/path"']),
-    ({"driver__web_hook": "http://user:word@a"}, ["driver.web_hook", "no user and password"]),
+    ({"driver__web_hook": "http://user:word@a"}, ["driver.web_hook", "remove user and password"]),
     ({"security__token_file": "credential:../t"}, ["security.token_file", "letters, digits"]),
     ({"security__cert_file": "/c.pem"}, ["security.cert_file and security.key_file belong together"]),
     (
@@ -441,7 +452,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("changes", "parts"), WRONG, ids=[str(changes) for changes, _ in WRONG])
-def test_each_wrong_value_is_refused_in_one_sentence(changes: dict[str, Any], parts: list[str]) -> None:
+def test_wrong_configuration_is_refused_in_one_sentence(changes: dict[str, Any], parts: list[str]) -> None:
     with pytest.raises(SettingsError) as caught:
         from_values(good_values(**changes), source="f.toml")
     sentence = str(caught.value)
@@ -452,7 +463,7 @@ def test_each_wrong_value_is_refused_in_one_sentence(changes: dict[str, Any], pa
 
 
 @pytest.mark.parametrize("section", ["kafka", "wal", "driver", "agent"])
-def test_a_missing_section_is_named(section: str) -> None:
+def test_missing_section_is_named(section: str) -> None:
     values = good_values()
     del values[section]
     with pytest.raises(SettingsError, match=rf"the section \[{section}\] is missing"):
@@ -469,10 +480,10 @@ def test_a_missing_section_is_named(section: str) -> None:
         ("FOREBAY__KAFKA__STARTING_OFFSETS", "{x", ["not valid TOML"]),
         ("FOREBAY__RECEIVERS__COUNT", "1", ["no section [receivers]", "receiver"]),
         ("FOREBAY__RECEIVER", "1", ["names a section", "FOREBAY__RECEIVER__KEY"]),
-        ("FOREBAY__STREAM", "a b", ["stream 'a b'"]),
+        ("FOREBAY__STREAM", "a b", ['stream = "a b"']),
     ],
 )
-def test_a_wrong_override_is_blamed_on_its_variable_and_not_on_the_file(
+def test_error_in_override_names_the_variable_instead_of_the_file(
     tmp_path: Path, variable: str, text: str, parts: list[str]
 ) -> None:
     with pytest.raises(SettingsError) as caught:
@@ -493,34 +504,34 @@ def test_a_wrong_override_is_blamed_on_its_variable_and_not_on_the_file(
         ("stream = ", "end of document"),
     ],
 )
-def test_what_is_no_toml_is_refused_with_the_place(tmp_path: Path, text: str, place: str) -> None:
+def test_invalid_toml_is_refused_with_line_and_column(tmp_path: Path, text: str, place: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load(write(tmp_path, text), {})
     assert re.fullmatch(rf".*/forebay\.toml: is not valid TOML: .* \(at {place}\)", str(caught.value))
 
 
-def test_a_file_that_is_not_there_is_named_with_the_option_that_names_another(tmp_path: Path) -> None:
+def test_missing_file_is_named_with_the_config_option(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"missing\.toml: can't be read: .*--config FILE"):
         load(tmp_path / "missing.toml", {})
 
 
-def test_bytes_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "forebay.toml"
     path.write_bytes(b'stream = "\xff"')
     with pytest.raises(SettingsError, match="is not valid TOML"):
         load(path, {})
 
 
-def test_a_stream_without_a_wal_is_said_to_be_one_with_what_it_does_not_survive() -> None:
+def test_note_without_wal_says_which_losses_it_does_not_survive() -> None:
     assert without_wal(from_values(good_values())) == ""
     alone = without_wal(from_values(good_values(wal__url="none")))
     two = without_wal(from_values(good_values(wal__url="none", receiver__copies=2)))
     assert "there is no WAL" in alone
-    assert "alone" in alone
+    assert "only on the disk of its receiver's host" in alone
     assert "two hosts" in two
 
 
-def test_what_can_be_printed_of_settings_shows_no_password() -> None:
+def test_repr_of_settings_shows_no_password() -> None:
     values = good_values(**{"kafka__sasl.password": "canary", "spark": {"spark.hadoop.fs.s3a.secret.key": "canary"}})
     settings = from_values(values)
     assert (

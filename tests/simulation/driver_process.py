@@ -65,11 +65,11 @@ from tests.simulation.hosts import copies_of
 from tests.simulation.network import Exchange
 from tests.simulation.scheduler import Step
 from tests.support.forgetful import Crash
-from wal import layout
 from wal.blocks import block_of_frame
-from wal.retention import Limits
-from wal.scan import read_frame
-from wal.writer import SegmentLimits
+from wal.decisions.retention import Limits
+from wal.segments import layout
+from wal.segments.scan import read_frame
+from wal.segments.writer import SegmentLimits
 
 if TYPE_CHECKING:
     from tests.simulation.world import Query, World

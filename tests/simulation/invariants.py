@@ -29,10 +29,10 @@ from recovery import audit
 from tests.simulation.hosts import copies_of
 from tests.simulation.kafka import RECORD
 from tests.support.forgetful import ForgetfulStorage
-from wal import layout
 from wal.blocks import StoredBlock, block_of_frame, decode_meta
-from wal.frame import Frame, FrameKind
-from wal.scan import read_frame, scan_segment
+from wal.segments import layout
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import read_frame, scan_segment
 from wal.storage import Paths
 
 if TYPE_CHECKING:

@@ -41,9 +41,9 @@ from tests.simulation.driver_process import Decided, DriverProcess, Task
 from tests.simulation.kafka_tier import KafkaTier
 from tests.simulation.receiver_process import ReceiverProcess
 from tests.simulation.world import Kinds
-from wal.frame import FrameKind
-from wal.layout import BlockPlace
-from wal.writer import LogWriter
+from wal.segments.frame import FrameKind
+from wal.segments.layout import BlockPlace
+from wal.segments.writer import LogWriter
 
 
 class SeekingPartitions(Partitions):
@@ -381,7 +381,7 @@ class ForgetfulOfWindowsDriver(DriverProcess):
         return finished(state, windows=False)
 
 
-def trusting_rebuilt(evidence: rebuild.Evidence, new_timeline: int, time_ms: int, cause: str) -> rebuild.Plan:
+def trusting_rebuilt(evidence: rebuild.Evidence, new_timeline: int, time_ms: int, cause: str) -> rebuild.RebuildPlan:
     """Believes that the newest owner knows where everybody stood: of each partition it takes what lies under the highest
     token, from where that begins."""
     newest: dict[TopicPartition, int] = {}

@@ -29,9 +29,9 @@ from tests.simulation.scheduler import Step
 from tests.simulation.source import SimulatedSource
 from tests.support.forgetful import Crash
 from wal.blocks import encode_meta, local_frame
-from wal.frame import FrameKind
-from wal.layout import block_segment
-from wal.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
+from wal.segments.frame import FrameKind
+from wal.segments.layout import block_segment
+from wal.segments.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

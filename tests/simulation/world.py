@@ -40,7 +40,7 @@ from tests.simulation.network import COPIES_MAX, Exchange, Network
 from tests.simulation.receiver_process import ReceiverProcess
 from tests.simulation.scheduler import Step, TraceMismatch, draw, find
 from tests.support.forgetful import Crash, ForgetfulStorage
-from wal.writer import LogWriter
+from wal.segments.writer import LogWriter
 
 STREAM = "sim"
 TOPIC = "t"
@@ -160,7 +160,7 @@ class Kinds:
     driver: type[DriverProcess] = DriverProcess
     receiver: type[ReceiverProcess] = ReceiverProcess
     history: type[HistoryWriter] = HistoryWriter
-    rebuilt: Callable[..., rebuild.Plan] = rebuild.rebuilt
+    rebuilt: Callable[..., rebuild.RebuildPlan] = rebuild.rebuilt
     writer: type[LogWriter] = LogWriter  # of the receivers
     adopter: type[Adopter] = Adopter
     kafka_tier: type[KafkaTier] = KafkaTier
@@ -203,7 +203,7 @@ class World:
         self.receivers: dict[str, ReceiverProcess] = {}  # the newest process of each id
         self.zombies: list[ReceiverProcess] = []  # older ones that live, paused or not
         self.drivers: list[DriverProcess] = []  # those that live
-        self.rebuilding: Generator[str, None, rebuild.Plan] | None = None
+        self.rebuilding: Generator[str, None, rebuild.RebuildPlan] | None = None
         self.losses = 0
         self.calm = False
         self.taken: list[str] = []

@@ -8,7 +8,7 @@ import google_crc32c
 
 from forebay.model.values import BlockMeta
 from wal.blocks import local_frame
-from wal.digests import completed
+from wal.blocks.digests import completed
 
 
 def forged(payload: Any, old: bytes, new: bytes) -> bytes:

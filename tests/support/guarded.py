@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from forebay.settings.schema import Settings, from_values
+from forebay.settings.load import from_values
+from forebay.settings.schema import Settings
 
 
 def settings(folder: Path, **security: str) -> Settings:

@@ -20,16 +20,17 @@ from forebay.kafka.consume.ranges import Wanted
 from forebay.model.errors import ForebayError
 from forebay.model.records import RangeRows, digest, encode_block
 from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id, numbered
-from forebay.settings.schema import Settings, from_values
+from forebay.settings.load import from_values
+from forebay.settings.schema import Settings
 from tests.support.rows import Row, source_batch
 from tests.support.tracked import STREAM, TOPIC, Tracked
 from wal.blocks import encode_meta, write_local
-from wal.digests import completed
-from wal.encryption import KeyRing
-from wal.frame import FrameKind
-from wal.layout import block_segment
+from wal.blocks.digests import completed
+from wal.blocks.encryption import KeyRing
+from wal.segments.frame import FrameKind
+from wal.segments.layout import block_segment
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import open_storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 _numbers = itertools.count(1)
 

@@ -30,12 +30,12 @@ from driver.tracker.requests import Allocate, Ask, Complete, FoundPartitions
 from forebay import messages as m
 from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id
 from forebay.process.clock import ManualClock
-from wal import layout
 from wal.blocks import encode_meta
-from wal.frame import FrameKind
-from wal.retention import Limits
+from wal.decisions.retention import Limits
+from wal.segments import layout
+from wal.segments.frame import FrameKind
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import open_storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 STREAM, TOPIC, HOST = "s", "t", "h1"
 PARTITIONS = 4

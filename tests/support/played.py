@@ -10,12 +10,12 @@ from forebay.model.records import RangeRows, digest, encode_block
 from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id
 from forebay.settings.schema import Settings
 from tests.support.rows import filler, source_batch
-from wal import layout
 from wal.blocks import encode_meta
-from wal.digests import completed
-from wal.frame import FrameKind
+from wal.blocks.digests import completed
+from wal.segments import layout
+from wal.segments.frame import FrameKind
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import open_storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 _numbers = itertools.count(1)
 

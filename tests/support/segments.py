@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from wal.frame import Frame, FrameKind
-from wal.scan import Scanned, scan_segment
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import Scanned, scan_segment
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import MemoryStorage, Storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 _names = itertools.count()
 

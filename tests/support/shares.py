@@ -15,7 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 SLOW = ("tests/crash/", "tests/integration/", "tests/recovery/", "tests/simulation/")
 #: files that start a server or a session of their own: these begin before all others; with the name of their share
 TOGETHER = {
-    "tests/wal/test_hdfs_storage.py": "hdfs",
+    "tests/wal/storage/test_hdfs_storage.py": "hdfs",
     "tests/integration/test_hdfs_crashes.py": "hdfs",
     "tests/engines/test_spark_engine.py": "spark",
     "tests/engines/test_spark_locality.py": "spark",
@@ -32,7 +32,7 @@ TOGETHER = {
     "tests/kafka/test_oauth.py": "streaming",
     "tests/schemas/test_decoding.py": "streaming",
     "tests/streaming/test_like_spark.py": "like-spark",
-    "tests/wal/test_storage_contract.py": "stores",
+    "tests/wal/storage/test_storage_contract.py": "stores",
     "tests/benchmarks/test_benchmarks_run.py": "benchmarks",
     "tests/direct/test_leaders.py": "leaders",
     "tests/deploy/test_demo.py": "demo",

@@ -8,12 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from forebay.model.values import Block, BlockMeta
-from forebay.settings.schema import Settings, from_values
+from forebay.settings.load import from_values
+from forebay.settings.schema import Settings
 from wal.blocks import encode_meta, write_local
-from wal.frame import FrameKind
 from wal.reading import BlockReference, ReadPlan, Tier
+from wal.segments.frame import FrameKind
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import open_storage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 
 class Stored:

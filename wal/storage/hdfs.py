@@ -1,13 +1,13 @@
 """A folder of HDFS as a store of whole objects: ``hdfs://``, over hdfs-native (no JVM).
 
-HDFS could append, but an open file is of little use for a log: its readers don't see what is synced, a killed writer keeps
-its lease, and a refused append may leave half of itself behind. So each object is a closed file: written under a hidden
-name, synced (``hsync``), closed, and then given its name by a rename that fails where the name is taken. The NameNode
-decides renames one after the other, so of many racing writers one wins, and nothing half-written ever has a final name.
+HDFS can append, but an open file does not suit a log: readers don't see what is synced, a killed writer keeps its lease, and a
+refused append may have written half of its bytes. So each object is a closed file. It is written under a hidden name, synced
+(``hsync``), closed and renamed; the rename fails if the name is taken. The NameNode runs renames one after the other, so one of
+many racing writers wins, and a partly written file never has a final name.
 
-Settings of the client (``[storage.hdfs]``): every ``dfs.*``, ``fs.*`` and ``hadoop.*`` that hdfs-native knows, over
-``core-site.xml`` and ``hdfs-site.xml`` in ``HADOOP_CONF_DIR``; ``dfs.blocksize`` and ``dfs.replication`` for what is written
-here; ``kerberos_principal``, ``kerberos_keytab``, ``kerberos_cache``.
+Settings of the client (``[storage.hdfs]``): every ``dfs.*``, ``fs.*`` and ``hadoop.*`` key that hdfs-native knows; they override
+``core-site.xml`` and ``hdfs-site.xml`` in ``HADOOP_CONF_DIR``. ``dfs.blocksize`` and ``dfs.replication`` apply to files written
+here. Kerberos: ``kerberos_principal``, ``kerberos_keytab``, ``kerberos_cache``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import os
 import re
 import secrets
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -32,23 +31,32 @@ from hdfs_native import AsyncClient, AsyncFileWriter, FileStatus, WriteOptions
 
 from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
 from forebay.model.units import parse_duration
-from wal.storage.folders import check_folder_path
-from wal.storage.protocol import TEMPORARY, AppendFile, Paths, check_path, not_appendable
+from wal.storage.hdfs_connection import connection, first_line
+from wal.storage.protocol import (
+    TEMPORARY,
+    AppendFile,
+    Folders,
+    Paths,
+    TransientError,
+    check_folder_path,
+    check_path,
+    not_appendable,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _MIB = 1024 * 1024
-_DELAY_SECONDS_MAX = 2.0  # between two attempts
-_KERBEROS = ("kerberos_principal", "kerberos_keytab", "kerberos_cache")
-#: hdfs-native waits half a second when the NameNode has not yet heard of the last block, which it hears in milliseconds:
-#: closing is cut off after this many times the sync before took, and asked again
+#: maximum delay between two attempts
+_DELAY_SECONDS_MAX = 2.0
+#: hdfs-native waits half a second if the NameNode does not have the last block's report yet, which arrives within milliseconds.
+#: So closing is cut off after this many times the duration of the sync before it, and tried again
 _CLOSE_PER_SYNC = 4
 _CLOSE_SECONDS_MIN = 0.05
-#: a closing that was cut off too early never ends; then all is written again, and closed with patience
+#: a close that was cut off too early never finishes; after this time the file is written again and closed without a cut-off
 _CLOSE_SECONDS_MAX = 1.0
-#: what a NameNode or DataNode says that may be over soon
-_PASSING = re.compile(
+#: exceptions of a NameNode or DataNode that may soon be over
+_TRANSIENT = re.compile(
     r"\.(?:SafeMode|Standby|Retriable|ObserverRetryOnActive|ServerTooBusy)Exception$|^java\.io\.IOException$"
 )
 _QUOTA = re.compile(r"Quota\w*ExceededException$")
@@ -61,17 +69,28 @@ Answer = TypeVar("Answer")
 Value = TypeVar("Value")
 
 
-class _Found(NamedTuple):
+class _ListedFile(NamedTuple):
     path: str
     modified_ms: int
     hidden: bool
 
 
-class HdfsStorage:
-    """``hdfs://name-node:port/folder`` or ``hdfs://name-service/folder``; raises UsageError for another url.
+def open_store(url: str, options: Mapping[str, Any]) -> HdfsStorage:
+    """Return the store at ``hdfs://name-node:port/folder`` or ``hdfs://name-service/folder``."""
+    return HdfsStorage(url, options)
 
-    ``options``: the client's, and ``request_timeout`` (of one request, or of 1 MiB of data) and ``retry_timeout`` (after so
-    long nothing is tried again; longer than a NameNode needs to restart).
+
+def open_folders(url: str, options: Mapping[str, Any]) -> Folders:
+    """Return the folders at ``hdfs://name-node:port/folder`` or ``hdfs://name-service/folder``."""
+    return HdfsFolders(url, options)
+
+
+class HdfsStorage:
+    """A store at ``hdfs://name-node:port/folder`` or ``hdfs://name-service/folder``; raises UsageError for another URL.
+
+    ``options``: the client's, and two of this module: ``request_timeout``, the maximum time of one request or of 1 MiB of data;
+    ``retry_timeout``, the maximum time after which a request is not retried any more: longer than a NameNode needs to
+    restart.
     """
 
     appendable = False
@@ -119,7 +138,7 @@ class HdfsStorage:
                 self._ask(lambda client: client.rename(temporary, full, False))
             except FileExistsError:
                 self._discard(temporary)
-                # the rename of an earlier attempt, or of an earlier call that failed, may have landed
+                # the rename of an earlier attempt, or of an earlier failed call, may have been carried out
                 if self.read(path, 0, len(whole) + 1) != whole:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), full) from None
 
@@ -140,7 +159,7 @@ class HdfsStorage:
 
         async def read(client: AsyncClient) -> bytes:
             reader = await client.read(full)
-            # it must not be asked for more than there is: it would panic
+            # the client panics if asked for more than the file has
             end = len(reader) if length is None else min(len(reader), offset + length)
             return await reader.read_range(offset, end - offset) if offset < end else b""
 
@@ -155,7 +174,7 @@ class HdfsStorage:
         full = self._full(path)
         self._count("head")
         status = self._repeated(
-            lambda _: self._ask(lambda client: client.get_file_info(full)), f"{full} can't be looked at", full
+            lambda _: self._ask(lambda client: client.get_file_info(full)), f"the size of {full} can't be read", full
         )
         if status.isdir:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), full)
@@ -175,7 +194,7 @@ class HdfsStorage:
         self._delete(self._full(path))
 
     def free_bytes(self) -> int | None:
-        """None: the client can't tell what is free of the cluster, nor the quotas above the root."""
+        """Return None: the client reports neither the cluster's free space nor the quotas above the root."""
         return None
 
     def remove_folder(self, path: str) -> None:
@@ -187,7 +206,7 @@ class HdfsStorage:
                 raise
 
     def left_over(self, prefix: str, before_seconds: float) -> Paths:
-        """By the NameNode's clock (see :class:`~wal.storage.protocol.LeavesTemporaries`)."""
+        """See :class:`~wal.storage.protocol.LeavesTemporaries`. Times are the NameNode's."""
         before_ms = before_seconds * 1000
         return sorted(found.path for found in self._walk(prefix) if found.hidden and found.modified_ms < before_ms)
 
@@ -206,22 +225,24 @@ class HdfsStorage:
         self._count("delete")
         self._repeated(lambda _: self._ask(lambda client: client.delete(full, False)), f"{full} can't be deleted")
 
-    def _walk(self, prefix: str) -> Sequence[_Found]:
-        """Every file below the folder, temporaries too. Not by the client's own recursion: one folder that is deleted
-        meanwhile would end it (INV-5)."""
+    def _walk(self, prefix: str) -> Sequence[_ListedFile]:
+        """Return every file below the folder, temporary ones too.
+
+        Not by the client's own recursion: it ends when a folder is deleted during the walk (INV-5).
+        """
         root = self._root.rstrip("/")
         folders = [self._full(prefix) if prefix else self._root]
         files = []
         while folders:
             folder = folders.pop()
-            with suppress(FileNotFoundError):  # deleted meanwhile
+            with suppress(FileNotFoundError):  # deleted since it was listed
                 for entry in self._entries(folder):
                     name = entry.path.rpartition("/")[2]
                     hidden = name.startswith(".")
                     if entry.isdir and not hidden:
                         folders.append(entry.path)
                     elif not entry.isdir and entry.path != folder and (not hidden or TEMPORARY.fullmatch(name)):
-                        files.append(_Found(entry.path[len(root) + 1 :], entry.modification_time, hidden))
+                        files.append(_ListedFile(entry.path[len(root) + 1 :], entry.modification_time, hidden))
         return files
 
     def _entries(self, folder: str) -> Sequence[FileStatus]:
@@ -232,11 +253,11 @@ class HdfsStorage:
         return self._repeated(lambda _: self._ask(entries), f"{folder} can't be listed", folder)
 
     def _write_temporary(self, full: str, data: bytes, patient: bool) -> str:
-        """A closed, durable file beside ``full`` whose name ``list`` never shows: a kill may leave it behind."""
+        """Write a closed, durable file beside ``full``; return its path. ``list`` never shows it; a kill may leave it behind."""
         folder, _, name = full.rpartition("/")
         temporary = f"{folder}/.{name}.{secrets.token_hex(8)}.tmp"
         options = WriteOptions(
-            # a small block is charged to quotas and disks at its own size while it is written, not at 128 MiB
+            # while a block is written, quotas and disks are charged its block size: keep it small for small files
             block_size=self._block_bytes or min(128, max(1, -(-len(data) // _MIB))) * _MIB,
             replication=self._replication,
             permission=0o600,
@@ -260,45 +281,50 @@ class HdfsStorage:
         try:
             self._ask(write, len(data))
         except (FileExistsError, FileNotFoundError) as error:
-            # of the temporary file (its lease was lost, say): says nothing about the name that is wanted
+            # about the temporary file, such as a lost lease: it says nothing about the final name
             self._discard(temporary)
-            raise _PassingError(_first_line(str(error))) from error
+            raise TransientError(first_line(str(error))) from error
         except BaseException:
             self._discard(temporary)
             raise
         return temporary
 
     def _discard(self, temporary: str) -> None:
-        with suppress(StoreError, OSError):  # else it is left behind: hidden, and `wal repair` removes it
+        with suppress(StoreError, OSError):  # otherwise it stays behind, hidden, until `wal repair` deletes it
             self._ask(lambda client: client.delete(temporary, False))
 
     def _ask(self, request: Callable[[AsyncClient], Coroutine[Any, Any, Answer]], data_bytes: int = 0) -> Answer:
-        """One attempt. Raises FileExistsError, FileNotFoundError, NotADirectoryError, OutOfSpaceError, StoreError, or
-        _PassingError."""
-        connection = _connection(self._authority, self._options)
+        """Run one attempt of ``request``; ``data_bytes`` lengthen its time-out.
+
+        Raises FileExistsError, FileNotFoundError, NotADirectoryError, OutOfSpaceError, StoreError, or TransientError.
+        """
+        opened = connection(self._authority, self._options)
         seconds = self._request_seconds * (1 + data_bytes / _MIB)
         try:
-            return connection.run(request, seconds)
+            return opened.run(request, seconds)
         except (FileExistsError, FileNotFoundError, StoreError):
             raise
         except asyncio.TimeoutError:
-            raise _PassingError(f"no answer within {seconds:g} s") from None
+            raise TransientError(f"no answer within {seconds:g} s") from None
         except OSError as error:
-            raise _PassingError(str(error)) from error
+            raise TransientError(str(error)) from error
         except Exception as error:
-            raise _told(error) from error
+            raise _store_error(error) from error
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # of the client, for what it did not foresee
+            if type(error).__name__ != "PanicException":  # raised by the Rust client for its own bugs
                 raise
-            raise _PassingError(f"the client failed: {error}") from error
+            raise TransientError(f"the client failed: {error}") from error
 
     def _repeated(self, attempt: Callable[[int], Answer], what: str, missing: str | None = None) -> Answer:
-        """What ``attempt`` returns, tried again after what may pass. ``missing``: what FileNotFoundError names."""
+        """Return what ``attempt`` returns; retry it after a TransientError.
+
+        ``what``: what failed, for errors. ``missing``: the path in FileNotFoundError; None if that is an error of the store.
+        """
         attempts = tenacity.Retrying(
             stop=tenacity.stop_after_delay(self._retry_seconds),
             wait=tenacity.wait_random_exponential(0.1, _DELAY_SECONDS_MAX),
-            retry=tenacity.retry_if_exception_type(_PassingError),
-            sleep=tenacity.sleep_using_event(threading.Event()),  # which nobody sets
+            retry=tenacity.retry_if_exception_type(TransientError),
+            sleep=tenacity.sleep_using_event(threading.Event()),  # never set
             reraise=True,
         )
         try:
@@ -307,7 +333,7 @@ class HdfsStorage:
                     return attempt(trial.retry_state.attempt_number)
         except (FileNotFoundError, NotADirectoryError) as error:
             if missing is None:
-                raise StoreError(f"{self._authority}: {what}: {_first_line(str(error))}") from error
+                raise StoreError(f"{self._authority}: {what}: {first_line(str(error))}") from error
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), missing) from None
         except StoreError as error:
             kind = OutOfSpaceError if isinstance(error, OutOfSpaceError) else StoreError
@@ -320,7 +346,7 @@ class HdfsStorage:
 
 
 class HdfsFolders(HdfsStorage):
-    """Whole folders (see :class:`~wal.storage.folders.Folders`), by the NameNode, which moves one at a time."""
+    """Whole folders (see :class:`~wal.storage.protocol.Folders`); the NameNode moves one at a time."""
 
     def put(self, path: str, data: Buffer) -> None:
         full, whole = self._full(path), bytes(data)
@@ -361,19 +387,18 @@ class HdfsFolders(HdfsStorage):
             )
 
     def sync_folder(self, path: str) -> None:
-        """Nothing: what :meth:`put` wrote is synced. What Spark wrote is as durable as the DataNodes make closed files
-        (``dfs.datanode.synconclose``), which nobody can ask for afterwards."""
+        """Do nothing: what :meth:`put` wrote is synced already.
+
+        What Spark wrote is as durable as the DataNodes make closed files (``dfs.datanode.synconclose``); no request can sync it
+        later.
+        """
 
     def _full(self, path: str) -> str:
         return f"{self._root.rstrip('/')}/{check_folder_path(path)}"
 
 
-class _PassingError(StoreError):
-    """May be over soon: worth another attempt."""
-
-
 async def _close(client: AsyncClient, writer: AsyncFileWriter, path: str, length: int, seconds: float) -> None:
-    """Closes a synced file of ``length`` bytes, and asks again each ``seconds``."""
+    """Close a synced file of ``length`` bytes; cut an attempt off after ``seconds`` and try again."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _CLOSE_SECONDS_MAX
     asked = 0
@@ -386,38 +411,35 @@ async def _close(client: AsyncClient, writer: AsyncFileWriter, path: str, length
         except RuntimeError as error:
             if asked == 1 or "LeaseExpiredException" not in str(error):
                 raise
-            # no longer open for writing: the NameNode did what was asked before, and only its answer was cut off
+            # an earlier attempt closed the file, and only its answer was cut off
             if (await client.get_file_info(path)).length != length:
                 raise
             return None
-    raise _PassingError(f"the file was not closed within {_CLOSE_SECONDS_MAX:g} s")
+    raise TransientError(f"the file was not closed within {_CLOSE_SECONDS_MAX:g} s")
 
 
-def _told(error: Exception) -> StoreError | NotADirectoryError:
-    """What the client raised for an answer of the cluster, as an error of the store."""
+def _store_error(error: Exception) -> StoreError | NotADirectoryError:
+    """Return the client's error as an error of the store."""
     words = str(error)
     remote = _REMOTE.match(words)
-    text = f"{remote['kind'].rpartition('.')[2]}: {_first_line(remote['words'])}" if remote else _first_line(words)
+    text = f"{remote['kind'].rpartition('.')[2]}: {first_line(remote['words'])}" if remote else first_line(words)
     if "(is not a directory)" in text:
         return NotADirectoryError(errno.ENOTDIR, text)
     if _FULL.search(words) or (remote and _QUOTA.search(remote["kind"])):
         return OutOfSpaceError(text)
-    return StoreError(text) if remote and not _PASSING.search(remote["kind"]) else _PassingError(text)
-
-
-def _first_line(words: str) -> str:
-    """Without the Java stack that follows, whose line ends come as ``\\n`` or escaped."""
-    return re.split(r"\n|\\n", words, maxsplit=1)[0].removesuffix('")')[:500]
+    return StoreError(text) if remote and not _TRANSIENT.search(remote["kind"]) else TransientError(text)
 
 
 def _client_options(options: Mapping[str, str], one_name_node: bool) -> dict[str, str]:
-    """Each request is sent to each NameNode once; what happens then is for the attempts here to say. (The client's own
-    pauses panic in its asynchronous form.)"""
+    """Return the client's options. Each request goes to each NameNode once, since :meth:`HdfsStorage._repeated` retries.
+
+    The client's own pauses between retries panic in its asynchronous form.
+    """
     return {"dfs.client.failover.max.attempts": "0" if one_name_node else "1", **options}
 
 
 def _own(options: dict[str, str], key: str, parse: Callable[[str], Value], default: Value) -> Value:
-    """The option of that name, which is not for the client, and is removed."""
+    """Remove an option that is not the client's, and return its parsed value, or ``default`` without it."""
     if key not in options:
         return default
     text = options.pop(key)
@@ -425,52 +447,3 @@ def _own(options: dict[str, str], key: str, parse: Callable[[str], Value], defau
         return parse(text)
     except ValueError as error:
         raise UsageError(f"storage.hdfs.{key} = {text!r}: {error}") from None
-
-
-class _Connection:
-    """A client, and the thread of the event loop that drives it: the asynchronous client is the one with time-outs."""
-
-    def __init__(self, authority: str, options: Mapping[str, str]) -> None:
-        settings = {key: value for key, value in options.items() if key not in _KERBEROS}
-        kerberos = {key: value for key, value in options.items() if key in _KERBEROS}
-        try:
-            self._client = AsyncClient(authority, settings, **kerberos)
-        except (ValueError, RuntimeError, OSError) as error:
-            raise UsageError(f"{authority}: {_first_line(str(error))}") from error
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="hdfs", daemon=True).start()
-
-    def run(self, request: Callable[[AsyncClient], Coroutine[Any, Any, Answer]], seconds: float) -> Answer:
-        async def bounded() -> Answer:
-            return await asyncio.wait_for(request(self._client), seconds)
-
-        return asyncio.run_coroutine_threadsafe(bounded(), self._loop).result()
-
-
-#: by process: a client's threads don't survive a fork, and what a child inherited hangs. The parent's are kept, because
-#: to end them here would wait for threads that are not there
-_connections: dict[tuple[object, ...], _Connection] = {}
-_connecting = threading.Lock()
-#: clients of one process share their connections to DataNodes while these idle for less than so long; a child inherits
-#: them, and would speak into the parent's
-_SHARED_SECONDS = 5.0
-_quiet_until = 0.0
-
-
-def _connection(authority: str, options: Mapping[str, str]) -> _Connection:
-    key = (os.getpid(), authority, *sorted(options.items()))
-    with _connecting:
-        if key not in _connections:
-            threading.Event().wait(max(0.0, _quiet_until - time.monotonic()))
-            _connections[key] = _Connection(authority, options)
-        return _connections[key]
-
-
-def _after_fork() -> None:
-    global _connecting, _quiet_until
-    _connecting = threading.Lock()  # another thread of the parent may have held it
-    if _connections:
-        _quiet_until = time.monotonic() + _SHARED_SECONDS
-
-
-os.register_at_fork(after_in_child=_after_fork)

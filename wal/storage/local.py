@@ -7,23 +7,43 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 
-from forebay.model.errors import StoreError
+from forebay.model.errors import StoreError, UsageError
 from forebay.process.secret_file import make_private_folder
-from wal.storage.protocol import TEMPORARY, AppendFile, Paths, check_path, store_error
+from wal.storage.protocol import TEMPORARY, AppendFile, Folders, Paths, check_path, store_error
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: how often the folders of a new file are made, while somebody removes empty ones
+#: attempts to create a new file's folders while another process removes empty folders
 _FOLDER_TRIES = 5
 
 
+def open_store(url: str, options: Mapping[str, Any]) -> LocalStorage:
+    """Return the store at ``file:///an/absolute/path``. Raises UsageError for a URL of another form."""
+    return LocalStorage(_path_of(url))
+
+
+def open_folders(url: str, options: Mapping[str, Any]) -> Folders:
+    """Return the folders at ``file:///an/absolute/path``. Raises UsageError for a URL of another form."""
+    from wal.storage.local_folders import LocalFolders
+
+    return LocalFolders(LocalStorage(_path_of(url)).root)
+
+
+def _path_of(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise UsageError(f"{url!r}: write a local folder as file:///an/absolute/path")
+    return parts.path
+
+
 class LocalStorage:
-    """A folder of a local or shared POSIX file system with hard links, ``fsync`` and atomic rename."""
+    """A store in a folder of a local or shared POSIX file system with hard links, ``fsync`` and atomic rename."""
 
     appendable = True
 
@@ -46,7 +66,7 @@ class LocalStorage:
             _sync_directory(os.path.dirname(full))
         except OSError as error:
             file.close()
-            with suppress(OSError):  # an attempt that failed leaves no empty file, if it can be helped
+            with suppress(OSError):  # leave no empty file behind if possible
                 os.unlink(full)
             raise store_error(error, f"{full} can't be created durably") from error
         return file
@@ -62,7 +82,7 @@ class LocalStorage:
                 ours = _holds(full, data)
             finally:
                 os.unlink(temporary)
-            # also where the name was there: whoever made it, this call's earlier attempt say, may have failed before its sync
+            # also if the name existed: its creator, such as an earlier attempt of this call, may have failed before its sync
             _sync_directory(os.path.dirname(full))
         except OSError as error:
             raise store_error(error, f"{full} can't be written") from error
@@ -105,7 +125,7 @@ class LocalStorage:
         except NotADirectoryError:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), full) from None
         except OSError as error:
-            raise store_error(error, f"{full} can't be looked at") from error
+            raise store_error(error, f"the size of {full} can't be read") from error
 
     def exists(self, path: str) -> bool:
         try:
@@ -120,11 +140,11 @@ class LocalStorage:
         folders = [prefix]
         found: list[str] = []
         try:
-            # not by fsspec: it shows a folder that can't be read as an empty one (INV-5), and asks for each file by itself
+            # not by fsspec: it shows an unreadable folder as empty (INV-5), and stats each file
             while folders:
                 folder = folders.pop()
                 with (
-                    suppress(FileNotFoundError),  # deleted meanwhile
+                    suppress(FileNotFoundError),  # deleted since it was listed
                     os.scandir(os.path.join(self.root, folder)) as entries,
                 ):
                     for entry in entries:
@@ -138,7 +158,7 @@ class LocalStorage:
     def delete(self, path: str) -> None:
         full = self._full(path)
         try:
-            # a repeated delete syncs as well: the first may have been cut off between the two steps
+            # a repeated delete syncs as well: the first one may have been killed before its sync
             with suppress(FileNotFoundError, NotADirectoryError):
                 os.unlink(full)
             with suppress(FileNotFoundError, NotADirectoryError):
@@ -159,19 +179,18 @@ class LocalStorage:
                 raise store_error(error, f"{full} can't be removed") from error
 
     def left_over(self, prefix: str, before_seconds: float) -> Paths:
-        """Temporary files below the folder ``prefix`` that were last written before that time (since 1970): a kill left them.
-        Relative paths, which no other method takes."""
+        """See :class:`~wal.storage.protocol.LeavesTemporaries`."""
         found: list[str] = []
         for folder, _, names in os.walk(self._full(prefix) if prefix else self.root):
             for name in filter(TEMPORARY.fullmatch, names):
-                with suppress(FileNotFoundError):  # its writer is at work after all
+                with suppress(FileNotFoundError):  # its writer was still running
                     full = os.path.join(folder, name)
                     if os.stat(full).st_mtime < before_seconds:
                         found.append(os.path.relpath(full, self.root))
         return sorted(found)
 
     def remove_left_over(self, path: str) -> None:
-        """Removes what :meth:`left_over` found; no error if it is gone."""
+        """See :class:`~wal.storage.protocol.LeavesTemporaries`."""
         folder, name = os.path.split(path)
         if folder:
             check_path(folder)
@@ -198,7 +217,7 @@ class LocalStorage:
         return os.path.join(self.root, check_path(path))
 
     def _write_temporary(self, full: str, data: Buffer) -> str:
-        """A durable file beside ``full``, whose name ``list`` never shows: a kill may leave it behind."""
+        """Write a durable file beside ``full``; return its path. ``list`` never shows it; a kill may leave it behind."""
         folder, name = os.path.split(full)
         temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
         descriptor = self._open_new(temporary)
@@ -214,7 +233,7 @@ class LocalStorage:
         return temporary
 
     def _open_new(self, full: str, flags: int = 0) -> int:
-        """Its folders are made first, and again where they were removed as empty before the file lay there."""
+        """Create and open the file. Make its folders first, and again if a clean-up removed them as empty in between."""
         for left in reversed(range(_FOLDER_TRIES)):
             self._make_parents(full)
             try:
@@ -225,18 +244,20 @@ class LocalStorage:
         raise AssertionError("the last try returns or raises")
 
     def _make_parents(self, full: str) -> None:
-        """Makes the folders above ``full``. Each one of its file system is synced into its parent once per instance, also where
-        it was there: its maker may have been killed, or may have failed, before it synced.
+        """Make the folders above ``full``.
+
+        Each folder on the same file system is synced into its parent once per instance, even if it existed: the process that made
+        it may have been killed, or may have failed, before its sync.
         """
         folder = os.path.dirname(full)
         if folder in self._synced_directories and os.path.isdir(folder):
             return
         try:
             make_private_folder(folder)
-        except FileExistsError:  # a file stands where a folder should: not the same as a taken name
+        except FileExistsError:  # a file has the folder's name: not the same as a taken name
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from None
         for above in _above(self.root):
-            with suppress(PermissionError):  # a root that somebody else made may lie in a folder that we may not open
+            with suppress(PermissionError):  # the root may be in a folder that this process must not open
                 _sync_directory(above)
         place = self.root
         for part in os.path.relpath(folder, self.root).split(os.sep):
@@ -277,7 +298,7 @@ class _LocalAppendFile:
     def _refuse_if_poisoned(self) -> None:
         # after a failed sync the kernel may mark lost pages clean: a second sync would succeed and prove nothing
         if self._poisoned:
-            raise StoreError(f"{self._full}: closed, or an earlier write or sync failed")
+            raise StoreError(f"{self._full} can't be written: it is closed, or an earlier write or sync failed")
 
 
 def _write_all(descriptor: int, data: Buffer) -> None:
@@ -287,17 +308,17 @@ def _write_all(descriptor: int, data: Buffer) -> None:
 
 
 def _holds(full: str, data: Buffer) -> bool:
-    """Whether that file has these very bytes."""
+    """Return whether the file has exactly these bytes."""
     whole = memoryview(data).cast("B")
     try:
         with open(full, "rb") as file:
             return file.read(len(whole) + 1) == whole
-    except (FileNotFoundError, IsADirectoryError):  # deleted since, or no file
+    except (FileNotFoundError, IsADirectoryError):  # deleted since, or a folder
         return False
 
 
 def _above(folder: str) -> list[str]:
-    """The folders above ``folder`` on the same file system, the uppermost first: a name made there is synced in the one above."""
+    """Return the folders above ``folder`` on the same file system, the uppermost first."""
     found: list[str] = []
     device = os.stat(folder).st_dev
     place = os.path.dirname(folder)

@@ -6,7 +6,8 @@ import errno
 import os
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from forebay.model.errors import StoreError
 from wal.storage.protocol import AppendFile, Paths, check_path, not_appendable
@@ -15,9 +16,16 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+def open_store(url: str, options: Mapping[str, Any]) -> MemoryStorage:
+    """Return the space at ``memory://name``, or ``memory://name?objects`` for one that stores whole objects only."""
+    parts = urlsplit(url)
+    return MemoryStorage(parts.netloc + parts.path, appendable=parts.query != "objects")
+
+
 class MemoryStorage:
-    """A space of this process's memory, shared by every MemoryStorage of the same name. Durable as long as the
-    process. ``appendable=False``: of whole objects only, as an object store is.
+    """A store in this process's memory, shared by every MemoryStorage of the same name; lost when the process ends.
+
+    ``appendable=False``: it stores whole objects only, as an object store does.
     """
 
     _spaces: dict[str, dict[str, bytearray]] = {}  # noqa: RUF012 (one per process, by intent)
@@ -113,4 +121,4 @@ class _MemoryAppendFile:
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
-            raise StoreError(f"{self._path}: closed")
+            raise StoreError(f"{self._path} can't be written: it is closed")

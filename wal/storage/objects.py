@@ -1,18 +1,17 @@
 """Stores of whole objects that create only if absent: ``s3://`` (and what speaks its protocol), ``gs://``, ``abfs://``.
 
-One class over fsspec's asynchronous file systems. What they try again by themselves is switched off, as far as it can be
-(aiohttp sends a PUT again when a kept connection breaks): only here is it known what a repetition means. So a name that is
-taken says little by itself: an earlier attempt of the same put may have been carried out. The object is read back and
-compared, and equal bytes are ours, because every object that the log writes holds a random number or its owner's name.
+One class over fsspec's asynchronous file systems. Their own retries are switched off as far as possible, since only this module
+knows what a retry means. (aiohttp still sends a PUT again when a kept connection breaks.) So if a name is taken, an earlier
+attempt of the same put may have taken it. The object is then read back and compared. Equal bytes are this writer's own, because
+every object that the log writes contains a random number or its owner's name.
 """
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import errno
-import inspect
 import os
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -20,32 +19,34 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import fsspec  # type: ignore[import-untyped]
 import tenacity
 from fsspec.asyn import sync  # type: ignore[import-untyped]
 
-from forebay.model.errors import DeniedError, OutOfSpaceError, StoreError, UsageError
-from forebay.model.units import parse_duration, parse_size
-from forebay.settings.similar import did_you_mean
-from wal.storage.protocol import AppendFile, Paths, check_path, is_path, not_appendable
+from forebay.model.errors import StoreError, UsageError
+from wal.storage.object_errors import BeyondTheEndError, BrokenConnectionError, translated
+from wal.storage.object_options import ObjectLimits, refuse_unknown
+from wal.storage.protocol import AppendFile, Paths, TransientError, check_path, is_path, not_appendable
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 T = TypeVar("T")
 
-#: the least bandwidth that a request's time-out allows for
+#: minimum bandwidth that a request's time-out allows for
 BYTES_PER_SECOND_MIN = 1_000_000
 CONNECT_SECONDS = 5.0
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.1, 2.0
 #: the largest object that S3 takes in one request; s3fs sends smaller ones in parts too, from two of them on
 ONE_PUT_BYTES_MAX = 5 << 30
-#: parts of one object under way at once, and connections kept
+#: parts of one object sent at the same time; connections kept
 PARTS_AT_ONCE = 4
 CONNECTIONS_MAX = 32
 
-#: scheme → the package that brings its file system, and how that is told to create only if absent
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{1,254}")  # abfs: container@account
+#: scheme → the package with its file system, and the options that make it create only if absent
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "abfs": "adlfs"}
 _CREATE: dict[str, dict[str, Any]] = {"s3": {"mode": "create"}, "gs": {"mode": "create"}, "abfs": {"overwrite": False}}
 _KINDS = {
@@ -60,83 +61,12 @@ _KINDS = {
     "delete_object": "delete",
     "abort_multipart_upload": "delete",
 }
-#: errors of these packages' clients are the store's; what else is raised is a fault of this program
-_CLIENTS = frozenset({"botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "azure", "adlfs", "s3fs"})
-#: what no repetition mends, by the name of the client's error or the code of the store's
-_HOPELESS = frozenset(
-    {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "ParamValidationError", "NoRegionError",
-     "UnauthorizedSSOTokenError", "NoSuchBucket", "InvalidBucketName"}
-)  # fmt: skip
-#: access is denied, whatever the status: by the name of the client's error, which has nothing to send, or the code of the store's
-_DENIED = frozenset(
-    {
-        "NoCredentialsError",
-        "PartialCredentialsError",
-        "InvalidAccessKeyId",
-        "SignatureDoesNotMatch",
-        "AccessDenied",
-        "ExpiredToken",
-        "InvalidToken",
-        "XAdminUserNotFound",
-    }
-)  # fmt: skip - the last one: of versitygw for an access key that it does not know, with 404
-_NO_RANGE = "the store does not give the range that was asked for; use a store, or a release of it, that honours Range"
-_PASSING_STATUS = frozenset({408, 409, 425, 429})
-
-
-#: what fsspec takes from every file system's options
-_FSSPEC_KEYS = frozenset(
-    {
-        "skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop",
-        "batch_size",
-    }
-)  # fmt: skip
-
-
-class _PassingError(StoreError):
-    """What a repetition may mend. A put that ended so may have been carried out."""
-
-
-class _BrokenError(_PassingError):
-    """The connection ended before an answer was read."""
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectLimits:
-    """``request_seconds``: for one request's answer to begin and end, beyond what its bytes may take.
-    ``retry_seconds``: after so long nothing is tried again. ``part_bytes``: objects of two such parts or more are sent in
-    parts."""
-
-    request_seconds: float = 10.0
-    retry_seconds: float = 20.0
-    part_bytes: int = 32 << 20
-
-    @classmethod
-    def taken_from(cls, options: dict[str, Any], scheme: str) -> ObjectLimits:
-        """Of ``request_timeout``, ``retry_timeout`` and ``part_size`` in ``options``, which are removed there."""
-        given: dict[str, Any] = {}
-        for key, name, parse in (
-            ("request_timeout", "request_seconds", parse_duration),
-            ("retry_timeout", "retry_seconds", parse_duration),
-            ("part_size", "part_bytes", parse_size),
-        ):
-            if key in options:
-                value = options.pop(key)
-                try:
-                    given[name] = parse(value)
-                except ValueError as error:
-                    raise UsageError(f"storage.{scheme}.{key} = {value!r}: {error}") from None
-        limits = cls(**given)
-        if limits.request_seconds <= 0:
-            raise UsageError(f"storage.{scheme}.request_timeout must be longer than 0ms")
-        if limits.part_bytes < 5 << 20:
-            raise UsageError(f"storage.{scheme}.part_size must be at least 5MiB, the least that S3 takes")
-        return limits
+_NO_RANGE = "the store ignores the requested range; use a store, or a release of it, that honours Range"
 
 
 @dataclass(slots=True)
 class _Process:
-    """What belongs to one process: a forked one can use neither connections nor locks of its parent."""
+    """The client and counts of one process: a forked process can use neither its parent's connections nor its locks."""
 
     files: Any
     requests: Counter[str] = field(default_factory=Counter)
@@ -147,8 +77,21 @@ class _Process:
             self.requests[kind] += number
 
 
+def open_store(url: str, options: Mapping[str, Any]) -> ObjectStorage:
+    """Return the store at ``s3://bucket/prefix`` (``gs``, ``abfs`` likewise). Raises UsageError for a URL of another form."""
+    parts = urlsplit(url)
+    prefix = parts.path.strip("/")
+    if not _BUCKET.fullmatch(parts.netloc) or parts.query or parts.fragment or not (not prefix or is_path(prefix)):
+        # the URL is not shown: it may hold a key
+        raise UsageError(f"a store is written as {parts.scheme}://bucket/prefix, without keys or parameters")
+    return ObjectStorage(parts.scheme, f"{parts.netloc}/{prefix}" if prefix else parts.netloc, options)
+
+
 class ObjectStorage:
-    """``place``: bucket and prefix. ``options``: for fsspec's file system, but for those of :class:`ObjectLimits`."""
+    """A store of objects below a prefix of a bucket.
+
+    ``place``: bucket and prefix. ``options``: those of :class:`ObjectLimits`; all others go to fsspec's file system.
+    """
 
     appendable = False
 
@@ -174,7 +117,7 @@ class ObjectStorage:
 
     @property
     def sends_parts(self) -> bool:
-        """See :class:`~wal.storage.protocol.SendsParts`. Only of ``s3`` is it known how."""
+        """See :class:`~wal.storage.protocol.SendsParts`. False for ``gs`` and ``abfs``: how they send parts is unknown."""
         return self._scheme == "s3" and 2 * self._limits.part_bytes < ONE_PUT_BYTES_MAX
 
     def put_new_in_parts(self, path: str, data: Buffer) -> None:
@@ -188,8 +131,8 @@ class ObjectStorage:
                 send(key, whole)
             except FileExistsError:
                 ours = self._holds(key, whole)
-            except _BrokenError as error:
-                # a store that refuses before it has read everything may break the connection, and its answer is lost
+            except BrokenConnectionError as error:
+                # a store that refuses before it has read everything may close the connection, and its answer is lost
                 try:
                     ours = self._holds(key, whole)
                 except StoreError:
@@ -208,19 +151,19 @@ class ObjectStorage:
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         key = self._key(path)
         if length == 0:
-            length = 1  # no range is empty: whether the object is there must be asked all the same
+            length = 1  # a range can't be empty, but a missing object must raise
             return self._repeated(lambda: self._get(key, offset, length))[:0]
         return self._repeated(lambda: self._get(key, offset, length))
 
     def size(self, path: str) -> int:
         key = self._key(path)
-        found = self._repeated(lambda: self._call("head", f"{key} can't be looked at", "_info", key))
+        found = self._repeated(lambda: self._call("head", f"the size of {key} can't be read", "_info", key))
         if found["type"] != "file":
             raise _absent(path)
         return int(found["size"])
 
     def exists(self, path: str) -> bool:
-        """By one request: the file system's own looks for a folder of that name as well."""
+        """One request; the file system's own method would also look for a folder of that name."""
         key = self._key(path)
         try:
             self._repeated(lambda: self._get(key, 0, 1))
@@ -265,11 +208,11 @@ class ObjectStorage:
         try:
             self._call("put", f"{key} can't be written", "_pipe_file", key, data, bytes_out=len(data), **options)
         except FileNotFoundError as error:
-            # an upload in parts that was completed, or ended, by an attempt whose answer was lost
-            raise _PassingError(f"{self._scheme}://{key} can't be written: {error}") from None
+            # an earlier attempt, whose answer was lost, completed or aborted the upload in parts
+            raise TransientError(f"{self._scheme}://{key} can't be written: {error}") from None
 
     def _put_in_one_part(self, key: str, data: bytes) -> None:
-        """As s3fs sends a large object, in a single part, which may be of any size."""
+        """Send the object as s3fs sends a large one, but in a single part, which may have any size."""
 
         async def send(files: Any) -> None:
             bucket, name, _ = files.split_path(key)
@@ -288,13 +231,13 @@ class ObjectStorage:
         try:
             self._call("put", f"{key} can't be written in parts", send, bytes_out=len(data))
         except FileNotFoundError as error:
-            raise _PassingError(f"{self._scheme}://{key} can't be written in parts: {error}") from None
+            raise TransientError(f"{self._scheme}://{key} can't be written in parts: {error}") from None
 
     def _holds(self, key: str, whole: bytes) -> bool:
         try:
             return self._get(key, 0, len(whole) + 1) == whole
         except FileNotFoundError:  # deleted since
-            raise _PassingError(f"{self._scheme}://{key} was there a moment ago, and is gone") from None
+            raise TransientError(f"{self._scheme}://{key} was deleted between two requests") from None
 
     def _get(self, key: str, offset: int, length: int | None) -> bytes:
         until = None if length is None else offset + length
@@ -302,7 +245,7 @@ class ObjectStorage:
             data: bytes = self._call(
                 "get", f"{key} can't be read", "_cat_file", key, start=offset, end=until, bytes_in=length or 0
             )
-        except _BeyondTheEnd:
+        except BeyondTheEndError:
             return b""
         if length is not None and len(data) > length:
             raise StoreError(f"{self._scheme}://{key} can't be read: {_NO_RANGE}")
@@ -319,8 +262,11 @@ class ObjectStorage:
         bytes_in: int = 0,
         **options: Any,
     ) -> Any:
-        """One call of the file system, or of what is given it, within its time. Raises FileExistsError, FileNotFoundError,
-        _BeyondTheEnd, _PassingError, StoreError."""
+        """Run one call: a method of the file system by its name, or a function that gets the file system.
+
+        Its time-out grows with the bytes sent and received. Raises FileExistsError, FileNotFoundError, BeyondTheEndError,
+        TransientError, StoreError.
+        """
         process = self._process()
         if self._scheme != "s3":  # s3: counted request by request
             process.count(kind)
@@ -333,13 +279,13 @@ class ObjectStorage:
         except (KeyboardInterrupt, SystemExit):
             raise
         except Exception as error:
-            raise _translated(error, f"{self._scheme}://{words}", seconds) from None
+            raise translated(error, f"{self._scheme}://{words}", seconds) from None
 
     def _repeated(self, request: Callable[[], T]) -> T:
         attempts = tenacity.Retrying(
             stop=tenacity.stop_all(tenacity.stop_after_delay(self._retry_seconds), tenacity.stop_after_attempt(2)),
             wait=tenacity.wait_random_exponential(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX),
-            retry=tenacity.retry_if_exception_type(_PassingError),
+            retry=tenacity.retry_if_exception_type(TransientError),
             reraise=True,
         )
         return attempts(request)
@@ -347,7 +293,7 @@ class ObjectStorage:
     # ---- the client --------------------------------------------------------------------------------------------------
 
     def _process(self) -> _Process:
-        """Opened when first needed, in each process anew: Spark's workers fork, and no connection survives that."""
+        """Return this process's client, opened at first use: Spark's workers fork, and no connection survives a fork."""
         pid = os.getpid()
         process = self._processes.get(pid)
         return process or self._processes.setdefault(pid, _Process(self._open()))
@@ -362,27 +308,30 @@ class ObjectStorage:
                 "retries": {"total_max_attempts": 1},
             }
             given = dict(options.get("config_kwargs", {}))
-            # As over TLS, also without: a body's checksum goes along, its signature would be computed on both sides.
+            # as over TLS: the request has a checksum of the body, and a signature of it would cost both sides
             given["s3"] = {"payload_signing_enabled": False, **given.get("s3", {})}
             options["config_kwargs"] = {**own, **given}
         try:
             if self._scheme == "s3":
-                _refuse_unknown(options)
+                refuse_unknown(options)
             files = fsspec.filesystem(self._scheme, skip_instance_cache=True, use_listings_cache=False, **options)
         except ImportError:
             package = _PACKAGES[self._scheme]
             raise UsageError(f"{self.url} needs the package {package}: pip install {package}") from None
         except (TypeError, ValueError, KeyError) as error:
-            raise UsageError(f"[storage.{self._scheme}]: the client can't be made of these settings: {error}") from None
+            raise UsageError(
+                f"[storage.{self._scheme}]: the client refuses these settings: {error}; correct the section"
+            ) from None
         if self._scheme == "s3":
             files.retries = 1
             self._attend_each(files)
         return files
 
     def _attend_each(self, files: Any) -> None:
-        """Counts each request of s3fs, looks whether a range is given that was asked for, and has bodies sent as the bytes that
-        they are. As files, which botocore makes of them, they are read piece by piece in another thread, after a way there and
-        back for leave to send them at all.
+        """Wrap each request of s3fs: count it, verify that a requested range was answered, and send bodies as plain bytes.
+
+        botocore would convert a body to a file. It would ask the store for permission to send it, which costs a round trip, and
+        then read it in pieces in another thread.
         """
         from botocore.handlers import convert_body_to_file_like_object  # type: ignore[import-untyped]
 
@@ -412,101 +361,10 @@ class ObjectStorage:
 
 
 def _is_range(answer: Any, asked: str) -> bool:
-    """Whether the answer is of the range ``asked``; one from the object's first byte on may be answered with the whole."""
+    """Return whether the answer has the range ``asked``. The whole object also answers a range from its first byte."""
     whole = not asked or asked.startswith("bytes=0-")
     return whole or answer["ResponseMetadata"]["HTTPStatusCode"] == 206
 
 
-class _BeyondTheEnd(Exception):
-    """The range that was asked for begins at or after the object's end."""
-
-
-def _translated(error: Exception, words: str, seconds: float) -> Exception:
-    """What the client raised, as the storage's callers know it. What is no error of a store is returned as it is."""
-    if isinstance(error, StoreError | UsageError):
-        return error
-    status, code = _answer(error)
-    if status == 412 or isinstance(error, FileExistsError):
-        return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), words)
-    if status == 416:
-        return _BeyondTheEnd()
-    names = {code, *(type(link).__name__ for link in _chain(error))}
-    reason = str(error) or type(error).__name__
-    if status in (401, 403) or names & _DENIED:
-        short = code if code and not code.isdigit() else "" if status is None else f"HTTP {status}"
-        return DeniedError(f"{words}: {reason}{f' (HTTP {status}, {short})' if status else ''}", short or reason)
-    if names & _HOPELESS:
-        return StoreError(f"{words}: {reason}")
-    if status == 404 or isinstance(error, FileNotFoundError):
-        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), words)
-    if status == 507 or code in ("QuotaExceeded", "XMinioStorageFull"):
-        return OutOfSpaceError(f"{words}: {reason}")
-    if isinstance(error, asyncio.TimeoutError | TimeoutError):
-        return _PassingError(f"{words}: no answer within {seconds:.3g} s")
-    if status is not None:
-        passing = status >= 500 or status in _PASSING_STATUS
-        told = f"{words}: {reason} (HTTP {status}{f', {code}' if code and not code.isdigit() else ''})"
-        return _PassingError(told) if passing else StoreError(told)
-    if isinstance(error, PermissionError):
-        return StoreError(f"{words}: {reason}")
-    if isinstance(error, OSError) or _package(error) in _CLIENTS:
-        silent = any(name.endswith(("Timeout", "TimeoutError")) for name in names)
-        return (_PassingError if silent else _BrokenError)(f"{words}: {reason}")
-    return error
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    links = [error]
-    while (cause := links[-1].__cause__) is not None and len(links) < 8:
-        links.append(cause)
-    return links
-
-
-def _package(error: BaseException) -> str:
-    return type(error).__module__.partition(".")[0]
-
-
-def _answer(error: BaseException) -> tuple[int | None, str]:
-    """The status and the code of the store's answer, if it gave one."""
-    for link in _chain(error):
-        response = getattr(link, "response", None)
-        if isinstance(response, dict):
-            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            return (status if isinstance(status, int) else None), str(response.get("Error", {}).get("Code", ""))
-        if _package(link) not in ("gcsfs", "google", "azure"):
-            continue  # aiohttp calls an answer that ended early a 400
-        for name in ("status_code", "status", "code"):
-            value = getattr(link, name, None)
-            if isinstance(value, int) and 400 <= value < 600:
-                return value, ""
-    return None, ""
-
-
 def _absent(path: str) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-
-
-def _refuse_unknown(options: Mapping[str, Any]) -> None:
-    """Raises UsageError for a key that s3fs, or the client below it, would raise TypeError for at the first request."""
-    import aiobotocore.session  # type: ignore[import-untyped]
-    import s3fs  # type: ignore[import-untyped]
-
-    session = aiobotocore.session.AioSession
-    taken = _parameters(s3fs.S3FileSystem.__init__) | _parameters(session.__init__)
-    for section, given, known in (
-        ("storage.s3", options.keys(), taken | _FSSPEC_KEYS),
-        (
-            "storage.s3.client_kwargs",
-            options.get("client_kwargs", {}).keys(),
-            _parameters(session._create_client),
-        ),
-    ):
-        for key in sorted(given - known):
-            raise UsageError(
-                f"{section}.{key}: s3fs knows no such key; {did_you_mean(key, known)}see its documentation"
-            )
-
-
-def _parameters(function: Any) -> frozenset[str]:
-    parameters = inspect.signature(function).parameters.values()
-    return frozenset(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)) - {"self"}

@@ -1,16 +1,16 @@
-"""Where the log's bytes are kept: one small interface over fsspec, with the syncs that fsspec lacks.
+"""The interfaces of stores: ``Storage``, which every store has, and protocols for what only some stores can do.
 
-Paths are relative to the storage's root and use ``/``. Errors: ``FileExistsError`` and ``FileNotFoundError`` where
-named, :class:`~forebay.model.errors.OutOfSpaceError` for lack of space or quota, :class:`~forebay.model.errors.StoreError` for
-everything else. Constructors do no I/O. A storage may be used by several threads, an :class:`AppendFile` by one at a
-time.
+Paths are relative to the store's root and use ``/``. Methods raise ``FileExistsError`` and ``FileNotFoundError`` where their
+docstrings say so, :class:`~forebay.model.errors.OutOfSpaceError` for lack of space or quota, and
+:class:`~forebay.model.errors.StoreError` for everything else. Constructors do no I/O. Several threads may use a storage at the
+same time; only one at a time may use an :class:`AppendFile`.
 """
 
 from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from forebay.model.errors import OutOfSpaceError, StoreError
@@ -20,28 +20,38 @@ if TYPE_CHECKING:
 
 Paths = list[str]  # where a method named ``list`` hides the type
 
-#: names of temporary files that a kill may leave behind: no path has such a part
+#: names of temporary files that a killed writer may leave behind; no path has such a part
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 
 _PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)*")
 
+#: such as batch=7/part-0.parquet or _forebay/a; no part can climb out
+_FOLDER_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_=.-]*(/[A-Za-z0-9_][A-Za-z0-9_=.-]*)*")
+
+
+class TransientError(StoreError):
+    """A failure that may soon be over, so the request is worth another attempt."""
+
 
 class AppendFile(Protocol):
-    """One file being written. After any error it is poisoned: every later ``append`` and ``sync`` raises StoreError."""
+    """One file being written. Any error poisons it: every later ``append`` and ``sync`` raises StoreError."""
 
     def append(self, data: Buffer) -> None:
-        """Writes all of ``data`` at the end, or raises and leaves any part of it behind. Not durable."""
+        """Write all of ``data`` at the end of the file; not durable. After an error any part of it may have been written."""
 
     def sync(self) -> None:
-        """Everything appended is durable on return. Never called again on this file if it fails."""
+        """Make everything appended durable. If this fails, it is never called again on this file."""
 
     def close(self) -> None:
-        """Without a sync; may be repeated; never raises: a failure here says nothing that ``sync`` did not."""
+        """Close the file without a sync. May be repeated. Never raises: only ``sync`` says what is durable."""
 
 
 class Storage(Protocol):
-    """``appendable``: whether files can be created and appended to. Where they can't, everything is written as whole
-    objects, by ``put_new`` and ``replace``."""
+    """A store of files.
+
+    ``appendable``: whether files can be created and appended to. If not, everything is written as whole objects, by ``put_new``
+    and ``replace``.
+    """
 
     url: str
 
@@ -49,103 +59,153 @@ class Storage(Protocol):
     def appendable(self) -> bool: ...
 
     def create(self, path: str) -> AppendFile:
-        """A new, empty file; its name and its new parents are durable on return. Raises FileExistsError; StoreError on
-        a store that is not appendable."""
+        """Create an empty file; its name and its new parent folders are durable on return.
+
+        Raises FileExistsError; StoreError on a store that is not appendable.
+        """
 
     def put_new(self, path: str, data: Buffer) -> None:
-        """The whole object, durable on return: it appears whole or not at all. Raises FileExistsError, and then what has the name
-        is durable.
+        """Create the object, durable on return. It appears whole or not at all.
 
-        After another error the object may be there or not, and on a remote store come later; calling again with the very same
-        bytes is safe. An object of that name with the very same bytes is taken for this call's own: each writer's bytes hold its
-        name or a random number.
+        Raises FileExistsError if another object has the name; that object is durable then. After any other error the object may
+        exist or not, and on a remote store it may appear later; it is safe to call again with the same bytes. An existing object
+        with the same bytes counts as this call's own, since each writer's bytes contain its name or a random number.
         """
 
     def replace(self, path: str, data: Buffer) -> None:
-        """The whole object in place of what was there, atomically; durable on return. May be repeated."""
+        """Replace the object, or create it, atomically; durable on return. May be repeated."""
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Bytes ``[offset, offset + length)``, fewer where the file ends. Raises FileNotFoundError."""
+        """Return the bytes ``[offset, offset + length)``; fewer if the file ends before. Raises FileNotFoundError."""
 
     def size(self, path: str) -> int:
-        """Bytes. Raises FileNotFoundError."""
+        """Return the file's size in bytes. Raises FileNotFoundError."""
 
     def exists(self, path: str) -> bool: ...
 
     def list(self, prefix: str) -> Paths:
-        """Every file below the folder ``prefix`` ("" is the root), sorted; none if there is no such folder."""
+        """Return the paths of all files below the folder ``prefix`` ("" is the root), sorted; none if there is no such folder."""
 
     def delete(self, path: str) -> None:
-        """Durable on return; no error if the file is absent, so it may be repeated."""
+        """Delete the file; durable on return. No error if it does not exist, so it may be repeated."""
 
     def free_bytes(self) -> int | None:
-        """Bytes that can still be written; None where the store can't tell."""
+        """Return how many bytes can still be written; None if the store does not know."""
 
     @property
     def requests(self) -> Mapping[str, int]:
-        """What was asked of a remote store since this process began, repeated attempts too: requests by kind (``put``,
-        ``get``, ``head``, ``list``, ``delete``), and ``bytes_out`` and ``bytes_in``. Empty on file and memory."""
+        """Counts of what this process has sent to a remote store, retries included.
+
+        Requests by kind (``put``, ``get``, ``head``, ``list``, ``delete``), ``bytes_out`` and ``bytes_in``. Empty for file and
+        memory.
+        """
 
 
 def check_path(path: str) -> str:
-    """Returns ``path`` if each of its parts begins with a letter or digit, so that none climbs out of the root and
-    none is a temporary file's name. Raises ValueError otherwise.
+    """Return ``path``. Raises ValueError unless each of its parts begins with a letter or digit.
+
+    So no path leads out of the root, and none is a temporary file's name.
     """
     if not is_path(path):
         raise ValueError(f"path {path!r}: parts are letters, digits, '.', '_', '-', the first a letter or digit")
     return path
 
 
+class Folders(Protocol):
+    """A root folder whose subfolders can be moved in one step. Paths are relative and use ``/``.
+
+    Methods raise StoreError and OutOfSpaceError, and what their docstrings name.
+    """
+
+    url: str
+
+    def put(self, path: str, data: Buffer) -> None:
+        """Write the whole file, replacing it if it exists, and make its parent folders. Durable after :meth:`sync_folder`."""
+
+    def read(self, path: str) -> bytes:
+        """Return the file's bytes. Raises FileNotFoundError."""
+
+    def folders(self, path: str) -> Sequence[str]:
+        """Return the names of the folders in ``path``, sorted; none if it does not exist."""
+
+    def move_folder(self, old: str, new: str) -> None:
+        """Move the folder ``old`` to ``new`` in one step, and make the parent folders of ``new``. Durable on return.
+
+        Raises FileExistsError if ``new`` exists (an empty local folder counts as absent), FileNotFoundError if ``old`` does not.
+        The folder may have been moved although one of these is raised: an earlier attempt failed, or its answer was lost, after
+        the move. What exists then is durable.
+        """
+
+    def delete_folder(self, path: str) -> None:
+        """Delete the folder with everything in it. No error if it does not exist."""
+
+    def sync_folder(self, path: str) -> None:
+        """Make durable all that any process has written below ``path``, as far as the store has a request for it."""
+
+
 @runtime_checkable
 class LeavesTemporaries(Protocol):
-    """A storage whose killed writers may leave hidden temporary files behind, which no reader ever looks at."""
+    """A storage whose killed writers may leave hidden temporary files behind. No reader looks at these."""
 
     def left_over(self, prefix: str, before_seconds: float) -> Paths:
-        """Temporary files below the folder ``prefix`` that were last written before that time (since 1970). Relative
-        paths, which no other method takes."""
+        """Return the temporary files below the folder ``prefix`` that were last written before that time.
+
+        ``before_seconds``: since 1970. The paths are relative; only :meth:`remove_left_over` takes them.
+        """
 
     def remove_left_over(self, path: str) -> None:
-        """Removes what :meth:`left_over` found; no error if it is gone. Raises ValueError for any other file."""
+        """Delete a file that :meth:`left_over` returned; no error if it does not exist. Raises ValueError for any other file."""
 
 
 @runtime_checkable
 class KeepsFolders(Protocol):
-    """A storage whose folders outlive the files in them, and are looked into at every listing."""
+    """A storage whose folders remain when their last file is deleted, and slow down every listing."""
 
     def remove_folder(self, path: str) -> None:
-        """Removes the folder if nothing is in it, not even hidden files. No error if it is absent or in use; whoever writes
-        there at the same time makes it again."""
+        """Delete the folder if it is empty, hidden files included. No error if it does not exist or is not empty.
+
+        A process that writes there at the same time makes the folder again.
+        """
 
 
 @runtime_checkable
 class TriesAgain(Protocol):
-    """A remote store, which tries again by itself for a while."""
+    """A remote store that retries failed requests by itself for some time."""
 
     def tried_for(self, seconds: float) -> Storage:
-        """The same store over the same client, for a caller that tries again by itself and wants to hear of it sooner."""
+        """Return the same store over the same client, retrying for at most ``seconds``: for a caller that retries by itself."""
 
 
 @runtime_checkable
 class SendsParts(Protocol):
-    """A store of whole objects that takes large ones in parts, by requests of another kind than small ones."""
+    """A store of whole objects that sends large ones in parts, by other requests than small ones."""
 
     @property
     def sends_parts(self) -> bool:
-        """Whether an object can be so large that it is sent in parts."""
+        """Whether an object can be large enough to be sent in parts."""
 
     def put_new_in_parts(self, path: str, data: Buffer) -> None:
-        """As ``put_new``, sent as a large object is, whatever its size."""
+        """Create the object as ``put_new`` does, but send it in parts whatever its size."""
 
 
 def is_path(path: str) -> bool:
     return _PATH.fullmatch(path) is not None
 
 
+def check_folder_path(path: str) -> str:
+    """Return ``path``. Raises ValueError if it could lead out of the root, or if one of its parts is hidden."""
+    if not _FOLDER_PATH.fullmatch(path):
+        raise ValueError(
+            f"path {path!r}: parts are letters, digits, '=', '.', '_', '-', the first a letter, digit or '_'"
+        )
+    return path
+
+
 def not_appendable(url: str) -> StoreError:
-    return StoreError(f"{url} keeps whole objects: nothing can be appended there")
+    return StoreError(f"{url} stores whole objects: it can't create files to append to")
 
 
 def store_error(error: OSError, what: str) -> StoreError:
-    """``error`` as an error of the store: OutOfSpaceError for ENOSPC and EDQUOT."""
+    """Return ``error`` as a StoreError that begins with ``what``; OutOfSpaceError for ENOSPC and EDQUOT."""
     kind = OutOfSpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
     return kind(f"{what}: {error.strerror or error}")

@@ -15,8 +15,8 @@ from forebay.process.signals import stop_signals
 
 if TYPE_CHECKING:
     from deploy.commands.wal.inspection import Entry
-    from wal.follow import Skipped
-    from wal.scan import Scanned
+    from wal.segments.follow import Skipped
+    from wal.segments.scan import Scanned
 
 _POLL_SECONDS = 0.25
 #: between two listings, which find other receivers and new epochs
@@ -38,7 +38,7 @@ def follow(invocation: Invocation, receiver: str | None, from_start: bool) -> in
     What is printed was written, and may not be accepted yet, or never: the journal says what counts (forebay audit).
     Changes nothing, and asks nobody: the driver may be down.
     """
-    from wal.follow import StreamFollower
+    from wal.segments.follow import StreamFollower
     from wal.storage import open_storage
 
     stopped = threading.Event()
@@ -71,7 +71,7 @@ def _print(
 
 def _entry(path: str, scanned: Scanned | Skipped) -> Entry:
     from deploy.commands.wal.inspection import Entry, describe
-    from wal.follow import Skipped
+    from wal.segments.follow import Skipped
 
     if isinstance(scanned, Skipped):
         number = scanned.until - scanned.sequence

@@ -20,8 +20,8 @@ from forebay.model.values import OffsetRange, TopicPartition
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from wal.layout import BlockPlace
-    from wal.scan import Scanned
+    from wal.segments.layout import BlockPlace
+    from wal.segments.scan import Scanned
     from wal.storage import Storage
 
 
@@ -109,8 +109,8 @@ class Filters(msgspec.Struct, frozen=True):
 
 def inspect_log(storage: Storage, paths: Sequence[str], filters: Filters) -> Inspection:
     """Scans the segments at ``paths`` that pass, and gives the places that do."""
-    from wal.layout import parse_block
-    from wal.scan import scan_segment
+    from wal.segments.layout import parse_block
+    from wal.segments.scan import scan_segment
 
     segments: list[Segment] = []
     entries: list[Entry] = []
@@ -130,8 +130,8 @@ def inspect_log(storage: Storage, paths: Sequence[str], filters: Filters) -> Ins
 
 def describe(path: str, scanned: Scanned) -> tuple[Entry, Held | None]:
     """The entry for one place, and what it holds (None: not known)."""
-    from wal.frame import Frame, FrameKind
-    from wal.scan import Damage, Newer, TornTail
+    from wal.segments.frame import Frame, FrameKind
+    from wal.segments.scan import Damage, Newer, TornTail
 
     if isinstance(scanned, TornTail):
         return Entry(path, scanned.offset, scanned.length, "torn", detail="the end of a write that was cut off"), None

@@ -42,9 +42,9 @@ from recovery.examination import (
 from recovery.plan import KafkaView, broken_blocks, damaged_segments
 from recovery.restoration import copy_aside
 from wal.blocks import encode_meta
-from wal.frame import HEADER_LENGTH, Frame, FrameKind, SegmentHeader, aligned, encode_frame, parse_header
-from wal.recovery import Decision, Found
-from wal.scan import scan_segment
+from wal.decisions.recovery import Decision, FrameCondition
+from wal.segments.frame import HEADER_LENGTH, Frame, FrameKind, SegmentHeader, aligned, encode_frame, parse_header
+from wal.segments.scan import scan_segment
 from wal.storage import LeavesTemporaries, Storage, open_storage
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class _Bytes:
 
 
 def mend(
-    segment: Segment, storage: Storage, found: Sequence[tuple[Block, copies.Found]]
+    segment: Segment, storage: Storage, found: Sequence[tuple[Block, copies.BlockCopy]]
 ) -> tuple[bytes, Mended] | None:
     """The segment's bytes with the blocks of ``found`` in their places; None if there is nothing to mend, or too little left to
     know how."""
@@ -106,7 +106,7 @@ def mend(
         if verdict.decision is Decision.TORN_DROP:
             cut = len(data) - verdict.offset
             del data[verdict.offset :]
-    begins = sorted({v.offset for v in segment.verdicts if v.named or v.found is Found.WHOLE})
+    begins = sorted({v.offset for v in segment.verdicts if v.named or v.condition is FrameCondition.WHOLE})
     put = []
     for block, copy in found:
         offset = block.handle.offset
@@ -139,7 +139,10 @@ def _index(data: bytearray, offset: int, otherwise: int) -> int:
 
 def _mend_header(data: bytearray, segment: Segment, uid: int, begins: Sequence[int]) -> bool:
     """Writes the segment's own header again where it is damaged and its place is known."""
-    if not any(v.offset == 0 and v.found is Found.DAMAGED and not v.named for v in segment.verdicts) or not begins:
+    if (
+        not any(v.offset == 0 and v.condition is FrameCondition.DAMAGED and not v.named for v in segment.verdicts)
+        or not begins
+    ):
         return False
     place = segment.place
     assert place is not None
@@ -224,10 +227,12 @@ def _is_better(segment: Segment, data: bytes, examined: Examination) -> bool:
     )
 
     def whole(of: Segment) -> set[tuple[int, str | None]]:
-        return {(v.offset, v.block_id) for v in of.verdicts if v.found is Found.WHOLE}
+        return {(v.offset, v.block_id) for v in of.verdicts if v.condition is FrameCondition.WHOLE}
 
     def wrong(of: Segment) -> int:
-        return sum(v.found in (Found.DAMAGED, Found.TORN, Found.ABSENT) for v in of.verdicts)
+        return sum(
+            v.condition in (FrameCondition.DAMAGED, FrameCondition.TORN, FrameCondition.ABSENT) for v in of.verdicts
+        )
 
     return whole(segment) <= whole(after) and wrong(after) < wrong(segment)
 
@@ -254,7 +259,7 @@ def _left(examined: Examination, mended: Sequence[Mended]) -> list[str]:
         for damage in damaged_segments(examined)
         if damage.path not in headers
         and any(
-            v.found is Found.DAMAGED and not v.named
+            v.condition is FrameCondition.DAMAGED and not v.named
             for segment in examined.segments
             if segment.path == damage.path
             for v in segment.verdicts

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from driver.journal.state import State
-    from wal.retention import Limits
+    from wal.decisions.retention import Limits
     from wal.storage import Storage
 
 REASONS_SHOWN = 3
@@ -54,7 +54,7 @@ class RetentionReport(msgspec.Struct, frozen=True):
 def look(journal_storage: Storage, wal_storage: Storage, stream: str, limits: Limits, now_ms: int) -> RetentionReport:
     """What a round of clean-up at ``now_ms`` would do. Reads the journal and the headers of frames; fences nobody."""
     from driver.journal import log as journal
-    from wal.layout import parse_block
+    from wal.segments.layout import parse_block
 
     state = journal.read_beside_a_writer(journal_storage, stream).state
     if state is None:
@@ -110,9 +110,9 @@ def _judged(
 ) -> tuple[bool, str]:
     """Whether it goes, and why. Only what might go is scanned, as the clean-up does."""
     from driver.decisions.clean_up import CleanSegment, judge
-    from wal.layout import parse_block
-    from wal.retention import segment_facts
-    from wal.scan import scan_segment
+    from wal.decisions.retention import segment_facts
+    from wal.segments.layout import parse_block
+    from wal.segments.scan import scan_segment
 
     place = parse_block(path)
     assert place is not None

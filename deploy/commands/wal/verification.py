@@ -13,7 +13,7 @@ from forebay.model.errors import CorruptionError, NewerVersionError, UsageError
 from recovery.examination import (
     NEEDS_A_PERSON,
     Examination,
-    Hole,
+    MissingSegments,
     Place,
     block_segments,
     described,
@@ -21,7 +21,7 @@ from recovery.examination import (
     examine_beside_a_driver,
     total_bytes,
 )
-from wal.recovery import Found
+from wal.decisions.recovery import FrameCondition
 from wal.storage import Storage, open_storage
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 class Verification(msgspec.Struct, frozen=True):
     """``journal``: why the WAL was not laid beside the journal, "" if it was. ``counts``: decision → places; ``findings``: what
-    is not as it was written or accepted; ``holes``: see ``recovery.examination.Hole``."""
+    is not as it was written or accepted; ``holes``: see ``recovery.examination.MissingSegments``."""
 
     stream: str
     journal: str
@@ -39,7 +39,7 @@ class Verification(msgspec.Struct, frozen=True):
     frames: int
     counts: dict[str, int]
     findings: tuple[Place, ...]
-    holes: tuple[Hole, ...]
+    holes: tuple[MissingSegments, ...]
 
 
 def verified(storage: Storage, stream: str, journal_storage: Storage | None) -> Verification:
@@ -64,8 +64,8 @@ def _summed_up(examined: Examination, why: str) -> Verification:
         described(verdict, examined.state)
         for verdict in examined.verdicts
         if verdict.decision in NEEDS_A_PERSON
-        or verdict.found is Found.DAMAGED
-        or (verdict.found is Found.TORN and bool(why))
+        or verdict.condition is FrameCondition.DAMAGED
+        or (verdict.condition is FrameCondition.TORN and bool(why))
     )
     return Verification(
         stream=examined.stream,
@@ -75,7 +75,7 @@ def _summed_up(examined: Examination, why: str) -> Verification:
         frames=sum(segment.frames for segment in examined.segments),
         counts=examined.counts,
         findings=findings,
-        holes=examined.holes,
+        holes=examined.missing_segments,
     )
 
 

@@ -34,14 +34,14 @@ from forebay.model.records import RangeRows, decode_block, digest, encode_block
 from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id, numbered
 from tests.support.rows import filler, source_batch
 from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
-from wal import layout
 from wal.blocks import block_of_frame, encode_meta
-from wal.encryption import KeyRing
-from wal.frame import HEADER_LENGTH, FrameKind
-from wal.retention import SegmentFacts
-from wal.scan import read_frame
+from wal.blocks.encryption import KeyRing
+from wal.decisions.retention import SegmentFacts
+from wal.segments import layout
+from wal.segments.frame import HEADER_LENGTH, FrameKind
+from wal.segments.scan import read_frame
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import MemoryStorage
-from wal.writer import LogWriter, SegmentIdentity, SegmentLimits
 
 _names = itertools.count()
 

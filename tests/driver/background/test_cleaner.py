@@ -18,8 +18,8 @@ from forebay.model.errors import FencedError
 from forebay.model.values import numbered
 from forebay.process.clock import ManualClock
 from tests.support.tracked import STREAM, Tracked
-from wal import layout
-from wal.retention import Limits
+from wal.decisions.retention import Limits
+from wal.segments import layout
 from wal.storage import MemoryStorage
 
 numbers = itertools.count(1)

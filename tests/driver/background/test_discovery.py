@@ -12,7 +12,8 @@ from driver.background.discovery import LostJournal, check_commits, discover, fo
 from forebay.kafka.client.admin import Committed, KafkaAdmin
 from forebay.model.errors import UnreachableError
 from forebay.model.values import TopicPartition
-from forebay.settings.schema import KafkaSettings, Settings, from_values
+from forebay.settings.load import from_values
+from forebay.settings.schema import KafkaSettings, Settings
 
 TP = TopicPartition("t", 0)
 SETTINGS: Settings = from_values(

@@ -25,7 +25,8 @@ from forebay.model.errors import EngineLostError, UnreadableBlockError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import ManualClock, SystemClock
 from forebay.process.restarts import RestartPolicy
-from forebay.settings.schema import Settings, from_values
+from forebay.settings.load import from_values
+from forebay.settings.schema import Settings
 from tests.support.played import PlayedReceiver
 from wal.storage import open_storage
 

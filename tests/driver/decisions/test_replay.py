@@ -24,8 +24,8 @@ from forebay.model.errors import RefusedError, UsageError
 from forebay.model.values import numbered
 from recovery.audit import report
 from tests.support.tracked import STREAM, Tracked
-from wal import layout
-from wal.retention import FrameFacts, SegmentFacts
+from wal.decisions.retention import FrameFacts, SegmentFacts
+from wal.segments import layout
 from wal.storage.memory import MemoryStorage
 
 numbers = itertools.count(1)

@@ -14,10 +14,10 @@ from driver.journal.state import REPAIR_WRITER, State
 from driver.journal.transitions import apply
 from driver.tracker.requests import CleanedUp, CleanLocalCopies
 from forebay.model.values import Handle
-from forebay.settings.schema import from_values
+from forebay.settings.load import from_values
 from tests.settings.test_settings import good_values
 from tests.support.tracked import STREAM, Tracked
-from wal.retention import Due, FrameFacts, Limits, SegmentFacts
+from wal.decisions.retention import Due, FrameFacts, Limits, SegmentFacts
 
 
 def path(epoch: int, number: int) -> str:

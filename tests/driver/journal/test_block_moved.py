@@ -11,8 +11,8 @@ from driver.journal.state import REPAIR_WRITER, BrokenInvariant, State, is_fence
 from driver.journal.transitions import apply
 from forebay.model.values import Block, Handle, numbered
 from tests.support.tracked import STREAM, Tracked
-from wal.layout import block_segment
-from wal.retention import FrameFacts, Limits, SegmentFacts
+from wal.decisions.retention import FrameFacts, Limits, SegmentFacts
+from wal.segments.layout import block_segment
 
 NEW = block_segment(STREAM, REPAIR_WRITER, numbered(1, 5), 1)
 

@@ -20,7 +20,7 @@ from forebay.model.errors import CorruptionError, FencedError, OutOfSpaceError
 from forebay.model.values import numbered
 from tests.support.forgetful import ForgetfulStorage
 from tests.support.tracked import STREAM, Tracked
-from wal import layout
+from wal.segments import layout
 from wal.storage import MemoryStorage, Storage
 
 uids = itertools.count(1)
@@ -210,7 +210,7 @@ def test_reading_fences_nobody_and_changes_nothing(storage: Storage) -> None:
 
 def test_an_event_of_a_newer_release_is_refused_with_the_way_out(storage: Storage) -> None:
     from forebay.model.errors import ForebayError
-    from wal.frame import FrameKind
+    from wal.segments.frame import FrameKind
 
     led, state = lead(storage)
     write(led, state, *some_events())

@@ -20,7 +20,7 @@ from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError
 from forebay.model.values import TEXT_LENGTH_MAX, Block
 from tests.support.tracked import STREAM, TOPIC, Tracked
-from wal.retention import FrameFacts, SegmentFacts
+from wal.decisions.retention import FrameFacts, SegmentFacts
 from wal.storage import MemoryStorage
 
 LONG = "x" * (TEXT_LENGTH_MAX + 1)

@@ -11,7 +11,7 @@ from forebay.process.clock import ManualClock
 from tests.support.jumping_clock import JumpingClock
 from tests.support.long_run import LongRun
 from tests.support.tracked import Tracked
-from wal.barrier import BARRIER_KEPT_MS
+from wal.segments.barrier import BARRIER_KEPT_MS
 
 DAY = 86_400.0
 

@@ -32,7 +32,7 @@ from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError, UsageError
 from forebay.model.values import Gap, TopicPartition
 from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
-from wal.retention import FrameFacts, Limits, SegmentFacts
+from wal.decisions.retention import FrameFacts, Limits, SegmentFacts
 
 RULES = CursorRules(in_use_seconds=10, timeout_seconds=3_600)
 

@@ -27,7 +27,7 @@ from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError, UsageError
 from forebay.model.values import BlockMeta, numbered
 from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
-from wal.retention import FrameFacts, SegmentFacts
+from wal.decisions.retention import FrameFacts, SegmentFacts
 
 
 def fault(epoch: int, token: int, **changes: object) -> m.Fault:

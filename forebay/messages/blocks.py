@@ -1,0 +1,45 @@
+"""Reports of the blocks that a receiver has stored."""
+
+from __future__ import annotations
+
+from forebay.messages.message import Message
+from forebay.model.values import Block, Number, Offset, PartitionNumber, Text
+
+
+class ReportRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/blocks/report. Reports sealed and stored blocks, in the order of their sequence numbers.
+
+    The receiver repeats the request until it is answered.
+    """
+
+    receiver_id: Text
+    epoch: Number
+    blocks: tuple[Block, ...]
+
+
+class StaleRange(Message, frozen=True, kw_only=True):
+    """A range of a refused block that the journal can't accept.
+
+    ``reason``: what does not match the journal: ``token``, ``life`` (the incarnation), ``position``, or ``copy`` (the block names
+    a replica host to which no replica was sent).
+    """
+
+    topic: str
+    partition: PartitionNumber
+    reason: str
+    token: Number  # the newest token now
+    position: Offset  # the durable position now
+
+
+class BlockResult(Message, frozen=True, kw_only=True):
+    """Decision on one reported block."""
+
+    block_id: str
+    accepted: bool
+    stale: tuple[StaleRange, ...] = ()
+
+
+class ReportAnswer(Message, frozen=True, kw_only=True):
+    """Answer to :class:`ReportRequest`."""
+
+    results: tuple[BlockResult, ...]  # in the order of the request

@@ -1,0 +1,34 @@
+"""The section ``[spark]``."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from forebay.settings.schema.constraints import ModuleName
+from forebay.settings.schema.section import Section, doc
+
+#: keys of Spark that are written without their "spark." more often than others
+FREQUENT_OPTIONS = ("spark.master", "spark.app.name", "spark.executor.memory", "spark.driver.memory")
+
+
+class SparkSettings(Section, frozen=True, kw_only=True):
+    """Spark as the engine of batches. Every other key goes to Spark unchanged, as in `"spark.ui.enabled" = false`."""
+
+    ship: Annotated[
+        Literal["auto", "installed"],
+        doc(
+            'how Spark\'s executors get Forebay: "auto" the driver sends it; "installed" it is installed where they run'
+        ),
+    ] = "auto"
+    modules: Annotated[
+        tuple[ModuleName, ...], doc("names of your own modules and packages that the driver sends as well")
+    ] = ()
+    #: every other key, passed to Spark unchanged
+    options: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Without the options, which may hold passwords."""
+        return f"<SparkSettings: {', '.join(self.options)}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("keys", tuple(self.options))]

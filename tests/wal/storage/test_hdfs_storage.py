@@ -1,0 +1,483 @@
+"""HDFS as a store, on a real NameNode and DataNode: what test_storage_contract.py beside it does not test for every store."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
+from tests.support.hdfs import DATA_NODE, NAME_NODE, HdfsServer
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import scan_segment
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
+from wal.storage import hdfs, hdfs_connection, open_storage
+from wal.storage.hdfs import HdfsStorage
+
+pytestmark = pytest.mark.hdfs
+
+#: for tests of what fails
+IMPATIENT = {"request_timeout": "1s", "retry_timeout": "2s"}
+LATER_SECONDS = 1 << 42
+_ROOT = str(Path(__file__).parents[3])
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def url(hdfs_server: HdfsServer) -> str:
+    return f"{hdfs_server.url}/storage/{next(_numbers)}"
+
+
+@pytest.fixture
+def storage(url: str) -> HdfsStorage:
+    return HdfsStorage(url)
+
+
+@pytest.fixture
+def whole_again(hdfs_server: HdfsServer) -> Iterator[None]:
+    """Make both nodes serve again after the test."""
+    yield
+    for node in (NAME_NODE, DATA_NODE):
+        hdfs_server.wake(node)
+    hdfs_server.start()
+
+
+def hidden(storage: HdfsStorage) -> list[str]:
+    return [found.path for found in storage._walk("") if found.hidden]
+
+
+# ---- durability -------------------------------------------------------------------------------------------
+
+
+def test_what_was_written_is_there_after_kill_9_of_both_nodes(
+    hdfs_server: HdfsServer, storage: HdfsStorage, whole_again: None
+) -> None:
+    """INV-1. The nodes die before they could flush anything by themselves."""
+    data = os.urandom(300_000)
+    storage.put_new("a/new", data)
+    storage.replace("a/lease", b"first")
+    storage.replace("a/lease", b"second")
+    storage.delete("a/new-but-deleted")
+    hdfs_server.kill9()
+    hdfs_server.start()
+    assert storage.read("a/new") == data
+    assert storage.read("a/lease") == b"second"
+    assert storage.list("") == ["a/lease", "a/new"]
+
+
+def test_an_object_is_synced_and_closed_before_it_gets_its_name(
+    storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-1: a file that is only closed may be in the DataNode's page cache alone."""
+    calls: list[str] = []
+    for owner, name in ((hdfs.AsyncFileWriter, "hsync"), (hdfs.AsyncFileWriter, "close"), (hdfs.AsyncClient, "rename")):
+        monkeypatch.setattr(owner, name, _recording(calls, name, getattr(owner, name)))
+    storage.put_new("a", b"x")
+    assert [name for name, _ in itertools.groupby(calls)] == ["hsync", "close", "rename"]
+
+
+def _recording(calls: list[str], name: str, real: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+    async def call(*arguments: Any) -> Any:
+        calls.append(name)
+        return await real(*arguments)
+
+    return call
+
+
+def test_one_of_eight_racers_for_a_name_wins(url: str) -> None:
+    """INV-4: the rename decides, not the creation of a file."""
+    for round_number in range(10):
+        won: list[int] = []
+        ready = threading.Barrier(8)
+
+        def race(
+            number: int, path: str = f"epochs/{round_number}", won: list[int] = won, ready: threading.Barrier = ready
+        ) -> None:
+            storage = HdfsStorage(url, {"racer": str(number)})  # a client of its own each
+            ready.wait()
+            try:
+                storage.put_new(path, b"%d" % number)
+            except FileExistsError:
+                return
+            won.append(number)
+
+        threads = [threading.Thread(target=race, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(won) == 1, won
+        assert HdfsStorage(url).read(f"epochs/{round_number}") == b"%d" % won[0]
+    assert hidden(HdfsStorage(url)) == []
+
+
+_KILLED_WRITER = """
+import os, signal, sys
+from wal.storage import hdfs
+
+step, url = sys.argv[1:]
+owner = hdfs.AsyncFileWriter if step in ("write", "hsync", "close") else hdfs.AsyncClient
+real = getattr(owner, step)
+
+async def die(*arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def do_and_die(*arguments):
+    await real(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+setattr(owner, step, do_and_die if step in ("write", "hsync") else die)
+hdfs.HdfsStorage(url).put_new("s/name", b"half" * 1000)
+"""
+
+
+@pytest.mark.parametrize("step", ["write", "hsync", "close", "rename"])
+def test_killed_writer_leaves_no_partial_object_and_no_lease_to_wait_for(
+    url: str, storage: HdfsStorage, step: str
+) -> None:
+    done = subprocess.run([sys.executable, "-c", _KILLED_WRITER, step, url], cwd=_ROOT, check=False, timeout=300)
+    assert done.returncode == -signal.SIGKILL
+    assert storage.list("") == []
+    assert not storage.exists("s/name")
+    (left,) = hidden(storage)
+    storage.put_new("s/name", b"whole")
+    assert storage.read("s/name") == b"whole"
+    assert storage.left_over("", before_seconds=1) == []
+    assert storage.left_over("", LATER_SECONDS) == [left]
+    storage.remove_left_over(left)
+    storage.remove_left_over(left)
+    assert hidden(storage) == []
+    assert storage.list("") == ["s/name"]
+    with pytest.raises(ValueError, match="no temporary file"):
+        storage.remove_left_over("s/name")
+
+
+def test_a_log_on_hdfs_is_read_back_frame_by_frame(storage: HdfsStorage) -> None:
+    writer = LogWriter(
+        storage,
+        lambda sequence: f"s/blocks/r/0000000100000001/{sequence:08}.seg",
+        SegmentIdentity("s", "r", (1 << 32) + 1, 1),
+        SegmentLimits(1 << 20, 60.0),
+        now=lambda: 1.0,
+        new_uid=lambda: 7,
+    )
+    for number in range(3):
+        writer.append(FrameKind.BLOCK, b"", b"%d" % number)
+        (pending,) = writer.sync()
+        handle = pending.handle
+        assert handle is not None
+        assert storage.read(handle.path, handle.offset, handle.length).endswith(b"%d" % number)
+    payloads = []
+    for path in storage.list(""):
+        payloads += [bytes(found.payload) for found in scan_segment(storage, path) if isinstance(found, Frame)]
+    assert payloads == [b"", b"0", b"", b"1", b"", b"2"]  # each after its segment's header
+
+
+# ---- what fails ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("node", [NAME_NODE, DATA_NODE])
+def test_a_write_and_a_read_outlive_a_restart_of_a_node(
+    hdfs_server: HdfsServer, storage: HdfsStorage, whole_again: None, node: str
+) -> None:
+    storage.put_new("before", b"x" * 1000)
+    hdfs_server.kill9(node)
+    results: list[object] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(storage.put_new("during", b"y" * 1000))),
+        threading.Thread(target=lambda: results.append(storage.read("before"))),
+        threading.Thread(target=lambda: results.append(storage.replace("lease", b"z"))),
+    ]
+    for thread in threads:
+        thread.start()
+    hdfs_server.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 3
+    assert storage.read("during") == b"y" * 1000
+    assert storage.read("lease") == b"z"
+
+
+def test_a_node_that_hangs_is_an_error_of_the_store_in_bounded_time(
+    hdfs_server: HdfsServer, url: str, whole_again: None
+) -> None:
+    """INV-6."""
+    impatient = HdfsStorage(url, IMPATIENT)
+    impatient.put_new("a", b"x")
+    for node in (NAME_NODE, DATA_NODE):
+        hdfs_server.pause(node)
+        with pytest.raises(StoreError, match="can't be written: no answer within"):
+            impatient.put_new("b", b"x")
+        with pytest.raises(StoreError):
+            impatient.read("a")
+        hdfs_server.wake(node)
+    assert HdfsStorage(url).read("a") == b"x"
+
+
+def test_error_names_the_unreachable_name_node() -> None:
+    gone = HdfsStorage("hdfs://127.0.0.1:9/x", IMPATIENT)
+    with pytest.raises(
+        StoreError, match=r"^hdfs://127.0.0.1:9: the size of /x/a can't be read: Connection refused"
+    ) as told:
+        gone.exists("a")
+    assert "\n" not in str(told.value)
+
+
+class _LostAnswers:
+    """The answer to the first rename is lost: ``landed``: whether the rename was done."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, landed: bool) -> None:
+        self.renames = 0
+        real = hdfs.AsyncClient.rename
+
+        async def rename(*arguments: Any) -> None:
+            self.renames += 1
+            if self.renames > 1 or landed:
+                await real(*arguments)
+            if self.renames == 1:
+                raise ConnectionResetError("injected")
+
+        monkeypatch.setattr(hdfs.AsyncClient, "rename", rename)
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_rename_whose_answer_was_lost_is_resolved_by_reading_back(
+    storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch, landed: bool
+) -> None:
+    lost = _LostAnswers(monkeypatch, landed)
+    storage.put_new("a", b"ours")
+    assert lost.renames == 2
+    assert storage.read("a") == b"ours"
+    monkeypatch.undo()
+    storage.put_new("a", b"ours")  # equal bytes are the caller's own, also in a later call
+    with pytest.raises(FileExistsError):
+        storage.put_new("a", b"other")
+    for path in storage.left_over("", LATER_SECONDS):
+        storage.remove_left_over(path)
+
+
+def test_name_taken_by_another_writer_is_refused_after_a_lost_answer(
+    storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-4."""
+    storage.put_new("a", b"theirs")
+    _LostAnswers(monkeypatch, landed=False)
+    with pytest.raises(FileExistsError):
+        storage.put_new("a", b"ours")
+    assert storage.read("a") == b"theirs"
+
+
+@pytest.mark.parametrize("error", [FileExistsError("injected"), FileNotFoundError("injected"), ConnectionResetError()])
+def test_failure_of_the_temporary_file_is_not_reported_for_the_final_name(
+    storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    real = hdfs.AsyncClient.create
+    errors = [error]
+
+    async def create(*arguments: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return await real(*arguments)
+
+    monkeypatch.setattr(hdfs.AsyncClient, "create", create)
+    storage.put_new("a", b"x")
+    assert storage.read("a") == b"x"
+
+
+@pytest.mark.parametrize("cut_off_seconds", [0.0, 0.003, 0.03])
+def test_close_cut_off_at_any_moment_loses_nothing(
+    storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch, cut_off_seconds: float
+) -> None:
+    monkeypatch.setattr(hdfs, "_CLOSE_SECONDS_MIN", cut_off_seconds)
+    monkeypatch.setattr(hdfs, "_CLOSE_PER_SYNC", 0)
+    monkeypatch.setattr(hdfs, "_CLOSE_SECONDS_MAX", 0.2)
+    data = os.urandom(100_000)
+    storage.put_new("a", data)
+    assert storage.read("a") == data
+
+
+def test_a_closed_file_of_another_length_is_not_believed(storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may have taken the lease and ended the file earlier."""
+
+    class Status:
+        length = 1
+
+    async def status(*_: Any) -> Status:
+        return Status()
+
+    real, asked = hdfs.AsyncFileWriter.close, []
+
+    async def close(writer: Any) -> None:
+        asked.append(writer)
+        if len(asked) == 1:
+            raise asyncio.TimeoutError
+        if len(asked) == 2:
+            raise RuntimeError('RPCError("org.apache.hadoop.hdfs.server.namenode.LeaseExpiredException", "injected")')
+        await real(writer)
+
+    monkeypatch.setattr(hdfs.AsyncFileWriter, "close", close)
+    monkeypatch.setattr(hdfs.AsyncClient, "get_file_info", status)
+    with pytest.raises(StoreError, match="LeaseExpired"):
+        storage.put_new("a", b"xyz")
+    monkeypatch.undo()
+    assert not storage.exists("a")
+
+
+def test_quotas_are_lack_of_space_and_end_when_they_are_raised(
+    hdfs_server: HdfsServer, url: str, storage: HdfsStorage
+) -> None:
+    storage.put_new("a", b"x")
+    folder = url.removeprefix(hdfs_server.url)
+    hdfs_server.admin("-setSpaceQuota", "3m", folder)
+    storage.put_new("small", b"x" * 1000)  # charged with 1 MiB while it is written, not with 128
+    with pytest.raises(OutOfSpaceError, match=f"{folder}/big can't be written: .*quota") as told:
+        storage.put_new("big", b"x" * (4 << 20))
+    assert "\n" not in str(told.value) and "\tat " not in str(told.value)
+    hdfs_server.admin("-clrSpaceQuota", folder)
+    hdfs_server.admin("-setQuota", "3", folder)
+    with pytest.raises(OutOfSpaceError):
+        storage.put_new("big", b"x")
+    with pytest.raises(OutOfSpaceError):
+        storage.replace("big", b"x")
+    hdfs_server.admin("-clrQuota", folder)
+    storage.put_new("big", b"x" * (4 << 20))
+    assert storage.list("") == ["a", "big", "small"]
+    assert hidden(storage) == []
+
+
+def test_safe_mode_is_waited_for_and_reading_goes_on(hdfs_server: HdfsServer, storage: HdfsStorage, url: str) -> None:
+    storage.put_new("a", b"x")
+    hdfs_server.admin("-safemode", "enter")
+    try:
+        assert storage.read("a") == b"x"
+        with pytest.raises(StoreError, match="SafeModeException") as told:
+            HdfsStorage(url, {"retry_timeout": "2s"}).put_new("b", b"x")
+        assert not isinstance(told.value, OutOfSpaceError)
+    finally:
+        hdfs_server.admin("-safemode", "leave")
+    storage.put_new("b", b"x")
+
+
+def test_unreadable_folder_is_not_listed_as_empty(
+    url: str, storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-5."""
+    storage.put_new("s/inner/a", b"x")
+    _set_permission(url, "/s/inner", 0o700)
+    monkeypatch.setenv("HADOOP_USER_NAME", "nobody-in-particular")
+    other = HdfsStorage(url, {"user": "of its own client", **IMPATIENT})
+    for prefix in ("", "s", "s/inner"):
+        with pytest.raises(StoreError, match="can't be listed: AccessControlException: Permission denied"):
+            other.list(prefix)
+    with pytest.raises(StoreError, match="Permission denied"):
+        other.read("s/inner/a")
+    with pytest.raises(StoreError, match="Permission denied"):
+        other.exists("s/inner/a")
+
+
+def _set_permission(url: str, path: str, permission: int) -> None:
+    """With a client that is kept: closing a client waits for its threads, which may wait for the interpreter."""
+    _, _, place = url.removeprefix("hdfs://").partition("/")
+    connection = hdfs_connection.connection(url.removesuffix(f"/{place}"), {})
+    connection.run(lambda client: client.set_permission(f"/{place}{path}", permission), 30.0)
+
+
+def test_file_with_a_folders_name_is_not_a_taken_name(storage: HdfsStorage) -> None:
+    storage.put_new("s/a", b"x")
+    with pytest.raises(StoreError, match="not a directory"):
+        storage.put_new("s/a/b", b"")
+    assert storage.list("s/a") == []
+    with pytest.raises(FileNotFoundError):
+        storage.read("s/a/b")
+
+
+# ---- one process, its children, its settings -------------------------------------------------------------------------
+
+
+def _in_a_child(work: Callable[[], bool]) -> int:
+    """Run ``work`` in a forked child; return 0 if it returned True."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(60)  # a hang ends the child, not the test
+            code = 0 if work() else 2
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_forked_child_has_a_client_of_its_own(url: str) -> None:
+    """An inherited client hangs: its threads do not exist in the child, and its connections are the parent's."""
+    storage = HdfsStorage(url)
+    one_attempt = HdfsStorage(url, {"request_timeout": "10s", "retry_timeout": "0ms"})
+    storage.put_new("a", b"x")
+
+    def work() -> bool:
+        same = one_attempt.read("a") == b"x"
+        storage.replace("b", b"y")
+        return same and storage.read("b") == b"y"
+
+    assert one_attempt.read("a") == b"x"
+    assert _in_a_child(work) == 0
+    assert one_attempt.read("a") == b"x"
+    with hdfs_connection._connecting:  # by a thread that the child does not have
+        assert _in_a_child(work) == 0
+    assert storage.read("b") == b"y"
+
+
+def test_constructing_does_no_io_and_opens_no_client() -> None:
+    before = len(hdfs_connection._connections)
+    open_storage("hdfs://no-such-host:8020/x")
+    assert len(hdfs_connection._connections) == before
+
+
+def test_settings_reach_the_client_unchanged_and_those_of_kerberos_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[Any, ...]] = []
+
+    class Client:
+        def __init__(self, *arguments: Any, **kerberos: str) -> None:
+            given.append((arguments, kerberos))
+
+    monkeypatch.setattr(hdfs_connection, "AsyncClient", Client)
+    settings = {"dfs.ha.namenodes.here": "a,b", "hadoop.security.authentication": "kerberos", "dfs.replication": "2"}
+    storage = open_storage("hdfs://here/x", {"hdfs": {**settings, "kerberos_principal": "forebay@EXAMPLE.COM"}})
+    hdfs_connection.connection(storage._authority, storage._options)  # type: ignore[attr-defined]
+    ((authority, configuration), kerberos) = given[0]
+    assert authority == "hdfs://here"
+    del settings["dfs.replication"]  # goes with each file
+    assert configuration == {**settings, "dfs.client.failover.max.attempts": "1"}
+    assert kerberos == {"kerberos_principal": "forebay@EXAMPLE.COM"}
+
+
+@pytest.mark.parametrize(
+    "url", ["hdfs:///x", "hdfs://user@host/x", "hdfs://host/x?y=1", "hdfs:relative", "hdfs://host/x#y"]
+)
+def test_urls_that_name_no_folder_of_a_name_node_are_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="hdfs://name-node:port/folder"):
+        HdfsStorage(url)
+
+
+@pytest.mark.parametrize("key", ["dfs.replication", "dfs.blocksize", "request_timeout", "retry_timeout"])
+def test_a_setting_that_is_no_number_is_refused_by_name(key: str) -> None:
+    with pytest.raises(UsageError, match=rf"^storage.hdfs.{key} = 'two': ") as told:
+        open_storage("hdfs://host/x", {"hdfs": {key: "two"}})
+    assert "\n" not in str(told.value)
+
+
+def test_requests_and_bytes_are_counted(storage: HdfsStorage) -> None:
+    storage.put_new("a", b"x" * 10)
+    storage.read("a", 2, 5)
+    storage.exists("b")
+    storage.list("")
+    storage.delete("a")
+    assert storage.requests == {"put": 1, "get": 1, "head": 1, "list": 1, "delete": 1, "bytes_out": 10, "bytes_in": 5}

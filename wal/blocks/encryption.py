@@ -1,0 +1,156 @@
+"""Encryption of blocks' payloads at rest: AES-256-GCM, keys from a file or the environment, the key's id in each frame.
+
+An encrypted payload is ``nonce (12 bytes) ‖ ciphertext ‖ tag (16 bytes)``. The stream and the block's id are authenticated with
+it, so a payload under another block's metadata can't be decrypted. Metadata is not encrypted: offsets, topics, digests, and the
+id of the key. Checksums are over the encrypted bytes, so damage is found without a key.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from forebay.model.errors import CorruptionError, MissingKeyError, SettingsError
+from forebay.model.values import BlockMeta, check_name
+from forebay.process.secret_file import read_secret, secret_path
+
+#: the keys themselves, as in the file, instead of ``wal.key_file``
+KEYS_VARIABLE = "FOREBAY_WAL_KEYS"
+KEY_BYTES = 32
+NONCE_BYTES = 12
+TAG_BYTES = 16
+_MAKE_ONE = "make one with `openssl rand -base64 32`"
+
+
+class KeyRing:
+    """Keys by id. The first key encrypts; every key decrypts. Its representation shows only ids."""
+
+    __slots__ = ("_ciphers", "_nonce", "current")
+
+    def __init__(self, keys: Mapping[str, bytes], nonce: Callable[[], bytes] = lambda: os.urandom(NONCE_BYTES)) -> None:
+        """Make a ring of ``keys``: at least one, of 32 bytes each.
+
+        ``nonce`` must never return the same 12 bytes twice for one key; random nonces are safe for 2**32 blocks.
+        """
+        self._ciphers = {key_id: AESGCM(key) for key_id, key in keys.items()}
+        self._nonce = nonce
+        self.current = next(iter(keys))
+
+    def __repr__(self) -> str:
+        return f"<KeyRing: {', '.join(self._ciphers)}>"
+
+    def __contains__(self, key_id: str) -> bool:
+        return key_id in self._ciphers
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(self._ciphers)
+
+    def seal(self, meta: BlockMeta, payload: Any) -> tuple[BlockMeta, pa.Buffer]:
+        """Return the block with its payload encrypted by the current key, and metadata that name this key."""
+        plain = memoryview(payload).cast("B")
+        sealed = pa.allocate_buffer(NONCE_BYTES + len(plain) + TAG_BYTES)
+        target = memoryview(sealed).cast("B")
+        target[:NONCE_BYTES] = nonce = self._nonce()
+        self._ciphers[self.current].encrypt_into(nonce, plain, _bound_to(meta), target[NONCE_BYTES:])
+        return msgspec.structs.replace(meta, key_id=self.current), sealed
+
+    def open(self, meta: BlockMeta, payload: Any, where: str) -> pa.Buffer:
+        """Return the decrypted payload. ``where``: names the copy in errors. Raises MissingKeyError, CorruptionError."""
+        key_id = meta.key_id
+        assert key_id is not None, "a payload that is not encrypted needs no key"
+        cipher = self._ciphers.get(key_id)
+        if cipher is None:
+            raise _missing(meta, f"the configured keys are {', '.join(map(repr, self._ciphers))}")
+        sealed = memoryview(payload).cast("B")
+        if len(sealed) < NONCE_BYTES + TAG_BYTES:
+            raise CorruptionError(
+                where, 0, f"block {meta.id}: {len(sealed)} bytes are too few for an encrypted payload"
+            )
+        plain = pa.allocate_buffer(len(sealed) - NONCE_BYTES - TAG_BYTES)
+        try:
+            cipher.decrypt_into(
+                sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], _bound_to(meta), memoryview(plain).cast("B")
+            )
+        except InvalidTag:
+            raise CorruptionError(
+                where,
+                0,
+                f"block {meta.id}: its payload can't be decrypted: it was changed, or key {key_id!r} has other bytes now",
+            ) from None
+        return plain
+
+
+def plain_payload(meta: BlockMeta, payload: Any, keys: KeyRing | None, where: str) -> Any:
+    """Return the payload in Arrow's format, decrypted if it is encrypted. Raises MissingKeyError, CorruptionError."""
+    if meta.key_id is None:
+        return payload
+    if keys is None:
+        raise _missing(meta, "no keys are configured")
+    return keys.open(meta, payload, where)
+
+
+def load_keys(key_file: str | None, environment: Mapping[str, str] | None = None) -> KeyRing | None:
+    """Return the keys in the environment's FOREBAY_WAL_KEYS, otherwise in ``key_file``; None if neither is set.
+
+    One key per line: its id and the base64 of its 32 bytes. Empty lines and lines that begin with ``#`` are ignored. The first
+    key encrypts. Raises SettingsError, which never shows a key.
+    """
+    text = (os.environ if environment is None else environment).get(KEYS_VARIABLE, "")
+    if text.strip():
+        return KeyRing(_parse(text, KEYS_VARIABLE))
+    if key_file is None:
+        return None
+    path = secret_path("wal.key_file", key_file, environment)
+    text = read_secret("wal.key_file", path)
+    return KeyRing(_parse(text, f"wal.key_file: {path}"))
+
+
+def _parse(text: str, source: str) -> dict[str, bytes]:
+    keys: dict[str, bytes] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        where = f"{source}, line {number}"
+        if len(words) != 2:
+            raise SettingsError(f"{where}: write a key's id, a space, and the base64 of its {KEY_BYTES} bytes")
+        key_id, written = words
+        try:
+            check_name("key id", key_id)
+        except ValueError:
+            # not shown: without an id, the first word may be the key itself
+            raise SettingsError(
+                f"{where}: a key's id has 1 to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
+            ) from None
+        if key_id in keys:
+            raise SettingsError(f"{where}: the key id {key_id!r} is used twice: give each key an id of its own")
+        try:
+            key = base64.b64decode(written, validate=True)
+        except (binascii.Error, ValueError):
+            raise SettingsError(f"{where}: key {key_id!r} is not valid base64: {_MAKE_ONE}") from None
+        if len(key) != KEY_BYTES:
+            raise SettingsError(f"{where}: key {key_id!r} has {len(key)} bytes, not {KEY_BYTES}: {_MAKE_ONE}")
+        keys[key_id] = key
+    if not keys:
+        raise SettingsError(f"{source} has no key: {_MAKE_ONE}, and write it after an id of your choice")
+    return keys
+
+
+def _missing(meta: BlockMeta, words: str) -> MissingKeyError:
+    return MissingKeyError(
+        f"block {meta.id} is encrypted with key {meta.key_id!r}, but {words}: "
+        f"put the key's line back into wal.key_file (or {KEYS_VARIABLE}) of every process that reads blocks"
+    )
+
+
+def _bound_to(meta: BlockMeta) -> bytes:
+    return f"{meta.stream}\0{meta.id}".encode()

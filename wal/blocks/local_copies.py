@@ -1,0 +1,210 @@
+"""Local copies of blocks in a host's block directory: names, room, writing and reading.
+
+A local copy is the block's frame once more (uid 0, offset 0, index 0), as a file of its own that carries its own checksums. With
+a WAL, a copy is not synced: the WAL keeps the block, and if a power cut tore the copy, its checks fail and the next tier is read.
+Without a WAL, the copies are all there is, and are synced.
+A copy that another process sent to the host's agent has the same bytes under another name (``COPY_SUFFIX``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.model.errors import CorruptionError, OutOfSpaceError, StoreError
+from forebay.model.values import BlockMeta, check_name
+from forebay.process.secret_file import make_private_folder
+from wal.blocks.stored import StoredBlock, block_of_frame, encode_meta
+from wal.segments.frame import FrameKind, aligned, decode_frame, encode_frame
+
+BLOCK_SUFFIX = ".block"
+#: of a cached copy, which another process sent to the host's agent
+COPY_SUFFIX = ".copy"
+TEMPORARY_SUFFIX = ".tmp"
+
+#: share of the filesystem that stays free: a copy that would leave less is not written, since the WAL may be on the same disk
+FREE_SHARE_MIN = 0.05
+#: copies after which a writer counts the directory again, since other processes write and delete there too
+COPIES_PER_COUNT = 64
+
+_BLOCK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}-[0-9a-f]{1,16}-[0-9]{1,20}")
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def local_path(directory: str | Path, stream: str, block_id: str) -> Path:
+    """Return the path of a host's own copy of a block. Raises ValueError for names that no stream or block can have.
+
+    Both names come from outside (HTTP, commands); with this check neither can lead out of ``directory``.
+    """
+    check_name("stream", stream)
+    if not _BLOCK_ID.fullmatch(block_id):
+        raise ValueError(f"{block_id!r} is no block id: write <receiver>-<epoch, hexadecimal>-<sequence>")
+    return Path(directory, stream, block_id + BLOCK_SUFFIX)
+
+
+def cached_path(directory: str | Path, stream: str, block_id: str) -> Path:
+    """Return the path of a block's cached copy, which another process sent to the agent.
+
+    Raises ValueError as :func:`local_path`.
+    """
+    return local_path(directory, stream, block_id).with_suffix(COPY_SUFFIX)
+
+
+def has_room(size_bytes: int, used_bytes: int, quota_bytes: int, free_bytes: int, total_bytes: int) -> bool:
+    """Return whether a copy of ``size_bytes`` fits.
+
+    The directory has ``used_bytes`` of its quota; its filesystem has ``free_bytes`` of ``total_bytes`` free.
+    """
+    return used_bytes + size_bytes <= quota_bytes and free_bytes - size_bytes >= total_bytes * FREE_SHARE_MIN
+
+
+class LocalRoom:
+    """One writer's view of how full its host's block directory is: a running total, recounted every COPIES_PER_COUNT copies.
+
+    Other receivers and the agent change the directory too. So the quota may be exceeded by what they write between two counts.
+    The filesystem's free space is read for each copy.
+    """
+
+    def __init__(self, directory: str | Path, quota_bytes: int) -> None:
+        self._directory = Path(directory)
+        self._quota_bytes = quota_bytes
+        self._used_bytes = 0
+        self._copies_to_count = 0
+
+    def count_anew(self) -> None:
+        """Make the next :meth:`take` recount the directory: for a caller that waits for room."""
+        self._copies_to_count = 0
+
+    def take(self, size_bytes: int) -> None:
+        """Reserve ``size_bytes``. Raises OutOfSpaceError if they don't fit."""
+        if self._copies_to_count == 0:
+            self._used_bytes = used_bytes(self._directory)
+            self._copies_to_count = COPIES_PER_COUNT
+        self._copies_to_count -= 1
+        try:
+            system = os.statvfs(self._directory)
+        except FileNotFoundError:
+            make_private_folder(self._directory)
+            system = os.statvfs(self._directory)
+        free, total = system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize
+        if not has_room(size_bytes, self._used_bytes, self._quota_bytes, free, total):
+            raise OutOfSpaceError(
+                f"no room for a copy of {size_bytes} bytes in {self._directory}: "
+                f"{self._used_bytes} of {self._quota_bytes} bytes used, {free} free on its filesystem"
+            )
+        self._used_bytes += size_bytes
+
+
+def local_files(directory: str | Path) -> Iterator[os.DirEntry[str]]:
+    """Yield every file in the folders of copies, whole or temporary; nothing if the directory does not exist."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as streams:
+        for stream in streams:
+            if stream.is_dir(follow_symlinks=False):
+                with contextlib.suppress(FileNotFoundError), os.scandir(stream.path) as files:
+                    yield from (file for file in files if file.is_file(follow_symlinks=False))
+
+
+def used_bytes(directory: str | Path) -> int:
+    """Return the total bytes of all files in the folders of copies."""
+    total = 0
+    for file in local_files(directory):
+        with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+            total += file.stat(follow_symlinks=False).st_size
+    return total
+
+
+def local_frame(meta: BlockMeta, payload: Any) -> list[Any]:
+    """Return the bytes of a copy, as buffers. ``payload``: one bytes-like object or a sequence of them."""
+    return list(encode_frame(FrameKind.BLOCK, uid=0, offset=0, index=0, metadata=encode_meta(meta), payload=payload))
+
+
+def write_local(directory: str | Path, meta: BlockMeta, payload: Any, room: LocalRoom | None = None) -> Path:
+    """Write a host's own copy of a block under a temporary name, and rename it when it is whole. Not synced. Can be repeated.
+
+    ``payload``: one bytes-like object or a sequence of them. Raises OutOfSpaceError (from ``room`` or the filesystem) or
+    StoreError, and leaves no temporary file behind.
+    """
+    return write_local_frame(directory, meta, local_frame(meta, payload), room)
+
+
+def write_local_frame(
+    directory: str | Path,
+    meta: BlockMeta,
+    frame: Sequence[Any],
+    room: LocalRoom | None = None,
+    durable: bool = False,
+    suffix: str = BLOCK_SUFFIX,
+) -> Path:
+    """Write a copy as :func:`write_local` does, from the bytes that :func:`local_frame` returned.
+
+    ``durable``: sync the file and its name before returning. ``suffix``: of the file's name.
+    """
+    path = local_path(directory, meta.stream, meta.id).with_suffix(suffix)
+    if room is not None:
+        room.take(sum(memoryview(part).nbytes for part in frame))
+    temporary = path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
+    try:
+        make_private_folder(path.parent)
+        try:
+            _write_file(temporary, frame, durable)
+            temporary.rename(path)
+            if durable:
+                sync_directory(path.parent)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise OutOfSpaceError(f"{path} can't be written: {error.strerror}") from None
+        raise StoreError(f"{path} can't be written: {error.strerror}") from None
+    return path
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in the folder, and its own name, durable. Raises OSError."""
+    for folder in (path, path.parent):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _write_file(path: Path, parts: Sequence[Any], durable: bool) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb", buffering=0) as file:
+        for part in parts:
+            rest = memoryview(part).cast("B")
+            while rest:
+                rest = rest[file.write(rest) :]
+        if durable:
+            os.fsync(file.fileno())
+
+
+def read_local(path: str | Path) -> StoredBlock:
+    """Return a local copy, mapped into memory and verified.
+
+    Raises FileNotFoundError, CorruptionError, NewerVersionError, StoreError.
+    """
+    try:
+        with pa.memory_map(str(path)) as file:
+            data = file.read_buffer()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{path} can't be read: {error}") from None
+    return read_stored(data, str(path))
+
+
+def read_stored(data: Any, path: str) -> StoredBlock:
+    """Return the local copy whose bytes are ``data``, verified. Raises CorruptionError, NewerVersionError."""
+    frame = decode_frame(data, path, 0, uid=0, expected_offset=0)
+    if aligned(frame.length) != len(data):
+        raise CorruptionError(path, frame.length, f"the block's frame ends here, but its file has {len(data)} bytes")
+    return block_of_frame(frame, path)

@@ -1,0 +1,34 @@
+"""Reading of blocks inside a Spark task: local copy, else the agents of its hosts, else the WAL, else Kafka by exact offsets.
+
+``read_block`` takes the first tier that returns bytes that pass the checks: the frame's checksums, the checksum that the
+journal's handle names, the block's id and ranges, and the SHA-256 that the journal names. The SHA-256 is not checked of the copy
+that this host's own receiver wrote (docs/SECURITY.md). From Kafka it checks the topic's id, the number of records and their
+digest. Reading never lists, locks, recovers or creates anything in a store.
+"""
+
+from __future__ import annotations
+
+from wal.reading.agents import AGENT_REQUESTS_MAX, AGENT_REST_SECONDS
+from wal.reading.block import read_block
+from wal.reading.outcome import FINAL_FAILURES, BlockRead, TierCounts, TierFailure
+from wal.reading.plan import TIERS, ReadPlan, Tier
+from wal.reading.reference import BlockReference, check_same, incarnation_key
+from wal.reading.tiers import stored_copy, this_host
+
+__all__ = [
+    "AGENT_REQUESTS_MAX",
+    "AGENT_REST_SECONDS",
+    "FINAL_FAILURES",
+    "TIERS",
+    "BlockRead",
+    "BlockReference",
+    "ReadPlan",
+    "Tier",
+    "TierCounts",
+    "TierFailure",
+    "check_same",
+    "incarnation_key",
+    "read_block",
+    "stored_copy",
+    "this_host",
+]

@@ -1,0 +1,182 @@
+"""The agent tier: downloading a block from the agents of its hosts, and sending this host's agent a copy of what the WAL had."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import urllib3
+from tenacity import Retrying, retry_if_exception, stop_after_attempt
+
+from forebay.http.connections import connections
+from forebay.model.errors import AccessError, CorruptionError, ForebayError, UnreachableError
+from forebay.process.clock import SystemClock
+from forebay.security.access import Access
+from wal.blocks import StoredBlock, read_stored
+from wal.reading import per_process
+from wal.reading.outcome import TierFailure
+from wal.reading.plan import ReadPlan
+from wal.reading.reference import BlockReference, check_same
+from wal.segments.frame import aligned
+
+#: requests for one block to its agent; each after the first continues where the connection broke
+AGENT_REQUESTS_MAX = 3
+#: how long a process does not ask an agent again after a time-out: a lost host costs one time-out, not one for each of its blocks
+AGENT_REST_SECONDS = 10.0
+_CONNECT_SECONDS = 2.0
+#: read at a time: the most that a broken connection loses of what was sent
+_CHUNK_BYTES = 1 << 17
+
+_clock = SystemClock()
+
+
+def read_from_agent(reference: BlockReference, plan: ReadPlan, host: str) -> StoredBlock | None:
+    """Return the copy of the agent on ``host``, its frame verified; None if its URL is unknown and the block is in the WAL.
+
+    Raises FileNotFoundError, CorruptionError, AccessError, UnreachableError, urllib3's HTTPError.
+    """
+    url = plan.agent_urls.get(host)
+    if url is None and not reference.in_wal:  # without a WAL few hosts have the block: name each that can't be asked
+        raise UnreachableError(f"host {host} keeps a copy, but its agent has sent no heartbeat lately")
+    if url is None:
+        return None
+    target = f"{url.rstrip('/')}/v1/blocks/{quote(reference.stream)}/{quote(reference.id)}"
+    download = _Download(target, aligned(reference.handle.length), plan.agent_timeout_seconds, plan.access)
+    silent_until: dict[str, float] = per_process.once("silent agents", dict)  # by URL
+    if silent_until.get(url, 0.0) > _clock.monotonic():
+        raise UnreachableError(f"{url} did not answer a request less than {AGENT_REST_SECONDS:g} s ago")
+    try:
+        body = download.fetch()
+    except urllib3.exceptions.HTTPError:
+        silent_until[url] = _clock.monotonic() + AGENT_REST_SECONDS
+        raise
+    return read_stored(body, target)
+
+
+def read_from_any_agent(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None:
+    """Return the first verified copy of the hosts' agents; None if no host keeps one.
+
+    Raises UnreachableError, which gives each host's reason.
+    """
+    reasons = []
+    for host in reference.hosts:
+        try:
+            stored = read_from_agent(reference, plan, host)
+            if stored is not None:
+                check_same(reference, stored, f"agent copy of block {reference.id}")
+                return stored
+        except FileNotFoundError:
+            reasons.append(f"{host} has none")
+        except (ForebayError, OSError, urllib3.exceptions.HTTPError) as error:  # another host may have it whole
+            reasons.append(f"{host}: {error}")
+    if reasons:
+        raise UnreachableError("; ".join(reasons))
+    return None
+
+
+def store_back(stored: StoredBlock, plan: ReadPlan, host: str) -> list[TierFailure]:
+    """Send the agent on ``host`` what had to be read from the WAL. A failure is returned, not raised: it only makes the next read
+    slower."""
+    url = plan.agent_urls.get(host)
+    if url is None:
+        return []
+    refused_until: dict[str, float] = per_process.once("agents that took no copy", dict)  # by URL
+    if refused_until.get(url, 0.0) > _clock.monotonic():
+        return []
+    from wal.blocks.sending import give_copy
+
+    try:
+        give_copy(
+            _pool(url, plan.access),
+            url,
+            stored.meta,
+            stored.payload,
+            timeout_seconds=plan.agent_timeout_seconds,
+            headers=plan.access.headers(),
+        )
+    except ForebayError as error:
+        refused_until[url] = _clock.monotonic() + AGENT_REST_SECONDS
+        return [TierFailure("agent", "not stored back", str(error))]
+    return []
+
+
+def _pool(url: str, access: Access) -> urllib3.PoolManager:
+    files = (access.ca_file, access.cert_file, access.key_file)
+    pool: urllib3.PoolManager = per_process.once(
+        f"agents {url.partition(':')[0]} {files}", lambda: connections(url, access)
+    )
+    return pool
+
+
+def _may_resume(error: BaseException) -> bool:
+    """Return whether the agent may answer immediately: its connection broke, or it restarts. A time-out would cost its time
+    again."""
+    return isinstance(error, urllib3.exceptions.HTTPError) and not isinstance(error, urllib3.exceptions.TimeoutError)
+
+
+class _Download:
+    """Downloads the whole body of ``url``. If the connection breaks, the next request continues at the byte where it broke."""
+
+    def __init__(self, url: str, length_max: int, timeout_seconds: float, access: Access) -> None:
+        self._url = url
+        self._length_max = length_max
+        self._access = access
+        self._timeout = urllib3.Timeout(connect=min(timeout_seconds, _CONNECT_SECONDS), read=timeout_seconds)
+        self._body: Any = None
+        self._received = 0
+
+    def fetch(self) -> Any:
+        """Return the body as a ``pa.Buffer``.
+
+        Raises FileNotFoundError, AccessError, UnreachableError, CorruptionError, urllib3's HTTPError.
+        """
+        Retrying(retry=retry_if_exception(_may_resume), stop=stop_after_attempt(AGENT_REQUESTS_MAX), reraise=True)(
+            self._request, _pool(self._url, self._access)
+        )
+        if self._received != self._body.size:
+            raise self._damaged("the answer ended early")
+        return self._body
+
+    def _request(self, pool: urllib3.PoolManager) -> None:
+        with pool.request(
+            "GET",
+            self._url,
+            headers={"range": f"bytes={self._received}-", **self._access.headers()},
+            timeout=self._timeout,
+            redirect=False,
+            preload_content=False,
+        ) as response:
+            if response.status == 404:
+                raise FileNotFoundError(self._url)
+            if response.status in (401, 403):
+                raise AccessError(
+                    f"{self._url}: HTTP {response.status}: the agent does not accept this process's token for role "
+                    f"{self._access.role}; add the token's line to the token file of the agent's host"
+                )
+            if response.status >= 500:
+                raise UnreachableError(f"{self._url}: HTTP {response.status}")  # it is overloaded, or its disk fails
+            length = self._whole_length(response)
+            if self._body is None:
+                self._body = pa.allocate_buffer(length)
+            target = memoryview(self._body).cast("B")
+            for chunk in response.stream(_CHUNK_BYTES):
+                if self._received + len(chunk) > len(target):
+                    raise self._damaged("the agent sent more than the block's length")
+                target[self._received : self._received + len(chunk)] = chunk
+                self._received += len(chunk)
+
+    def _whole_length(self, response: urllib3.BaseHTTPResponse) -> int:
+        """Return the length of the whole block from an answer, which must begin where the last one ended."""
+        unit, _, rest = response.headers.get("content-range", "").partition(" ")
+        span, _, total = rest.partition("/")
+        start = span.partition("-")[0]
+        if response.status != 206 or unit != "bytes" or not total.isdecimal() or start != str(self._received):
+            raise self._damaged(f"the agent answered HTTP {response.status} without the requested bytes")
+        length = int(total)
+        if length > self._length_max or (self._body is not None and length != self._body.size):
+            raise self._damaged(f"the agent's copy has {length} bytes, which is not the block's length")
+        return length
+
+    def _damaged(self, reason: str) -> CorruptionError:
+        return CorruptionError(self._url, self._received, reason)

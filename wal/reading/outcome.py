@@ -1,0 +1,69 @@
+"""What a read of a block returned: its records, the tier that had them, the tiers that failed before, and counts of both."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+
+from wal.reading.plan import Tier
+
+#: kinds of a tier's failure that another attempt does not change
+FINAL_FAILURES = ("missing", "damaged")
+
+
+@dataclass(frozen=True, slots=True)
+class TierFailure:
+    """Why a tier did not return the block, or (not stored back) why this host's agent has no copy of what the WAL returned.
+
+    ``kind``: missing | damaged | newer | locked | refused | unreachable | failed | not stored back. locked: the block's key is
+    not available; refused: the agent does not accept the token.
+    """
+
+    tier: Tier
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRead:
+    """A block's records, and where they came from.
+
+    ``batches``: of ``DATAFRAME_SCHEMA``, in the order of the block's ranges. ``tier``: the tier that returned them, None if all
+    ranges were accepted as lost. ``ranges``: how many ranges were read. ``failures``: of the tiers that were asked before.
+    """
+
+    batches: tuple[pa.RecordBatch, ...]
+    tier: Tier | None
+    ranges: int
+    failures: tuple[TierFailure, ...] = ()
+
+
+class TierCounts(msgspec.Struct, frozen=True):
+    """Ranges read by tier, and tiers that failed by ``"<tier>: <kind>"``.
+
+    Each read counts: a batch that its job uses twice counts twice.
+    """
+
+    ranges: dict[str, int] = {}
+    failures: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, read: BlockRead) -> TierCounts:
+        failures = dict(Counter(f"{failure.tier}: {failure.kind}" for failure in read.failures))
+        return cls({read.tier: read.ranges} if read.tier else {}, failures)
+
+    def items(self) -> Iterator[tuple[str, int]]:
+        """Yield all counts as a status shows them: ``("local", 12), ("agent: unreachable", 1)``."""
+        yield from self.ranges.items()
+        yield from self.failures.items()
+
+    def __add__(self, other: TierCounts) -> TierCounts:
+        return TierCounts(_sum(self.ranges, other.ranges), _sum(self.failures, other.failures))
+
+
+def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}

@@ -1,0 +1,79 @@
+"""A block as a task knows it, and the check that bytes read from a tier are that block."""
+
+from __future__ import annotations
+
+import msgspec
+
+from forebay.model.errors import CorruptionError
+from forebay.model.values import Block, Handle, OffsetRange
+from wal.blocks import StoredBlock
+from wal.blocks.digests import check_digest
+
+
+class BlockReference(msgspec.Struct, frozen=True, gc=False):
+    """What a task needs to find and verify one block. Small; can be pickled.
+
+    ``host``: the host of the receiver that wrote the block; it keeps a copy if ``local``. ``other_hosts``: more hosts that keep
+    a copy.
+    """
+
+    id: str
+    stream: str
+    ranges: tuple[OffsetRange, ...]
+    records: int
+    handle: Handle
+    host: str
+    local: bool
+    headers: bool = False
+    other_hosts: tuple[str, ...] = ()
+    sha256: bytes | msgspec.UnsetType = msgspec.UNSET
+
+    @classmethod
+    def of(cls, block: Block) -> BlockReference:
+        meta = block.meta
+        return cls(
+            meta.id,
+            meta.stream,
+            meta.ranges,
+            meta.records,
+            block.handle,
+            meta.host,
+            block.local,
+            meta.headers,
+            block.other_hosts,
+            meta.sha256,
+        )
+
+    def also_at(self, hosts: tuple[str, ...]) -> BlockReference:
+        """Return the reference with ``hosts`` added to the hosts that keep a copy."""
+        more = tuple(host for host in hosts if host not in self.hosts)
+        return msgspec.structs.replace(self, other_hosts=self.other_hosts + more) if more else self
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """All hosts that keep a copy, the receiver's first."""
+        return (self.host, *self.other_hosts) if self.local else self.other_hosts
+
+    @property
+    def in_wal(self) -> bool:
+        return bool(self.handle.path)
+
+
+def incarnation_key(range_: OffsetRange) -> str:
+    """Return the key of the range's incarnation in ``ReadPlan.topic_ids``."""
+    return f"{range_.topic}/{range_.partition}/{range_.incarnation}"
+
+
+def check_same(reference: BlockReference, stored: StoredBlock, where: str, *, by_digest: bool = True) -> None:
+    """Raise CorruptionError if ``stored``, read at ``where``, is not the very block that the journal names.
+
+    ``by_digest``: whether to compare the SHA-256. False is enough for bytes that no other user can write (docs/SECURITY.md).
+    """
+    if stored.meta.id != reference.id or stored.meta.stream != reference.stream:
+        raise CorruptionError(where, 0, f"it holds block {stored.meta.id} of stream {stored.meta.stream}")
+    if stored.checksum != reference.handle.checksum:
+        raise CorruptionError(where, 0, "its checksum is not the one that the journal names")
+    if stored.meta.ranges != reference.ranges or stored.meta.headers != reference.headers:
+        raise CorruptionError(where, 0, "its ranges are not the ones that the journal names")
+    if by_digest:
+        check_digest(reference.sha256, stored.payload, where)

@@ -1,0 +1,300 @@
+"""The bytes of one frame (docs/FORMAT.md specifies each of them).
+
+A frame is a header of 64 bytes, metadata, and a payload. Frames and payloads begin at multiples of 64 within the file, so that
+an Arrow payload can be mapped into memory without a copy. Header, metadata and payload each have a checksum (CRC-32C). A frame is
+valid only at its own place: it names its segment's number (``uid``) and its own offset. So a whole frame inside a record's value
+is never taken for a frame of the log.
+
+These functions do no I/O. Limits on lengths are checked before anything is allocated (INV-6).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import google_crc32c
+import msgspec
+import pyarrow as pa
+
+from forebay.model.errors import CorruptionError, NewerVersionError
+from forebay.model.wire import WIRE_NAMES
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+MAGIC = b"\x89FBY\r\n\x1a\n"
+FORMAT_VERSION = 1
+HEADER_LENGTH = 64
+ALIGNMENT = 64
+MAX_METADATA = 16 << 20
+MAX_PAYLOAD = 2 << 30
+#: maximum length of a frame, and of one read
+MAX_FRAME = HEADER_LENGTH + MAX_METADATA + MAX_PAYLOAD
+
+CODEC_NONE = 0  # 1 (lz4) and 2 (zstd) are reserved
+FLAG_ENCRYPTED = 1  # the block's payload is encrypted with the key that its metadata names
+#: a reader that does not know one of these bits can't read the frame; it may ignore the upper 16 bits
+CRITICAL_FLAGS = 0xFFFF
+
+#: what msgspec raises for bytes that it did not encode; each reader adds path and offset
+UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+_HEADER = struct.Struct("<8sHBBIQQIIQIII")  # and 4 bytes of header checksum
+_CHECKSUM = struct.Struct("<I")
+_PAYLOAD_CHECKSUM_AT = 52
+_ZEROS = bytes(ALIGNMENT)
+
+
+class FrameKind(IntEnum):
+    SEGMENT = 1
+    BLOCK = 2
+    EVENTS = 3
+    SNAPSHOT = 4
+    HISTORY = 5
+
+
+_KINDS = frozenset(FrameKind)
+
+
+class SegmentHeader(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
+    """Metadata of a segment's first frame: its writer and its place. ``created_ms``: since 1970, for people to read."""
+
+    path: str
+    stream: str
+    writer: str
+    epoch: int
+    sequence: int
+    timeline: int
+    uid: int
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """The header of a frame, as read.
+
+    ``offset`` and ``uid``: the place that the frame names as its own. ``kind`` is a FrameKind, unless ``unsupported`` says why
+    this release can't read the frame; its place and lengths are valid even then.
+    """
+
+    version: int
+    kind: int
+    codec: int
+    flags: int
+    uid: int
+    offset: int
+    index: int
+    metadata_length: int
+    payload_length: int
+    metadata_checksum: int
+    payload_checksum: int
+
+    @property
+    def payload_start(self) -> int:
+        """Number of bytes before the payload."""
+        return HEADER_LENGTH + aligned(self.metadata_length)
+
+    @property
+    def length(self) -> int:
+        """Number of bytes from the header's first to the payload's last."""
+        return self.payload_start + self.payload_length
+
+    @property
+    def unsupported(self) -> str | None:
+        """The feature for which reading this frame needs a newer release; None if this release can read it."""
+        if self.version > FORMAT_VERSION:
+            return f"format {self.version}"
+        unknown = self.flags & CRITICAL_FLAGS & ~(FLAG_ENCRYPTED if self.kind == FrameKind.BLOCK else 0)
+        if unknown:
+            return f"flags {unknown:#06x}"
+        if self.kind not in _KINDS:
+            return f"frame kind {self.kind}"
+        if self.codec != CODEC_NONE:
+            return f"payload codec {self.codec}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame whose checksums match.
+
+    ``payload`` shares memory with the bytes that it was decoded from; it is empty after a scan without payloads. ``offset``: the
+    frame's place in its file. ``length``: bytes from the header's first to the payload's last.
+    """
+
+    header: FrameHeader
+    metadata: bytes
+    payload: pa.Buffer
+    offset: int
+    length: int
+
+
+def aligned(length: int) -> int:
+    """Return ``length``, rounded up to a multiple of 64."""
+    return -(-length // ALIGNMENT) * ALIGNMENT
+
+
+def checksum(parts: Buffer | Sequence[Buffer]) -> int:
+    """Return the CRC-32C over the parts, one after the other, without copying them."""
+    value = 0
+    for part in _parts(parts):
+        value = google_crc32c.extend(value, part if isinstance(part, bytes) else pa.py_buffer(part))
+    return value
+
+
+def encode_frame(
+    kind: FrameKind,
+    *,
+    uid: int,
+    offset: int,
+    index: int,
+    metadata: bytes,
+    payload: Buffer | Sequence[Buffer],
+    codec: int = CODEC_NONE,
+) -> list[Buffer]:
+    """Return the frame as buffers to be written one after the other at ``offset``; their total length is a multiple of 64.
+
+    The flag of an encrypted payload is derived from the block's metadata, so a process that writes a block again can't lose it.
+    The payload's buffers are returned without a copy. Raises ValueError for an offset that is not a multiple of 64, and for
+    metadata above MAX_METADATA or a payload above MAX_PAYLOAD.
+    """
+    if offset % ALIGNMENT:
+        raise ValueError(f"a frame can't begin at byte {offset}: not a multiple of {ALIGNMENT}")
+    parts = _parts(payload)
+    payload_length = sum(_length(part) for part in parts)
+    check_lengths(len(metadata), payload_length)
+    header = _HEADER.pack(
+        MAGIC,
+        FORMAT_VERSION,
+        kind,
+        codec,
+        FLAG_ENCRYPTED if kind == FrameKind.BLOCK and _names_key(metadata) else 0,
+        uid,
+        offset,
+        index,
+        len(metadata),
+        payload_length,
+        checksum(metadata),
+        checksum(parts),
+        0,
+    )
+    head = b"".join(
+        (header, _CHECKSUM.pack(checksum(header)), metadata, _ZEROS[: aligned(len(metadata)) - len(metadata)])
+    )
+    frame: list[Buffer] = [head, *(part for part in parts if _length(part))]
+    if payload_length % ALIGNMENT:
+        frame.append(_ZEROS[: aligned(payload_length) - payload_length])
+    return frame
+
+
+class _Keyed(msgspec.Struct):
+    key_id: str | None = None
+
+
+_keyed_decoder = msgspec.msgpack.Decoder(_Keyed)
+
+
+def _names_key(metadata: bytes) -> bool:
+    try:
+        return _keyed_decoder.decode(metadata).key_id is not None
+    except UNDECODABLE:
+        return False  # this release can't read it, so it knows no key in it
+
+
+def payload_checksum(head: Buffer) -> int:
+    """Return the payload's checksum from the first buffer of an encoded frame."""
+    value: int = _CHECKSUM.unpack_from(head, _PAYLOAD_CHECKSUM_AT)[0]
+    return value
+
+
+def check_lengths(metadata_length: int, payload_length: int) -> None:
+    """Raise ValueError for lengths that no frame may have (INV-6)."""
+    if metadata_length > MAX_METADATA:
+        raise ValueError(f"a frame's metadata can't have {metadata_length} bytes: the maximum is {MAX_METADATA}")
+    if payload_length > MAX_PAYLOAD:
+        raise ValueError(f"a frame's payload can't have {payload_length} bytes: the maximum is {MAX_PAYLOAD}")
+
+
+def parse_header(data: Buffer) -> FrameHeader | str:
+    """Return the header in the first 64 bytes of ``data``, of any version; or the reason why there is none.
+
+    The header's layout never changes, and its checksum is verified before any of its fields is used. So damage is never taken for
+    a newer version, and a newer version never for damage.
+    """
+    view = memoryview(data).cast("B")
+    if len(view) < HEADER_LENGTH:
+        return f"{len(view)} bytes are too few for a frame header"
+    if view[: len(MAGIC)] != MAGIC:
+        return "there is no frame header"
+    if checksum(bytes(view[: _HEADER.size])) != _CHECKSUM.unpack_from(view, _HEADER.size)[0]:
+        return "the frame header's checksum does not match"
+    (_, version, kind, codec, flags, uid, offset, index, metadata, payload, metadata_crc, payload_crc, _) = (
+        _HEADER.unpack_from(view)
+    )
+    if metadata > MAX_METADATA or payload > MAX_PAYLOAD:
+        return f"lengths of {metadata} and {payload} bytes are above a frame's maximum"
+    return FrameHeader(version, kind, codec, flags, uid, offset, index, metadata, payload, metadata_crc, payload_crc)
+
+
+def decode_header(data: Buffer, path: str, offset: int) -> FrameHeader:
+    """Return the header at the beginning of ``data``, which was read at ``offset`` of ``path``.
+
+    Raises CorruptionError; NewerVersionError for a frame that only a newer release can read.
+    """
+    header = parse_header(data)
+    if isinstance(header, str):
+        raise CorruptionError(path, offset, header)
+    if header.unsupported is not None:
+        raise NewerVersionError(path, offset, header.version, FORMAT_VERSION, header.unsupported)
+    return header
+
+
+def decode_frame(
+    data: Buffer, path: str, offset: int, *, uid: int | None = None, expected_offset: int | None = None
+) -> Frame:
+    """Return the frame at the beginning of ``data``, which was read at ``offset`` of ``path``, with all checksums verified.
+
+    The frame must have ``uid`` and ``expected_offset`` if they are set. A reader of a segment sets both; a reader of a copy
+    outside its segment sets neither. Bytes after the frame are ignored. Raises CorruptionError, NewerVersionError.
+    """
+    header = decode_header(data, path, offset)
+    reason = misplaced(header, uid, expected_offset)
+    if reason is not None:
+        raise CorruptionError(path, offset, reason)
+    buffer = pa.py_buffer(data)
+    if buffer.size < header.length:
+        raise CorruptionError(path, offset, f"the frame has {header.length} bytes, but only {buffer.size} are there")
+    metadata = decode_metadata(header, buffer.slice(HEADER_LENGTH, header.metadata_length), path, offset)
+    payload = buffer.slice(header.payload_start, header.payload_length)
+    if google_crc32c.value(payload) != header.payload_checksum:
+        raise CorruptionError(path, offset, "the payload's checksum does not match")
+    return Frame(header, metadata, payload, offset, header.length)
+
+
+def decode_metadata(header: FrameHeader, data: Buffer, path: str, offset: int) -> bytes:
+    """Return the metadata in ``data``. Raises CorruptionError if its checksum does not match."""
+    metadata = bytes(memoryview(data))
+    if google_crc32c.value(metadata) != header.metadata_checksum:
+        raise CorruptionError(path, offset, "the metadata's checksum does not match")
+    return metadata
+
+
+def misplaced(header: FrameHeader, uid: int | None, offset: int | None) -> str | None:
+    """Return why the frame does not belong where it was found; None if it does."""
+    if uid is not None and header.uid != uid:
+        return f"the frame belongs to segment {header.uid:016x}, not {uid:016x}"
+    if offset is not None and header.offset != offset:
+        return f"the frame belongs at byte {header.offset}"
+    return None
+
+
+def _parts(payload: Buffer | Sequence[Buffer]) -> Sequence[Buffer]:
+    return payload if isinstance(payload, (list, tuple)) else [payload]  # type: ignore[list-item]
+
+
+def _length(part: Buffer) -> int:
+    return len(part) if isinstance(part, bytes) else memoryview(part).nbytes
