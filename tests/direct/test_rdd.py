@@ -136,7 +136,7 @@ def test_invalid_parameters_are_refused_before_anything_runs(spark: Any, topic: 
     ):
         with pytest.raises(SettingsError, match=words):
             create_rdd(spark, params, whole(topic))  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"'group\.id': a list: allowed are texts"):
+    with pytest.raises(UsageError, match=r"'group\.id': the value is a list: allowed are texts"):
         create_rdd(spark, {"bootstrap.servers": "b:1", "group.id": []}, whole(topic))
     with pytest.raises(UsageError, match=r"'kafka\.bootstrap\.servers': write 'bootstrap\.servers'"):
         create_rdd(spark, {"kafka.bootstrap.servers": "b:1"}, whole(topic))

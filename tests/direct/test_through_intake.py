@@ -242,7 +242,7 @@ class Reader:
 
     def __init__(self, runs: Runs, cluster: Cluster) -> None:
         access = KafkaAccess(dict(runs.options), "g", 5.0)
-        self.how = TaskReading(access, Reading(keep=False), through=IntakeEndpoint.of(cluster.driver_url))
+        self.how = TaskReading(access, Reading(keep=False), intake=IntakeEndpoint.of(cluster.driver_url))
         self.runs = runs
         self.at_work, self.may = threading.Event(), threading.Event()
         self.read: list[tuple[TopicPartition, int]] = []
@@ -324,8 +324,8 @@ def test_exact_ranges_have_the_same_rows_and_errors_from_wal_and_kafka(
     other = IntakeEndpoint.of(cluster.driver_url)
     assert other is not None
     uncommitted = KafkaAccess({**runs.options, "isolation.level": "read_uncommitted"}, "g", 5.0)
-    with pytest.raises(UsageError, match=r"isolation\.level = read_committed, and here it is read_uncommitted"):
-        list(TaskReading(uncommitted, Reading(keep=False), through=other).read(Span(one.topic, 0, 0, 30)))
+    with pytest.raises(UsageError, match=r"isolation\.level = read_committed, and this reader has read_uncommitted"):
+        list(TaskReading(uncommitted, Reading(keep=False), intake=other).read(Span(one.topic, 0, 0, 30)))
     runs.stop(stream)
 
 

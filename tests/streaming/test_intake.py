@@ -171,7 +171,7 @@ def test_batch_queries_read_whole_columns_from_wal_and_kafka(
 
 
 REFUSED: list[tuple[dict[str, str], type[Exception], str]] = [
-    ({"subscribe": "nowhere"}, UnknownTopicError, "the stream takes in no nowhere"),
+    ({"subscribe": "nowhere"}, UnknownTopicError, "the stream does not take in nowhere"),
     ({"startingOffsets": '{"T": {"0": 3}}'}, UsageError, "missing: T/1"),
     (
         {"startingOffsets": '{"T": {"0": 99, "1": 0}}'},

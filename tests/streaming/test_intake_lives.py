@@ -114,7 +114,7 @@ def test_times_and_offsets_select_places_in_incarnations(
             )
             reader.commit(at)
             late.commit(late.latestOffset(late.latestOffset(begun, ALL), ALL))
-        cluster.wait(lambda: incarnations_held(cluster, one) <= {3}, "the ended lives to be deleted")
+        cluster.wait(lambda: incarnations_held(cluster, one) <= {3}, "the ended incarnations to be deleted")
         assert between(3) == {0: third, 1: ends}
 
 
