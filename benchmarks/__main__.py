@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: runs the benchmarks, prints a line for each figure and a table at the end.
+"""``python -m benchmarks``: run the benchmarks, and print one line for each figure and a table at the end.
 
 Exit code 1 if a threshold is missed.
 """

@@ -1,8 +1,8 @@
 """The peer of the receiver: consumes a topic by ``Consumer.consume(10000)`` and drops the messages.
 
-``python -m benchmarks.bare_consumer SERVERS TOPIC RECORDS`` prints, as JSON, the seconds and the CPU seconds of the process
-from the assignment of its partitions to the last record. Options are librdkafka's defaults, but for two that a receiver
-sets as well: with the defaults the loop waits up to a second whenever its queue was full.
+``python -m benchmarks.bare_consumer SERVERS TOPIC RECORDS`` prints as JSON the seconds and the CPU seconds of the process
+from the assignment of its partitions to the last record. Options are librdkafka's defaults, except two that a receiver also
+sets: with their defaults, the loop waits up to a second whenever its queue was full.
 """
 
 from __future__ import annotations

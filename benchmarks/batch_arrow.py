@@ -1,12 +1,12 @@
 """``batch.arrow`` over the blocks of 2,000,000 records, against a plain pyarrow loop over the same files.
 
-Ours: a job on a real Spark session (``local[2]``) aggregates in Python tasks by ``batch.arrow.mapPartitions``: the time
-of the whole job, Spark's scheduling included, with every checksum, offset and id checked. Peer: two processes that wait for
-work map the same local copies into memory and run the same aggregate over them, with no check at all. Both have run before.
+Ours: a job on a real Spark session (``local[2]``) aggregates in Python tasks by ``batch.arrow.mapPartitions``. The time is that
+of the whole job, including Spark's scheduling; every checksum, offset and id is checked. Peer: two processes that are already
+running map the same local copies into memory and run the same aggregate without any check. Both have run once before.
 
-The aggregate is computed by pyarrow, one thread per process: for each of 1,000 keys its records, the bytes of their
-values, and how many values contain "00". A second line, without a threshold, is the same without looking into values: the
-peer then never reads most of the files, and ours is mostly Spark's own time for a job, which a third line shows.
+The aggregate is computed by pyarrow with one thread per process: for each of 1,000 keys its records, the bytes of their values,
+and the number of values that contain "00". A second line, without a threshold, is the same without looking into values. There
+the peer never reads most of the files, and ours is mostly Spark's own time for a job, which a third line shows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A DataFrame aggregate over the blocks of 2,000,000 records, against the same by ``spark.read.parquet`` of the same rows.
+"""A DataFrame aggregate over the blocks of 2,000,000 records, against the same aggregate by ``spark.read.parquet``.
 
-Both run on one Spark session (``local[2]``) and group by key: records, and bytes of values. Ours reads blocks through
-Python and Arrow into the JVM; Parquet (one file per block, Snappy, as pyarrow writes it) is read by the JVM alone, which
-reads only the two columns it needs. Both have run once before. Recorded, without a threshold.
+Both run on one Spark session (``local[2]``) and group by key: number of records, bytes of values. Ours reads blocks through
+Python and Arrow into the JVM. The JVM alone reads the same rows from Parquet (one file per block, Snappy, as pyarrow writes it),
+and only the two columns that it needs. Both have run once before. Recorded without a threshold.
 """
 
 from __future__ import annotations

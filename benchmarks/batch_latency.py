@@ -1,9 +1,9 @@
-"""From a record's append in Kafka to the call of the job that gets it: 10,000 records/s, batch interval 1 s.
+"""Time from a record's append in Kafka to the call of the job that gets it: 10,000 records/s, batch interval 1 s.
 
-A real Kafka stamps records when it appends them (``LogAppendTime``, milliseconds); a ``forebay receiver`` process and a
-driver (engine ``local``, in this process) run with the defaults of the product. The job notes when it is called, then
-reads its batch. Every record counts, but for those of the first seconds. Recorded, without a threshold: with an interval of
-1 s an average of half a second is waiting for the batch, and block interval, storing and report come on top.
+A real Kafka stamps records when it appends them (``LogAppendTime``, milliseconds). A ``forebay receiver`` process and a driver
+(engine ``local``, in this process) run with default settings. The job notes the time of its call, then reads its batch. Every
+record counts except those of the first seconds. Recorded without a threshold: with an interval of 1 s, a record waits half a
+second on average for its batch; block interval, storing and report add to this.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Durable block reports over HTTP: 64 receivers at once against the same one at a time.
+"""Durable block reports over HTTP: 64 receivers at the same time, against one receiver at a time.
 
-A real tracker behind its HTTP routes, the deciding thread, a journal on disk with its fdatasync and epoch check before each
-group of answers. 64 receivers, each with a partition and a connection of its own, in another process, send reports of one
-block. Ours: all 64 wait for an answer at any time. Peer: one report at a time, the receivers in turn.
+The driver has a real tracker behind its HTTP routes, the decision loop, and a journal on disk with fdatasync and epoch check
+before each group of answers. The 64 receivers, each with one partition and one connection, run in another process and send
+reports of one block. Ours: all 64 wait for an answer at any time. Peer: one report at a time, the receivers in turn.
 
-What the group commit gains hangs on what a sync costs, which is little on a virtual machine whose host keeps a cache. A
-second line, without a threshold, is the same on a disk that takes 2 ms more for each.
+The gain of the group commit depends on the cost of a sync, which is low on a virtual machine whose host has a cache. A second
+line, without a threshold, is the same on a disk that takes 2 ms more for each sync.
 
-The other lines are what a driver pays for knowing who asks: the same 64 at once, of which each request carries a token, and of
-which each goes by https too, against a driver that asks for neither.
+The other lines show the cost of access control: the same 64 receivers with a token in each request, and also over https, against
+a driver without tokens.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ _TOPIC = "records"
 
 
 def measure(setup: Setup) -> Iterator[Measured]:
-    what = "64 at once / one at a time"
+    what = "64 at the same time / one at a time"
     yield ratio("reports", what, _pairs(setup, None, 1.0), "reports/s", Threshold(5.0, at_least=True))
     slower = _pairs(setup, SLOWER_SECONDS, 0.5)
     yield ratio("reports", f"the same, each sync {SLOWER_SECONDS * 1000:g} ms slower", slower, "reports/s")
-    yield ratio("reports", "64 at once, with a token / without", _guarded(setup, https=False), "reports/s")
-    yield ratio("reports", "64 at once, with a token by https / without", _guarded(setup, https=True), "reports/s")
+    yield ratio("reports", "64 at the same time, with a token / without", _guarded(setup, https=False), "reports/s")
+    yield ratio(
+        "reports", "64 at the same time, with a token by https / without", _guarded(setup, https=True), "reports/s"
+    )
 
 
 def _pairs(setup: Setup, slower_seconds: float | None, share: float) -> list[tuple[float, float]]:

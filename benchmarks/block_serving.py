@@ -1,8 +1,8 @@
-"""An agent serves a block, against nginx (Debian's ``nginx``, sendfile on) that serves the same file from the page cache.
+"""An agent that serves a block, against nginx (Debian's ``nginx``, sendfile on) that serves the same file from the page cache.
 
-Both in processes of their own; the reader, in this one, is a loop around ``recv_into`` over one kept connection, or a selector
-over 64. CPU is that of the server's processes for what 64 readers took. Memory: the agent's resident memory while 64 answers are
-under way at once, none of whose readers takes anything, beyond what it was before.
+Both servers run in their own processes. The reader, in this process, is a loop around ``recv_into`` over one kept connection, or
+a selector over 64 connections. CPU is that of the server's processes while 64 readers read. Memory is the growth of the agent's
+resident memory while 64 answers wait for readers that take nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
                 lambda: _many(peer["r1-1-2"], _children(nginx_pid), setup.scale),
             )
             rates = [(one.rate, other.rate) for one, other in many]
-            yield ratio("blocks", f"{READERS} readers at once, 64 MB", rates, "MB/s", wanted)
+            yield ratio("blocks", f"{READERS} readers at the same time, 64 MB", rates, "MB/s", wanted)
             cpu = [(max(one.cpu, 0.01), max(other.cpu, 0.01)) for one, other in many]
             yield ratio("blocks", "the same: CPU of the server per GB", cpu, "s")
         memory = [_memory_kb(agent, ours["r1-1-2"], pid) for _ in range(setup.runs)]
@@ -73,7 +73,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
 
 @contextmanager
 def _agent(folder: Path) -> Iterator[tuple[str, int]]:
-    """Its url and process id."""
+    """Run an agent while open. Yields its URL and process id."""
     settings = {
         "stream": STREAM,
         "kafka": {"topics": ["t"], "bootstrap.servers": "127.0.0.1:1"},
@@ -94,7 +94,7 @@ def _agent(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 class _Reader:
-    """One connection. ``left``: bytes of the answer that have yet to come."""
+    """One connection. ``left``: bytes of the answer still to be received."""
 
     def __init__(self, url: str, buffer: bytearray) -> None:
         host, _, self._path = url.removeprefix("http://").partition("/")
@@ -119,7 +119,7 @@ class _Reader:
 
 
 def _connected(host: str, port: int) -> socket.socket:
-    """Waits for a server that begins to listen."""
+    """Connect to a server, and wait until it listens."""
     until = time.monotonic() + 20
     while True:
         try:
@@ -131,7 +131,7 @@ def _connected(host: str, port: int) -> socket.socket:
 
 
 def _rate(url: str, times: int) -> float:
-    """MB/s of one reader that reads the block ``times`` times; once before, uncounted."""
+    """Return the MB/s of one reader that reads the block ``times`` times, after one read that is not counted."""
     reader = _Reader(url, bytearray(_BUFFER_BYTES))
     read = 0
     for number in range(times + 1):
@@ -147,7 +147,7 @@ def _rate(url: str, times: int) -> float:
 
 
 class _Many(msgspec.Struct, frozen=True):
-    """``rate``: MB/s of all together. ``cpu``: seconds of the server's per GB."""
+    """The result for many readers. ``rate``: MB/s of all together. ``cpu``: CPU seconds of the server per GB."""
 
     rate: float
     cpu: float
@@ -204,5 +204,5 @@ def _cpu_seconds(pids: Sequence[int]) -> float:
 
 
 def _children(pid: int) -> list[int]:
-    """Processes that ``pid`` started: nginx's workers."""
+    """Return the processes that ``pid`` started: nginx's workers."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

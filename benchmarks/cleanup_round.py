@@ -1,8 +1,8 @@
-"""A round of clean-up in the deciding thread, with 100,000 blocks in the state and with 1,000.
+"""A round of clean-up in the decision loop, with 100,000 blocks in the state and with 1,000.
 
-What a round asks of the deciding thread when little has changed since the last one: which segments are due by time or size,
-and which local copies may go. Blocks of 64 kB in segments of 6.4 MB, one segment due. Ours: rounds with 100,000 blocks; peer:
-with 1,000. What is done in it must not grow with the blocks.
+The round decides which segments are due by time or size, and which local copies may be deleted, when little has changed since
+the last round. Blocks of 64 kB are in segments of 6.4 MB, and one segment is due. Ours: rounds with 100,000 blocks. Peer: rounds
+with 1,000. The time of a round must not grow with the number of blocks.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from driver.journal.state import Batch, State
 from driver.tracker import Tracker
 from driver.tracker.requests import CleanLocalCopies
 from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, block_id
+from tests.support.tracked import tracker_options
 from wal.decisions.retention import Limits
 
 MANY, FEW = 100_000, 1_000
@@ -41,7 +42,7 @@ def _rate(tracker: Tracker, rounds: int) -> float:
 
 
 def _tracker(blocks: int) -> Tracker:
-    """Every block but the last is released, and the oldest segment is due."""
+    """Return a tracker whose blocks are all released except the last, so that the oldest segment is due."""
     state = State(stream="bench", timeline=1, created=True)
     for number in range(blocks):
         segment, place = divmod(number, BLOCKS_OF_A_SEGMENT)
@@ -55,4 +56,4 @@ def _tracker(blocks: int) -> Tracker:
     state.batches[1] = Batch(1, 1, 0, ((last,),))
     state.batch_of[last] = 1
     state.__post_init__()
-    return Tracker(state, 1, "stop", 4, 1_000)
+    return Tracker(state, 1, tracker_options(retention=Limits(1_000)))

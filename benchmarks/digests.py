@@ -1,9 +1,8 @@
-"""What the SHA-256 of a block's payload costs: where a receiver computes it, and where a task compares it.
+"""The cost of the SHA-256 of a block's payload: in a receiver, which computes it, and in a task, which compares it.
 
-Blocks of 50,000 records of 200 bytes, not compressed: the more a block is compressed, the fewer bytes are hashed for a record.
-Receiver: CPU of the SHA-256 against CPU of all that its encoding thread does for a block, the SHA-256 included. Task: blocks read
-from a WAL whose pages are in memory, with the SHA-256 in the journal against without, bare and with an aggregate that looks into
-each value.
+Blocks of 50,000 records of 200 bytes, not compressed: compression would reduce the bytes to be hashed. Receiver: CPU of the
+SHA-256, against the CPU of everything that its encoding thread does for a block, including the SHA-256. Task: blocks read from a
+WAL in the page cache, with the SHA-256 in the journal against without it, bare and with an aggregate that reads each value.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from benchmarks.measured import Measured, alternate, ratio
 from benchmarks.setup import Setup
 from benchmarks.stored_blocks import store, totals
 from forebay.model.columns import Columns
-from forebay.model.records import as_source, decode_block
+from forebay.model.payload import decode_block
+from forebay.model.records import as_source
 from receiver.block_draft import BlockDraft, DraftRange, Piece
 from receiver.encoded_block import BlockWriting, encode
 from wal.blocks import local_path, read_local

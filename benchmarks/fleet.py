@@ -1,11 +1,11 @@
-"""Many receivers that one process plays over HTTP: ``python -m benchmarks.fleet URL TOPIC RECEIVERS PARTITIONS``.
+"""Many receivers in one process, over HTTP: ``python -m benchmarks.fleet URL TOPIC RECEIVERS PARTITIONS``.
 
-They register, share the partitions out evenly, claim them and send heartbeats. Then each line read is an order, answered by a
+They register, divide the partitions evenly, claim them and send heartbeats. Then each line on stdin is a command, answered by one
 line of JSON:
 
 - ``report REPORTS BLOCKS PERIOD``: all together send ``REPORTS`` reports of ``BLOCKS`` blocks, each receiver one per
-  ``PERIOD`` seconds, or at once when the one before is answered (0). → ``Latencies`` of the reports
-- ``raw URL REPORTS PERIOD``: as many bodies of the size of a report of one block, posted to ``URL``. → ``Latencies``
+  ``PERIOD`` seconds, or as soon as the previous one is answered (0). → ``Latencies`` of the reports
+- ``raw URL REPORTS PERIOD``: the same number of bodies, of the size of a report of one block, posted to ``URL``. → ``Latencies``
 - ``beats``: → ``Latencies`` of the heartbeats since the last ``beats``
 """
 
@@ -27,7 +27,7 @@ BEAT_SECONDS = 1.0
 
 
 class Latencies(msgspec.Struct, frozen=True):
-    """Of ``count`` requests, from sending until the answer was read."""
+    """The latencies of ``count`` requests, from sending until the answer is read."""
 
     count: int
     seconds: float

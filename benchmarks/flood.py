@@ -1,8 +1,8 @@
-"""The longest delay of a heartbeat with a token under a flood without one, against the longest without the flood.
+"""The longest delay of a heartbeat with a token during a flood without tokens, against the longest delay without the flood.
 
-Driver and agent run as processes of their own; an agent, which takes no heartbeat, is asked for its status. Each heartbeat is
-sent on a connection that is kept and on a new one. The flood is ``tests.support.flood``: with more silent connections than a
-service accepts, and some whose requests have no end. Flood, service and clients share the machine's processors.
+Driver and agent run as separate processes; the agent, which takes no heartbeats, is asked for its status. Each heartbeat is sent
+on a kept connection and on a new one. The flood (``tests.support.flood``) opens more silent connections than a service accepts,
+and some whose requests never end. Flood, service and clients share the machine's processors.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Opening a journal with 100,000 waiting blocks read-only, against a plain sequential read and parse of the same files.
 
-The journal is written as a driver writes it, snapshots included: blocks of one receiver, four ranges each, one event per
-frame (the least group commit there can be). Ours is ``driver.journal.read``: all checksums verified, frames' places and
-events' numbers checked, events applied to the state. Peer: the same files read whole, frames cut by the lengths in their
-headers, payloads decoded by msgspec into the same types; nothing is checked and no state is made. Both in a process of
-their own, with the cyclic garbage collector as Python has it.
+The journal is written as a driver writes it, with snapshots: blocks of one receiver, four ranges each, one event per frame (the
+smallest possible group commit). Ours is ``driver.journal.read``: it verifies all checksums, checks the places of frames and the
+numbers of events, and applies the events to the state. Peer: it reads the same files whole, cuts frames by the lengths in their
+headers, and decodes payloads by msgspec into the same types, without a check or a state. Both run in their own process, with
+Python's default garbage collection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import msgspec
 from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.setup import PARTITIONS, Setup
 from driver.journal import events as ev
-from driver.journal import log as journal
+from driver.journal import opening
+from driver.journal import reading as journal
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, block_id, numbered
@@ -45,9 +46,9 @@ def measure(setup: Setup) -> Iterator[Measured]:
 
 
 def write(folder: Path, blocks: int) -> None:
-    """A journal of one stream in which ``blocks`` blocks wait."""
+    """Write a journal of one stream in which ``blocks`` blocks wait."""
     uids = itertools.count(1)
-    opened, state = journal.lead(open_storage(f"file://{folder}"), STREAM, "bench", 0, lambda: 0.0, lambda: next(uids))
+    opened, state = opening.lead(open_storage(f"file://{folder}"), STREAM, "bench", 0, lambda: 0.0, lambda: next(uids))
     added = (ev.BlockAdded(waiting_block(number)) for number in range(blocks))
     for event in itertools.chain(first_events(), added):
         apply(state, event)
@@ -61,7 +62,7 @@ def write(folder: Path, blocks: int) -> None:
 
 
 def first_events() -> list[ev.Event]:
-    """One receiver that owns all partitions."""
+    """Return the events by which one receiver owns all partitions."""
     starts = tuple(ev.IncarnationStart("records", number, 0) for number in range(PARTITIONS))
     return [
         ev.StreamCreated(starts, 0, "earliest"),
@@ -114,7 +115,7 @@ def read(folder: str) -> int:
 
 
 def parse(folder: str) -> int:
-    """How many blocks the segments from the newest snapshot on hold."""
+    """Return the number of blocks in the segments from the newest snapshot on."""
     events = msgspec.msgpack.Decoder(tuple[ev.Event, ...])
     snapshots = msgspec.msgpack.Decoder(State)
     blocks = 0

@@ -1,7 +1,7 @@
-"""Opening a stream with 100,000 waiting blocks on S3: how many requests, of an old stream against a young one.
+"""Requests to S3 for opening a stream with 100,000 waiting blocks: an old stream against a young one.
 
-Both are opened in the worst moment, just before a snapshot is due. The old one has some epochs, and a thousand batches'
-segments in its history, more than the young one. Ours: requests of the old; peer: of the young. They must not grow.
+Both are opened at the worst moment, just before a snapshot is due. The old stream has some epochs more, and the segments of a
+thousand more batches in its history. Ours: requests of the old stream. Peer: requests of the young one. They must not grow.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from benchmarks.journal_opening import BLOCKS, STREAM, first_events, waiting_blo
 from benchmarks.measured import Measured, Threshold, ratio
 from benchmarks.setup import Setup
 from driver.journal import events as ev
-from driver.journal import log as journal
-from driver.journal.log import Journal
+from driver.journal import opening, writing
 from driver.journal.transitions import apply
+from driver.journal.writing import Journal
 from forebay.model.values import numbered
 from tests.support.s3 import BUCKET, ENVIRONMENT, options, s3_server
 from wal.segments import layout
@@ -33,7 +33,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
         os.environ.update(ENVIRONMENT)
         kept = open_storage(f"s3://{BUCKET}/journal", options(server.url))
         wal = open_storage(f"s3://{BUCKET}/wal", options(server.url))
-        for _ in range(journal.EMPTY_EPOCHS + 2):
+        for _ in range(writing.EMPTY_EPOCHS + 2):
             _open(kept, wal)
         _write(kept, wal, blocks)
         young = _requests(kept, wal)
@@ -48,13 +48,13 @@ def measure(setup: Setup) -> Iterator[Measured]:
 
 def _open(kept: Storage, wal: Storage) -> Journal:
     uids = itertools.count(1)
-    opened, _ = journal.lead(kept, STREAM, "bench", 0, lambda: 0.0, lambda: next(uids), wal=wal)
+    opened, _ = opening.lead(kept, STREAM, "bench", 0, lambda: 0.0, lambda: next(uids), wal=wal)
     return opened
 
 
 def _write(kept: Storage, wal: Storage, blocks: int) -> None:
     uids = itertools.count(1)
-    opened, state = journal.lead(kept, STREAM, "bench", 0, lambda: 0.0, lambda: next(uids), wal=wal)
+    opened, state = opening.lead(kept, STREAM, "bench", 0, lambda: 0.0, lambda: next(uids), wal=wal)
     events = itertools.chain(first_events(), (ev.BlockAdded(waiting_block(number)) for number in range(blocks)))
     while group := list(itertools.islice(events, GROUP_EVENTS)):
         for event in group:
@@ -68,9 +68,9 @@ def _write(kept: Storage, wal: Storage, blocks: int) -> None:
 
 
 def _requests(kept: Storage, wal: Storage) -> float:
-    """Of an opening when a snapshot is due with the next write."""
+    """Return the requests of an opening when a snapshot is due with the next write."""
     opened = _open(kept, wal)
-    for _ in range(journal.SNAPSHOT_SEGMENTS - 1):
+    for _ in range(writing.SNAPSHOT_SEGMENTS - 1):
         opened.append([])
         opened.sync()
     opened.close()
@@ -80,5 +80,5 @@ def _requests(kept: Storage, wal: Storage) -> float:
 
 
 def _count(kept: Storage) -> int:
-    """Of this process, on both stores: they share a client."""
+    """Return the requests of this process to both stores, which share a client."""
     return sum(number for kind, number in kept.requests.items() if not kind.startswith("bytes"))

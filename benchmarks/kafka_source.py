@@ -1,13 +1,14 @@
-"""``format("forebay")`` reading 2,000,000 records of 200 bytes from Kafka itself, against Spark's own Kafka source.
+"""``format("forebay")`` reading 2,000,000 records of 200 bytes from Kafka, against Spark's own Kafka source.
 
-Each in a Spark of its own (``local[2]``), since Spark's source needs the release of its jars (``tests.support.jvm_spark``); the
-same queries on the same topic, in turns, after one of each that is not counted. A batch query counts records and sums the lengths
-of keys and values: from Kafka and, with ``option("tracker", …)``, over an intake that has taken the same topic in and has its
-blocks on this host. ``batch.arrow`` does the same over those blocks, as one batch of a job, in tasks of a Spark of its own.
+Each source runs in its own Spark (``local[2]``), because Spark's source needs the release of its jars
+(``tests.support.jvm_spark``). Both run the same queries on the same topic alternately, after one of each that is not counted. A
+batch query counts records and sums the lengths of keys and values: from Kafka and, with ``option("tracker", …)``, over an intake
+that has taken in the same topic and has its blocks on this host. ``batch.arrow`` does the same over those blocks, as one batch of
+a job, in tasks of a further Spark.
 
-A streaming query reads the topic to its end, 250,000 offsets a trigger, into nothing: its rate without its first trigger. Nearly
-empty triggers are those of a query that a producer gives a record of each partition fifty times a second. In turns with them run
-those of a source in Python that does nothing (``tests.support.idle_source``): what Spark takes for it.
+A streaming query reads the topic to its end, 250,000 offsets per trigger, and drops the rows; its rate excludes the first
+trigger. Almost empty triggers belong to a query whose topic gets one record per partition fifty times a second. Alternately with
+them runs a Python source that does nothing (``tests.support.idle_source``), which shows Spark's own share.
 """
 
 from __future__ import annotations
@@ -90,11 +91,11 @@ def measure(setup: Setup) -> Iterator[Measured]:
 
 
 def _batch_queries(runs: int, ours: dict[tuple[str, float], _Tallied], peer: _Tallied) -> Iterator[Measured]:
-    """Each of ``ours``, by name and the ratio wanted, against the one run of ``peer`` of its round."""
+    """Return the figures of ``ours``, by name and wanted ratio, against the one run of ``peer`` in each round."""
     wanted = peer()[1:]
     for (what, _), tallied in ours.items():
         if tallied()[1:] != wanted:
-            raise RuntimeError(f"{what}: it finds other records than Spark's own source")
+            raise RuntimeError(f"{what}: it finds other records than Spark's Kafka source")
     rounds = [[wanted[0] / tallied()[0] for tallied in (*ours.values(), peer)] for _ in range(runs)]
     for place, (what, least) in enumerate(ours):
         found = [(rates[place], rates[-1]) for rates in rounds]
@@ -103,7 +104,7 @@ def _batch_queries(runs: int, ours: dict[tuple[str, float], _Tallied], peer: _Ta
 
 @contextmanager
 def _in_job(intake: TakenIn) -> Iterator[_Tallied]:
-    """The tally of one batch of all blocks, by Python tasks of a job."""
+    """Return the tally of one batch of all blocks, by Python tasks of a job."""
     engine = SparkEngine(intake.settings, dict)
     engine.start()
 
@@ -125,7 +126,7 @@ def _in_job(intake: TakenIn) -> Iterator[_Tallied]:
 
 
 def _sums(batches: Iterable[pa.RecordBatch]) -> list[tuple[int, int]]:
-    """Records, and bytes of keys and values, of one task."""
+    """Return the number of records, and the bytes of keys and values, of one task."""
     records = size = 0
     for batch in batches:
         records += batch.num_rows
@@ -167,7 +168,7 @@ class _Asked:
 
 @contextmanager
 def _trickling(setup: Setup, topic: str) -> Iterator[None]:
-    """A record into each partition of ``topic``, fifty times a second."""
+    """Send one record into each partition of ``topic`` fifty times a second, while open."""
     ended = threading.Event()
     ((key, value),) = values(1, 200)
 

@@ -1,9 +1,9 @@
-"""Where Spark's tasks read their blocks: the share of ranges that they read on their own host.
+"""The share of ranges that Spark's tasks read on their own host.
 
-Three worker hosts with an agent, a receiver and a Spark worker each, a host of Spark's master and the driver, and one of Kafka:
-network namespaces on this machine (``tests.support.spark_hosts``), one slot on each worker, three tasks in each batch,
-``spark.locality.wait`` 5 s. Without locality it would be about a third. Each run is a stretch of batches of the same stream;
-the first one, while executors come, is not counted.
+Three worker hosts, each with an agent, a receiver and a Spark worker; one host with Spark's master and the driver; one with
+Kafka. They are network namespaces on this machine (``tests.support.spark_hosts``). Each worker has one slot, each batch has
+three tasks, and ``spark.locality.wait`` is 5 s. Without locality the share would be about a third. Each run is a series of
+batches of the same stream; the first series, during which executors start, is not counted.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _all_at_work(status: StatusAnswer | None) -> bool:
 
 
 def _share(cluster: SparkHosts, records: int) -> float:
-    """While so many more records are completed."""
+    """Return the share while this number of further records is completed."""
     before = cluster.wait(cluster.status, "status")
     cluster.await_records(before.records_completed + records)
     after = cluster.wait(cluster.status, "status")

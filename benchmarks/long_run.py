@@ -1,9 +1,9 @@
-"""A day of one-second batches: 86,400, as fast as they go under a clock that is moved by hand; a week would be seven times that.
+"""A day of one-second batches: 86,400 batches as fast as possible, under a clock that is moved by hand.
 
-The driver's deciding thread, journal, history, snapshot copies and clean-up over real files; one receiver, which is a new process
-now and then, and one agent are played (``tests.support.long_run``). In a process of its own. Ours: at the end of the day; peer:
-after its first tenth. The largest of several looks, since clean-up and snapshots come and go. What a batch, a status
-and memory take must not grow; the history grows, evenly.
+Decision loop, journal, history, snapshot copies and clean-up of the driver work on real files. One agent and one receiver, which
+is sometimes replaced by a new process, are simulated (``tests.support.long_run``). All run in one process. Ours: at the end of
+the day. Peer: after its first tenth. Each figure is the largest of several samples, because clean-up and snapshots are periodic.
+The cost of a batch, of a status and the memory must not grow; the history grows linearly. A week would take seven times as long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from benchmarks.measured import Measured, Threshold, figure, ratio
 from benchmarks.setup import Setup
-from driver.journal.transitions import UNBARRED_MAX
+from driver.journal.transitions.receivers import UNBARRED_MAX
 from tests.support.long_run import LongRun
 
 BATCHES = 86_400
@@ -27,7 +27,7 @@ RETENTION_SECONDS = 600.0
 
 
 class Look(msgspec.Struct, frozen=True):
-    """Some time of the run. ``sizes``: as ``LongRun.sizes``; ``batch_ms``: what a batch took."""
+    """One sample of the run. ``sizes``: as ``LongRun.sizes``; ``batch_ms``: milliseconds per batch."""
 
     sizes: dict[str, int]
     status_us: float
@@ -71,7 +71,7 @@ def run(folder: Path, batches: int) -> tuple[Look, Look]:
 
 
 def _look(going: LongRun, batches: int) -> Look:
-    """Over ``batches`` batches; looked at in the second half of them."""
+    """Return samples over ``batches`` batches, taken in the second half of them."""
     going.run(batches // 2)
     sizes: dict[str, int] = {}
     status_us, seconds, done, before = float("inf"), 0.0, 0, going.history_bytes()

@@ -1,4 +1,4 @@
-"""Facts about the machine that a figure means nothing without."""
+"""Facts about the machine, without which a figure has no meaning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PACKAGES = ("forebay", "pyarrow", "confluent-kafka", "pyspark", "msgspec", "lit
 
 
 def facts(directory: Path) -> dict[str, str]:
-    """``directory``: where the benchmarks keep their files."""
+    """Return the facts. ``directory``: folder of the benchmarks' files."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "processor": f"{_processor()}, {os.cpu_count()} cores",
@@ -37,7 +37,7 @@ def _processor() -> str:
 
 
 def _filesystem(directory: Path) -> str:
-    """The type of the filesystem that holds ``directory``: the mount whose path is the longest above it."""
+    """Return the type of the filesystem of ``directory``: that of the mount with the longest path above it."""
     mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
     above = [(mount, kind) for mount, kind in mounts if directory.resolve().is_relative_to(mount)]
     return max(above, key=lambda found: len(found[0]))[1] if above else "an unknown filesystem"

@@ -1,16 +1,17 @@
-"""100,000 blocks waiting, 1,000 partitions, 200 receivers: what reports, allocation and status cost, over HTTP, without Spark.
+"""Reports, allocation and status with 100,000 waiting blocks, 1,000 partitions and 200 receivers, over HTTP, without Spark.
 
-A real driver in this process: HTTP, deciding thread, file journal with its syncs, clean-up, batch timer of 1 s. Kafka's metadata
-and the engine are played: the job of the first batch is held until 100,000 blocks wait, so the next tick allocates them all as
-one batch. The receivers are another process (``benchmarks.fleet``); each block has a range of each of its receiver's partitions.
+A real driver runs in this process: HTTP, decision loop, file journal with its syncs, clean-up, batch timer of 1 s. Kafka's
+metadata and the engine are simulated: the job of the first batch is held until 100,000 blocks wait, so that the next tick
+allocates them all as one batch. The receivers are another process (``benchmarks.fleet``); each block has a range of each of its
+receiver's partitions.
 
-- Reports of one block, 400 a second: when the blocks wait, and (peer) before, when few do.
+- Reports of one block, 400 a second: while the blocks wait, and (peer) before, while few do.
 - The same posts to a bare server of the same kind that decodes, appends and syncs each (peer), while the driver is idle.
-- From the batch's tick to the call of its job, with all blocks: allocation, journal, the work handed over. Beside it the longest
-  heartbeat meanwhile: how long nobody else was answered; and what the driver's process computed, heartbeats included, which tells
-  more than time does where others share the processors.
-- ``GET /v1/status`` with all waiting, and (peer) before: the least of many, since it must not grow with the blocks, and after a
-  burst of reports copies and clean-up go on beside it.
+- From the batch's tick to the call of its job, with all blocks: allocation, journal, start of the batch run. Beside it the
+  longest heartbeat meanwhile, which shows how long the driver answered no other request; and the CPU time of the driver's
+  process, heartbeats included, which is more meaningful than time where other processes share the processors.
+- ``GET /v1/status`` with all blocks waiting, and (peer) before: the smallest of many samples. It must not grow with the blocks,
+  and after a burst of reports snapshot copies and clean-up run at the same time.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ from benchmarks.receiving import STREAM
 from benchmarks.setup import Setup
 from driver.batches.batch import Batch, BatchWork, Job, NamedJob
 from driver.batches.local_engine import LocalEngine
-from driver.service import Driver
+from driver.service import Driver, DriverOptions
 from forebay import messages as m
+from forebay.http.application import Direct, application
 from forebay.http.client import Client
-from forebay.http.server import Direct, Server, application
+from forebay.http.server import Server
 from forebay.kafka.client.admin import Committed, KafkaAdmin
 from forebay.model.errors import UnreachableError
 from forebay.model.values import TopicPartition
@@ -80,7 +82,9 @@ def measure(setup: Setup) -> Iterator[Measured]:
         yield ratio("scale", f"report latency, {words}, all waiting / few", pairs, "ms", note=note)
     pairs = [(run.few.median_ms, run.bare.median_ms) for run in runs]
     yield ratio("scale", "the same, median, few waiting / a bare post and fdatasync", pairs, "ms")
-    yield figure("scale", "the longest report amid all", [max(r.filled.max_ms, r.many.max_ms) for r in runs], "ms")
+    yield figure(
+        "scale", "the longest report while all wait", [max(r.filled.max_ms, r.many.max_ms) for r in runs], "ms"
+    )
     yield figure("scale", "taken in", [10 * run.filled.count / run.filled.seconds for run in runs], "blocks/s")
     yield figure(
         "scale", "tick → job called with all blocks", [run.allocation_seconds for run in runs], "s",
@@ -101,7 +105,14 @@ def _run(setup: Setup, blocks: int) -> Run:
     with setup.folder() as folder, ExitStack() as closing:
         held = Held()
         settings = _settings(folder)
-        driver = Driver(settings, Admin(), Engine(settings, dict), (NamedJob("job", held),), SystemClock(), "bench")
+        driver = Driver(
+            settings,
+            upstream=Admin(),
+            engine=Engine(settings, dict),
+            jobs=(NamedJob("job", held),),
+            clock=SystemClock(),
+            options=DriverOptions(release="bench"),
+        )
         closing.callback(driver.close)
         driver.start()
         running = threading.Thread(target=driver.run, name="batches")
@@ -127,7 +138,7 @@ def _run(setup: Setup, blocks: int) -> Run:
         journal_bytes = _bytes(folder / "journal")
         fleet.ask("beats")
         _sleep_to_a_tick()
-        time.sleep(0.3)  # between two ticks: at one, the driver might be a little later and take the blocks at once
+        time.sleep(0.3)  # between two ticks: at one, the driver might be a little later and take the blocks immediately
         held.release.set()  # the batch that it holds up ends long before the next tick
         _sleep_to_a_tick()
         used = time.process_time()
@@ -174,7 +185,7 @@ def _is_running(client: Client) -> bool:
 
 
 def _status_seconds(client: Client) -> float:
-    """The least of many."""
+    """Return the smallest of many samples."""
     taken = []
     for _ in range(STATUS_LOOKS):
         begun = time.monotonic()
@@ -196,7 +207,7 @@ def _until(reached: Any) -> None:
 
 
 class Held:
-    """The job: its first batch waits for ``release``; of the second it notes how long after its tick it was called."""
+    """The job. Its first batch waits for ``release``; of its second batch it notes the time from the tick to the call."""
 
     def __init__(self) -> None:
         self.entered, self.release, self.called = threading.Event(), threading.Event(), threading.Event()
@@ -213,7 +224,7 @@ class Held:
 
 
 class Engine(LocalEngine):
-    """Eight tasks at once, and reads nothing."""
+    """An engine with eight tasks at the same time, which reads nothing."""
 
     @property
     def parallelism(self) -> int:
@@ -225,7 +236,7 @@ class Engine(LocalEngine):
 
 
 class Admin(KafkaAdmin):
-    """One topic that begins at offset 0, and a group that takes every commit."""
+    """Kafka with one topic that begins at offset 0, and a group that accepts every commit."""
 
     def __init__(self) -> None:
         pass
@@ -247,7 +258,7 @@ class Admin(KafkaAdmin):
 
 
 class Bare:
-    """A server that decodes a report, appends it to a file and syncs that, one post after the other."""
+    """A server that decodes a report, appends it to a file and syncs the file, one post after the other."""
 
     def __init__(self, folder: Path) -> None:
         self._file = (folder / "bare").open("wb", buffering=0)

@@ -1,4 +1,4 @@
-"""What a benchmark gives: ratios of runs that alternate, their spread, and whether a threshold is kept. Pure."""
+"""The figures of a benchmark: ratios of alternating runs, their spread, and whether a threshold is kept. Without I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Other = TypeVar("Other")
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A value is to be at least, or at most, ``limit``."""
+    """A bound of a value: at least, or at most, ``limit``."""
 
     limit: float
     at_least: bool
@@ -27,10 +27,10 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One line. ``value``: the median, of ratios where there is a peer. ``ours`` and ``peer``: medians in ``unit``.
+    """One figure.
 
-    ``low`` and ``high``: the least and the greatest of the runs' values. ``threshold``: None where a figure is only
-    recorded.
+    ``value``: the median, of ratios if there is a peer. ``ours`` and ``peer``: medians in ``unit``. ``low`` and ``high``:
+    smallest and largest value of the runs. ``threshold``: None for a figure that is only recorded.
     """
 
     benchmark: str
@@ -71,12 +71,12 @@ class Measured:
 
 
 def shown(number: float) -> str:
-    """``number`` with as many digits as a person compares."""
+    """Return ``number`` with as many digits as a person compares."""
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
 
 
 def alternate(runs: int, ours: Callable[[], One], peer: Callable[[], Other]) -> list[tuple[One, Other]]:
-    """Ours, peer, ours, peer, …: what else the machine does meets both alike."""
+    """Run ours, peer, ours, peer, …, so that other load on the machine affects both equally."""
     return [(ours(), peer()) for _ in range(runs)]
 
 
@@ -88,7 +88,7 @@ def ratio(
     threshold: Threshold | None = None,
     note: str = "",
 ) -> Measured:
-    """The median of ours / peer over ``pairs`` of neighbouring runs."""
+    """Return the median of ours / peer over ``pairs`` of neighbouring runs."""
     ratios = [ours / peer for ours, peer in pairs]
     return Measured(
         benchmark,
@@ -108,5 +108,5 @@ def ratio(
 def figure(
     benchmark: str, what: str, values: Sequence[float], unit: str, threshold: Threshold | None = None, note: str = ""
 ) -> Measured:
-    """The median of ``values``, which have no peer."""
+    """Return the median of ``values`` that have no peer."""
     return Measured(benchmark, what, median(values), min(values), max(values), len(values), unit, threshold, note=note)

@@ -1,10 +1,10 @@
-"""The WAL on S3 behind a link of 20 ms, against the WAL in local files: records a second of one receiver.
+"""The WAL on S3 behind a link of 20 ms, against the WAL in local files: records per second of one receiver.
 
-The receiver is the one of the benchmark ``receiver``, with the defaults of the product: on S3 one object per flush of
-250 ms. The S3 server is a real one; every answer of it comes 20 ms later (``benchmarks.slow_link``), and a PUT has two of
-them. The journal lies in local files on both sides. Server and link take their share of this machine's cores, which they
-would not where the WAL is remote: the CPU per record is recorded, of the receiver alone and of all processes together. Where
-something else keeps the cores busy, the latter is what bounds the first figure.
+The receiver is that of the benchmark ``receiver``, with default settings: on S3, one object per flush of 250 ms. The S3 server
+is real. Each of its answers arrives 20 ms later (``benchmarks.slow_link``), and a PUT has two answers. The journal is in local
+files on both sides. Server and link use this machine's cores, unlike a remote WAL; therefore the CPU per record is also
+recorded, of the receiver alone and of all processes together. If other processes keep the cores busy, the latter bounds the
+first figure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LATENCY_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """CPU seconds: of the receiver; of the broker, the S3 server and the link as well."""
+    """One run. CPU seconds: of the receiver; and of broker, S3 server and link together with it."""
 
     seconds: float
     receiver_seconds: float
@@ -99,7 +99,7 @@ def _run(setup: Setup, topic: str, records: int, remote: _Remote | None, others:
 
 @contextlib.contextmanager
 def slow_link(port: int) -> Iterator[tuple[str, int]]:
-    """The url of the server at ``port`` behind the slow link, and the link's pid."""
+    """Run a slow link to the server at ``port`` while open. Yields the URL behind the link, and the link's process id."""
     command = [sys.executable, "-m", "benchmarks.slow_link", str(port), str(LATENCY_SECONDS)]
     root = Path(__file__).parents[1]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:

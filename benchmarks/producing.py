@@ -1,4 +1,4 @@
-"""``python -m benchmarks.producing SERVERS TOPIC RATE SECONDS``: 200-byte records at a steady rate."""
+"""``python -m benchmarks.producing SERVERS TOPIC RATE SECONDS``: produce 200-byte records at a steady rate."""
 
 from __future__ import annotations
 

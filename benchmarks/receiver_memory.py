@@ -1,9 +1,8 @@
-"""Receiver's memory: one receiver process of default settings (bound 64 MB) takes in a backlog of 2 GB.
+"""Memory of one receiver process with default settings (bound 64 MB) that takes in a backlog of 2 GB.
 
-10,000,000 records of 200 bytes, not compressed, in 4 partitions: small records, because each costs more than its bytes.
-The peak is the process's ``VmHWM``: interpreter, libraries, librdkafka's queue (half of the bound) and everything else
-included. Flat: the median of its resident memory over the last third of the time against that over the middle third (the
-first begins empty).
+10,000,000 records of 200 bytes, not compressed, in 4 partitions; small records, because each costs more than its bytes. The peak
+is the process's ``VmHWM``, which includes interpreter, libraries, and librdkafka's queue (half of the bound). The growth is the
+median of resident memory over the last third of the time, against that over the middle third; the first third begins empty.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
 
 
 def _run(setup: Setup, topic: str, records: int) -> tuple[float, list[float]]:
-    """(peak, medians of the thirds of the time), in MB."""
+    """Return the peak, and the medians of the thirds of the time, in MB."""
     samples: list[tuple[float, float]] = []
     marks: list[float] = []
     peaks: list[float] = []

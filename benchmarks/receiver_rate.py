@@ -1,10 +1,9 @@
-"""Receiver: Kafka → durable WAL and local block, against a bare ``Consumer.consume(10000)`` loop that drops the messages.
+"""Receiver from Kafka to durable WAL and local block, against a ``Consumer.consume(10000)`` loop that drops the messages.
 
-200-byte records (key and value), not compressed, in 4 partitions of a real Kafka. Ours is one ``forebay receiver``
-process with the defaults of the product: group membership, claims, columns, digests, blocks, a local copy, a WAL frame and
-its fdatasync, the report over HTTP and the driver's journal. Time and CPU count from the moment the partitions are given
-(claims durable; the peer: its assignment) to the last record (accepted by the driver; the peer: returned). CPU is user and
-system time of the receiver's process and of the peer's.
+200-byte records (key and value), not compressed, in 4 partitions of a real Kafka. Ours is one ``forebay receiver`` process with
+default settings: group membership, claims, columns, digests, blocks, a local copy, a WAL frame and its fdatasync, the report over
+HTTP and the driver's journal. Time and CPU count from the assignment of partitions (claims durable; peer: its assignment) to the
+last record (accepted by the driver; peer: returned). CPU is user and system time of the receiver's process and of the peer's.
 """
 
 from __future__ import annotations

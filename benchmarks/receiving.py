@@ -1,4 +1,4 @@
-"""One real receiver process against a driver's deciding thread, journal and HTTP in this process, without jobs."""
+"""One real receiver process with a driver's decision loop, journal and HTTP in this process, without jobs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from benchmarks.setup import PARTITIONS
 from driver.decision_loop.loop import DriverLoop
 from driver.http.api import tracker_application
 from driver.journal import events as ev
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.tracker import Tracker
-from driver.tracker.requests import Ask, FoundPartitions
+from driver.tracker.requests import FoundPartitions
 from forebay.http.server import Server
 from forebay.process.clock import SystemClock
 from forebay.security.access import OPEN, Guard
+from tests.support.reads import ReadBy
+from tests.support.tracked import tracker_options
 from wal.storage import Storage, open_storage
 
 STREAM = "bench"
@@ -29,7 +31,7 @@ PATIENCE_SECONDS = 600.0
 
 
 class Tracking:
-    """A driver without discovery, batches and clean-up: it takes blocks in, durably, over HTTP."""
+    """A driver without discovery, batches and clean-up: it accepts blocks durably, over HTTP."""
 
     def __init__(
         self,
@@ -38,7 +40,7 @@ class Tracking:
         storage: Storage | None = None,
         guard: Guard = OPEN,
     ) -> None:
-        """``storage``: the journal's; default: a folder below ``directory``. ``guard``: its tokens and certificates."""
+        """``storage``: store of the journal [default: a folder below ``directory``]. ``guard``: its tokens and certificates."""
         self._guard = guard
         self._storage = storage or open_storage(f"file://{directory}/journal")
         self._durable = durable
@@ -46,7 +48,7 @@ class Tracking:
         self.url = ""
 
     def begin(self, topic: str, partitions: int = PARTITIONS) -> None:
-        """The partitions of ``topic`` begin at offset 0."""
+        """Begin the partitions of ``topic`` at offset 0."""
         starts = tuple(ev.IncarnationStart(topic, number, 0) for number in range(partitions))
         self._loop.ask(FoundPartitions(starts, 0, "earliest"))
 
@@ -61,14 +63,19 @@ class Tracking:
             lambda: secrets.randbits(64),
         )
         self._open.callback(opened.close)
-        tracker = Tracker(state, opened.epoch, "stop", 4, 0)
-        self._loop = DriverLoop(tracker, opened, clock, lambda action: None, self._failed, self._durable)
+        tracker = Tracker(state, opened.epoch, tracker_options())
+        self._loop = DriverLoop(
+            tracker, opened, clock, perform=lambda action: None, failed=self._failed, durable=self._durable
+        )
         self._loop.start()
         self._open.callback(self._loop.stop)
         app = tracker_application(
-            self._loop.submit, lambda: self._loop.submit(Ask(lambda state: None)), lambda: None, "bench",
-            self._guard,
-        )  # fmt: skip
+            self._loop.submit,
+            status=lambda: self._loop.submit(ReadBy(lambda state: None)),
+            ready=lambda: None,
+            release="bench",
+            guard=self._guard,
+        )
         scheme = "https" if self._guard.https else "http"
         self.url = self._open.enter_context(Server(app, f"{scheme}://127.0.0.1:0", guard=self._guard)).url
         return self
@@ -84,15 +91,17 @@ class Tracking:
 
 
 class Receiving:
-    """A ``forebay receiver`` process that takes ``topic`` in; ``claimed`` and ``taken_in`` are called in the deciding
-    thread, when what they tell of is durable: claims given (once), and ``records`` records accepted."""
+    """A ``forebay receiver`` process that takes in ``topic``.
+
+    ``claimed`` and ``taken_in`` are called in the decision loop when claims (once) and ``records`` accepted records are durable.
+    """
 
     def __init__(
         self, directory: Path, options: dict[str, str], topic: str, records: int,
         claimed: Callable[[int], None] = lambda pid: None, taken_in: Callable[[int], None] = lambda pid: None,
         wal_url: str | None = None, more_settings: str = "",
     ) -> None:  # fmt: skip
-        """``wal_url``: default: a folder below ``directory``."""
+        """``wal_url``: URL of the WAL [default: a folder below ``directory``]."""
         self._directory = directory
         self._options = options
         self._topic = topic
@@ -104,7 +113,10 @@ class Receiving:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, watch: Callable[[int], None] = lambda pid: None, watch_seconds: float = 0.2) -> None:
-        """Until all records are accepted and the receiver has drained; ``watch`` is called with its pid now and then."""
+        """Run until all records are accepted and the receiver has drained.
+
+        ``watch`` is called periodically with its process id.
+        """
         with Tracking(self._directory, self._hear) as tracking:
             tracking.begin(self._topic)
             config = self._directory / "forebay.toml"
@@ -150,7 +162,7 @@ def settings_text(
     directory: Path, options: dict[str, str], topic: str, driver_url: str, more: str = "",
     wal_url: str | None = None,
 ) -> str:  # fmt: skip
-    """A configuration with everything below ``directory`` and the defaults of the product."""
+    """Return a configuration with all folders below ``directory``, otherwise with default settings."""
     servers = options["bootstrap.servers"]
     return f"""\
 stream = "{STREAM}"

@@ -1,8 +1,8 @@
-"""Receivers that report: ``python -m benchmarks.reporting URL TOPIC RECEIVERS AT_ONCE REPORTS`` prints reports per second.
+"""Receivers that only report: ``python -m benchmarks.reporting URL TOPIC RECEIVERS AT_ONCE REPORTS`` prints reports per second.
 
-``RECEIVERS`` receivers, each with a partition and a connection of its own, send ``REPORTS`` reports of one block in all,
-``AT_ONCE`` of them waiting for their answers at any time. Written on bare sockets, so that what is measured is the driver.
-By environment variables: the token that they send (``REPORTING_TOKEN``), and for https the authority's file (``REPORTING_CA``).
+``RECEIVERS`` receivers, each with one partition and one connection, send ``REPORTS`` reports of one block in total; at any time
+``AT_ONCE`` of them wait for an answer. It uses bare sockets, so that the driver is measured and not the client. Environment
+variables: the token to send (``REPORTING_TOKEN``), and for https the authority's file (``REPORTING_CA``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _authority(file: str) -> ssl.SSLContext:
 
 
 class Connection:
-    """One kept connection, one request at a time. Opened anew after a while without any, before the server closes it."""
+    """One kept connection with one request at a time. It is opened again after idle time, before the server closes it."""
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
@@ -74,7 +74,7 @@ class Connection:
 
 
 class Receiver:
-    """One receiver, which owns ``partitions`` of ``topic``: each of its blocks has a range of each."""
+    """One receiver, which owns ``partitions`` of ``topic``. Each of its blocks has a range of each partition."""
 
     def __init__(self, url: str, topic: str, number: int, partitions: Sequence[int]) -> None:
         self._connection = Connection(url)

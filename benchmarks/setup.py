@@ -1,4 +1,4 @@
-"""What benchmarks run in: their folder, how often and how large, one real Kafka, topics full of records."""
+"""The environment of benchmarks: their folder, number and size of runs, one real Kafka, topics filled with records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHUNK = 5_000
 
 @dataclass
 class Setup:
-    """``scale``: what the number of records is multiplied with, 1 for a run that is to be recorded."""
+    """The setup of a run. ``scale``: factor for the number of records; 1 for a run that is recorded."""
 
     directory: Path
     runs: int = 5
@@ -34,18 +34,18 @@ class Setup:
     _open: ExitStack = field(default_factory=ExitStack)
 
     def records(self, full: int) -> int:
-        """How many records to use where a recorded run takes ``full``; a multiple of the partitions, at least 1,000 each."""
+        """Return the number of records for a recorded run of ``full``: a multiple of the partitions, at least 1,000 each."""
         return max(1_000 * PARTITIONS, int(full * self.scale) // PARTITIONS * PARTITIONS)
 
     @property
     def broker(self) -> KafkaBroker:
-        """Started when it is first asked for. Raises UsageError if Java or Kafka's jars are missing."""
+        """Return the broker; start it at the first call. Raises UsageError if Java or Kafka's jars are missing."""
         if self._broker is None:
             self._broker = self._open.enter_context(KafkaBroker(self.directory / "kafka", heap_mib=768))
         return self._broker
 
     def topic(self, records: int, value_bytes: int = RECORD_BYTES) -> str:
-        """A new topic of 4 partitions with ``records`` records in it."""
+        """Create a topic of 4 partitions with ``records`` records in it, and return its name."""
         name = f"records-{next(_NAMES)}"
         self.broker.create_topic(name, PARTITIONS)
         fill(self.broker.options, name, records, value_bytes)
@@ -53,7 +53,7 @@ class Setup:
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        """An empty folder, gone afterwards."""
+        """An empty folder while open; deleted afterwards."""
         path = self.directory / f"run-{next(_NAMES)}"
         path.mkdir(parents=True)
         try:
@@ -72,7 +72,7 @@ class Setup:
 
 
 def values(count: int, value_bytes: int, seed: int = 7) -> list[tuple[bytes, bytes]]:
-    """``count`` different (key, value): 1,000 keys of 8 bytes, values of hexadecimal digits; together ``value_bytes``."""
+    """Return ``count`` different (key, value): 1,000 keys of 8 bytes, values of hexadecimal digits; together ``value_bytes``."""
     source = random.Random(seed)
     return [
         (b"key-%04d" % source.randrange(1_000), source.randbytes(value_bytes // 2).hex().encode()[: value_bytes - 8])
@@ -81,7 +81,7 @@ def values(count: int, value_bytes: int, seed: int = 7) -> list[tuple[bytes, byt
 
 
 def fill(options: dict[str, str], topic: str, records: int, value_bytes: int) -> None:
-    """``records / PARTITIONS`` records into each partition, not compressed: so a consumer does nothing for them."""
+    """Produce ``records / PARTITIONS`` records into each partition, not compressed, so that consumers only read them."""
     producer = Producer({
         **options, "linger.ms": 20, "batch.size": 1_000_000, "compression.type": "none", "acks": "1",
         "queue.buffering.max.messages": 500_000, "queue.buffering.max.kbytes": 200_000,
@@ -108,6 +108,6 @@ def fill(options: dict[str, str], topic: str, records: int, value_bytes: int) ->
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process, all its threads."""
-    # the clock's number as clock_getcpuclockid(3) makes it; /proc counts in ticks, of which a short run may have none
+    """Return the user and system time of all threads of a process."""
+    # the clock's number as clock_getcpuclockid(3) makes it; /proc counts in ticks, too coarse for a short run
     return time.clock_gettime(~pid << 3 | 2)

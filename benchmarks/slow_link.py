@@ -1,7 +1,7 @@
-"""A link that is far away: forwards TCP, and holds back what comes from the server for a fixed time. Run as a process.
+"""A process that forwards TCP and delays the server's answers by a fixed time, like a long link.
 
-Latency, not bandwidth: bytes that follow each other stay as close as they were sent, and what goes to the server passes
-through the kernel alone (Linux).
+It adds latency but does not limit bandwidth: bytes keep the distance at which they were sent. What the client sends goes through
+the kernel alone (Linux).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _until_closed(near: socket.socket, target_port: int, seconds: float) -> None
 
 
 def serve(target_port: int, seconds: float) -> None:
-    """Listens on a free port of the loopback, prints it, and forwards to ``target_port`` until it is ended."""
+    """Listen on a free loopback port, print it, and forward to ``target_port`` until the process ends."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         print(server.getsockname()[1], flush=True)
         while True:

@@ -1,4 +1,4 @@
-"""Blocks as a receiver stores them, made without Kafka; and the aggregate that all readers of them compute."""
+"""Blocks as a receiver stores them, made without Kafka, and the aggregate that all readers compute from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ import pyarrow.compute as pc
 from benchmarks.setup import PARTITIONS, RECORD_BYTES, values
 from driver.batches.batch import BatchWork
 from driver.decisions.packing import pack
-from forebay.model.records import SOURCE_SCHEMA, RangeRows, bytes_column, digest, encode_block, numbers_column
+from forebay.model.arrow_columns import bytes_column, numbers_column
+from forebay.model.digest import digest
+from forebay.model.payload import encode_block
+from forebay.model.records import SOURCE_SCHEMA, RangeRows
 from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id, numbered
 from forebay.settings.load import from_values
 from forebay.settings.schema import Settings
@@ -37,7 +40,7 @@ _EPOCH = numbered(1, 1)
 
 @dataclass(frozen=True, slots=True)
 class StoredBlocks:
-    """``files``: the local copy of each of ``blocks``, and where its Arrow stream begins."""
+    """Stored blocks. ``files``: the local copy of each of ``blocks``, and the place where its Arrow stream begins."""
 
     settings: Settings
     blocks: tuple[Block, ...]
@@ -46,15 +49,17 @@ class StoredBlocks:
 
     @property
     def work(self) -> BatchWork:
-        """All blocks as one batch, packed as the driver packs them."""
+        """Return all blocks as one batch, packed as the driver packs them."""
         by_id = {block.id: BlockReference.of(block) for block in self.blocks}
         tasks = tuple(tuple(by_id[name] for name in task) for task in pack(self.blocks, PROCESSES))
         return BatchWork(numbered(1, 1), 1, 0, False, tasks)
 
 
 def store(directory: Path, records: int) -> StoredBlocks:
-    """``records`` records of 200 bytes in blocks of 50,000 (or as many as there are), each with a range of every
-    partition, in a WAL and as local copies."""
+    """Store ``records`` records of 200 bytes in a WAL and as local copies.
+
+    Each block has 50,000 records (or all, if fewer), with a range of every partition.
+    """
     settings = from_values({
         "stream": STREAM,
         "kafka": {"topics": [TOPIC], "bootstrap.servers": "127.0.0.1:1"},
@@ -88,7 +93,7 @@ def store(directory: Path, records: int) -> StoredBlocks:
 
 
 def _block(sequence: int, rows: int) -> tuple[BlockMeta, Any]:
-    """The ``sequence``-th block: ``rows`` rows of each partition."""
+    """Return the ``sequence``-th block: ``rows`` rows of each partition."""
     ranges, parts = [], []
     first = (sequence - 1) * rows
     for partition in range(PARTITIONS):
@@ -121,7 +126,7 @@ SOUGHT = "00"
 
 
 def totals(batches: Iterable[pa.RecordBatch], look_inside: bool) -> Totals:
-    """The aggregate over whatever has columns ``key`` and ``value``; without ``look_inside`` no value's bytes are read."""
+    """Return the aggregate over batches with columns ``key`` and ``value``; without ``look_inside`` no value's bytes are read."""
     parts = [_measures(batch.column("key"), batch.column("value"), look_inside) for batch in batches]
     wanted: Any = [("bytes", "count"), ("bytes", "sum"), ("found", "sum")]
     found: Any = pa.concat_tables(parts).group_by("key", use_threads=False).aggregate(wanted)
@@ -136,7 +141,7 @@ def _measures(key: Any, value: Any, look_inside: bool) -> pa.Table:
 
 
 def merged(parts: Sequence[Totals]) -> Totals:
-    """The totals of all parts, ordered by key."""
+    """Return the totals of all parts, ordered by key."""
     sums: dict[bytes, tuple[int, int, int]] = {}
     for key, records, size, found in itertools.chain.from_iterable(parts):
         before = sums.get(key, (0, 0, 0))
@@ -145,7 +150,7 @@ def merged(parts: Sequence[Totals]) -> Totals:
 
 
 def plain_totals(files: Sequence[tuple[str, int]], look_inside: bool) -> Totals:
-    """The aggregate over the Arrow streams in ``files``, with nothing but pyarrow: no checks of any kind."""
+    """Return the aggregate over the Arrow streams in ``files`` with pyarrow alone, without any check."""
 
     def batches() -> Iterable[pa.RecordBatch]:
         for path, offset in files:

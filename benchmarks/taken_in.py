@@ -1,4 +1,4 @@
-"""A whole topic taken in by a real receiver and driver: its blocks, on this host, for whoever reads them afterwards."""
+"""A whole topic taken in by a real receiver and driver; its blocks are then on this host, for other readers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PATIENCE_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class TakenIn:
-    """``url``: of the driver, which still answers; ``blocks``: in the order of acceptance."""
+    """The blocks. ``url``: of the driver, which still answers. ``blocks``: in the order of acceptance."""
 
     settings: Settings
     url: str
@@ -36,7 +36,7 @@ class TakenIn:
 
     @property
     def work(self) -> BatchWork:
-        """All blocks as one batch, packed as the driver packs them."""
+        """Return all blocks as one batch, packed as the driver packs them."""
         by_id = {block.id: BlockReference.of(block) for block in self.blocks}
         tasks = tuple(tuple(by_id[name] for name in task) for task in pack(self.blocks, PROCESSES))
         return BatchWork(numbered(1, 1), 1, 0, False, tasks)
@@ -44,7 +44,7 @@ class TakenIn:
 
 @contextmanager
 def taken_in(directory: Path, options: dict[str, str], topic: str, records: int) -> Iterator[TakenIn]:
-    """The receiver has ended when this begins; the driver's batches are done, and all blocks are retained."""
+    """Take in a topic, and yield when the receiver has exited, the batches are completed, and all blocks are retained."""
     directory.mkdir()
     config = directory / "forebay.toml"
     text = settings_text(directory, options, topic, "http://127.0.0.1:0").replace('host = "bench"\n', "")

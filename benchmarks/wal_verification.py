@@ -1,8 +1,9 @@
-"""``wal verify`` against a plain sequential read with checksum of the same files.
+"""``wal verify``, against a plain sequential read with checksum of the same files.
 
-Blocks of a megabyte in segments of 64 MB, as a receiver's log writer writes them, with the journal that names them. Ours is what
-the command does: journal read, all segments scanned on all processors, headers, metadata and payloads verified, places and
-blocks laid beside the journal. Peer: the files read one after the other in pieces of 4 MB, with one CRC-32C over each file.
+Blocks of one megabyte in segments of 64 MB, as a receiver's log writer writes them, with the journal that names them. Ours does
+what the command does: it reads the journal, scans all segments on all processors, verifies headers, metadata and payloads, and
+compares places and blocks with the journal. Peer: it reads the files one after the other in pieces of 4 MB, with one CRC-32C over
+each file.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.setup import Setup
 from deploy.commands.wal.verification import verified
 from driver.journal import events as ev
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.journal.transitions import apply
 from forebay.model.values import Block, BlockMeta, OffsetRange, block_id, numbered
 from wal.blocks import encode_meta
@@ -51,7 +52,10 @@ def measure(setup: Setup) -> Iterator[Measured]:
 
 
 def write(folder: Path, blocks: int, digests: bool = False) -> None:
-    """A WAL of ``blocks`` blocks, and its journal. ``digests``: as receivers write them; else as those of older releases did."""
+    """Write a WAL of ``blocks`` blocks, and its journal.
+
+    ``digests``: with digests, as receivers write them; False: as older releases.
+    """
     wal = open_storage(f"file://{folder}/wal")
     uids = itertools.count(1)
     led, state = journal.lead(

@@ -1,5 +1,4 @@
-"""The ``forebay`` command. Exit codes: 0 fine, 1 found something, 2 wrong use, 3 could not reach, 4 fenced,
-5 runs already."""
+"""The ``forebay`` command. Exit codes: 0 fine, 1 findings, 2 wrong use, 3 unreachable, 4 fenced, 5 already running."""
 
 from __future__ import annotations
 
@@ -9,41 +8,61 @@ from collections.abc import Sequence
 
 import click
 
-from deploy.console.groups import LazyGroup
-from deploy.console.invocation import FINE, FOUND, Invocation, example, shared_options
+from deploy.console.groups import Entry, LazyGroup
+from deploy.console.invocation import FINDINGS, FINE, Invocation, example, shared_options
 from forebay.model.errors import ForebayError
 from forebay_start import find_first
 
-#: command → its module
+#: heading in the help → command → its module and its line in the help; a folder below ``deploy.commands`` for each heading
 _COMMANDS = {
-    "driver": "deploy.commands.services",
-    "agent": "deploy.commands.services",
-    "receiver": "deploy.commands.services",
-    "up": "deploy.commands.services",
-    "demo": "deploy.commands.demo",
-    "install": "deploy.commands.install",
-    "stop": "deploy.commands.stop",
-    "broker": "deploy.commands.broker",
-    "validate": "deploy.commands.validation",
-    "status": "deploy.commands.status",
-    "lag": "deploy.commands.lag",
-    "offsets": "deploy.commands.offsets.group",
-    "cursors": "deploy.commands.cursors",
-    "batch": "deploy.commands.batches",
-    "forget": "deploy.commands.forgetting",
-    "audit": "deploy.commands.audit",
-    "wal": "deploy.commands.wal.group",
-    "journal": "deploy.commands.journal",
-    "recover": "deploy.commands.recovery",
-    "dead-letters": "deploy.commands.dead_letters",
-    "token": "deploy.commands.token",
-    "direct": "deploy.commands.direct",
+    "Set up": {
+        "install": Entry("deploy.commands.setup.install", "Set up a host for systemd, or remove the setup."),
+        "validate": Entry("deploy.commands.setup.validation", "Check configuration, folders, job, broker and topics."),
+        "token": Entry("deploy.commands.setup.token", "Make access tokens for the services."),
+    },
+    "Run": {
+        "up": Entry("deploy.commands.running.services", "Run all services of this machine, and restart failed ones."),
+        "driver": Entry("deploy.commands.running.services", "Run the driver."),
+        "agent": Entry("deploy.commands.running.services", "Run this host's executor agent."),
+        "receiver": Entry("deploy.commands.running.services", "Run one receiver."),
+        "stop": Entry("deploy.commands.running.stop", "Stop the driver; with --drain, drain the receivers first."),
+    },
+    "Inspect": {
+        "status": Entry("deploy.commands.inspection.status", "Show partitions, receivers, agents, batches, problems."),
+        "lag": Entry("deploy.commands.inspection.lag", "Show how far intake and batches are behind Kafka."),
+        "audit": Entry("deploy.commands.inspection.audit", "Prove that each offset is in exactly one batch."),
+    },
+    "Operate": {
+        "offsets": Entry(
+            "deploy.commands.offsets.group", "Show, export, import or reset offsets; accept a gap that Kafka left."
+        ),
+        "batch": Entry("deploy.commands.operation.batches", "Retry failed batches."),
+        "cursors": Entry("deploy.commands.operation.cursors", "Show the cursors of queries, or drop one."),
+        "dead-letters": Entry(
+            "deploy.commands.dead_letters.group", "Count, show or resend records that the job could not decode."
+        ),
+        "forget": Entry("deploy.commands.operation.forgetting", "Stop reporting a removed receiver or host as silent."),
+        "direct": Entry(
+            "deploy.commands.direct", "Inspect a direct stream; accept a loss in it, or replay its batches."
+        ),
+    },
+    "Recover": {
+        "recover": Entry(
+            "deploy.commands.recovery.recover", "Find and repair losses; accept a loss; replay completed batches."
+        ),
+        "journal": Entry("deploy.commands.recovery.journal", "Inspect the driver's journal, or rebuild a lost one."),
+        "wal": Entry("deploy.commands.wal.group", "Inspect, verify, repair or export the write-ahead log."),
+    },
+    "Try out": {
+        "demo": Entry("deploy.commands.trial.demo", "Run all services on real data through two crashes, then audit."),
+        "broker": Entry("deploy.commands.trial.broker", "Run an embedded Kafka broker until stopped."),
+    },
 }
 
 
 @click.group(
     cls=LazyGroup,
-    modules=_COMMANDS,
+    sections=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=example("forebay demo", "forebay --config forebay.toml up", "forebay status --json"),
 )
@@ -51,16 +70,19 @@ _COMMANDS = {
 @click.version_option(package_name="forebay", message="forebay %(version)s")
 @click.pass_context
 def commands(context: click.Context) -> None:
-    """Forebay takes Kafka records in once, keeps them in a write-ahead log, and hands them to Spark jobs.
+    """Take Kafka records in once, keep them in a write-ahead log, and hand them to Spark jobs, each in exactly one batch.
 
-    Exit codes: 0 fine, 1 found something, 2 wrong use, 3 could not reach, 4 fenced, 5 runs already. Data goes to stdout, words to
-    stderr. --config and --json are taken before and after the command.
+    Exit codes: 0 fine, 1 findings (something needs attention), 2 wrong use, 3 unreachable, 4 fenced, 5 already running.
+    Data goes to stdout, messages to stderr. --config and --json may stand before or after the command.
     """
     context.ensure_object(Invocation)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code. A person's mistake is one sentence; our fault, a traceback."""
+    """Run the command line and return its exit code.
+
+    A user's mistake ends with one sentence on stderr; a fault of the program ends with a traceback.
+    """
     find_first()  # before a job's folder is on the path
     try:
         result = commands.main(
@@ -77,9 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(f"forebay: {_sentence(error)}", err=True)
         return error.exit_code
     except BrokenPipeError:
-        # whoever read our data has seen enough (`| head`): not a fault, but stdout must not be flushed again
+        # a reader such as `| head` closed the pipe: not a fault, but stdout must not be flushed again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FOUND
+        return FINDINGS
     except ForebayError as error:
         click.echo(f"forebay: {error}", err=True)
         return error.exit_code

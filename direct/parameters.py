@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping
 from functools import cache
 
-from forebay.kafka.client.java_options import translate
-from forebay.kafka.client.options import check_options
-from forebay.kafka.client.safe_options import SafeOptions, safe_options
+from forebay.kafka.options.java import translate
+from forebay.kafka.options.librdkafka import check_options
+from forebay.kafka.options.safe import SafeOptions, safe_options
 from forebay.model.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ def checked_options(kafka_params: Mapping[str, object]) -> SafeOptions:
     translated = translate({name: _text(name, value) for name, value in kafka_params.items()})
     safe = safe_options(translated.options)
     check_options(safe.options)
-    return SafeOptions(safe.options, safe.group, safe.task_group, safe.reset, (*translated.told, *safe.told))
+    return SafeOptions(safe.options, safe.group, safe.task_group, safe.reset, (*translated.changes, *safe.changes))
 
 
 @cache

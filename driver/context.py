@@ -1,4 +1,4 @@
-"""The intake from a program of one's own: the same driver as ``forebay driver``, under the caller's Spark session."""
+"""An intake in the caller's own program: the same driver as ``forebay driver``, under the caller's Spark session."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from driver.background.upstream import upstream_of
 from driver.batches.batch import Job, NamedJob
 from driver.decision_loop.stopping import Summary
-from driver.listeners.dispatch import Listener
+from driver.listeners.events import Listener
 from driver.main import find_jobs, make_engine
-from driver.service import Driver
+from driver.service import Driver, DriverOptions
 from forebay.model.errors import UsageError
 from forebay.process.clock import SystemClock
 from forebay.process.ending import Ending
 from forebay.settings.load import load
 from forebay.settings.schema import Settings
+from forebay.sources.kind import source_kind
 
 
 class IngestContext:
-    """Follows a stream's intake, batch by batch::
+    """Runs the driver of a stream, and a job for each batch::
 
         with IngestContext(spark, "forebay.toml") as intake:
             intake.foreach_batch(process)
             intake.await_termination()
 
-    ``spark``: a SparkSession, or None with ``engine = "local"``. ``settings``: a path or Settings. Entering does nothing
-    yet; ``foreach_batch`` names the job and starts. ``start`` and ``stop`` may be repeated; ``stop`` may be called in the
-    job, whose batch then still completes, and by a listener. Leaving the ``with`` stops, and raises what failed in the
-    background.
+    ``spark``: a SparkSession, or None with ``engine = "local"``. ``settings``: a path or Settings. Entering the context starts
+    nothing; ``foreach_batch`` sets the job and starts the driver. ``start`` and ``stop`` may be repeated. ``stop`` may be called
+    in the job, whose batch then still completes, and by a listener. Leaving the context stops the driver, and raises the error
+    that ended it.
     """
 
     def __init__(self, spark: Any, settings: Settings | str | Path, *, take_over: bool = False) -> None:
@@ -60,33 +60,34 @@ class IngestContext:
 
     @property
     def url(self) -> str:
-        """Where receivers, agents and people reach the tracker; "" before ``start``."""
+        """URL at which the driver serves receivers, agents and people; "" before ``start``."""
         return self._driver.url if self._driver is not None else ""
 
     @property
     def summary(self) -> Summary:
-        """What was done since ``start``, and after a stop with ``drain`` what it left."""
+        """What was completed since ``start``, and after a drain what it left."""
         return self._driver.summary() if self._driver is not None else Summary(0, 0)
 
     def foreach_batch(self, job: Job, name: str | None = None) -> IngestContext:
-        """Names the job and starts; or, with a ``name``, one of several outputs of each batch, made in the order named, which
-        ``start`` or ``await_termination`` begins. The journal remembers by its name which output of a batch is done.
+        """Set the job and start the driver; with a ``name``, add one of several outputs of each batch.
 
-        Raises UsageError while the intake runs, and for a name given twice."""
+        Outputs run in the order in which they were added, after ``start`` or ``await_termination``. The journal has by name which
+        outputs of a batch are done. Raises UsageError while the driver runs, and for a name given twice.
+        """
         with self._lock:
             if not self._ending.is_set:
-                raise UsageError("the intake is running with its job: stop it first")
+                raise UsageError("the intake is running; call stop() before setting another job")
             if self._begun or name is None:
                 self._jobs, self._begun = (), False
             if name is not None and name in (known.name for known in self._jobs):
-                raise UsageError(f"output {name!r} is named twice: give each output of a batch a name of its own")
+                raise UsageError(f"output {name!r} was added twice; give each output of a batch another name")
             self._jobs = (*self._jobs, NamedJob(name or _name_of(job), job))
         if name is None:
             self.start()
         return self
 
     def add_listener(self, listener: Listener) -> IngestContext:
-        """Tells ``listener`` what happens in the stream, from now on and after every ``start``; see ``driver.listeners``."""
+        """Pass the stream's events to ``listener``, from now on and after every ``start``; see ``driver.listeners``."""
         with self._lock:
             self._listeners.append(listener)
             if self._driver is not None and not self._ending.is_set:
@@ -94,8 +95,10 @@ class IngestContext:
         return self
 
     def start(self) -> None:
-        """Opens the journal and begins; nothing if it is running. The job is the one of ``foreach_batch``, else the one the
-        settings name. Raises as ``Driver.start`` does."""
+        """Start the driver; do nothing if it runs. The job is that of ``foreach_batch``, otherwise ``driver.job``.
+
+        Raises as :meth:`driver.service.driver.Driver.start`.
+        """
         with self._lock:
             if not self._ending.is_set:
                 return
@@ -104,12 +107,11 @@ class IngestContext:
             engine = make_engine(self._settings, lambda: driver.agent_urls(), self._spark)
             driver = Driver(
                 self._settings,
-                upstream_of(self._settings),
-                engine,
-                jobs,
-                SystemClock(),
-                version("forebay"),
-                self._take_over,
+                upstream=source_kind(self._settings).upstream(),
+                engine=engine,
+                jobs=jobs,
+                clock=SystemClock(),
+                options=DriverOptions(release=version("forebay"), take_over=self._take_over),
                 listeners=self._listeners,
             )
             try:
@@ -135,8 +137,10 @@ class IngestContext:
                 self._ending.end()
 
     def stop(self, drain: bool = False, timeout_seconds: float | None = None) -> None:
-        """Lets the running jobs finish, then ends; with ``drain`` as :meth:`driver.service.Driver.stop`. Returns immediately when
-        called in the job or by a listener, else when it has ended."""
+        """Let the running jobs finish, and end; with ``drain`` as :meth:`driver.service.driver.Driver.stop`.
+
+        Return immediately when called in the job or by a listener, otherwise when the intake has ended.
+        """
         driver = self._driver
         if driver is not None:
             driver.stop(drain, timeout_seconds)
@@ -144,8 +148,10 @@ class IngestContext:
             self._ending.wait()
 
     def await_termination(self, timeout_seconds: float | None = None) -> bool:
-        """Waits until the intake has ended; False if it has not within ``timeout_seconds``. Starts what was named and not
-        started yet. Raises what failed in the background, once."""
+        """Wait until the driver has ended; return False if it has not within ``timeout_seconds``.
+
+        Starts the driver if outputs were added and it was not started. Raises the error that ended the driver, once.
+        """
         if self._jobs and not self._begun:
             self.start()
         return self._ending.wait_and_raise(timeout_seconds)

@@ -10,24 +10,27 @@ from contextlib import closing
 from importlib.metadata import version
 from typing import Any
 
-from driver.background.upstream import upstream_of
 from driver.batches.batch import Engine, NamedJob
-from driver.service import Driver
+from driver.service import Driver, DriverOptions
 from forebay.model.errors import FencedError, ForebayError, SettingsError
 from forebay.process.clock import SystemClock
 from forebay.process.notify import Notifier
 from forebay.process.signals import stop_signals
 from forebay.settings.named import find
 from forebay.settings.schema import Settings
+from forebay.sources.kind import source_kind
 
 log = logging.getLogger(__name__)
 
 
 def run(settings: Settings, *, take_over: bool = False, until_caught_up: bool = False, standby: bool = False) -> int:
-    """Runs the driver until SIGTERM or SIGINT (the running jobs may finish; what else, ``driver.stop`` says), a failure, or a
-    newer driver; ``until_caught_up``: until all is completed that Kafka held at the start; ``standby``: leads when nobody does.
+    """Run the driver until SIGTERM or SIGINT, a failure, or a newer driver. Return the exit code.
 
-    Returns the exit code: 0 stopped as told, 1 failed (reason logged), 2 wrong settings, 4 fenced.
+    At a signal the running jobs finish; ``driver.stop`` says whether the driver drains before it ends. ``take_over``: lead
+    without waiting for another driver's lease to end. ``until_caught_up``: end when all is completed that the source held at
+    the start. ``standby``: lead when no other driver leads.
+
+    Exit codes: 0 stopped by a signal or caught up, 1 failed (the reason is logged), 2 wrong settings, 4 fenced.
     """
     jobs = find_jobs(settings)
     try:
@@ -47,28 +50,29 @@ def with_engine(
 ) -> None:
     driver: Driver
     clock = SystemClock()
-    # before Spark's processes are started, which have nothing to say to systemd
+    # before Spark's processes are started, which must not notify systemd
     notifier = Notifier.of(os.environ, clock, lambda: driver.service_status(), os.getpid())
     engine = make_engine(settings, lambda: driver.agent_urls())
     driver = Driver(
         settings,
-        upstream_of(settings),
-        engine,
-        jobs,
-        clock,
-        version("forebay"),
-        take_over,
-        until_caught_up,
-        standby,
-        # one that is to end by itself ends with the failure
-        waits_when_failed=not until_caught_up,
+        upstream=source_kind(settings).upstream(),
+        engine=engine,
+        jobs=jobs,
+        clock=clock,
+        options=DriverOptions(
+            release=version("forebay"),
+            take_over=take_over,
+            until_caught_up=until_caught_up,
+            standby=standby,
+            waits_when_failed=not until_caught_up,  # a driver that is to end by itself ends with the failure
+        ),
     )
     driver.overdue = _end_at_once
     driver.watch, driver.came_round = notifier.watch, notifier.came_round
 
     def stop() -> None:
         drain = settings.driver.stop == "drain"
-        words = "draining; a second signal stops at once" if drain else "stopping when the running job has finished"
+        words = "draining; a second signal stops immediately" if drain else "stopping when the running job has finished"
         print(f"forebay driver: {words}", file=sys.stderr, flush=True)
         driver.stop(drain)
 
@@ -81,20 +85,20 @@ def with_engine(
             print(f"forebay driver: leads stream {settings.stream} at {driver.url}", file=sys.stderr, flush=True)
             driver.run()
         except FencedError as error:
-            # nothing of this process may count any more, and nothing it still does is worth waiting for
+            # no result of this process counts any more: it does not wait for its jobs
             log.error("%s", error)
             raise
         print(f"forebay driver: {driver.summary()}", file=sys.stderr, flush=True)
 
 
 def _end_at_once(words: str) -> None:
-    """As a second signal: the job that does not end is left in the middle, and its batch comes again."""
-    print(f"forebay driver: ends amid a job that does not: {words}", file=sys.stderr, flush=True)
+    """End the process, as a second signal does. The batch of the job that still runs is run again by the next driver."""
+    print(f"forebay driver: exiting while a job is still running: {words}", file=sys.stderr, flush=True)
     os._exit(0)
 
 
 def make_engine(settings: Settings, agent_urls: Callable[[], dict[str, str]], session: Any = None) -> Engine:
-    """The engine that ``[driver].engine`` names; ``session``: a SparkSession to use instead of making one."""
+    """Return the engine that ``driver.engine`` names. ``session``: a SparkSession to use; None: the engine makes one."""
     if settings.driver.engine == "local":
         from driver.batches.local_engine import LocalEngine
 
@@ -105,7 +109,7 @@ def make_engine(settings: Settings, agent_urls: Callable[[], dict[str, str]], se
 
 
 def find_jobs(settings: Settings) -> tuple[NamedJob, ...]:
-    """Imports what ``[driver].job`` names. Raises SettingsError that says what is wrong with it."""
+    """Import the functions that ``driver.job`` names. Raises SettingsError."""
     if not settings.driver.jobs:
         raise SettingsError('driver.job is missing: name your function, as in job = "jobs:process"')
     return tuple(NamedJob(name, find("driver.job", name, "function")) for name in settings.driver.jobs)

@@ -14,8 +14,8 @@ from litestar.params import FromQuery
 
 from executor_agent.store import BlockStore
 from forebay import messages as m
+from forebay.http.application import application, caller, needs
 from forebay.http.sendfile import CHUNK_BYTES, FileResponse
-from forebay.http.server import application, caller, needs
 from forebay.model.errors import RefusedError, UsageError
 from forebay.security.access import OPEN, Guard
 from wal.segments.frame import MAX_FRAME

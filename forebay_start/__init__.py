@@ -1,13 +1,14 @@
 """Finds Forebay's own packages before a user's modules of the same names, such as a ``driver.py`` beside ``jobs.py``.
 
-Of a name that nobody else uses, and free of imports beyond the standard library: it comes before everything else, in the
-command's processes (``python -m forebay_start``) and in Spark's workers (:mod:`forebay_start.spark_daemon`).
+This package runs first in the command's processes (``python -m forebay_start``) and in Spark's workers
+(:mod:`forebay_start.spark_daemon`). Therefore its name is unlikely to be taken, and it imports only the standard library.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -23,7 +24,7 @@ NAMES = frozenset(
 
 
 class _OwnPackages(MetaPathFinder):
-    """Finds ``NAMES`` in the folder that this package is in, whatever ``sys.path`` says."""
+    """Finds ``NAMES`` in the parent folder of this package, before any folder on ``sys.path``."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -35,13 +36,13 @@ class _OwnPackages(MetaPathFinder):
 
 
 def find_first() -> None:
-    """From now on imports of ``NAMES`` give this project's own packages. May be called again."""
+    """Make every later import of ``NAMES`` find this project's own packages. Further calls have no effect."""
     if not any(isinstance(finder, _OwnPackages) for finder in sys.meta_path):
         sys.meta_path.insert(0, _OwnPackages(str(Path(__file__).resolve().parents[1])))
 
 
 def hidden(folder: Path) -> list[Path]:
-    """Modules and packages in ``folder`` that have a name of ours, and that no process of ours therefore imports."""
+    """Return the modules and packages in ``folder`` that have one of ``NAMES``, which Forebay's processes never import."""
     if folder == Path(__file__).resolve().parents[1]:
         return []
     candidates = [folder / name for name in sorted(NAMES)]
@@ -54,8 +55,8 @@ def hidden(folder: Path) -> list[Path]:
 
 
 def main() -> int:
-    """The ``forebay`` command."""
+    """Run the ``forebay`` command and return its exit code."""
     find_first()
-    from deploy.main import main as command
-
+    # by name: this package is below all others, so it does not import the command that it starts
+    command: Callable[[], int] = importlib.import_module("deploy.main").main
     return command()

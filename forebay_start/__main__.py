@@ -1,4 +1,4 @@
-"""``python -m forebay_start``: the ``forebay`` command, in any folder."""
+"""``python -m forebay_start`` runs the ``forebay`` command from any folder."""
 
 from __future__ import annotations
 

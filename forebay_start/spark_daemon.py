@@ -1,4 +1,4 @@
-"""Spark's own ``pyspark.daemon``, whose workers find Forebay's packages first (``spark.python.daemon.module``)."""
+"""``pyspark.daemon`` with workers that find Forebay's own packages first; named by ``spark.python.daemon.module``."""
 
 from __future__ import annotations
 

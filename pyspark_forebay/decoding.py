@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.kafka.client.registry import CLIENT_OPTIONS, FORMATS, RegistryAccess
+from forebay.kafka.registry.client import CLIENT_OPTIONS, FORMATS, RegistryAccess
 from forebay.model.errors import RecordError, UsageError
 from forebay.schemas.columns import ColumnDecoding, decode_column
 from forebay.schemas.decoder import COLUMNS, ReaderSchema, find_columns

@@ -9,8 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forebay.model.arrow_columns import value_lengths
 from forebay.model.columns import Columns
-from forebay.model.records import Compression, RangeRows, digest, encode_block, value_lengths
+from forebay.model.digest import digest
+from forebay.model.payload import Compression, encode_block
+from forebay.model.records import RangeRows
 from forebay.model.values import BlockMeta, OffsetRange, block_id
 from receiver.block_draft import BlockDraft, DraftRange, Piece
 from wal.blocks.digests import completed

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from forebay.model.arrow_columns import bytes_column, numbers_column
 from forebay.model.columns import Columns
-from forebay.model.records import SOURCE_SCHEMA, bytes_column, extent, numbers_column
+from forebay.model.records import SOURCE_SCHEMA, extent
 from forebay.model.values import TopicPartition
 from forebay.sources.receiving import Record, Records
 

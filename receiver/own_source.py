@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault, RebalanceListener, Start
 from forebay.model.errors import SourceError, UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
@@ -24,7 +24,7 @@ from forebay.settings.schema import Settings
 from forebay.sources.custom import END_UNTOLD, CustomSource, ask, called, dealt, make, ordinal_of, partitions_of
 from forebay.sources.receiving import UNKNOWN_END, OffsetGone, ReliableSource, RetryLater, UnreliableSource
 from receiver.own_records import columns_of, refuse_order, rows_of, source_batch
-from receiver.source import CommitPoint, Listener
+from receiver.source import CommitPoint
 
 _log = logging.getLogger("forebay.receiver")
 
@@ -73,7 +73,7 @@ class _Adapter(ABC):
         self._settings = settings
         self._own = own
         self._clock = clock
-        self._listener: Listener | None = None
+        self._listener: RebalanceListener | None = None
         self._owned: frozenset[TopicPartition] = frozenset()
         self._paused: set[TopicPartition] = set()
         self._deal_at = 0.0
@@ -85,7 +85,7 @@ class _Adapter(ABC):
 
     # ---- the seam ----------------------------------------------------------------------------------------------------
 
-    def subscribe(self, listener: Listener) -> None:
+    def subscribe(self, listener: RebalanceListener) -> None:
         self._listener = listener
 
     def follow(self, topics: Sequence[str]) -> None:

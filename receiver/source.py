@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault, RebalanceListener, Start
 from forebay.model.values import TopicPartition
 
 
@@ -25,23 +25,6 @@ class CommitPoint:
     metadata: str
 
 
-class Listener(Protocol):
-    """Told of the consumer group's decisions, within ``poll``. Never raises."""
-
-    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """The group gave these partitions to this receiver. They deliver nothing before :meth:`Source.start`."""
-
-    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """The group takes these partitions away; they are still ours until this returns.
-
-        Returns when their records are sealed, stored and reported, or the deadline passed. May name partitions that
-        were never assigned.
-        """
-
-    def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions are another's already (the session expired). What is not reported is thrown away."""
-
-
 class Source(Protocol):
     """A member of the consumer group. Errors that end the consumer are raised as ``ForebayError``; those that concern
     one partition come as :class:`PartitionFault`, never as silence and never as a reset position.
@@ -51,7 +34,7 @@ class Source(Protocol):
     def last_error(self) -> str:
         """The newest transport error in words, "" if there is none; for status."""
 
-    def subscribe(self, listener: Listener) -> None:
+    def subscribe(self, listener: RebalanceListener) -> None:
         """Joins the group. Called once, before the first poll."""
 
     def follow(self, topics: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from itertools import chain
 import msgspec
 
 from driver.journal import history
-from driver.journal import log as journal
+from driver.journal import reading as journal
 from driver.journal.history import FinishedBatch, FinishedRange
 from driver.journal.state import RepeatedBatch, State
 from forebay.kafka.consume.planning import sizes

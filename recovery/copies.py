@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import urllib3
 
+from forebay.model.digest import digest
 from forebay.model.errors import ForebayError, MissingKeyError, UnreachableError
-from forebay.model.records import Compression, RangeRows, digest, encode_block
+from forebay.model.payload import Compression, encode_block
+from forebay.model.records import RangeRows
 from forebay.model.values import Block, BlockMeta, Handle
 from recovery.examination import UnnamedFrame
 from wal.blocks import StoredBlock, block_of_frame
@@ -26,11 +28,11 @@ from wal.segments.scan import read_frame
 from wal.storage import Storage
 
 if TYPE_CHECKING:
-    from forebay.kafka.consume.ranges import Wanted
+    from forebay.kafka.consume.block_ranges import Wanted
 
 
 class ReadRanges(Protocol):
-    """Reads the records of ranges of different partitions, in their order, as ``forebay.kafka.consume.ranges.read_ranges``.
+    """Reads the records of ranges of different partitions, in their order, as ``forebay.kafka.consume.block_ranges.read_ranges``.
 
     Raises ForebayError if Kafka no longer has exactly these records, or can't be reached.
     """
@@ -166,7 +168,7 @@ class KafkaCopies:
         self._keys = keys
 
     def read(self, block: Block) -> BlockCopy:
-        from forebay.kafka.consume.ranges import Wanted  # loads librdkafka
+        from forebay.kafka.consume.block_ranges import Wanted  # loads librdkafka
 
         meta = block.meta
         ranges = self._read_ranges(

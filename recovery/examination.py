@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from driver.journal import log as journal
-from driver.journal.block_index import wanted_again
+from driver.journal import reading as journal
 from driver.journal.state import State, is_fenced
 from forebay.model.errors import CorruptionError, UsageError
 from forebay.model.values import Block, Handle
@@ -358,7 +357,7 @@ def is_needed(state: State, block_id: str) -> bool:
     """Return whether the block waits for a batch, or an unfinished batch, its window, a replay or a cursor needs it."""
     batch = state.batches.get(state.batch_of.get(block_id, 0))
     held = batch is not None and not state.is_past(batch.number)
-    return block_id in state.waiting or held or block_id in wanted_again(state) or is_unread(state, block_id)
+    return block_id in state.waiting or held or block_id in state.replay_blocks() or is_unread(state, block_id)
 
 
 def is_unread(state: State, block_id: str) -> bool:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import msgspec
 
 from driver.background.discovery import LostJournal, check_commits
-from driver.journal.block_index import unread, wanted_again
 from driver.journal.history import FinishedBatch
 from driver.journal.state import Partition, State
 from forebay.kafka.client.admin import Committed
@@ -194,8 +193,8 @@ def forgettable(state: State, gone: Iterable[str], lost: AbstractSet[str]) -> li
     by_path: dict[str, list[str]] = {}
     for block in state.blocks.values():
         by_path.setdefault(block.handle.path, []).append(block.id)
-    spare = (set(lost) & state.released.keys()) - state.cleaning_blocks.keys() - wanted_again(state).keys()
-    spare -= unread(state)
+    spare = (set(lost) & state.released.keys()) - state.cleaning_blocks.keys() - state.replay_blocks().keys()
+    spare -= state.unread_blocks()
     return [
         path
         for path in sorted(gone)

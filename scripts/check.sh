@@ -1,5 +1,5 @@
 #!/bin/sh
-# Every check that needs no broker. Runs them all, and fails if one did.
+# Run every check that needs no broker, and fail if one of them fails.
 set -u
 cd "$(dirname "$0")/.."
 bin=.venv/bin
@@ -21,7 +21,7 @@ run format $bin/ruff format --check .
 run lint $bin/ruff check .
 run types $bin/mypy forebay wal receiver driver executor_agent direct recovery deploy pyspark_forebay forebay_start
 run imports $bin/lint-imports
-# git overwrites what it ignores: a tracked .cache would take the place of somebody's fetched jars
+# a checkout overwrites ignored files: a tracked .cache would replace a developer's fetched jars
 run ignored sh -c 'git ls-files --cached --ignored --exclude-standard | { ! grep . ; }'
 run docs $bin/python scripts/check_docs.py
 [ -z "$failed" ]

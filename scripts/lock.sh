@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes requirements.lock: every package with its dependencies for Python 3.10 to 3.13, pinned, with hashes, and no index named.
+# Write requirements.lock: all packages and their dependencies for Python 3.10 to 3.13, pinned with hashes, without an index.
 set -eu
 cd "$(dirname "$0")/.."
 exec .venv/bin/python -m uv pip compile --universal --python-version 3.10 --generate-hashes --upgrade --quiet \

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Sets up .venv with everything the project needs, and Java. Run by `make setup`; may be run again at any time.
-# It needs git, make and python3 (3.10 to 3.13). What is missing is installed by apt-get where that is allowed (as root or by
-# sudo without a password), else it is named with the command to run. pip's own settings and environment are respected.
+# Set up .venv with all packages of the project, and Java. `make setup` runs it; it may be repeated at any time.
+# It needs git, make and python3 (3.10 to 3.13). It installs missing system packages by apt-get if it may (as root, or by sudo
+# without a password), and otherwise prints the command to run. It respects pip's settings and environment.
 set -eu
 cd "$(dirname "$0")/.."
 venv=.venv
@@ -14,7 +14,7 @@ stop() {
     exit 1
 }
 
-# Runs apt-get install for the packages named, if that is allowed. $1: what for; the rest: packages.
+# Run apt-get install if that is allowed. $1: purpose; the rest: packages.
 apt_install() {
     what=$1
     shift
@@ -88,7 +88,7 @@ install_packages() {
     say "installing the packages of requirements.lock"
     "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$venv/bin/python" -m ensurepip --upgrade >/dev/null
     pip="$venv/bin/python -m pip --disable-pip-version-check"
-    # uv is several times faster than pip; where it can't be had or can't reach the index, pip does the same work
+    # uv is several times faster than pip; if uv can't be installed or can't reach the index, pip does the same work
     if $pip install -q uv 2>/dev/null && uv_install; then
         return
     fi
@@ -97,7 +97,7 @@ install_packages() {
     $pip install -q --no-deps -e .
 }
 
-# pip's settings, told to uv, which has names of its own for them.
+# Pass pip's settings to uv, which has other names for them.
 uv_install() {
     setting() { "$venv/bin/python" -m pip config get "global.$1" 2>/dev/null || "$venv/bin/python" -m pip config get "install.$1" 2>/dev/null || true; }
     : "${UV_DEFAULT_INDEX:=${PIP_INDEX_URL:-$(setting index-url)}}"

@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 from xdist.remote import Producer
 
-from forebay.kafka.consume import ranges
+from forebay.kafka.consume import block_ranges
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.kafka.embedded.jars import fetch_jars, find_java, jars_present
 from forebay.model.errors import ForebayError, UsageError
@@ -170,7 +170,7 @@ def spark() -> Iterator[object]:
 def no_reader_kept() -> Iterator[None]:
     """Closes the readers of ranges that the test left open for the next one."""
     yield
-    ranges.kept_readers.clear()
+    block_ranges.kept_readers.clear()
 
 
 _numbers = itertools.count(1)

@@ -1,1 +1,1 @@
-"""The commands of `forebay`, a module each; groups have several."""
+"""The commands of ``forebay``, one module each; the folders are the sections of ``forebay --help``, or groups of commands."""

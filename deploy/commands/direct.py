@@ -1,4 +1,4 @@
-"""``forebay direct``: what the checkpoint of a direct stream says, and what a person decides about it."""
+"""``forebay direct``: inspect a direct stream by its checkpoint, accept a loss in it, or replay its batches."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from deploy.commands.lag import limit_options
-from deploy.commands.replay import MomentType
+from deploy.commands.inspection.lag import limit_options
 from deploy.console.invocation import (
+    FINDINGS,
     FINE,
-    FOUND,
     Invocation,
     because_option,
     changing_options,
@@ -24,6 +23,7 @@ from deploy.console.invocation import (
     person,
     shared_options,
 )
+from deploy.console.parameters import MomentType
 from forebay.model.errors import UsageError
 from forebay.model.wire import WIRE_NAMES
 
@@ -35,20 +35,24 @@ if TYPE_CHECKING:
     from direct.intake.access import IntakeAccess
     from forebay.settings.schema import SecuritySettings
 
-#: finished batches that `batches` shows if nobody says how many
+#: number of completed batches that `batches` shows by default
 LAST = 20
 
-WORDS = {
-    "running": "a stream runs on it",
-    "stopped": "no stream runs on it",
-    "ended": "no stream runs on it: the process of the last one is gone, and did not stop it",
-    "silent": "the stream that ran last gives no sign of life",
+#: status → its meaning
+STATUSES = {
+    "running": "running",
+    "stopped": "stopped",
+    "ended": "not running; its last process exited without stopping it",
+    "silent": "silent; its last process no longer renews the lease",
 }
 
 
 class PartitionStatus(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    """``position``: where the next batch begins; ``completed``: up to here every batch is completed. ``read``: whether the stream
-    goes on with it."""
+    """The state of one partition.
+
+    ``position``: offset where the next batch begins. ``completed``: offset before which all batches are completed. ``read``:
+    whether the stream still reads the partition.
+    """
 
     topic: str
     partition: int
@@ -61,7 +65,11 @@ class PartitionStatus(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
 
 
 class DirectStatus(msgspec.Struct, frozen=True, rename={"status": "standing"}):
-    """``standing``: running, stopped, ended or silent. ``owner``, ``host``, ``pid``: of the process, "" and 0 if it stopped."""
+    """The state of a direct stream.
+
+    ``status``: running, stopped, ended or silent. ``owner``, ``host``, ``pid``: of its process, "" and 0 if it
+    stopped. ``unfinished``, ``replaying``: ids of batches.
+    """
 
     name: str
     status: str
@@ -76,6 +84,8 @@ class DirectStatus(msgspec.Struct, frozen=True, rename={"status": "standing"}):
 
 
 class ShownBatch(msgspec.Struct, frozen=True):
+    """A batch with its offset ranges. ``lost``: accepted losses."""
+
     batch_id: int
     number: int
     time_ms: int
@@ -86,8 +96,10 @@ class ShownBatch(msgspec.Struct, frozen=True):
 
 
 def of_checkpoint(kafka: bool, intake: bool = False) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Adds CHECKPOINT and NAME, and with ``kafka`` and ``intake`` how to reach these, to a command, which gets ``checkpoint:
-    Checkpoint``."""
+    """Add the arguments CHECKPOINT and NAME to a command, which gets ``checkpoint: Checkpoint``.
+
+    ``kafka``: add --broker. ``intake``: add --tracker.
+    """
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
         @functools.wraps(function)
@@ -112,10 +124,13 @@ def of_checkpoint(kafka: bool, intake: bool = False) -> Callable[[Callable[..., 
 
         made: Callable[..., int] = pass_invocation(command)
         if kafka:
-            made = click.option("--broker", metavar="HOST:PORT", default="", help="Where Kafka is.")(made)
+            made = click.option("--broker", metavar="HOST:PORT", default="", help="Address of a Kafka broker.")(made)
         if intake:
             made = click.option(
-                "--tracker", metavar="URL", default="", help="The driver of the intake that the stream reads through."
+                "--tracker",
+                metavar="URL",
+                default="",
+                help="URL of the intake's driver, for a stream that reads over an intake.",
             )(made)
         made = click.argument("name")(made)
         made = click.argument("checkpoint")(made)
@@ -133,29 +148,28 @@ def _through(url: str, security: SecuritySettings | None) -> IntakeAccess | None
 
 
 @click.group(
-    short_help="Direct streams: status, batches, lag, audit, accept a loss, replay.",
     epilog=example("forebay direct status file:///var/lib/direct flights"),
 )
 @shared_options
 def direct() -> None:
-    """Look at a direct stream by its checkpoint, and decide about it.
+    """Inspect a direct stream by its checkpoint, accept a loss in it, or replay its batches.
 
-    CHECKPOINT and NAME are those of its StreamSettings. Looking fences nobody, and the stream may run; to accept a loss or to
-    begin a replay it must have stopped. What needs Kafka takes --broker; with --config FILE the [kafka], [storage] and
-    [security] of a forebay.toml serve.
+    CHECKPOINT and NAME are those of the stream's StreamSettings. The stream may run during an inspection; for an accepted loss
+    or a replay it must be stopped. Commands that need Kafka take --broker. With --config FILE, the sections [kafka], [storage]
+    and [security] of a forebay.toml apply.
     """
 
 
 @direct.command(
-    short_help="Whether it runs, and where its partitions are.",
+    short_help="Show whether the stream runs, and the position of each partition.",
     epilog=example("forebay direct status file:///var/lib/direct flights --json"),
 )
 @of_checkpoint(kafka=False)
 def status(invocation: Invocation, checkpoint: Checkpoint) -> int:
-    """Show whether the stream runs, its unfinished batches, and for each partition where the next batch begins.
+    """Show whether the stream runs, its unfinished batches, and for each partition the offset where the next batch begins.
 
-    A stream's lease may have to be watched for as long as it lasts, 10 s. Exits with 1 if its process is gone without a stop, or
-    is silent.
+    The command may watch the stream's lease for up to 10 s, the duration of a lease. Exits with 1 if the process of the stream
+    exited without stopping it, or is silent.
     """
     from deploy.console.table import table
 
@@ -190,28 +204,34 @@ def status(invocation: Invocation, checkpoint: Checkpoint) -> int:
         found,
         lambda: [
             table(
-                f"Direct stream {found.name}: {WORDS[status]}{by}; {found.batches_completed} batches completed, "
+                f"Direct stream {found.name}: {STATUSES[status]}{by}; {found.batches_completed} batches completed, "
                 f"{len(found.unfinished)} unfinished, {len(found.replaying)} to be replayed",
-                ("partition", "life", "begun at", "completed", "position", "gaps", "read"),
+                ("partition", "life", "began at", "completed", "position", "gaps", "read"),
                 [
                     (f"{p.topic}/{p.partition}", p.incarnation, p.start, p.completed, p.position, "\n".join(p.gaps) or "none",
-                     "yes" if p.read else "no more")
+                     "yes" if p.read else "no longer")
                     for p in found.partitions
                 ],
             )
         ],
     )  # fmt: skip
-    return FOUND if status in ("ended", "silent") else FINE
+    return FINDINGS if status in ("ended", "silent") else FINE
 
 
 @direct.command(
-    short_help="Its batches with their offset ranges.",
+    short_help="Show the stream's batches with their offset ranges.",
     epilog=example("forebay direct batches file:///var/lib/direct flights --last 5"),
 )
-@click.option("--last", metavar="N", type=click.IntRange(min=0), default=LAST, help=f"Finished ones [default: {LAST}].")
+@click.option(
+    "--last",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=LAST,
+    help=f"Number of completed batches [default: {LAST}].",
+)
 @of_checkpoint(kafka=False)
 def batches(invocation: Invocation, checkpoint: Checkpoint, last: int) -> int:
-    """Show the unfinished batches and the last finished ones: ids, times, and which offsets each holds."""
+    """Show the unfinished batches and the newest completed ones: ids, times, and offset ranges."""
     shown = [*islice(_finished(checkpoint), last)][::-1]
     shown += [
         ShownBatch(
@@ -224,7 +244,7 @@ def batches(invocation: Invocation, checkpoint: Checkpoint, last: int) -> int:
 
 
 def _finished(checkpoint: Checkpoint) -> Any:
-    """The newest first, each once."""
+    """Yield the completed batches, newest first, without duplicates."""
     from driver.journal import history
 
     state = checkpoint.state()
@@ -257,42 +277,43 @@ def _moment(time_ms: int) -> str:
 
 
 @direct.command(
-    short_help="How far it is behind Kafka.",
+    short_help="Show how far the stream is behind Kafka.",
     epilog=example("forebay direct lag file:///var/lib/direct flights --broker b1:9092 --max-records 100000"),
 )
 @limit_options
 @of_checkpoint(kafka=True)
 def lag(invocation: Invocation, checkpoint: Checkpoint, max_records: int | None, max_seconds: float | None) -> int:
-    """Show how far behind Kafka the stream is: what is in no batch yet, and what no completed batch holds.
+    """Show how far the stream is behind Kafka: records in no batch yet, and records in no completed batch yet.
 
-    Records are counted by offsets. Seconds are the age of the oldest record, by its own timestamp.
+    Records are counted by offsets. Seconds are the age of the oldest such record by its own timestamp. With limits, the
+    command exits with 1 beyond them.
     """
-    from deploy.commands.lag import answer, look
+    from deploy.commands.inspection.lag import answer, compare_with_kafka
 
     with checkpoint.kafka() as admin:
-        found = look(checkpoint.progress(), admin.ends, admin.first_timestamps)
+        found = compare_with_kafka(checkpoint.progress(), admin.ends, admin.first_timestamps)
     return answer(invocation, found, max_records, max_seconds)
 
 
 @direct.command(
-    short_help="Prove that each offset lies in exactly one batch.",
+    short_help="Prove that each offset is in exactly one batch.",
     epilog=example("forebay direct audit file:///var/lib/direct flights --json | jq .findings"),
 )
 @of_checkpoint(kafka=False)
 def audit(invocation: Invocation, checkpoint: Checkpoint) -> int:
-    """Lay all batches and gaps of each partition side by side: what is there twice, or not at all?
+    """Prove that each offset is in exactly one batch or in a known gap. Exit with 1 on any finding.
 
-    Gaps, new lives, accepted losses and replays are listed with who decided them and why; they are no findings. Exits with 1 on
-    any finding.
+    A finding is a range that is in several batches, in none, or in a replay that differs from the first run. Gaps, new
+    incarnations, accepted losses and replays are not findings; they are listed with the person who decided them and the reason.
     """
-    from deploy.commands.audit import answer
+    from deploy.commands.inspection.audit import answer
 
     return answer(invocation, checkpoint.audit())
 
 
 @direct.command(
     "accept-loss",
-    short_help="What Kafka no longer holds, and going on without it.",
+    short_help="Show what Kafka no longer holds, and continue without it.",
     epilog=example(
         "forebay direct accept-loss file:///var/lib/direct flights --broker b1:9092",
         "forebay direct accept-loss file:///var/lib/direct flights 'flights/0[0, 500)' --broker b1:9092 --yes",
@@ -305,50 +326,59 @@ def audit(invocation: Invocation, checkpoint: Checkpoint) -> int:
 def accept_loss(
     invocation: Invocation, checkpoint: Checkpoint, ranges: tuple[str, ...], because: str, yes: bool
 ) -> int:
-    """Show what of the stream Kafka no longer holds, nor the intake at --tracker; with RANGEs and --yes, journal that the stream
-    goes on without them.
+    """Show ranges of the stream that neither Kafka nor the intake at --tracker still holds; with --apply, accept their loss.
 
-    RANGE is what is shown: TOPIC/PARTITION[FROM, UNTIL) of a batch, or between the position and the first offset that Kafka
-    holds; or TOPIC/PARTITION where the topic is gone, was created again, or its log was cut back: the partition then ends, or
-    begins another life. The stream must have stopped. Exits with 1 while something is lost and not accepted.
+    RANGE is a range that the command shows: TOPIC/PARTITION[FROM, UNTIL) in a batch, or before the first offset that Kafka
+    holds; or TOPIC/PARTITION if the topic was deleted or created again, or its log was truncated. In this last case the
+    partition ends, or begins a new incarnation.
+
+    With RANGEs and --apply, the checkpoint records that the stream continues without them. The stream must be stopped. Exits
+    with 1 while a loss is not accepted.
     """
     wanted = {"".join(text.split()).replace(",", ", ") for text in ranges}
     if yes:
         if not wanted:
-            raise UsageError("name the RANGEs that are shown without --yes: nobody accepts a loss unseen")
+            raise UsageError("--apply needs RANGEs: run the command without --apply to see them")
         accepted = checkpoint.accept_losses(wanted, person(because))
         invocation.write(accepted, lambda: _loss_tables(checkpoint.name, accepted))
-        invocation.say(f"journalled: the stream goes on without {', '.join(loss.label for loss in accepted)}")
+        invocation.say(f"the stream continues without {', '.join(loss.label for loss in accepted)}")
         return FINE
     found = checkpoint.losses()
     unknown = sorted(wanted - {loss.label for loss in found})
     if unknown:
         raise UsageError(
-            f"Kafka still holds {', '.join(unknown)}, or nobody has yet to read it: name what is shown without a RANGE"
+            f"Kafka still holds {', '.join(unknown)}, or the stream does not need it: name ranges that the command shows "
+            "without a RANGE"
         )
     losses = [loss for loss in found if not wanted or loss.label in wanted]
     invocation.write(losses, lambda: _loss_tables(checkpoint.name, losses))
     if losses:
-        invocation.say("nothing was changed: name RANGEs of these and say --yes to go on without them")
-    return FOUND if losses else FINE
+        invocation.say("nothing was changed: to continue without some of these, name their RANGEs and add --apply")
+    return FINDINGS if losses else FINE
 
 
 def _loss_tables(name: str, losses: list[Loss]) -> list[Group]:
     from deploy.console.table import table
 
     rows = [(loss.label, loss.kind, loss.batch_id or "-", loss.words) for loss in losses]
-    return [table(f"What Kafka no longer holds of direct stream {name}", ("range", "what", "batch", "in words"), rows)]
+    return [table(f"What Kafka no longer holds of direct stream {name}", ("range", "what", "batch", "detail"), rows)]
 
 
 @direct.command(
-    short_help="Run completed batches again, as far as Kafka holds them.",
+    short_help="Run completed batches again that Kafka still holds.",
     epilog=example("forebay direct replay file:///var/lib/direct flights --broker b1:9092 --to-batch 12 --yes"),
 )
 @click.option(
-    "--to-batch", metavar="BATCH", type=click.IntRange(min=1), help="This completed batch and all later ones."
+    "--to-batch",
+    metavar="BATCH",
+    type=click.IntRange(min=1),
+    help="Id or number of the first completed batch to replay, with all later ones.",
 )
 @click.option(
-    "--to-time", metavar="TIME", type=MomentType(), help="The same, from the first batch at or after TIME on."
+    "--to-time",
+    metavar="TIME",
+    type=MomentType(),
+    help="Time of the first completed batch to replay, as in 2026-11-21T14:30:00Z.",
 )
 @because_option
 @changing_options
@@ -356,19 +386,19 @@ def _loss_tables(name: str, losses: list[Loss]) -> list[Group]:
 def replay(
     invocation: Invocation, checkpoint: Checkpoint, to_batch: int | None, to_time: int | None, because: str, yes: bool
 ) -> int:
-    """Rewind the stream: show which completed batches would run again; with --yes, journal it. They run when the stream is
-    started, marked as a replay, before any other batch.
+    """Show which completed batches a replay would run again; with --apply, request the replay.
 
-    The stream must have stopped. Exits with 1 if Kafka no longer holds all of them.
+    The batches run when the stream is started next, marked as a replay, before any other batch. The stream must be stopped.
+    Exits with 1 if Kafka no longer holds all of them. Use it after a fix of the stream's function.
     """
-    from deploy.commands.replay import proposal_of, show
+    from deploy.commands.recovery.replay import proposal_of, show
     from driver.decisions.replay import RewindTo
 
     if (to_batch is None) == (to_time is None):
-        raise UsageError("a replay begins at a batch or at a time: name one of --to-batch and --to-time")
+        raise UsageError("a replay begins at a batch or at a time: give one of --to-batch and --to-time")
     if not yes:
         return show(invocation, proposal_of(*checkpoint.replay_plan(RewindTo(to_batch or 0, to_time or 0))))
-    words = checkpoint.replay(to_batch or 0, to_time or 0, person(because))
-    invocation.write({"done": True, "message": words})
-    invocation.say(words)
+    message = checkpoint.replay(to_batch or 0, to_time or 0, person(because))
+    invocation.write({"done": True, "message": message})
+    invocation.say(message)
     return FINE

@@ -1,1 +1,1 @@
-"""The command line: configuration, tables, progress, groups of commands."""
+"""What all commands share: options and configuration, requests to the driver, tables, progress, groups of commands."""

@@ -1,4 +1,4 @@
-"""What every command shares: its two options, where data and words go, and how a mistake ends."""
+"""One call of the command: its shared options and configuration, what it prints, and its exit codes."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-import msgspec
 
 from forebay.model.errors import SettingsError
-from forebay.settings.load import load
-from forebay.settings.schema import Settings
 from forebay_start import find_first
 
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from forebay.settings.schema import Settings
+
 FINE = 0
-FOUND = 1
+FINDINGS = 1
 WRONG_USE = 2
 UNREACHABLE = 3
 FENCED = 4
 
-#: where the configuration is looked for if nobody names it, after FOREBAY_CONFIG
+#: end of the message of a dry run
+NOTHING_CHANGED = "nothing was changed: add --apply to do it"
+
+#: configuration files that are tried in this order if neither ``--config`` nor FOREBAY_CONFIG is given
 _DEFAULT_FILES = (Path("forebay.toml"), Path("/etc/forebay/forebay.toml"))
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Invocation:
-    """The options of this call, wherever they stood on the line. Data goes to stdout, words to stderr."""
+    """The shared options of this call, wherever they stand on the line. Data goes to stdout, messages to stderr."""
 
     def __init__(self) -> None:
         self.config: Path | None = None
@@ -43,7 +45,7 @@ class Invocation:
 
     @property
     def config_path(self) -> Path:
-        """The configuration file: ``--config``, else FOREBAY_CONFIG, else ./forebay.toml, else the one in /etc.
+        """The configuration file: ``--config``, else FOREBAY_CONFIG, else ./forebay.toml, else /etc/forebay/forebay.toml.
 
         Raises SettingsError if there is none.
         """
@@ -61,28 +63,32 @@ class Invocation:
         )
 
     def settings(self) -> Settings:
-        """The settings of the configuration file. Raises SettingsError."""
+        """Load the settings of the configuration file. Raises SettingsError."""
+        from forebay.settings.load import load
+
         return load(self.config_path)
 
-    def say(self, words: str) -> None:
-        """Words for a person."""
-        click.echo(words, err=True)
+    def say(self, message: str) -> None:
+        """Print a message for a person, on stderr."""
+        click.echo(message, err=True)
 
     def write(self, data: object, tables: Callable[[], list[Group]] = list) -> None:
-        """Data: as one JSON document with ``--json``, else as the tables that ``tables`` makes."""
+        """Print data on stdout: with ``--json`` as one JSON document, otherwise as the tables that ``tables`` makes."""
         if self.json:
+            import msgspec
+
             click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2).decode())
             return
         from rich.console import Console
 
-        # a pipe gets whole lines: what reads them does not care for the width of a screen
+        # into a pipe whole lines are printed: the width of a screen means nothing to its reader
         console = Console() if sys.stdout.isatty() else Console(width=200, no_color=True)
         for made in tables():
             console.print(made)
 
 
 def person(because: str = "") -> str:
-    """Who runs this command, for the journal: ``user@host``, and why."""
+    """Return the user of this command for the journal: ``user@host``, and ``because`` after a colon."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # an account without a name, as in a container
@@ -91,9 +97,9 @@ def person(because: str = "") -> str:
 
 
 def because_option(function: _Function) -> _Function:
-    """Adds ``--because WORDS`` to a command whose decision is journalled; it gets ``because: str``."""
+    """Add ``--because TEXT`` to a command whose decision is journalled; it gets ``because: str``."""
     return click.option(
-        "--because", metavar="WORDS", default="", help="Why, in a few words: kept in the journal with your name."
+        "--because", metavar="TEXT", default="", help="Reason for the decision; the journal keeps it with your name."
     )(function)
 
 
@@ -101,7 +107,7 @@ pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
 
 
 def shared_options(function: _Function) -> _Function:
-    """Adds ``--config`` and ``--json``, so that both are taken before and after the command."""
+    """Add ``--config`` and ``--json``, so that both may stand before or after the command."""
 
     def take_config(context: click.Context, _: click.Parameter, value: Path | None) -> None:
         if value is not None:
@@ -121,7 +127,7 @@ def shared_options(function: _Function) -> _Function:
             type=click.Path(path_type=Path),
             expose_value=False,
             callback=take_config,
-            help="The configuration [default: $FOREBAY_CONFIG, ./forebay.toml, /etc/forebay/forebay.toml].",
+            help="Configuration file [default: $FOREBAY_CONFIG, ./forebay.toml, /etc/forebay/forebay.toml].",
         ),
     ):
         function = decorate(function)
@@ -129,16 +135,18 @@ def shared_options(function: _Function) -> _Function:
 
 
 def example(*lines: str) -> str:
-    """The epilog that shows how a command is called, a line each."""
+    """Return the epilog of a help text that shows calls of the command, one a line."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def changing_options(function: _Function) -> _Function:
-    """Adds ``--dry-run``, the default, and ``--apply`` to a command that changes something; it gets ``yes: bool``. ``--yes`` is
-    the same as ``--apply``."""
+    """Add ``--apply`` (also ``--yes``) and ``--dry-run``, the default, to a command that changes something.
 
-    @click.option("--apply", "--yes", "yes", is_flag=True, help="Do it; without it, only say what would be done.")
-    @click.option("--dry-run", "dry_run", is_flag=True, help="Only say what would be done [default].")
+    The command gets ``yes: bool``.
+    """
+
+    @click.option("--apply", "--yes", "yes", is_flag=True, help="Make the changes instead of only showing them.")
+    @click.option("--dry-run", "dry_run", is_flag=True, help="Only show what would change [default].")
     @functools.wraps(function)
     def wrapper(*args: Any, yes: bool, dry_run: bool, **kwargs: Any) -> Any:
         if yes and dry_run:
@@ -149,18 +157,20 @@ def changing_options(function: _Function) -> _Function:
 
 
 def job_folders(config_path: Path) -> list[Path]:
-    """Where the modules of a job are looked for first: the configuration's folder and the current one."""
+    """Return the folders where modules of a job are looked for first: the configuration's and the current one."""
     return list(dict.fromkeys([config_path.resolve().parent, Path.cwd()]))
 
 
 def prepare_job_imports(config_path: Path) -> None:
-    """Lets ``module:function`` be imported: the configuration's folder and the current one, for this process and for
-    those it starts (Spark's Python workers import the job too)."""
+    """Make modules in the configuration's folder and in the current one importable.
+
+    This holds for this process and for the processes that it starts: Spark's Python workers import the job too.
+    """
     find_first()
     folders = [str(folder) for folder in job_folders(config_path)]
     sys.path[:0] = [folder for folder in folders if folder not in sys.path]
     inherited = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*folders, *inherited]))
-    # Spark's workers must be of the same Python as the driver, or nothing that it pickled can be read
+    # Spark's workers need the driver's Python version to read what the driver pickled
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

@@ -1,4 +1,4 @@
-"""How far a long command is: a bar on a person's terminal, nothing where nobody looks."""
+"""The progress bar of a long command, shown only on a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_bar(title: str, total: int, unit_bytes: bool = True) -> Iterator[Callable[[int], None]]:
-    """A function that takes what was done since the last call, in the unit of ``total``; any thread may call it."""
+    """Show a bar while open. Yields a function that takes the amount done since its last call, in the unit of ``total``.
+
+    Any thread may call the function.
+    """
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""Tables for people: the few signs they share."""
+"""Tables for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Group:
-    """A table below its title; columns of whole numbers stand to the right. Text is never read as markup."""
+    """Return a table below its title. Columns of whole numbers are aligned right. Text is never read as markup."""
     cells = [list(row) for row in rows]
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, name in enumerate(columns):
@@ -19,15 +19,5 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
         made.add_column(name, justify="right" if right else "left", overflow="fold")
     for row in cells:
         made.add_row(*(Text(str(value)) for value in row))
-    # above the table and not its title, which would be wrapped to the table's width
+    # above the table, because rich wraps the title of a table to the table's width
     return Group(Text(title, style="bold"), made)
-
-
-def bytes_text(count: int) -> str:
-    """``64000000`` → ``64.0 MB``."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"

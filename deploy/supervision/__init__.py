@@ -1,1 +1,1 @@
-"""Child processes of `forebay up`: started, restarted, stopped in order, once on a machine."""
+"""The child processes of ``forebay up``: started once on a machine, restarted after a failure, stopped in order."""

@@ -1,4 +1,4 @@
-"""Learns when a child process is ready: it says so as it would to systemd (``sd_notify(3)``, :mod:`forebay.process.notify`)."""
+"""The readiness of a child process, which it reports as it would to systemd (``sd_notify(3)``, :mod:`forebay.process.notify`)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ _DATAGRAM_BYTES = 4096
 
 
 class ReadySocket:
-    """A socket for one child, whose ``environment`` names it. ``ready`` is called once, from a thread of its own."""
+    """The notification socket of one child. Its ``environment`` must be set for the child.
+
+    ``ready``: called once, from the socket's own thread, when the child is ready.
+    """
 
     def __init__(self, ready: Callable[[], None]) -> None:
         self._ready = ready
-        self._folder = tempfile.TemporaryDirectory(prefix="forebay-up-")  # for this user alone: nobody else may say it
+        self._folder = tempfile.TemporaryDirectory(prefix="forebay-up-")  # only this user can write to the socket
         path = str(Path(self._folder.name) / "notify")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.bind(path)
@@ -37,9 +40,9 @@ class ReadySocket:
         self._folder.cleanup()
 
     def _listen(self) -> None:
-        """Takes all that the child says, so that its messages never find a full queue."""
-        told = False
-        while said := self._socket.recv(_DATAGRAM_BYTES):
-            if not told and b"READY=1" in said.split(b"\n"):
-                told = True
+        """Receive all messages of the child, so that it never finds a full queue."""
+        called = False
+        while message := self._socket.recv(_DATAGRAM_BYTES):
+            if not called and b"READY=1" in message.split(b"\n"):
+                called = True
                 self._ready()

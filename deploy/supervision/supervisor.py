@@ -1,7 +1,7 @@
-"""Runs child processes, restarts what dies and stops them in order. What to do is decided in ``deploy.supervision.verdicts``.
+"""Runs child processes, restarts those that fail, and stops them in order. ``deploy.supervision.verdicts`` has the decisions.
 
-One thread (that of :meth:`Supervisor.run`) starts, restarts and stops; it waits on one queue of what happened. A thread
-for each child waits for its end, another passes its log lines on.
+One thread, that of :meth:`Supervisor.run`, starts, restarts and stops the children; it waits on one queue of events. For each
+child, one thread waits for its end, and another forwards its log lines.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ from forebay.process.tether import tethered
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """A child process. Those of a lower ``stop_rank`` are stopped first, and each is killed after ``stop_seconds``. Where
-    one ``goes_first``, the others are started once it has said by ``NOTIFY_SOCKET`` that it is ready."""
+    """A child process.
+
+    ``stop_rank``: children with a lower rank are stopped first. ``stop_seconds``: time to stop before it is killed.
+    ``goes_first``: the other children are started when this one reports by ``NOTIFY_SOCKET`` that it is ready.
+    """
 
     name: str
     command: tuple[str, ...]
@@ -38,7 +41,7 @@ class ChildSpec:
     goes_first: bool = False
 
 
-#: how long the last lines of an ended child are waited for: a process that left its group may hold the pipe open
+#: maximum wait for the last lines of an ended child; a process that left its group may hold the pipe open
 _LAST_LINES_SECONDS = 5.0
 
 
@@ -65,38 +68,41 @@ class _Ended:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """The child that goes first is ready."""
+    """The child with ``goes_first`` is ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Somebody asked for the end: gently, or a second time."""
+    """:meth:`Supervisor.stop` was called, for the first or a later time."""
 
 
 @dataclass(slots=True)
 class LogLines:
-    """Where the children's lines go: to ``stream`` with the child's name before each, or to a file for each child."""
+    """The destination of the children's log lines.
+
+    ``folder``: one file for each child; None writes all lines to ``stream``, each after the child's name.
+    """
 
     folder: Path | None = None
     stream: IO[str] = field(default_factory=lambda: sys.stderr)
 
     def open(self, name: str) -> IO[bytes] | int:
-        """What a child writes to: its file, or a pipe that :meth:`follow` reads."""
+        """Open what a child writes to: its file, or a pipe that :meth:`follow` reads."""
         if self.folder is None:
             return subprocess.PIPE
         make_private_folder(self.folder)
         return open(os.open(self._file(self.folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
     def where(self, name: str) -> str:
-        """Where the last lines of a child that ended are, for a sentence; "" if they are before that sentence."""
-        return f", its last lines are in {self._file(self.folder, name)}" if self.folder is not None else ""
+        """Return the place of a child's last lines, to append to a sentence; "" if they precede the sentence."""
+        return f" (last lines in {self._file(self.folder, name)})" if self.folder is not None else ""
 
     @staticmethod
     def _file(folder: Path, name: str) -> Path:
         return folder / f"{name}.log"
 
     def follow(self, name: str, pipe: IO[bytes]) -> None:
-        """Passes the lines of ``pipe`` on until it is closed."""
+        """Write the lines of ``pipe`` to ``stream`` until the pipe is closed."""
         with pipe:
             for line in iter(lambda: pipe.readline(64_000), b""):
                 self.stream.write(f"{name} | {line.decode('utf-8', 'replace').rstrip()}\n")
@@ -104,9 +110,9 @@ class LogLines:
 
 
 class Supervisor:
-    """Runs ``children`` until :meth:`stop` is called or none is left to run.
+    """Runs ``children`` until :meth:`stop` is called or no child is left to run.
 
-    ``say`` gets each event as a sentence. :meth:`stop`, :meth:`kill` and :meth:`pid` may be called from any thread.
+    ``say``: called with each event as a sentence. :meth:`stop`, :meth:`kill` and :meth:`pid` are thread-safe.
     """
 
     def __init__(
@@ -116,18 +122,20 @@ class Supervisor:
         policy: RestartPolicy | None = None,
         environment: Mapping[str, str] | None = None,
         logs: LogLines | None = None,
-        say: Callable[[str], None] = lambda words: None,
+        say: Callable[[str], None] = lambda event: None,
         clock: Clock | None = None,
     ) -> None:
         self._children = [_Child(spec) for spec in children]
         self._policy = policy or RestartPolicy()
         self._environment = dict(os.environ if environment is None else environment)
-        self._first_environment = self._environment  # of the child that goes first
+        self._first_environment = self._environment  # of the child with goes_first
         self._logs = logs or LogLines()
         self._say = say
         self._clock = clock or SystemClock()
         self._happened: queue.SimpleQueue[_Ended | _Asked | _Ready] = queue.SimpleQueue()
-        self._waiting = [child for child in self._children if not child.spec.goes_first]  # for the one that goes first
+        self._waiting = [
+            child for child in self._children if not child.spec.goes_first
+        ]  # for the child with goes_first
         if len(self._waiting) == len(self._children):
             self._waiting = []
         self._stopping = False
@@ -135,7 +143,7 @@ class Supervisor:
         self._worst = 0
 
     def run(self) -> int:
-        """Run the children until all have ended and their last log lines are passed on.
+        """Run the children until all have ended and their last log lines are written.
 
         Return 0, or the exit code of the first child that stays down.
         """
@@ -160,23 +168,23 @@ class Supervisor:
         return self._worst
 
     def stop(self) -> None:
-        """Asks all children to end, in order; asked again, kills them."""
+        """Stop all children in order; a second call kills them."""
         self._happened.put(_Asked())
 
     def pid(self, name: str) -> int | None:
-        """The process of child ``name`` while it runs."""
+        """Return the process id of child ``name``; None if it is not running."""
         process = self._named(name).process
         return None if process is None else process.pid
 
     def kill(self, name: str) -> bool:
-        """Kills child ``name`` with SIGKILL as a crash would. False if it was not running."""
+        """Kill child ``name`` with SIGKILL. Return False if it was not running."""
         process = self._named(name).process
         if process is None or process.poll() is not None:
             return False
         os.killpg(process.pid, signal.SIGKILL)
         return True
 
-    # ---- one thread ----
+    # ---- only in the thread of run() ----
 
     def _named(self, name: str) -> _Child:
         return next(child for child in self._children if child.spec.name == name)
@@ -199,7 +207,7 @@ class Supervisor:
             self._begin_stop("stopping")
         elif not self._killing:
             self._killing = True
-            self._say("asked again: killing what is left")
+            self._say("second request to stop: killing the remaining services")
             self._kill_all()
 
     def _start_waiting(self) -> None:
@@ -220,7 +228,7 @@ class Supervisor:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=self._first_environment if child.spec.goes_first else self._environment,
-                start_new_session=True,  # a Ctrl-C at the terminal reaches the supervisor alone, which stops in order
+                start_new_session=True,  # Ctrl-C at the terminal reaches only the supervisor, which stops in order
             )
         finally:
             if not isinstance(output, int):
@@ -238,7 +246,7 @@ class Supervisor:
 
     def _ended(self, child: _Child, return_code: int) -> None:
         assert child.process is not None
-        # what it left behind (Spark's JVM and Python workers) goes with it: a restarted one needs its ports
+        # also kill its children (Spark's JVM and Python workers): the restarted process needs their ports
         _kill_group(child.process.pid)
         child.process, child.kill_at = None, None
         ran_seconds = self._clock.monotonic() - child.started
@@ -254,10 +262,10 @@ class Supervisor:
             delay = self._policy.delay_seconds(child.failures)
             child.restart_at = self._clock.monotonic() + delay
             where = self._logs.where(child.spec.name)
-            self._say(f"{what} after {ran_seconds:.1f} s{where}: starting it again in {delay:g} s")
+            self._say(f"{what} after {ran_seconds:.1f} s{where}: restart in {delay:g} s")
             return
         self._worst = self._worst or return_code
-        self._say(f"{what} and stays down{self._logs.where(child.spec.name)}: {reason}")
+        self._say(f"{what} and is not restarted{self._logs.where(child.spec.name)}: {reason}")
         if verdict is Verdict.STOP_ALL:
             self._begin_stop("stopping the others")
 
@@ -266,16 +274,16 @@ class Supervisor:
         for child in self._children:
             if not self._stopping and child.restart_at is not None and child.restart_at <= now:
                 self._start(child)
-                self._say(f"{child.spec.name} is started again (process {self.pid(child.spec.name)})")
+                self._say(f"{child.spec.name} was restarted (process {self.pid(child.spec.name)})")
 
-    def _begin_stop(self, words: str) -> None:
+    def _begin_stop(self, event: str) -> None:
         self._stopping = True
         for child in self._children:
             child.restart_at = None
-        self._say(words)
+        self._say(event)
 
     def _stop_next(self) -> None:
-        """Asks the lowest rank that still runs, and kills those whose time is up."""
+        """Terminate the running children of the lowest rank, and kill those whose time is up."""
         running = [child for child in self._children if child.alive]
         lowest = min((child.spec.stop_rank for child in running), default=0)
         now = self._clock.monotonic()

@@ -1,4 +1,4 @@
-"""What to do when a child process of ``forebay up`` has ended: a decision on values alone, kept as a table."""
+"""What ``forebay up`` does when a child process has ended: a decision table without I/O."""
 
 from __future__ import annotations
 
@@ -9,38 +9,42 @@ from forebay.model.errors import AlreadyRunningError, FencedError, UsageError
 
 
 class Verdict(Enum):
+    """What happens to a child that has ended."""
+
     RESTART = "restart"
-    STAY_DOWN = "stay down"  # this child alone
-    STOP_ALL = "stop all"  # no child can work until a person has changed something
+    STAY_DOWN = "stay down"  # only this child
+    STOP_ALL = "stop all"  # no child can run until a person changes something
 
 
 class How(Enum):
     """How a child ended."""
 
     FINISHED = "finished"
-    WRONG_USE = "was used wrongly"
+    WRONG_USE = "found wrong settings or options"
     FENCED = "was fenced"
-    NOT_NEEDED = "found another at work"  # at the start of `up`: the others were not started yet
-    REPLACED = "found another in its place"  # later
+    NOT_NEEDED = "found the stream already running"  # at the start of `up`, before the other children are started
+    REPLACED = "found another process in its place"  # later
     FAILED = "failed"
     KILLED = "was killed"
 
 
-#: each row is a promise to the person on call (docs/operations/start.md); a test goes over all of them
+#: how a child ended → what happens, and why; docs/operations/start.md documents each row, and a test covers all rows
 VERDICTS: dict[How, tuple[Verdict, str]] = {
-    How.FINISHED: (Verdict.STAY_DOWN, "it was told to stop"),
-    How.WRONG_USE: (Verdict.STOP_ALL, "all children share the configuration: it must be mended first"),
-    How.FENCED: (Verdict.STAY_DOWN, "another process has taken its place, and two would fight (INV-4)"),
-    How.NOT_NEEDED: (Verdict.STOP_ALL, "two would fight, so nothing was started beside it"),
-    How.REPLACED: (Verdict.RESTART, "the other may end, and this one is then needed again"),
-    How.FAILED: (Verdict.RESTART, "what failed may pass: the journal and the WAL hold all that counts"),
-    How.KILLED: (Verdict.RESTART, "nothing was wrong with it"),
+    How.FINISHED: (Verdict.STAY_DOWN, "it was asked to stop"),
+    How.WRONG_USE: (Verdict.STOP_ALL, "all children share the configuration, which must be corrected first"),
+    How.FENCED: (Verdict.STAY_DOWN, "another process has replaced it, and the two would fence each other (INV-4)"),
+    How.NOT_NEEDED: (Verdict.STOP_ALL, "two instances would fence each other, so no further service was started"),
+    How.REPLACED: (Verdict.RESTART, "the other process may end, and then this one is needed again"),
+    How.FAILED: (Verdict.RESTART, "the cause may be temporary, and the journal and the WAL hold the state"),
+    How.KILLED: (Verdict.RESTART, "the process itself had no fault"),
 }
 
 
 def how_it_ended(return_code: int, alone: bool = False) -> How:
-    """``return_code`` as subprocess gives it: negative for the signal that killed it. ``alone``: the other children wait for
-    this one, and none was started yet."""
+    """Return how a child ended, by its return code as subprocess gives it: negative for the signal that killed it.
+
+    ``alone``: no other child was started yet, because all wait for this one.
+    """
     if return_code < 0:
         return How.KILLED
     return {
@@ -52,6 +56,7 @@ def how_it_ended(return_code: int, alone: bool = False) -> How:
 
 
 def described(return_code: int, alone: bool = False) -> str:
+    """Return how a child ended as the end of a sentence, such as ``failed (exit code 1)``."""
     how = how_it_ended(return_code, alone)
     if how is How.KILLED:
         try:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from driver.decision_loop.loop import DriverLoop
-from driver.journal import log as journal
+from driver.journal import opening
 from driver.journal.lease import LeaseKeeper
 from driver.journal.state import State
-from driver.tracker import Tracker
+from driver.tracker import Tracker, TrackerOptions
 from forebay.model.errors import UsageError
 from forebay.process.clock import Clock
+from wal.decisions.retention import Limits
 from wal.storage import Storage
 
 LEASE_SECONDS = 10.0
@@ -46,7 +47,7 @@ def lead(
     """
     owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     with contextlib.ExitStack() as closing:
-        opened, state = journal.lead(
+        opened, state = opening.lead(
             storage,
             name,
             owner,
@@ -56,12 +57,18 @@ def lead(
         )
         closing.callback(opened.close)
         refuse_intake(storage.url, state)
-        lease = LeaseKeeper(storage, name, opened.epoch, owner, "", LEASE_SECONDS, failed)
+        lease = LeaseKeeper(
+            storage, name, opened.epoch, owner=owner, url="", duration_seconds=LEASE_SECONDS, superseded=failed
+        )
         lease.follow(lambda: opened.confirmed)
         lease.start()
         closing.callback(lease.stop)
-        tracker = Tracker(state, opened.epoch, "stop", max_queued_batches, 0)
-        loop = DriverLoop(tracker, opened, clock, lambda _: None, failed)
+        tracker = Tracker(
+            state,
+            opened.epoch,
+            TrackerOptions(on_gap="stop", max_queued_batches=max_queued_batches, retention=Limits(0)),
+        )
+        loop = DriverLoop(tracker, opened, clock, perform=lambda _: None, failed=failed)
         loop.start()
         closing.callback(loop.stop)
         yield Leadership(opened.epoch, state, loop, lease)

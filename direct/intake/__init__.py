@@ -7,7 +7,7 @@ topic id. So records of another topic with the same name, or of another Kafka cl
 
 ::
 
-reading    the reading of ranges from Kafka and the WAL in tasks
-coverage   which parts of a range the WAL holds
-access     where the intake's driver is, and the token and certificates for it
+    reading    the reading of ranges from Kafka and the WAL in tasks
+    coverage   which parts of a range the WAL holds
+    access     where the intake's driver is, and the token and certificates for it
 """

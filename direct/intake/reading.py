@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from direct.intake.access import IntakeEndpoint
 from direct.intake.coverage import COMMITTED, find_coverage
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading, read_range
 from forebay.kafka.consume.spans import Span, without
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import LostBlockError, OffsetGapError, RangeNotHeldError, UnknownTopicError
 from pyspark_forebay.intake.planning import read_plan
 from pyspark_forebay.intake.reading import read_part

@@ -17,11 +17,11 @@ from direct.rdd.tasks import TaskReading, encode, read_batches, read_records
 from driver.batches.tasks import KafkaRecord
 from driver.spark.blocks import PlacedRows
 from driver.spark.executors import bring
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.planning import sizes, split_ranges
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.consume.spans import Span
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import UsageError
 
 
@@ -70,7 +70,7 @@ def create_rdd(
     """
     context: SparkContext = getattr(sc, "sparkContext", sc)
     safe = checked_options(kafka_params)
-    for warning in safe.told:
+    for warning in safe.changes:
         warn_once(warning)
     for range_ in offset_ranges:
         if not isinstance(range_, Span):

@@ -16,9 +16,9 @@ from direct.intake.reading import read_through
 from direct.rdd.deserializers import Deserializer, deserializer
 from driver.batches.decoding import DeadLetterPlan, Decoder, Part, decode_parts
 from driver.batches.tasks import KafkaRecord, records
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.consume.spans import Span
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import RecordError
 from forebay.process.worker_process import freeze_modules
 

@@ -7,11 +7,12 @@ offsets (INV-3), and each offset is in exactly one batch (INV-2).
 
 ::
 
-stream       create_direct_stream and DirectStream: start, run, stop
-planner      which offsets the next batch has, where partitions begin, what Kafka lost
-batch        a batch as the job gets it, and the reading of its rows
-cursor       the cursor in an intake that keeps what the stream has yet to read
-strategies   which partitions the stream reads
-commits      commits of offsets to a consumer group
-settings     the settings of a stream
+    stream       create_direct_stream and DirectStream: start, run, stop
+    planner      which offsets the next batch has, where partitions begin, what Kafka lost
+    batch        a batch as the job gets it, and the reading of its rows
+    reads        what the stream reads of its checkpoint's state
+    cursor       the cursor in an intake that keeps what the stream has yet to read
+    strategies   which partitions the stream reads
+    commits      commits of offsets to a consumer group
+    settings     the settings of a stream
 """

@@ -4,8 +4,7 @@ lost."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -21,29 +20,25 @@ from direct.checkpoint.losses import (
     losses_at_positions,
     losses_error,
     losses_of_batch,
-    positions,
-    topic_ids,
 )
 from direct.intake.coverage import KeptByIntake
 from direct.stream.commits import Commits
+from direct.stream.reads import ReadProgress
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import ConsumerStrategy, absent, find_partitions
 from driver.batches.batch import BatchWork
 from driver.decision_loop.loop import DriverLoop
-from driver.journal.state import State
-from driver.tracker.requests import AllocateSpans, Ask, BeginSpans
+from driver.tracker.requests import AllocateSpans, BeginSpans
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.client.safe_options import SafeOptions
 from forebay.kafka.client.starting import Known, Position, begin
 from forebay.kafka.consume.planning import limit_by_rates, spans, split_ranges
 from forebay.kafka.consume.spans import Span, without
+from forebay.kafka.options.safe import SafeOptions
 from forebay.model.errors import UnknownTopicError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
 
 log = logging.getLogger(__name__)
-
-_Read = TypeVar("_Read")
 
 
 class BatchPlanner:
@@ -82,12 +77,12 @@ class BatchPlanner:
         Kafka has lost as :func:`direct.checkpoint.losses.losses_error`; UsageError for offsets of partitions that the
         stream does not read.
         """
-        known = self._ask(positions)
+        known = self._loop.ask(ReadProgress()).positions
         self._log_positions(begin(self._admin, known, Known(known, self._strategy.offsets, {}), self._safe.reset))
         try:
             self._follow(self._clock.wall_ms())
         except UnreachableError as error:
-            if not self._ask(lambda state: state.created):
+            if not self._loop.ask(ReadProgress()).begun:
                 raise
             self._warn_unreachable(error)
 
@@ -114,7 +109,8 @@ class BatchPlanner:
     def _gained(self, time_ms: int) -> AllocateSpans | None:
         settings = self._settings
         held, lacks, kept = self._follow(time_ms)
-        begins, ids, learned = self._ask(lambda state: (positions(state), topic_ids(state), state.learned))
+        progress = self._loop.ask(ReadProgress())
+        begins, ids, learned = progress.positions, progress.topic_ids, progress.learned
         through = {tp: end for tp, end in ends_through(begins, lacks, kept).items() if tp in begins}
         new = begins.keys() - held.keys() - through.keys()
         try:
@@ -139,7 +135,8 @@ class BatchPlanner:
 
         Returns, of the partitions that continue, what Kafka holds, what it lacks, and what the intake has of that.
         """
-        known, ids, known_before = self._ask(lambda state: (positions(state), topic_ids(state), state.created))
+        progress = self._loop.ask(ReadProgress())
+        known, ids, known_before = progress.positions, progress.topic_ids, progress.begun
         there = find_partitions(self._admin, self._strategy)
         held = held_by_kafka(self._admin, ids, there)
         losses = losses_at_positions(known, ids, held)
@@ -230,7 +227,3 @@ class BatchPlanner:
         for loss in losses:
             log.error("%s; the stream continues without it", loss.words)
         journal_losses(self._loop.ask, losses, time_ms, 'by on_vanished = "record"')
-
-    def _ask(self, read: Callable[[State], _Read]) -> _Read:
-        found: _Read = self._loop.ask(Ask(read))
-        return found

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from direct.checkpoint.leadership import lead
-from direct.checkpoint.losses import positions
 from direct.intake.access import IntakeEndpoint
 from direct.intake.coverage import COMMITTED, KeptByIntake
 from direct.parameters import checked_options, warn_once
@@ -21,26 +20,27 @@ from direct.rdd.locations import LocationStrategy, PreferConsistent
 from direct.rdd.tasks import TaskReading
 from direct.stream.batch import DirectJobs
 from direct.stream.commits import Commits
-from direct.stream.cursor import StreamCursor, ranges_to_keep
+from direct.stream.cursor import StreamCursor
 from direct.stream.planner import BatchPlanner
+from direct.stream.reads import ReadProgress, ReadRangesToKeep
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import ConsumerStrategy, check, find_partitions
 from driver.background.cleaner import Cleaner
 from driver.batches.backpressure import Backpressure
 from driver.batches.batch import Engine, Job, NamedJob
-from driver.batches.dead_letters import settle
+from driver.batches.dead_letters import confirm_dead_letters
 from driver.batches.local_engine import letters_of
-from driver.batches.scheduler import Scheduler
+from driver.batches.runner import AttemptRules, BatchHooks
+from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.rate import Gains
 from driver.journal import history
 from driver.journal.lease import Lease, await_tasks_of, read_lease, wait_until_stale
-from driver.tracker.requests import Ask, KeepWindow, NameCursor
-from forebay.kafka.client.access import KafkaAccess
+from driver.tracker.requests import KeepWindow, NameCursor
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.client.safe_options import SafeOptions
 from forebay.kafka.consume.range_reader import Reading
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.options.access import KafkaAccess
+from forebay.kafka.options.safe import SafeOptions
 from forebay.model.errors import FencedError, UsageError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock, SystemClock
@@ -52,6 +52,8 @@ from wal.storage.probe import probe
 #: pause between two moves of finished batches to the history
 HISTORY_SECONDS = 10.0
 HISTORY_SEGMENT_BYTES = 64_000_000
+#: pause before a batch with unreadable records is tried again, like ``driver.unreadable_retry`` of an intake
+UNREADABLE_RETRY_SECONDS = 30.0
 
 
 def create_direct_stream(
@@ -153,7 +155,7 @@ class DirectStream:
         """
         if not self._jobs or self._loop is not None:
             raise UsageError("a direct stream needs a job (call foreach_batch first) and can be started only once")
-        for warning in self._safe.told:
+        for warning in self._safe.changes:
             warn_once(warning)
         try:
             self._open()
@@ -187,8 +189,7 @@ class DirectStream:
     @property
     def offsets(self) -> dict[TopicPartition, int]:
         """The offset of each partition at which the next batch begins."""
-        found: dict[TopicPartition, int] = self._running_loop.ask(Ask(positions))
-        return found
+        return self._running_loop.ask(ReadProgress()).positions
 
     @property
     def _running_loop(self) -> DriverLoop:
@@ -236,23 +237,37 @@ class DirectStream:
             loop,
             self._engine,
             self._jobs,
-            self._clock,
-            settings.interval_seconds,
-            lambda: 1,
-            settings.max_failures,
-            settings.retry_seconds,
-            headers=False,
-            epoch=led.epoch,
-            window_batches=settings.window_batches,
-            completed=learned if settings.backpressure else None,
-            allocation=planner.plan,
-            lost=planner.journal_lost,
-            settle=settle,
+            clock=self._clock,
+            options=BatchOptions(
+                batch_interval_seconds=settings.interval_seconds,
+                tasks=lambda: 1,
+                headers=False,
+                epoch=led.epoch,
+                window_batches=settings.window_batches,
+                allocation=planner.plan,
+            ),
+            rules=AttemptRules(
+                max_failures=settings.max_failures,
+                retry_delay_seconds=settings.retry_seconds,
+                unreadable_retry_seconds=UNREADABLE_RETRY_SECONDS,
+                is_direct=True,
+            ),
+            hooks=BatchHooks(
+                completed=learned if settings.backpressure else None,
+                confirm=confirm_dead_letters,
+                lost=planner.journal_lost,
+            ),
         )
         self._loop = loop
         loop.ask(KeepWindow(settings.window_batches))  # before any batch begins or moves to the history
         cleaner = Cleaner(
-            loop, None, self._history(storage, led.epoch), settings.name, self._clock, HISTORY_SECONDS, self._fail
+            loop,
+            None,
+            history_writer=self._history(storage, led.epoch),
+            stream=settings.name,
+            clock=self._clock,
+            pause_seconds=HISTORY_SECONDS,
+            failed=self._fail,
         )
         cleaner.start()
         self._closing.callback(cleaner.stop)
@@ -280,7 +295,7 @@ class DirectStream:
             name=name,
             user=f"direct stream {self._settings.name} on {socket.gethostname()} pid {os.getpid()} {secrets.token_hex(4)}",
             key=secrets.token_hex(16),
-            wanted=lambda: _ranges_to_keep(loop),
+            wanted=lambda: loop.ask(ReadRangesToKeep()),
             failed=self._fail,
         )
         self._closing.callback(cursor.stop)
@@ -291,9 +306,9 @@ class DirectStream:
             storage,
             self._settings.name,
             epoch,
-            HISTORY_SEGMENT_BYTES,
-            lambda: self._clock.wall_ms() / 1000,
-            lambda: secrets.randbits(64),
+            segment_bytes=HISTORY_SEGMENT_BYTES,
+            now=lambda: self._clock.wall_ms() / 1000,
+            new_uid=lambda: secrets.randbits(64),
         )
 
     def _run(self) -> None:
@@ -328,8 +343,3 @@ class DirectStream:
         if isinstance(error, FencedError):
             # the job's Spark tasks would write beside the newer stream (INV-4)
             self._engine.cancel()
-
-
-def _ranges_to_keep(loop: DriverLoop) -> tuple[Span, ...]:
-    found: tuple[Span, ...] = loop.ask(Ask(ranges_to_keep))
-    return found

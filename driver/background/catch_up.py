@@ -11,7 +11,7 @@ from forebay.model.values import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """``ends``: partition → (its life at the start, the offset up to which all is to be completed)."""
+    """The targets of ``--until-caught-up``. ``ends``: partition → (its incarnation at the start, the offset to reach)."""
 
     ends: Mapping[TopicPartition, tuple[int, int]]
 
@@ -20,8 +20,11 @@ class CatchUp:
         return cls({tp: (incarnations[tp], offset) for tp, offset in offsets.items()})
 
     def missing(self, state: State) -> list[TopicPartition]:
-        """The partitions that are not completed so far. What a life that has ended since did not give is gone: Kafka no
-        longer has it, and a person or the policy has decided so."""
+        """Return the partitions that have not reached their targets.
+
+        A partition with a newer incarnation counts as caught up: Kafka no longer has the records of the ended one, as a person or
+        the policy has accepted.
+        """
         return sorted(
             tp
             for tp, (incarnation, offset) in self.ends.items()

@@ -1,6 +1,6 @@
-"""Clean-up's shell: looks into WAL segments, deletes what the tracker intended, moves finished batches to the history.
+"""Clean-up: reads WAL segments, deletes those that the tracker has intended to delete, moves finished batches to the history.
 
-What may go is decided by ``driver.decisions.clean_up`` (INV-8); here is only the I/O around it, in a thread of its own.
+``driver.decisions.clean_up`` decides what may be deleted (INV-8). This module does the I/O, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from driver.background.snapshot_copies import SnapshotCopies
 from driver.decision_loop.loop import DriverLoop
@@ -18,7 +17,7 @@ from driver.decisions.clean_up import CleanSegment
 from driver.journal import history
 from driver.journal.state import State
 from driver.tracker import DeleteSegment
-from driver.tracker.requests import Archived, Ask, CleanedUp, CleanLocalCopies
+from driver.tracker.requests import Archived, CleanedUp, CleanLocalCopies, Read
 from forebay.model.errors import FencedError, OutOfSpaceError, StoreError, UnreachableError
 from forebay.process import failpoints
 from forebay.process.clock import Clock
@@ -29,14 +28,17 @@ from wal.storage import KeepsFolders, Storage
 
 log = logging.getLogger(__name__)
 
-#: segments that one question to the deciding thread names at most
+#: maximum number of segments in one read of the state
 PATHS_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class CleanedWal:
-    """``superseded``: whether the WAL belongs to a rebuilt journal since, which may lie where this driver's journal does not
-    show it (INV-4)."""
+    """The WAL that is cleaned up.
+
+    ``superseded``: returns whether the WAL belongs to a rebuilt journal by now. That journal may be in a place where this
+    driver's journal does not show it (INV-4).
+    """
 
     storage: Storage
     limits: Limits
@@ -45,14 +47,17 @@ class CleanedWal:
 
 
 class Cleaner:
-    """``pause_seconds`` lie between two rounds; a round looks at every sealed segment that may be deletable. ``failed`` gets
-    what ended it, if that is neither the loop's end nor the store's trouble. ``wal``: None where there is none; then hosts'
-    copies are all that is deleted."""
+    """Runs a round of clean-up each ``pause_seconds``; a round reads every sealed segment that may be deletable.
+
+    ``failed`` gets the error that ended the thread; an error of a store does not end it, and the end of the decision loop is not
+    reported. ``wal``: None in a stream without a WAL; then only the hosts' local copies are deleted.
+    """
 
     def __init__(
         self,
         loop: DriverLoop,
         wal: CleanedWal | None,
+        *,
         history_writer: history.HistoryWriter,
         stream: str,
         clock: Clock,
@@ -66,7 +71,7 @@ class Cleaner:
         self._stream = stream
         self._clock = clock
         self._pause_seconds = pause_seconds
-        self._told: set[str] = set()  # segments whose damage was logged
+        self._logged: set[str] = set()  # segments whose damage was logged
         self._actions: queue.Queue[DeleteSegment | None] = queue.Queue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="clean-up", daemon=True)
@@ -81,7 +86,7 @@ class Cleaner:
         self._history.close()
 
     def perform(self, action: DeleteSegment) -> None:
-        """Takes an action whose intent is durable; called by the deciding thread, never blocks."""
+        """Queue an action whose intent is durable. Called in the decision loop; never blocks."""
         self._actions.put(action)
 
     def _run(self) -> None:
@@ -92,19 +97,19 @@ class Cleaner:
                 wait_seconds = self._pause_seconds
                 self.look()
             except UnreachableError:
-                return  # the deciding thread has ended, and says why itself
+                return  # the decision loop has ended, and reports the cause itself
             except OutOfSpaceError as error:
                 log.warning("clean-up waits for space: %s", error)
                 self._stopping.wait(self._pause_seconds)
             except StoreError as error:
-                log.error("clean-up could not go on, and tries again: %s", error)
+                log.error("clean-up failed and tries again: %s", error)
                 self._stopping.wait(self._pause_seconds)
-            except Exception as error:  # a fault of its own: told, or the disk would fill without a word (INV-5)
+            except Exception as error:  # reported, or the disk would fill unnoticed (INV-5)
                 self._failed(error)
                 return
 
     def look(self) -> None:
-        """Moves finished batches to the history, and decides what goes now; the next round deletes it."""
+        """Move finished batches to the history, and intend deletions; the next round deletes."""
         self._refuse_if_superseded()
         self._archive()
         if self._wal is not None:
@@ -116,17 +121,17 @@ class Cleaner:
             self._loop.ask(CleanLocalCopies())
 
     def _limits(self, wal: CleanedWal) -> Limits:
-        """Of this round: less than the settings allow while the store lacks space."""
-        held_bytes = self._loop.ask(Ask(lambda state: state.index.bytes))
+        """Return the limits of this round: below those of the settings while the store lacks space."""
+        held_bytes = self._loop.ask(ReadHeldBytes())
         return wal.limits.within(wal.storage.free_bytes(), held_bytes)
 
     def act(self) -> None:
-        """Deletes what was intended by now."""
+        """Delete what has been intended by now."""
         while not self._actions.empty():
             self._act(0.0)
 
     def _act(self, wait_seconds: float) -> None:
-        """Deletes what was intended; waits up to ``wait_seconds`` for more. What can't be deleted is kept for later."""
+        """Delete what has been intended, and wait up to ``wait_seconds`` for more. A failed deletion is repeated later."""
         deadline = self._clock.monotonic() + wait_seconds
         while not self._stopping.is_set():
             try:
@@ -150,19 +155,17 @@ class Cleaner:
 
     def _refuse_if_superseded(self) -> None:
         if self._wal is not None and self._wal.superseded():
-            raise FencedError(
-                f"the journal of stream {self._stream!r} was rebuilt: another lineage goes on in this WAL"
-            )
+            raise FencedError(f"the journal of stream {self._stream!r} was rebuilt: another timeline uses this WAL now")
 
     def _archive(self) -> None:
-        batches = tuple(batch.finished() for batch in self._loop.ask(Ask(history.leaving)))
+        batches = tuple(batch.finished() for batch in self._loop.ask(ReadLeaving()))
         if batches:
             self._history.append(batches)
             self._loop.ask(Archived(tuple(b.batch_id for b in batches)))
 
     def _look_at_segments(self, wal: CleanedWal, limits: Limits) -> None:
         now_ms = self._clock.wall_ms()
-        due, writers = self._loop.ask(Ask(lambda state: (due_paths(state, limits, now_ms), _writers(state))))
+        due, writers = self._loop.ask(ReadDueSegments(limits, now_ms))
         segments: dict[tuple[str, int], list[tuple[int, str]]] = {}
         listed = wal.storage.list(f"{self._stream}/blocks")
         for path in listed:
@@ -171,7 +174,7 @@ class Cleaner:
                 segments.setdefault((place.receiver, place.epoch), []).append((place.sequence, path))
         worth = set(due)
         for chunk in (listed[at : at + PATHS_AT_ONCE] for at in range(0, len(listed), PATHS_AT_ONCE)):
-            worth |= self._loop.ask(Ask(partial(unnamed, paths=chunk)))
+            worth |= self._loop.ask(ReadUnnamed(tuple(chunk)))
         for (receiver, epoch), files in segments.items():
             files.sort()
             for index, (_, path) in enumerate(files):
@@ -183,41 +186,78 @@ class Cleaner:
                     index < len(files) - 1 or not wal.storage.appendable
                 )  # whole objects are never written to again
                 if not sealed and (receiver, epoch) in writers:
-                    continue  # kept as long as its writer may append to it: not worth reading
+                    continue  # not read: kept while its writer may append to it
                 try:
                     facts = self._facts(wal.storage, path, receiver, epoch, sealed)
                 except FileNotFoundError:
-                    continue  # deleted meanwhile, by an older driver whose durable intent it was
+                    continue  # an older driver has deleted it since, by a durable intent
                 self._loop.ask(replace(facts, limits=limits))
 
     def _facts(self, storage: Storage, path: str, receiver: str, epoch: int, sealed: bool) -> CleanSegment:
         scan = scan_segment(storage, path, payloads=False)
         facts = segment_facts(path, scan, sealed=sealed, fenced=False)
         for words in facts.unreadable:
-            if path not in self._told:
-                log.error("WAL segment %s is kept: %s; look with `forebay wal inspect`", path, words)
+            if path not in self._logged:
+                log.error("WAL segment %s is kept: %s; examine it with `forebay wal inspect`", path, words)
         if facts.unreadable:
-            self._told.add(path)
+            self._logged.add(path)
         return CleanSegment(facts, receiver, epoch, self._clock.wall_ms())
 
 
+@dataclass(frozen=True, slots=True)
+class ReadHeldBytes(Read[int]):
+    """Reads how many bytes the WAL holds."""
+
+    def read(self, state: State) -> int:
+        return state.index.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLeaving(Read[tuple[history.Leaving, ...]]):
+    """Reads the batches that move to the history."""
+
+    def read(self, state: State) -> tuple[history.Leaving, ...]:
+        return history.leaving(state)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDueSegments(Read[tuple[tuple[str, ...], set[tuple[str, int]]]]):
+    """Reads the paths of segments that are due for deletion, and the receivers that are not fenced, with their epochs."""
+
+    limits: Limits
+    now_ms: int
+
+    def read(self, state: State) -> tuple[tuple[str, ...], set[tuple[str, int]]]:
+        return due_paths(state, self.limits, self.now_ms), _writers(state)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadUnnamed(Read[set[str]]):
+    """Reads which of ``paths`` are segments in which the journal names no block."""
+
+    paths: tuple[str, ...]
+
+    def read(self, state: State) -> set[str]:
+        return unnamed(state, self.paths)
+
+
 def delete(storage: Storage, path: str) -> None:
-    """A segment, and with the last one of its epoch the folder. May be repeated."""
+    """Delete a segment, and with the last segment of an epoch its folder. May be repeated."""
     storage.delete(path)
     if isinstance(storage, KeepsFolders):
         storage.remove_folder(path.rpartition("/")[0])
 
 
 def due_paths(state: State, limits: Limits, now_ms: int) -> tuple[str, ...]:
-    """Segments of which the journal says that they go now, if a scan does not find more in them."""
+    """Return the segments that are due for deletion by the journal; a scan may still find blocks that are needed."""
     return tuple(segment.path for segment, _ in state.index.due(limits, now_ms))
 
 
 def unnamed(state: State, paths: Iterable[str]) -> set[str]:
-    """Those of ``paths`` in which the journal names no block: orphans at most."""
+    """Return those of ``paths`` in which the journal names no block: they hold orphans at most."""
     return {path for path in paths if path not in state.index.segments}
 
 
 def _writers(state: State) -> set[tuple[str, int]]:
-    """Receiver and epoch of those that are not fenced."""
+    """Return receiver and epoch of all receivers that are not fenced."""
     return {(receiver.receiver_id, receiver.epoch) for receiver in state.receivers.values()}

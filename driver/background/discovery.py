@@ -4,26 +4,45 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
-from driver.background.upstream import Upstream
 from driver.journal.events import IncarnationStart
-from driver.tracker.requests import FoundPartitions
+from driver.journal.state import State
+from driver.tracker.requests import FoundPartitions, Read
 from forebay.kafka.client.admin import Committed
 from forebay.model.errors import ForebayError, UnreachableError
 from forebay.model.topic_pattern import matches
 from forebay.model.values import TopicPartition
 from forebay.settings.schema import KafkaSettings, Settings
+from forebay.sources.kind import Upstream, source_kind
 
-#: the metadata of a commit of ours: lineage, life
+#: the metadata of a commit of this stream: timeline, incarnation
 _OWN = re.compile(r"forebay:([0-9]{1,9}):([0-9]{1,9})")
 
 
 class LostJournal(ForebayError):
-    """Kafka holds a commit of our own beyond the journal's position: what the journal knew is gone."""
+    """Kafka holds a commit of this stream beyond the journal's position: the journal has lost events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the journal knows of the stream's partitions ("topic/partition") and topics. ``created``: it has the first ones."""
+
+    partitions: frozenset[str]
+    topics: frozenset[str]
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadKnown(Read[Known]):
+    """Reads the partitions and topics that the journal knows."""
+
+    def read(self, state: State) -> Known:
+        return Known(frozenset(state.partitions), frozenset(state.topics), state.created)
 
 
 def subscription(kafka: KafkaSettings, topics: Iterable[str]) -> tuple[str, ...] | None:
-    """The names of ``topics`` that receivers subscribe to by ``kafka.pattern``; None without a pattern."""
+    """Return those of ``topics`` that receivers subscribe to by ``kafka.pattern``; None without a pattern."""
     if kafka.pattern is None:
         return None
     return tuple(sorted(topic for topic in topics if matches(kafka.pattern, topic)))
@@ -33,28 +52,25 @@ def discover(
     admin: Upstream,
     settings: Settings,
     there: Collection[TopicPartition],
-    known: set[str],
-    known_topics: set[str],
-    created: bool,
+    known: Known,
     now_ms: int,
 ) -> FoundPartitions | None:
-    """Resolves where those partitions of ``there`` begin that are not ``known`` (as "topic/partition"); None if there is
-    none.
+    """Find the offsets at which those partitions of ``there`` begin that the journal does not know; None if it knows all.
 
-    The starting policy holds for all partitions there are when the stream is created, and for those of a topic that is
-    named in the configuration and new to the stream. A partition that appears later begins at its beginning, and so does
-    one of a topic that a pattern, or a source of the user's own, finds later: nothing that was written before it was
-    noticed is skipped. Raises UnreachableError and UnknownTopicError: ask again; UsageError for a policy that can't be
-    followed.
+    ``kafka.starting_offsets`` applies to all partitions that exist when the stream is created, and to those of a topic that is
+    named in the settings and new to the stream. A partition that appears later begins at its first offset, and so does one of a
+    topic that a pattern or a custom source finds later: no record that was written before discovery is skipped.
+
+    Raises UnreachableError and UnknownTopicError: try again; UsageError if the policy can't be applied.
     """
     kafka = settings.kafka
-    new = {tp for tp in there if str(tp) not in known}
+    new = {tp for tp in there if str(tp) not in known.partitions}
     if not new:
         return None
     topics = {tp.topic for tp in new}
     ids = admin.topic_ids(topics)
-    named = kafka.pattern is None and not settings.custom_source
-    by_policy = {tp for tp in new if not created or (tp.topic not in known_topics and named)}
+    named = source_kind(settings).names_topics()
+    by_policy = {tp for tp in new if not known.created or (tp.topic not in known.topics and named)}
     offsets: dict[TopicPartition, int] = {}
     if by_policy:
         offsets.update(admin.starting_offsets(kafka.starting_offsets, by_policy, settings.group))
@@ -62,7 +78,7 @@ def discover(
         offsets.update(admin.starting_offsets("earliest", new - by_policy, settings.group))
     again = admin.topic_ids(topics)
     if again != ids or (any(ids.values()) and not all(ids.values())):
-        raise UnreachableError(f"topics change while they are looked at: {', '.join(sorted(topics))}; asking again")
+        raise UnreachableError(f"topics changed during discovery: {', '.join(sorted(topics))}; the driver tries again")
     starts = tuple(
         IncarnationStart(topic=tp.topic, partition=tp.partition, start=offsets[tp], topic_id=ids.get(tp.topic, ""))
         for tp in sorted(new)
@@ -77,28 +93,33 @@ def check_commits(
     timeline: int,
     positions: Mapping[TopicPartition, tuple[int, int]],
 ) -> None:
-    """Rule 5: a committed offset beyond the position, with metadata of our own (``forebay:<lineage>:<life>``), proves that
-    the journal lost events; so does a commit of a later life or lineage, wherever it stands. ``positions``: partition →
-    (life, position), read after ``committed``. Raises LostJournal. For any other value, :func:`foreign_commits`."""
+    """Raise LostJournal if a commit of this stream proves that the journal has lost events (rule 5).
+
+    A commit of this stream has the metadata ``forebay:<timeline>:<incarnation>``. It proves a loss if its offset is beyond the
+    journal's position, or if its incarnation or timeline is later than the journal's. ``positions``: partition → (incarnation,
+    position), read after ``committed``. For any other commit see :func:`foreign_commits`.
+    """
     for tp, commit in committed.items():
         incarnation, position = positions[tp]
         own = _OWN.fullmatch(commit.metadata)
         if own is not None and (int(own[1]), int(own[2]), commit.offset) > (timeline, incarnation, position):
             raise LostJournal(
-                f"group {group} holds a commit of ours of {tp} at {commit.offset} (lineage {own[1]}, life {own[2]}), but "
-                f"the journal's position is {position} (lineage {timeline}, life {incarnation}): the journal has lost events. "
-                "Nothing was changed. Bring back the journal, or look with `forebay recover`"
+                f"group {group} has a commit of this stream for {tp} at {commit.offset} (timeline {own[1]}, incarnation "
+                f"{own[2]}), but the journal's position is {position} (timeline {timeline}, incarnation {incarnation}): the "
+                "journal has lost events. Nothing was changed. Restore the journal, or examine it with `forebay recover`"
             )
 
 
 def foreign_commits(
     committed: Mapping[TopicPartition, Committed], group: str, positions: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, str]:
-    """A sentence for each partition whose committed offset somebody else has set elsewhere: it is ignored (rule 5), and
-    replaced when a receiver commits again."""
+    """Return a sentence for each partition whose committed offset another program has set.
+
+    Such a commit is ignored (rule 5), and replaced when a receiver commits again.
+    """
     return {
-        tp: f"{tp}: group {group} was set to offset {commit.offset} by somebody else; this changes nothing: intake goes on at "
-        f"{positions[tp]}. If it is to go on there, `forebay offsets reset {tp} --to {commit.offset}`"
+        tp: f"{tp}: another program set group {group} to offset {commit.offset}; this changes nothing: intake goes on at "
+        f"{positions[tp]}. To continue at that offset, run `forebay offsets reset {tp} --to {commit.offset}`"
         for tp, commit in sorted(committed.items())
         if _OWN.fullmatch(commit.metadata) is None and commit.offset != positions[tp]
     }

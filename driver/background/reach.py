@@ -1,4 +1,4 @@
-"""Whether Kafka and the stores answer the driver: asked all the time, so that nothing old is shown as if it were new."""
+"""Probes: whether Kafka and the stores answer the driver, checked all the time, so that the status never shows stale values."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from driver.background.upstream import Upstream
 from forebay.model.errors import UnknownTopicError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
+from forebay.sources.kind import Upstream
 from wal.storage import Storage
 
-#: between two questions; a store of whole objects charges for each
+#: pause between two requests of a probe; a store of whole objects charges for each
 INTERVAL_SECONDS, INTERVAL_OF_OBJECTS_SECONDS = 5.0, 30.0
-#: a question that is not answered for so long counts as one that failed
+#: time without an answer after which a request counts as failed
 HANG_SECONDS = 5.0
-#: an end offset that is older is not shown as the lag's
+#: maximum age of an end offset from which a lag is computed
 END_AGE_SECONDS_MAX = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """What is out of reach: ``cause`` as the library reported it, for ``seconds`` by now."""
+    """Kafka or a store does not answer. ``cause``: as the library reported it. ``seconds``: how long by now."""
 
     name: str
     cause: str
@@ -33,14 +33,18 @@ class Outage:
 
 
 class Probe:
-    """Asks one thing again and again, in a thread of its own, since a question may hang. ``ask`` raises what is wrong.
-    ``why_silent``: what is known of that while a question hangs."""
+    """Sends one request again and again, in a thread of its own, since a request may hang.
+
+    ``ask`` sends the request and raises its error. ``why_silent``: returns the cause, as far as it is known, while a request
+    hangs.
+    """
 
     def __init__(
         self,
         name: str,
         ask: Callable[[], None],
         clock: Clock,
+        *,
         interval_seconds: float,
         why_silent: Callable[[], str] = str,
     ) -> None:
@@ -52,14 +56,14 @@ class Probe:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"reach-{name}", daemon=True)
         self._answered_at = clock.monotonic()
-        self._asked_at: float | None = None  # of a question that has no answer yet
+        self._asked_at: float | None = None  # of a request without an answer yet
         self._error = ""
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Does not wait: a question may hang."""
+        """Stop without waiting for the thread: its request may hang."""
         self._stopping.set()
 
     def _run(self) -> None:
@@ -68,7 +72,7 @@ class Probe:
             self._stopping.wait(self._interval_seconds)
 
     def ask(self) -> None:
-        """One question."""
+        """Send one request."""
         self._asked_at = self._clock.monotonic()
         try:
             self._ask()
@@ -90,7 +94,7 @@ class Probe:
 
 
 class Ends:
-    """Kafka's end offsets as the driver itself read them last, with their age. ``ask`` gives them; thread-safe."""
+    """Kafka's end offsets, as the driver read them last, with their age. ``ask`` reads them. Thread-safe."""
 
     def __init__(self, ask: Callable[[], Mapping[TopicPartition, int]], clock: Clock) -> None:
         self._ask = ask
@@ -102,13 +106,13 @@ class Ends:
         self._found = (self._ask(), began)
 
     def of(self, tp: TopicPartition) -> tuple[int, float] | None:
-        """The end offset and its age in seconds; None if it is not known."""
+        """Return the end offset and its age in seconds; None if it is not known."""
         ends, read_at = self._found
         return (ends[tp], self._clock.monotonic() - read_at) if tp in ends else None
 
 
 def still_there(exists: Callable[[], bool], words: str) -> Callable[[], None]:
-    """A question that fails when something is no longer there that was there once."""
+    """Return a request that fails with ``words`` if an object that once existed no longer exists."""
     seen = False
 
     def ask() -> None:
@@ -122,7 +126,7 @@ def still_there(exists: Callable[[], bool], words: str) -> Callable[[], None]:
 
 
 def ends_of_known(upstream: Upstream, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-    """Where Kafka's logs end, without topics that are being deleted. Raises UnreachableError."""
+    """Return the end offsets of partitions, except of topics that are being deleted. Raises UnreachableError."""
     asked = list(partitions)
     try:
         return upstream.ends(asked) if asked else {}
@@ -135,14 +139,14 @@ def ends_of_known(upstream: Upstream, partitions: Iterable[TopicPartition]) -> M
 
 
 def store_probe(name: str, storage: Storage, path: str, clock: Clock) -> Probe:
-    """Asks the store for ``path``, which is there as long as the stream has this store."""
+    """Return a probe of the store, which checks that ``path`` exists, as it does while the stream uses this store."""
     interval = INTERVAL_SECONDS if storage.appendable else INTERVAL_OF_OBJECTS_SECONDS
-    words = f"it answers, and has no {path} any more"
-    return Probe(name, still_there(lambda: storage.exists(path), words), clock, interval)
+    words = f"the store answers, but {path} no longer exists"
+    return Probe(name, still_there(lambda: storage.exists(path), words), clock, interval_seconds=interval)
 
 
 class Reach:
-    """All probes of a driver."""
+    """Runs all probes of a driver."""
 
     def __init__(self, probes: Sequence[Probe]) -> None:
         self._probes = probes
@@ -160,11 +164,11 @@ class Reach:
 
 
 def soon(answer: Future[Any], seconds: float, otherwise: Callable[[], Any]) -> Future[Any]:
-    """``answer``, or after ``seconds`` what ``otherwise`` gives."""
+    """Return a future with the outcome of ``answer``, or after ``seconds`` with that of ``otherwise``."""
     first: Future[Any] = Future()
     lock = threading.Lock()
 
-    def settle(give: Callable[[], Any]) -> None:
+    def finish(give: Callable[[], Any]) -> None:
         with lock:
             if first.done():
                 return
@@ -173,13 +177,13 @@ def soon(answer: Future[Any], seconds: float, otherwise: Callable[[], Any]) -> F
             except Exception as error:
                 first.set_exception(error)
 
-    timer = threading.Timer(seconds, lambda: settle(otherwise))
+    timer = threading.Timer(seconds, lambda: finish(otherwise))
     timer.daemon = True
     timer.start()
 
     def answered(done: Future[Any]) -> None:
         timer.cancel()
-        settle(done.result)
+        finish(done.result)
 
     answer.add_done_callback(answered)
     return first

@@ -1,11 +1,11 @@
-"""Copies of the journal's state beside the WAL: what a rebuild begins from when the journal is lost.
+"""Snapshot copies: copies of the journal's state beside the WAL, from which a rebuild begins when the journal is lost.
 
-A copy is a segment of its own in the WAL's store, with one SNAPSHOT frame. The state is encoded in the deciding thread, as an
-answer of its own: it leaves when all that it says is durable and the epoch was checked after that, so a copy is always a true
-prefix of the journal, whoever writes it and however late it lands. Writing it is the clean-up thread's.
+A copy is a segment of its own in the WAL's store, with one SNAPSHOT frame. The decision loop encodes the state and answers only
+when all of it is durable and the epoch was checked after that. So a copy is always a true prefix of the journal, even if an
+outdated driver writes it late. The clean-up thread writes it.
 
-The last two are kept, and a WAL segment may go only when **both** say that all its blocks are released (INV-8): whichever of
-them a rebuild begins from, every block that it finds needed is there.
+The last two copies are kept. A WAL segment may be deleted only when **both** say that all its blocks are released (INV-8). So a
+rebuild from either copy finds every block that it needs.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import msgspec
 
-from driver.journal.log import SnapshotMeta
+from driver.journal.files import SnapshotMeta
 from driver.journal.state import SnapshotCopy, State
-from driver.tracker.requests import Ask, Copied, Request
+from driver.tracker.requests import Ask, Copied, Read
 from forebay.model.errors import StoreError
 from forebay.model.values import timeline_of
 from forebay.process import failpoints
@@ -33,7 +33,7 @@ from wal.storage import Storage
 
 log = logging.getLogger(__name__)
 
-#: a copy is taken after so long even if nothing asks for one: what came after it is what a rebuild may run again
+#: maximum time between two copies while the journal grows; a rebuild may run again what came after the newest copy
 PERIOD_SECONDS = 600.0
 
 _encoder = msgspec.msgpack.Encoder()
@@ -47,7 +47,7 @@ class Due(Enum):
 
 
 def copy_due(state: State, limits: Limits, now_ms: int) -> Due:
-    """Whether a copy is wanted, by the journal alone."""
+    """Return whether a copy is due, by the journal alone."""
     if not state.created:
         return Due.NO
     newest = state.copies[-1].next if state.copies else 0
@@ -56,21 +56,41 @@ def copy_due(state: State, limits: Limits, now_ms: int) -> Due:
     for segment, _ in state.index.due(limits, now_ms):
         if segment.path not in state.cleaning_segments and not state.is_covered(segment.path):
             return Due.SOON
-    return Due.LATER if state.events > newest + 1 else Due.NO  # the event that tells of a copy is no news
+    return Due.LATER if state.events > newest + 1 else Due.NO  # the event of the newest copy itself does not count
 
 
 def encoded(state: State) -> tuple[int, bytes]:
-    """The number of the next event, and the state: read in the deciding thread."""
+    """Return the number of the next event, and the encoded state. Called in the decision loop."""
     return state.events, _encoder.encode(state)
 
 
+@dataclass(frozen=True, slots=True)
+class ReadCopyDue(Read[Due]):
+    """Reads whether a copy is wanted, with the clock's time at the decision."""
+
+    limits: Limits
+    clock: Clock
+
+    def read(self, state: State) -> Due:
+        return copy_due(state, self.limits, self.clock.wall_ms())
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeState(Read[tuple[int, bytes]]):
+    """Reads the number of the next event and the encoded state."""
+
+    def read(self, state: State) -> tuple[int, bytes]:
+        return encoded(state)
+
+
 class SnapshotCopies:
-    """``ask`` is the deciding thread's. ``interval_seconds``: copies that clean-up waits for are taken at most so often."""
+    """Takes copies. ``ask``: the decision loop's. ``interval_seconds``: minimum time between copies that clean-up waits for."""
 
     def __init__(
         self,
-        ask: Callable[[Request], Any],
+        ask: Ask,
         wal: Storage,
+        *,
         stream: str,
         epoch: int,
         clock: Clock,
@@ -93,21 +113,23 @@ class SnapshotCopies:
         self._lock = threading.Lock()
 
     def want(self) -> None:
-        """The next round takes a copy whatever the journal says. From any thread."""
+        """Have the next round take a copy if the journal has grown at all. Thread-safe."""
         self._wanted = True
 
     def keep_up(self, limits: Limits | None = None) -> None:
-        """Takes a copy if one is due, and deletes those that the last two make unnecessary. ``limits``: of this round of
-        clean-up; None: those of the settings. Raises OutOfSpaceError or
-        StoreError: nothing is lost, call again."""
+        """Take a copy if one is due, and delete those older than the last two.
+
+        ``limits``: of this round of clean-up; None: those of the settings. Raises OutOfSpaceError or StoreError; nothing is lost,
+        and the call may be repeated.
+        """
         with self._lock:
-            due = self._ask(Ask(lambda state: copy_due(state, limits or self._limits, self._clock.wall_ms())))
+            due = self._ask(ReadCopyDue(limits or self._limits, self._clock))
             if not self._is_time(due):
                 return
             self._wanted = False
             now = self._clock.monotonic()
             self._not_before, self._period_ends = now + self._interval_seconds, now + PERIOD_SECONDS
-            following, state = self._ask(Ask(encoded))
+            following, state = self._ask(EncodeState())
             path = self.write(following, state)
             failpoints.hit("copy.after-write")
             copies = self._ask(Copied(following, path))
@@ -121,7 +143,7 @@ class SnapshotCopies:
         return (due is Due.SOON and now >= self._not_before) or (due is Due.LATER and now >= self._period_ends)
 
     def write(self, following: int, state: bytes) -> str:
-        """Durable on return; returns its path."""
+        """Write a copy, durable on return. Return its path."""
         writer = LogWriter(
             self._wal,
             lambda sequence: layout.snapshot_copy(self._stream, self._epoch, sequence),
@@ -145,7 +167,7 @@ class SnapshotCopies:
         return pending.handle.path
 
     def prune(self, copies: Sequence[SnapshotCopy]) -> None:
-        """Deletes what is older than ``copies``, those that a kill left behind too. Can be repeated."""
+        """Delete all copies older than ``copies``, those that a crash left behind included. May be repeated."""
         if len(copies) < 2:
             return
         oldest = layout.parse_snapshot_copy(copies[0].path)

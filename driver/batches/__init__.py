@@ -1,1 +1,1 @@
-"""Batches: when one begins, its job, its engine, what fails."""
+"""Batches: when one begins, the running of its job, failures, and what runs inside a task."""

@@ -1,4 +1,4 @@
-"""Completed batches become a learned rate, which the tracker journals and shares out to the receivers."""
+"""Backpressure: learns a rate from completed batches. The tracker journals the rate and distributes it to the receivers."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ log = logging.getLogger(__name__)
 
 
 class Backpressure:
-    """``learned``: what an earlier driver learned, None: nothing. ``begun_ms``: when this driver began to run batches."""
+    """Learns the stream's rate. ``learned``: the rate of an earlier driver, or None. ``begun_ms``: when this driver began to run
+    batches."""
 
     def __init__(
         self, loop: DriverLoop, gains: Gains, batch_interval_seconds: float, learned: LearnedRate | None, begun_ms: int
     ) -> None:
         self._loop = loop
-        # whoever learned it may have had a clock that went ahead of ours
+        # the clock of the driver that learned it may have been ahead of this one
         rate, time_ms = (learned.rate, min(learned.time_ms, begun_ms)) if learned is not None else (0.0, 0)
         self._estimator = RateEstimator(gains, batch_interval_seconds * 1000.0, rate, time_ms)
         self._begun_ms = begun_ms
         self._lock = threading.Lock()
 
     def completed(self, work: BatchWork, submitted_ms: int, started_ms: int, ended_ms: int, records: int) -> None:
-        """A batch that was due at ``submitted_ms`` ran from ``started_ms`` to ``ended_ms``. Called after its completion is
-        durable, by whatever thread ran it; returns when what was learned is durable too. A replay says nothing: its
-        batches were taken in long ago. Nor does the time for which no driver ran."""
+        """Learn from a batch that was due at ``submitted_ms`` and ran from ``started_ms`` to ``ended_ms``.
+
+        Called after the completion is durable, by the thread that ran the batch. On return a new rate is durable too. Replays are
+        ignored, because their batches were taken in long ago. The time in which no driver ran does not count as waiting.
+        """
         if work.replay:
             return
         with self._lock:
@@ -38,5 +41,11 @@ class Backpressure:
             rate = self._estimator.learn(ended_ms, records, ended_ms - started_ms, waited_ms)
         if rate is None:
             return
-        log.debug("batch %d: %d records in %d ms, rate %.0f", work.batch_id, records, ended_ms - started_ms, rate)
+        log.debug(
+            "rate learned: batch %d, %d records in %d ms, rate %.0f",
+            work.batch_id,
+            records,
+            ended_ms - started_ms,
+            rate,
+        )
         self._loop.ask(LearnRate(rate, ended_ms))

@@ -1,4 +1,4 @@
-"""A batch as the user's job sees it, and what an engine is given to run it."""
+"""A batch as the user's job sees it (:class:`Batch`), and as an engine gets it (:class:`BatchWork`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What one run of a batch wrote to one output: so many rows, or none because of ``skipped``, in words."""
+    """What one run of a batch wrote to one output: the number of rows, or the reason why it was skipped."""
 
     output: str
     rows: int
@@ -35,16 +35,18 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class BatchWork:
-    """One batch as the journal holds it. A rerun has the same blocks in the same tasks and order (INV-3).
+    """One batch as the journal has it. A rerun has the same blocks in the same tasks and order (INV-3).
 
-    ``tasks``: for each task its blocks, in order. ``lost``: labels of ranges whose loss an operator has accepted;
-    nobody tries to read them. ``headers``: whether the stream takes record headers in. ``replay``: the number of the replay
-    that runs it again; 0 if none does. ``topic_ids``: as in ``ReadPlan``. ``concurrent_jobs``: batches that may be in work at
-    once. ``epoch``: the journal's, of the driver that runs it. ``written``: what output helpers say of this run. ``outputs``:
-    those that are done, of several. ``window_batches``: how far a window may reach back; ``past``: the batches before this one
-    that it can reach, in order; ``covers``: of a window, its batches before this one. ``output``: the one that is being made;
-    ``attempt``: of this driver at the batch, from 1; ``decodes``: what it gave to ``decode``. ``spans``: of a direct stream,
-    which has no blocks, what each task reads; ``lives``: of the partition of each.
+    ``tasks``: for each task its blocks, in order. ``lost``: labels of ranges whose loss an operator has accepted; they are
+    not read. ``headers``: whether the stream takes record headers in. ``replay``: the number of the replay that runs the
+    batch; 0 if none does. ``topic_ids``: as in ``ReadPlan``. ``concurrent_jobs``: maximum number of batches in work at the
+    same time. ``epoch``: the journal epoch of the driver that runs the batch. ``written``: what output helpers wrote in this
+    run. ``outputs``: the outputs that are done. ``output``: the output that is being made. ``attempt``: the attempt of this
+    driver at the batch, from 1. ``decodes``: one entry for each call of ``decode`` in this run.
+
+    ``window_batches``: how many batches before this one a window may contain; ``past``: these batches, in order; ``covers``: in a
+    window, ids of its batches before this one. ``spans``: in a direct stream, which has no blocks, what each task reads;
+    ``incarnations``: the incarnation of each span's partition.
     """
 
     batch_id: int
@@ -82,15 +84,15 @@ class BatchWork:
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
-        """What the batch hands out, in the order of its rows: accepted losses are not among them."""
+        """The ranges of the batch's rows, in order, without accepted losses."""
         ranges = chain.from_iterable(reference.ranges for task in self.tasks for reference in task)
         return tuple(range_ for range_ in ranges if range_.label not in self.lost) if self.lost else tuple(ranges)
 
     @property
     def records(self) -> int:
-        """How many it hands out."""
+        """The number of the batch's records; in a direct stream, of its offsets."""
         if self.spans:
-            return sizes(self.spans)  # as many as offsets, unless a topic is compacted or transactional
+            return sizes(self.spans)  # more than the records if a topic is compacted or transactional
         if self.lost:
             return sum(range_.records for range_ in self.ranges)
         return sum(reference.records for task in self.tasks for reference in task)
@@ -99,15 +101,17 @@ class BatchWork:
 def lived_without(
     spans: Iterable[Span], incarnations: Iterable[int], lost: Collection[str]
 ) -> tuple[tuple[Span, ...], tuple[int, ...]]:
-    """What is left of ``spans`` without ``lost`` (as ``forebay.kafka.consume.spans.without``), and the life of each part.
-    ``lives``: of each of ``spans``, or none, as an older release journalled them: then all are of the first one."""
+    """Return ``spans`` without ``lost`` (as ``forebay.kafka.consume.spans.without``), and the incarnation of each part.
+
+    ``incarnations``: of each of ``spans``; empty if an older release journalled them: then all are of the first incarnation.
+    """
     lived = zip(spans, chain(incarnations, repeat(1)), strict=False)
     parts = [(part, incarnation) for span, incarnation in lived for part in without([span], lost)]
     return tuple(part for part, _ in parts), tuple(incarnation for _, incarnation in parts)
 
 
 class Rows(Protocol):
-    """How an engine hands out the rows of one batch."""
+    """The rows of one batch, as an engine provides them. The methods are described at :class:`Batch`."""
 
     def df(self) -> Any: ...
 
@@ -118,38 +122,39 @@ class Rows(Protocol):
     def read(self) -> Iterator[pa.RecordBatch]: ...
 
     def arrow_schema(self, schema: Any) -> pa.Schema:
-        """What a user gave as the schema of decoded rows. Raises UsageError."""
+        """Return the schema of decoded rows that the user passed, as a pyarrow schema. Raises UsageError."""
 
     def decode(self, decoder: Decoder) -> Any: ...
 
     def read_decoded(self, decoder: Decoder) -> Iterator[pa.RecordBatch]: ...
 
     def over(self, work: BatchWork) -> Rows:
-        """The rows of ``work``, counted with these."""
+        """Return the rows of ``work``; what is read of them is counted together with this batch's."""
 
 
 class Batch:
     """The records of one batch interval, given to your job: ``def process(batch): …``.
 
-    Jobs get batches in order: one at a time, or ``driver.concurrent_jobs`` of them, begun in order. When the job returns, the
-    batch is completed and never given again. When it raises, or the driver dies before the completion is durable, the **same
-    batch comes again**: same ``id``, same rows, same order, same partitions. So a job may run more than once for one batch;
-    make its output replace what an earlier run of the same ``id`` wrote (a file or a row named after ``batch.id``, or delete
-    and insert by that id).
+    Jobs get batches in order: one at a time, or up to ``driver.concurrent_jobs`` at the same time, begun in order. When the
+    job returns, the batch is completed and never given again. If the job raises, or the driver is killed before the
+    completion is durable, the **same batch runs again**: same ``id``, same rows, same order, same partitions. So a job may
+    run more than once for one batch. Make its output replace what an earlier run of the same ``id`` wrote: a file or a row
+    named after ``batch.id``, or delete and insert by that id.
 
-    A person can rewind the stream (``forebay recover --to-batch``): completed batches then run again in a **replay**, with
-    the same ``id``, rows, order and partitions, ``rerun`` true and ``replay`` a number that grows with each. A job that
-    replaces output by ``id`` replaces what it wrote before, which is what a mended job wants. A job that keeps both, or
-    whose sink skips what it has seen, goes by ``key`` instead, which is new for each replay and the same for its reruns.
+    An operator can rewind the stream (``forebay recover --to-batch``). Completed batches then run again in a **replay**, with
+    the same ``id``, rows, order and partitions, with ``rerun`` true, and with a ``replay`` number that increases with each
+    replay. A job that replaces output by ``id`` replaces what it wrote before, as a corrected job should. A job that keeps
+    both outputs, or whose sink skips what it has seen, uses ``key`` instead, which is new for each replay and the same for
+    its reruns.
 
-    The rows can be had in four ways; all have the columns of Spark's Kafka source: ``key``, ``value`` (binary),
-    ``topic``, ``partition``, ``offset``, ``timestamp``, ``timestampType``, and ``headers`` if the stream takes them in.
-    Each has one partition per task of the batch. Use them as often as you like: each use reads the blocks again, so
-    ``cache()`` or ``persist()`` a DataFrame that several actions need.
+    The rows are available in four ways. All have the columns of Spark's Kafka source: ``key``, ``value`` (binary), ``topic``,
+    ``partition``, ``offset``, ``timestamp``, ``timestampType``, and ``headers`` if the stream takes them in. Each has one
+    partition per task of the batch. Each use reads the blocks again, so ``cache()`` or ``persist()`` a DataFrame that several
+    actions need.
 
-    A block is read from the task's own host, else from that host's agent, else from the WAL, else from Kafka if that
-    still holds the very records. If none has it, the action raises
-    ``forebay.model.errors.UnreadableBlockError`` naming the offsets; it is never taken for an empty partition.
+    A task reads a block from its own host, else from that host's agent, else from the WAL, else from Kafka if Kafka still has
+    exactly these records. If no tier has the block, the action raises ``forebay.model.errors.UnreadableBlockError``, which
+    names the offsets. A missing block is never treated as an empty partition.
     """
 
     __slots__ = ("_rows", "_work")
@@ -173,15 +178,15 @@ class Batch:
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
-        """The Kafka offsets whose records the batch hands out, in the order of its rows.
+        """The Kafka offsets of the batch's records, in the order of its rows.
 
-        A partition may appear several times, with ranges that touch. Ranges whose loss was accepted are left out.
+        A partition may occur several times, with ranges that touch. Ranges whose loss was accepted are omitted.
         """
         return self._work.ranges
 
     @property
     def records(self) -> int:
-        """How many records the batch hands out."""
+        """The number of records in the batch."""
         return self._work.records
 
     @property
@@ -196,15 +201,17 @@ class Batch:
 
     @property
     def key(self) -> str:
-        """Names one run of the batch for a sink: ``<lineage>-<replay>-<id>``. Reruns after a failure or a crash have the same
-        key, each replay another."""
+        """A name of this run of the batch for a sink: ``<timeline>-<replay>-<id>``. Reruns after a failure or a crash have
+        the same key; each replay has another."""
         return self._work.key
 
     @property
     def timeline(self) -> int:
-        """The journal's lineage in which this run of the batch began. A batch keeps the one of its id when a rebuilt journal
-        reruns it; a replay has the one of the journal that began it, since no replay outlives its journal, and the next
-        journal may count replays anew."""
+        """The journal's timeline in which this run of the batch began.
+
+        A batch that a rebuilt journal reruns keeps the timeline of its id. A replay has the timeline of the journal that
+        began it: no replay outlives its journal, and the next journal may count replays from 1 again.
+        """
         return self._work.timeline
 
     @property
@@ -214,21 +221,22 @@ class Batch:
 
     @property
     def number(self) -> int:
-        """The batch's place in the sequence of its lineage, from 1."""
+        """The batch's place in the sequence of its timeline, from 1."""
         return self._work.number
 
     @property
     def epoch(self) -> int:
-        """The journal epoch of the driver that runs the batch: of two drivers the newer one has the higher."""
+        """The journal epoch of the driver that runs the batch. A newer driver has a higher epoch."""
         return self._work.epoch
 
     @property
     def concurrent(self) -> bool:
-        """Whether other batches may be in work meanwhile (``driver.concurrent_jobs``): then later ones may end before it."""
+        """Whether other batches may be in work at the same time (``driver.concurrent_jobs``); later ones may then end before
+        it."""
         return self._work.concurrent_jobs > 1
 
     def note(self, written: Written) -> None:
-        """Shows ``written`` with this batch in ``forebay status``. Output helpers call it."""
+        """Show ``written`` with this batch in ``forebay status``. Output helpers call it."""
         self._work.written.append(written)
 
     @property
@@ -237,18 +245,18 @@ class Batch:
         return tuple(self._work.written)
 
     def window(self, batches: int) -> Batch:
-        """The records of this batch and of those just before it, ``batches`` together, in order: a Batch with this one's ``id``,
-        ``time`` and ``key``, and the rows and ranges of all. The same on every rerun.
+        """Return the records of this batch and of the batches just before it, ``batches`` in total, in order.
 
-        It may hold fewer: at the beginning of a stream, soon after ``driver.window_batches`` grew, and in a replay that begins
-        where the batches before it are no longer held; ``covered`` says which it holds. Raises UsageError for more than
-        ``driver.window_batches`` + 1.
+        The result is a Batch with this batch's ``id``, ``time`` and ``key``, and with the rows and ranges of all. It is the
+        same on every rerun. It may contain fewer batches: at the start of a stream, soon after ``driver.window_batches`` was
+        raised, and in a replay if the batches before its first one are deleted. ``covered`` names the batches it contains.
+        Raises UsageError if ``batches`` is above ``driver.window_batches`` + 1.
         """
         reach = self._work.window_batches
         if not 1 <= batches <= reach + 1:
             raise UsageError(
-                f"batch.window({batches}): past batches stay readable for windows of 1 to {reach + 1} batches; "
-                f"set driver.window_batches = {max(1, batches - 1)} for this one"
+                f"batch.window({batches}): earlier batches stay readable for windows of 1 to {reach + 1} batches; "
+                f"for this window set driver.window_batches = {max(1, batches - 1)}"
             )
         past = self._work.past[-(batches - 1) :] if batches > 1 else ()
         works = (*past, self._work)
@@ -275,7 +283,7 @@ class Batch:
 
     @property
     def covered(self) -> tuple[int, ...]:
-        """Ids of the batches whose records it hands out, in order: its own alone, but for a window."""
+        """Ids of the batches whose records it contains, in order: only its own id, except in a window."""
         return (*self._work.covers, self.id)
 
     @property
@@ -298,39 +306,41 @@ class Batch:
     def arrow(self) -> Any:
         """An RDD of ``pyarrow.RecordBatch``: columns read in the task, mapped into memory where the block is local.
 
-        The fastest way for Python code: ``batch.arrow.map(lambda rows: rows.num_rows).sum()``. No record batch holds
-        records of two partitions of Kafka, and within one they are in offset order.
+        The fastest way for Python code: ``batch.arrow.map(lambda rows: rows.num_rows).sum()``. No record batch has
+        records of two Kafka partitions, and the records of a record batch are in offset order.
         """
         return self._rows.arrow()
 
     def decode(self, function: Callable[[KafkaRecord], Any], schema: Any) -> Any:
-        """A DataFrame of what ``function`` makes of each record; what it raises for goes to the dead letters.
+        """Return a DataFrame of the rows that ``function`` makes of the records. Records that it can't decode become dead
+        letters.
 
-        ``function`` gets one ``driver.batches.tasks.KafkaRecord`` and gives one row: a dict by column (columns left out are
-        null), a tuple in the schema's order, or None to leave the record out. ``schema``: a pyarrow Schema, or Spark's, as a
-        StructType or in words (``"flight string, delay int"``). A record for which it raises, or whose row does not fit the
-        schema, is put away by the task with the cause (``[dead_letters]``), and the batch goes on without it; beyond
-        ``dead_letters.max_fraction`` the batch fails. Without ``[dead_letters]`` the first such record fails it.
+        ``function`` gets one ``driver.batches.tasks.KafkaRecord`` and returns one row: a dict by column (missing columns are
+        null), a tuple in the schema's order, or None to omit the record. ``schema``: a pyarrow Schema, or Spark's, as a
+        StructType or a DDL string (``"flight string, delay int"``). If ``function`` raises for a record, or the row does not
+        fit the schema, the task stores the record with the cause (``[dead_letters]``), and the batch continues without it. If
+        more than ``dead_letters.max_fraction`` of the records fail, the batch fails. Without ``[dead_letters]``, the first
+        such record fails it.
 
-        It runs in Spark's tasks, possibly more than once for a record, so it should give the same each time.
+        ``function`` runs in Spark's tasks, possibly more than once for a record, so it should return the same each time.
         ``decode_arrow`` is faster.
         """
         return self._rows.decode(self._decoder(function, schema, False))
 
     def decode_arrow(self, function: Callable[[pa.RecordBatch], Any], schema: Any) -> Any:
-        """As :meth:`decode`, for whole record batches.
+        """Return a DataFrame as :meth:`decode`; ``function`` gets whole record batches.
 
-        ``function`` gets a record batch as ``batch.arrow`` has it and gives a record batch of ``schema``, or a pair of that
-        and the causes: one for each record it got, a text where the record can't be decoded, None elsewhere. If it raises, it is
-        called again with the halves of what it got, down to the record that is to blame.
+        ``function`` gets a record batch as in ``batch.arrow`` and returns a record batch of ``schema``, or a pair of that and
+        the causes: for each record it got, a text if the record can't be decoded, else None. If it raises, it is called again
+        with the halves of the record batch, down to the single record that fails.
         """
         return self._rows.decode(self._decoder(function, schema, True))
 
     def read_decoded(
         self, function: Callable[..., Any], schema: Any, *, arrow: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of :meth:`decode`, or with ``arrow`` of :meth:`decode_arrow`, as record batches, made here in the driver's
-        process without Spark. Dead letters are put away as the iteration comes to the end of each task."""
+        """Return the rows of :meth:`decode`, or with ``arrow`` of :meth:`decode_arrow`, as record batches, made in the
+        driver's process without Spark. Dead letters are stored when the iteration reaches the end of each task."""
         return self._rows.read_decoded(self._decoder(function, schema, arrow))
 
     def _decoder(self, function: Callable[..., Any], schema: Any, arrow: bool) -> Decoder:
@@ -339,9 +349,9 @@ class Batch:
         return Decoder(function, self._rows.arrow_schema(schema), arrow)
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The same record batches, one after another, read here in the driver's process without Spark.
+        """Return the record batches of :attr:`arrow` one after another, read in the driver's process without Spark.
 
-        Blocks are opened as the iteration reaches them, so memory holds one block at a time.
+        A block is opened when the iteration reaches it, so only one block is in memory at a time.
         """
         return self._rows.read()
 
@@ -351,35 +361,35 @@ Job = Callable[[Batch], None]
 
 @dataclass(frozen=True, slots=True)
 class NamedJob:
-    """One output of each batch. The journal knows it by ``name``: an output whose name is new has not been made yet."""
+    """One output of each batch. The journal identifies it by ``name``: an output with a new name counts as not made yet."""
 
     name: str
     function: Job
 
 
 class Engine(Protocol):
-    """Runs jobs. ``run`` may be called from several threads, each with another batch; ``start`` and ``stop`` may be repeated."""
+    """Runs jobs. ``run`` may be called from several threads at the same time, each with another batch. ``start`` and ``stop`` may
+    be repeated."""
 
     @property
     def parallelism(self) -> int:
-        """How many tasks can run at once, at least 1; known after ``start``."""
+        """The number of tasks that can run at the same time, at least 1. Known after ``start``."""
 
     @property
     def application(self) -> tuple[str, str]:
-        """Where other processes do the job's work: id of the application and its master; ("", "") if nowhere. Known after
-        ``start``."""
+        """Id and master of the Spark application that runs the tasks; ("", "") if there is none. Known after ``start``."""
 
     def start(self) -> None: ...
 
     def run(self, work: BatchWork, job: Job) -> TierCounts:
-        """Calls ``job`` with the batch and returns, when it has, how its ranges were read.
+        """Call ``job`` with the batch. Return how many ranges were read from each tier.
 
-        Raises what the job raises, and UnreadableBlockError if that is what made it fail. A failed job's tasks are
-        cancelled, and the next ``run`` of the batch begins only when none of them is left, so that no late task of an old
-        attempt writes over a new one's output.
+        Raises what the job raises; UnreadableBlockError if a block that can't be read made it fail. The tasks of a failed job are
+        cancelled. The next ``run`` of the batch begins only when all of them have ended, so that no late task of an old attempt
+        overwrites the output of a new one.
         """
 
     def cancel(self) -> None:
-        """Ends, from any thread, what the running jobs have others do for them (Spark's tasks); the jobs then fail."""
+        """Cancel the Spark tasks of the running jobs, which then fail. May be called from any thread."""
 
     def stop(self) -> None: ...

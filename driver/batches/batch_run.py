@@ -1,7 +1,7 @@
-"""A batch on its way from the deciding thread to the one that runs its job.
+"""A batch run: one batch on its way from the decision loop to the thread that runs its job.
 
-The deciding thread only looks its blocks up, since nobody is answered meanwhile; what takes long for many blocks is made by
-whoever runs them.
+The decision loop only looks up the batch's blocks, because it answers no request meanwhile. The thread that runs the job does
+what takes long for many blocks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HAS_HEADERS = attrgetter("meta.headers")
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """One batch as the journal holds it; ``tasks``: its blocks."""
+    """One batch as the journal has it. ``tasks``: for each task its blocks."""
 
     batch_id: int
     number: int
@@ -37,8 +37,8 @@ class _Looked:
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """``batches``: those that its window reaches back to, in order, and the batch itself. ``topic_ids``: of every life, by its
-    ``life_key``."""
+    """One run of a batch. ``batches``: the batches that its window contains, in order; the last one is the batch itself.
+    ``topic_ids``: incarnation (as ``incarnation_key``) → topic id, of all partitions."""
 
     stream: str
     batches: tuple[_Looked, ...]
@@ -48,7 +48,7 @@ class BatchRun:
 
     @classmethod
     def of(cls, state: State, batches: Sequence[Batch | ReplayedBatch], replay: int, rerun: bool) -> BatchRun:
-        """Called in the deciding thread."""
+        """Look up the blocks of ``batches``. Called in the decision loop."""
         blocks = state.blocks
         looked = tuple(
             _Looked(
@@ -78,8 +78,7 @@ class BatchRun:
         window_batches: int,
         copies: Mapping[str, tuple[str, ...]],
     ) -> Iterator[BatchWork]:
-        """What the engine is given of each batch, in the order of ``batches``. ``copies``: block id → hosts that were
-        given copies which the journal does not name."""
+        """Return the work of each of ``batches`` for the engine, in order. ``copies``: block id → hosts with a cached copy."""
         for batch in self.batches:
             blocks = list(chain.from_iterable(batch.tasks))
             spans, incarnations = lived_without(batch.spans, batch.incarnations, batch.lost)
@@ -90,7 +89,7 @@ class BatchRun:
                 rerun=self.rerun,
                 tasks=tuple(tuple(_references(task, copies)) for task in batch.tasks),
                 lost=frozenset(batch.lost),
-                # also where the setting changed since: blocks with and without headers may lie in one batch
+                # if the setting changed, a batch may have blocks with headers and blocks without
                 headers=headers or any(map(_HAS_HEADERS, blocks)),
                 replay=self.replay,
                 topic_ids=self._topic_ids(blocks),
@@ -104,7 +103,8 @@ class BatchRun:
             )
 
     def _topic_ids(self, blocks: Sequence[Block]) -> Mapping[str, str]:
-        """Of the lives of ``blocks``. Where they are many, of all: to look through them would take longer than to send it."""
+        """Return the topic ids of the incarnations of ``blocks``. If there are many blocks, all ids: sending them takes less
+        time than a search."""
         if len(blocks) > len(self.topic_ids):
             return self.topic_ids
         incarnations = {incarnation_key(r) for block in blocks for r in block.meta.ranges}

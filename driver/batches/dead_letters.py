@@ -1,4 +1,4 @@
-"""When a run of an output has returned: whether its dead letters were too many, and that they are the ones that count."""
+"""The dead letters of a run of an output that has returned: whether they are too many, and which run's letters count."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from wal.storage import open_storage
 log = logging.getLogger(__name__)
 
 
-def settle(work: BatchWork) -> None:
-    """Makes this run of the output the one whose dead letters count, before it is journalled as completed. Nothing, and no
-    request to the store, if the run decoded nothing; one look at the batch's folder if it did.
+def confirm_dead_letters(work: BatchWork) -> None:
+    """Make this run of the output the one whose dead letters count. Call it before the output is journalled as completed.
 
-    Raises JobError if too many records could not be decoded, StoreError.
+    If the run decoded nothing, it sends no request to the store; otherwise it lists the batch's folder once. Raises JobError if
+    too many records could not be decoded, StoreError.
     """
     place = next((plan for plan in work.decodes if plan.url), None)
     if place is None:

@@ -1,5 +1,7 @@
-"""What ``batch.decode`` runs inside Spark tasks: the job's function over records, and what it can't take to the dead letters.
-Imports neither the driver's decisions nor its journal."""
+"""``batch.decode`` inside Spark tasks: applies the job's function to records, and stores what it can't decode as dead letters.
+
+Imports neither the driver's decisions nor its journal.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +21,19 @@ from wal.dead_letters import Run
 from wal.reading import BlockReference, ReadPlan
 from wal.storage import StorageOptions, open_storage
 
-#: bytes of keys and values that a task collects at most before it writes an object
+#: bytes of keys and values after which a task writes an object of dead letters
 _PIECE_BYTES = 16_000_000
 _CAUSE_LENGTH_MAX = 1_000
-#: names of the headers that a dead letter has in a topic
+#: prefix of the headers of a dead letter in a topic
 HEADER_PREFIX = "forebay."
 
 
 class DeadLetterPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the tasks of one ``decode`` put what they can't decode. Can be pickled.
+    """Where the tasks of one call of ``decode`` store dead letters. Can be pickled.
 
-    ``url`` or ``topic``; with neither the first such record fails its task. ``limit``: records of the batch that may fail;
-    ``allowed`` and ``fraction``: what it was made of. ``call``: the how manieth ``decode`` of the run it is, from 1.
-    ``options``: librdkafka's, which may hold passwords, so nothing shows them.
+    Either ``url`` or ``topic`` is set; if neither is, the first dead letter fails its task. ``limit``: maximum number of dead
+    letters of the batch, computed from ``allowed`` and ``fraction``. ``call``: the number of the call of ``decode`` in the
+    run, from 1. ``options``: librdkafka's; they may contain passwords, so nothing shows them.
     """
 
     run: Run
@@ -51,14 +53,14 @@ class DeadLetterPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decoded(NamedTuple):
-    """Rows of the schema, in order, and by its index in what was given why each other record gave none."""
+    """Decoded rows, in order, and for each record that could not be decoded: its index in the input → the cause."""
 
     rows: pa.RecordBatch
     causes: dict[int, str]
 
 
 class Decoder(NamedTuple):
-    """``function``: as ``Batch.decode`` has it, or if ``arrow`` as ``Batch.decode_arrow``."""
+    """Applies the job's function. ``function``: as in ``Batch.decode``, or with ``arrow`` as in ``Batch.decode_arrow``."""
 
     function: Callable[..., Any]
     schema: pa.Schema
@@ -70,7 +72,8 @@ class Decoder(NamedTuple):
         return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', type(function).__name__)}"
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
-        """Raises UsageError if the function gives what is no row or no record batch at all: then no record is to blame."""
+        """Return the decoded rows of ``batch``. Raises UsageError if the function returns something that is no row or no
+        record batch: then the function is wrong, not a record."""
         return self._decode_arrow(batch) if self.arrow else self._decode_rows(batch)
 
     # ---- record by record ------------------------------------------------------------------------------------------
@@ -83,7 +86,7 @@ class Decoder(NamedTuple):
             try:
                 row = self.function(record)
             except (MemoryError, UnreachableError):
-                raise  # no record is to blame
+                raise  # not the record's fault
             except Exception as error:
                 causes[index] = cause_of(error)
                 continue
@@ -94,12 +97,12 @@ class Decoder(NamedTuple):
         try:
             return Decoded(self._made(rows), causes)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            pass  # some row does not fit the schema: which?
+            pass  # some row does not fit the schema; find it below
         fitting = []
         for index, row in zip(places, rows, strict=True):
             try:
                 self._made([row])
-            except MemoryError:  # Arrow's is an ArrowException too, and no record is to blame
+            except MemoryError:  # Arrow's is an ArrowException too; it is not the record's fault
                 raise
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 causes[index] = cause_of(error)
@@ -112,13 +115,13 @@ class Decoder(NamedTuple):
         if isinstance(row, Mapping):
             unknown = [name for name in row if name not in names]
             if unknown:
-                raise UsageError(f"{self.name} gave the column {unknown[0]!r}; the schema has {', '.join(names)}")
+                raise UsageError(f"{self.name} returned the column {unknown[0]!r}; the schema has {', '.join(names)}")
             return dict(row)
         if isinstance(row, (tuple, list)) and len(row) == len(names):
             return dict(zip(names, row, strict=True))
         raise UsageError(
-            f"{self.name} gave {type(row).__name__}: a row is a dict, a tuple of {len(names)} values, or None to leave the "
-            "record out"
+            f"{self.name} returned {type(row).__name__}: a row is a dict, a tuple of {len(names)} values, or None to omit the "
+            "record"
         )
 
     def _made(self, rows: list[dict[str, Any]]) -> pa.RecordBatch:
@@ -140,7 +143,7 @@ class Decoder(NamedTuple):
         return Decoded(made[0] if made else self._made([]), causes)
 
     def _halved(self, batch: pa.RecordBatch, first: int) -> Iterator[Decoded]:
-        """Where the function fails for a whole batch, its halves are tried, down to the record that is to blame."""
+        """Decode ``batch``. If the function fails, decode its halves, down to the single record that fails."""
         if not batch.num_rows:
             return
         try:
@@ -164,13 +167,13 @@ class Decoder(NamedTuple):
                 f"columns {', '.join(rows.schema.names)}" if isinstance(rows, pa.RecordBatch) else type(rows).__name__
             )
             raise UsageError(
-                f"{self.name} gave {what}: a record batch with the columns {', '.join(self.schema.names)} is wanted, or a "
+                f"{self.name} returned {what}: return a record batch with the columns {', '.join(self.schema.names)}, or a "
                 "pair of it and the causes"
             )
         listed = [] if causes is None else causes.to_pylist() if isinstance(causes, pa.Array) else list(causes)
         if causes is not None and len(listed) != batch.num_rows:
             raise UsageError(
-                f"{self.name} gave {len(listed)} causes for {batch.num_rows} records: one for each, or None"
+                f"{self.name} returned {len(listed)} causes for {batch.num_rows} records: return one for each record, or None"
             )
         columns = [rows.column(number).cast(field.type) for number, field in enumerate(self.schema)]
         return Decoded(
@@ -180,6 +183,7 @@ class Decoder(NamedTuple):
 
 
 def cause_of(error: Exception) -> str:
+    """Return the error as the cause of a dead letter."""
     return f"{type(error).__name__}: {error}"[:_CAUSE_LENGTH_MAX]
 
 
@@ -194,10 +198,10 @@ def decode_task(
     decoder: Decoder,
     place: DeadLetterPlan,
 ) -> Iterator[pa.RecordBatch]:
-    """The decoded rows of one task, in order. What could not be decoded is durably away before the last of them was given.
+    """Return the decoded rows of one task, in order. The dead letters are durable before the iteration ends.
 
-    Raises UnreadableBlockError; JobError when more could not be decoded than may; StoreError or UnreachableError if the
-    dead letters could not be put away.
+    Raises UnreadableBlockError; JobError if there are more dead letters than allowed; StoreError or UnreachableError if the dead
+    letters could not be stored.
     """
     in_task = sum(range_.records for reference in references for range_ in reference.ranges)
     parts = (
@@ -211,7 +215,7 @@ def decode_task(
 
 
 class Part(NamedTuple):
-    """Rows of a task, and of each of their partitions the life."""
+    """Rows of a task, and (topic, partition) → incarnation of their partitions."""
 
     rows: Iterable[pa.RecordBatch]
     incarnations: Mapping[tuple[str, int], int]
@@ -220,7 +224,7 @@ class Part(NamedTuple):
 def decode_parts(
     parts: Iterable[Part], task: int, records_in_task: int, decoder: Decoder, place: DeadLetterPlan
 ) -> Iterator[pa.RecordBatch]:
-    """As :func:`decode_task`, of rows wherever they come from."""
+    """Decode as :func:`decode_task`, from rows that are already read."""
     letters = _Letters(place, task, decoder.name, records_in_task)
     for part in parts:
         for batch in part.rows:
@@ -240,7 +244,7 @@ def decode_in_task(
     decoder: Decoder,
     place: DeadLetterPlan,
 ) -> Iterator[pa.RecordBatch]:
-    """:func:`decode_task` for a Spark task: an unreadable block is marked so that the driver knows it again."""
+    """Do :func:`decode_task` in a Spark task. The error of an unreadable block is marked, so that the driver recognises it."""
     freeze_modules()
     try:
         yield from decode_task(references, task, plan, count, decoder, place)
@@ -249,13 +253,13 @@ def decode_in_task(
 
 
 class _Letters:
-    """Collects what a task could not decode, and puts it away in pieces of bounded size."""
+    """Collects the dead letters of a task and stores them in pieces of bounded size."""
 
     def __init__(self, place: DeadLetterPlan, task: int, function: str, records_in_task: int) -> None:
         self._place = place
         self._task = task
         self._function = function
-        # a topic tells nobody how many the other tasks had: there each task has its own share
+        # with a topic, the other tasks' numbers are unknown, so each task has a share of the limit
         self._limit = place.limit if place.url else max(place.allowed, int(place.fraction * records_in_task))
         self._waiting: list[pa.Table] = []
         self._size = 0
@@ -272,7 +276,7 @@ class _Letters:
         where = f"{topic}/{partition}@{offset}"
         if not self._place.url and not self._place.topic:
             raise JobError(
-                f"record {where} can't be decoded: {causes[indexes[0]]}; set dead_letters.url or dead_letters.topic to go on "
+                f"record {where} can't be decoded: {causes[indexes[0]]}; set dead_letters.url or dead_letters.topic to continue "
                 "without such records"
             )
         if self._records > self._limit:
@@ -315,7 +319,7 @@ class _Letters:
             )
             dead_letters.put(open_storage(self._place.url, self._place.storage), path, table)
         else:
-            from forebay.kafka.produce.sender import send  # only who sends pays for the client
+            from forebay.kafka.produce.sender import send  # imports the Kafka client only if it is needed
 
             send(self._place.options, self._place.topic, as_records(table).to_batches(), same_partitions=False)
         self._waiting, self._size = [], 0
@@ -323,15 +327,15 @@ class _Letters:
 
 
 def too_many(records: int, place: DeadLetterPlan, detail: str) -> JobError:
+    """The error for more dead letters than allowed."""
     return JobError(
         f"{records} records of batch {place.run.key} can't be decoded, more than dead_letters.max_fraction = "
-        f"{place.fraction:g} and dead_letters.records_allowed = {place.allowed} let pass: a job that fails on so many is "
-        f"broken, not they; {detail}"
+        f"{place.fraction:g} and dead_letters.records_allowed = {place.allowed} allow: check the decode function; {detail}"
     )
 
 
 def as_records(table: pa.Table) -> pa.Table:
-    """Dead letters as records of a topic: key, value and timestamp as they were, and headers that say the rest."""
+    """Return dead letters as records for a topic: key, value and timestamp are unchanged, headers contain the rest."""
     names = ("topic", "partition", "life", "offset", "cause", "function", "attempt", "batch_key", "output")
     texts: dict[str, list[str]] = {name: [str(value) for value in table.column(name).to_pylist()] for name in names}
     texts["batch_time"] = [str(value) for value in table.column("batch_time").cast(pa.int64()).to_pylist()]
@@ -345,7 +349,7 @@ def as_records(table: pa.Table) -> pa.Table:
 
 
 def of_records(table: Any) -> pa.Table:
-    """What :func:`as_records` made, out of the topic again; rows that are no dead letters are left out."""
+    """Return the dead letters in records that :func:`as_records` made and a topic returned; other records are omitted."""
     rows = []
     times = table.column("timestamp").cast(pa.int64()).to_pylist()  # Python knows no year beyond 9999, Kafka does
     for row, time in zip(table.drop_columns(["timestamp"]).to_pylist(), times, strict=True):

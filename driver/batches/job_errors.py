@@ -1,7 +1,7 @@
-"""What a job's error says: one line, the place in the user's code, and the traceback, without the stack of the JVM.
+"""Description of a job's error: one line, the place in the user's code, and the traceback without the JVM's stack.
 
-An error that a Spark task raised arrives as the text of a Java exception that quotes the Python worker's traceback. That
-traceback is what the user looks for, so it is taken out of the text.
+The error of a Spark task arrives as the text of a Java exception that quotes the Python worker's traceback. The description
+contains only this traceback, because the user needs it to find the cause.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-#: characters of an error's line, of a place, and lines of a traceback; the rest is cut
+#: maximum characters of an error's line and of a place, maximum lines of a traceback; the rest is cut
 ERROR_LENGTH_MAX = 500
 PLACE_LENGTH_MAX = 300
 TRACE_LINES_MAX = 80
@@ -39,8 +39,8 @@ _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/")
 
 @dataclass(frozen=True, slots=True)
 class JobProblem:
-    """``error``: class and message; ``place``: where the user's code raised it, "" if no frame is the user's; both one line.
-    ``trace``: the traceback."""
+    """A job's error. ``error``: class and message, one line. ``place``: where the user's code raised it, one line; "" if no
+    frame is the user's. ``trace``: the traceback."""
 
     error: str
     place: str
@@ -60,7 +60,7 @@ class _Frame:
 
 
 def describe(error: BaseException) -> JobProblem:
-    """What ``error``, which a job or its engine raised, says."""
+    """Return the description of ``error``, which a job or its engine raised."""
     raised = _frames_of(error)
     said = _message(error)
     worker = _worker_traceback(said)
@@ -78,7 +78,7 @@ def _message(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as failure:  # the user's class may do anything
-        return f"(its message can't be shown: {type(failure).__name__})"
+        return f"(no message: its __str__ raised {type(failure).__name__})"
 
 
 def _frames_of(error: BaseException) -> list[_Frame]:
@@ -87,7 +87,8 @@ def _frames_of(error: BaseException) -> list[_Frame]:
 
 
 def _worker_traceback(text: str) -> tuple[str, list[_Frame], list[str]] | None:
-    """The last line, the frames and all lines of the first traceback that ``text`` quotes, those included that led to it."""
+    """Return the last line, the frames and all lines of the first traceback in ``text``, with the exceptions that caused it;
+    None if there is no traceback."""
     lines = text.splitlines()
     begin = next((number for number, line in enumerate(lines) if line.endswith(_BEGIN)), None)
     if begin is None:
@@ -119,7 +120,7 @@ def _worker_traceback(text: str) -> tuple[str, list[_Frame], list[str]] | None:
 
 
 def _place(frames: Sequence[_Frame]) -> str:
-    """The innermost frame of the user's code; of an installed package, if no other is."""
+    """Return the innermost frame of the user's code; if there is none, of an installed package."""
     candidates = [frame for frame in frames if not _is_ours(frame.file)]
     users = [frame for frame in candidates if not _is_library(frame.file)]
     installed = [frame for frame in candidates if _LIBRARY.search(frame.file) and "-packages/" in frame.file]
@@ -130,7 +131,7 @@ def _place(frames: Sequence[_Frame]) -> str:
 
 
 def _is_ours(file: str) -> bool:
-    """Forebay's own, wherever it was shipped to, or PySpark's."""
+    """Whether the file is Forebay's, even if it was shipped elsewhere, or PySpark's."""
     if file.startswith("<frozen") or _PYSPARK.search(file):
         return True
     parts = Path(file).parts
@@ -143,7 +144,7 @@ def _is_library(file: str) -> bool:
 
 
 def _encodable(text: str) -> str:
-    """The text with half characters (surrogates), which no journal and no terminal takes, as escapes."""
+    """Return the text with lone surrogates, which neither the journal nor a terminal accepts, as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

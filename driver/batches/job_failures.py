@@ -1,10 +1,10 @@
-"""Batches whose job fails: what the log says once, what the journal keeps, and when the next attempt begins.
+"""Batches whose job fails: what is logged, what is journalled, and when the next attempt begins.
 
-The first ``job_max_failures`` attempts follow one another after ``job_retry_delay``. Then the batch is *failed*: it is intact, no
-other batch begins, and the driver stays up and tries again after delays that grow, or when an operator says so.
+The first ``job_max_failures`` attempts follow each other after ``job_retry_delay``. Then the batch is *failed*: it is intact, no
+other batch begins, and the driver keeps running and tries again after growing delays, or when an operator requests it.
 
-A job may also end the driver's process. The next driver therefore journals its first attempt at a batch that was left over before
-it makes it, as one that failed with ``PROCESS_ENDED``. Every other end of the attempt replaces that.
+A job may also end the driver's process. So if a driver finds an uncompleted batch, it journals its first attempt at this batch
+before it begins, as one that failed with ``PROCESS_ENDED``. Any other end of the attempt replaces this event.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ log = logging.getLogger(__name__)
 
 #: delays between attempts at a failed batch
 RETRIES = RestartPolicy(first_delay_seconds=10.0, factor=2.0, max_delay_seconds=600.0)
-#: the error of an attempt that nothing else is known of; a job's own error begins with the name of its class
+#: the error of an attempt with unknown end; a job's own error begins with the name of its class
 PROCESS_ENDED = "the driver's process ended during this attempt"
 
 
 class FailingJobs:
-    """Thread-safe. ``known``: the last failure of each unfinished batch, as the journal has it. ``max_failures``: as
-    ``driver.job_max_failures``."""
+    """The failed attempts at uncompleted batches. Thread-safe.
+
+    ``known``: the last failure of each uncompleted batch in the journal. ``max_failures``: as ``driver.job_max_failures``.
+    ``retries``: delays between attempts at a failed batch.
+    """
 
     def __init__(
         self, clock: Clock, max_failures: int, known: Mapping[int, JobFailed], retries: RestartPolicy = RETRIES
@@ -44,7 +47,7 @@ class FailingJobs:
         self._last = dict(known)
         self._logged: dict[int, tuple[str, str]] = {}  # batch id → error and place of its last log line
         self._failed = {failure.batch_id for failure in known.values() if failure.attempts >= max_failures}
-        #: batch id → attempts that left it failed: by this driver, and those that ended the process of a driver before it
+        #: batch id → attempts after which it is failed: by this driver, and those that ended an earlier driver's process
         self._rounds = {
             failure.batch_id: failure.attempts - max_failures
             for failure in known.values()
@@ -52,7 +55,8 @@ class FailingJobs:
         }
 
     def note(self, work: BatchWork, error: BaseException) -> JobFailed:
-        """An attempt at ``work`` failed with ``error``. Logs the error with its traceback if it is not the last one again."""
+        """Record that an attempt at ``work`` failed with ``error``. Log it with its traceback unless the last attempt had the
+        same."""
         problem = describe(error)
         with self._lock:
             failure = self._last[work.batch_id] = self._failure(work, problem.error, problem.place)
@@ -63,12 +67,12 @@ class FailingJobs:
         return failure
 
     def begun(self, work: BatchWork) -> JobFailed:
-        """What the journal is to hold during an attempt at ``work``, in case nothing comes after it."""
+        """Return the event to journal before an attempt at ``work``, in case the attempt ends the process."""
         with self._lock:
             return self._failure(work, PROCESS_ENDED, "")
 
     def unreadable(self, work: BatchWork) -> JobFailed:
-        """What the journal is to hold in place of :meth:`begun` if the job could not read ``work``: what it held before."""
+        """Return the event that replaces :meth:`begun` if the job could not read ``work``: the last failure before it."""
         with self._lock:
             before = self._last.get(work.batch_id)
             return before if before is not None else replace(self._failure(work, "", ""), attempts=0, repeats=0)
@@ -89,18 +93,19 @@ class FailingJobs:
         )
 
     def log_ended(self) -> None:
-        """Log each batch whose last attempt ended the process of the driver before this one."""
+        """Log each batch whose last attempt ended the earlier driver's process."""
         for failure in self._last.values():
             if failure.error == PROCESS_ENDED:
                 log.error(
-                    "batch %d, output %s: %s; the process's supervisor has its exit code, its log has its last lines",
+                    "batch %d, output %s: %s; see the exit code at the process's supervisor, and the end of its log",
                     failure.batch_id,
                     failure.output,
                     shown(failure),
                 )
 
     def delayed(self, batch_id: int) -> JobFailed | None:
-        """The last failure of a batch if so many attempts at it ended the driver's process that this driver's first one waits."""
+        """Return the last failure of a batch if too many attempts at it ended a driver's process, so that this driver's first
+        attempt must wait; else None."""
         return self._last[batch_id] if batch_id in self._rounds else None
 
     def _log(self, work: BatchWork, failure: JobFailed, problem: JobProblem) -> None:
@@ -115,7 +120,7 @@ class FailingJobs:
         )
 
     def fail(self, work: BatchWork, failure: JobFailed) -> tuple[float, str]:
-        """The batch is failed from now on. Returns the seconds until the next attempt, and what status shows meanwhile."""
+        """Mark the batch as failed. Return the seconds until the next attempt, and what status shows meanwhile."""
         with self._lock:
             rounds = self._rounds[work.batch_id] = self._rounds.get(work.batch_id, 0) + 1
             first = work.batch_id not in self._failed or rounds == 1
@@ -124,8 +129,8 @@ class FailingJobs:
         words = f"{shown(failure)}; next attempt at {_time(self._clock.wall_ms() + round(delay * 1000))}"
         if first:
             log.error(
-                "batch %d failed: %d attempts; it is intact, no other batch begins, and it is tried again after delays "
-                "that grow up to %g s, or by `%s`; repeats of this error are counted, not logged",
+                "batch %d failed: %d attempts; it is intact, no other batch begins; next attempts after growing delays of up to "
+                "%g s, or by `%s`; repeats of this error are counted, not logged",
                 work.batch_id,
                 failure.attempts,
                 self._retries.max_delay_seconds,
@@ -134,7 +139,7 @@ class FailingJobs:
         return delay, words
 
     def forget(self, batch_id: int) -> None:
-        """The job succeeded for the output that failed."""
+        """Forget the failures of a batch: the job succeeded for the output that had failed."""
         with self._lock:
             failure = self._last.pop(batch_id, None)
             self._failed.discard(batch_id)
@@ -144,11 +149,11 @@ class FailingJobs:
             log.info("batch %d: the job succeeded after %d attempts that failed", batch_id, failure.attempts)
 
     def of(self, batch_id: int) -> JobFailed | None:
-        """The last failure of an unfinished batch; None if no attempt at it failed."""
+        """Return the last failure of an uncompleted batch; None if no attempt at it failed."""
         return self._last.get(batch_id)
 
     def shown(self) -> dict[int, tuple[str, int, str]]:
-        """Batch id → state, attempts and detail for status."""
+        """Return batch id → (state, attempts, detail), for status."""
         with self._lock:
             return {
                 batch_id: ("failed" if batch_id in self._failed else "failing", failure.attempts, shown(failure))
@@ -157,14 +162,14 @@ class FailingJobs:
 
     @property
     def words(self) -> str:
-        """Which batch is failed, and why; "" if none is."""
+        """The failed batch and its error; "" if no batch is failed."""
         with self._lock:
             failed = [self._last[batch_id] for batch_id in sorted(self._failed)]
         return f"batch {failed[0].batch_id}: {shown(failed[0])}" if failed else ""
 
 
 def shown(failure: JobFailed) -> str:
-    """The failure as status shows it, one line."""
+    """Return the failure as status shows it, one line."""
     place = f" at {failure.place}" if failure.place else ""
     error = (
         f"the driver's process ended during attempt {failure.attempts}"

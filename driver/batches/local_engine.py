@@ -1,4 +1,4 @@
-"""Runs the job in this process, without Spark: for small streams, tests and machines without Java."""
+"""The local engine: runs the job in the driver's process, without Spark. For small streams, tests and machines without Java."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from driver.batches.batch import Batch, BatchWork, Job
 from driver.batches.decoding import DeadLetterPlan, Decoder, decode_task
 from driver.batches.tasks import Count, read_task
-from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import UsageError
 from forebay.security.access import Access
 from forebay.settings.schema import DeadLetterSettings, Settings
@@ -21,7 +21,7 @@ from wal.storage import StorageOptions
 
 
 def read_plan(settings: Settings, work: BatchWork, agent_urls: Mapping[str, str]) -> ReadPlan:
-    """How the blocks of ``work`` are read."""
+    """Return how tasks read the blocks of ``work``."""
     return ReadPlan(
         wal_url=settings.wal.url,
         storage=settings.storage,
@@ -38,14 +38,14 @@ def read_plan(settings: Settings, work: BatchWork, agent_urls: Mapping[str, str]
 
 
 def dead_letter_plan(settings: Settings, work: BatchWork) -> DeadLetterPlan:
-    """Where the next ``decode`` of ``work``'s output puts what it can't decode; noted in ``work.decodes``."""
+    """Return where the next ``decode`` of ``work``'s output stores dead letters, and add it to ``work.decodes``."""
     return letters_of(work, settings.dead_letters, settings.storage, settings.kafka.options)
 
 
 def letters_of(
     work: BatchWork, letters: DeadLetterSettings, storage: StorageOptions, options: Mapping[str, str]
 ) -> DeadLetterPlan:
-    """:func:`dead_letter_plan` where there is no configuration. ``options``: Kafka's."""
+    """Do :func:`dead_letter_plan` without the settings of a stream. ``options``: librdkafka's."""
     plan = DeadLetterPlan(
         run=Run(work.stream, work.key, output_folder(work.output), work.epoch, work.attempt),
         time_ms=work.time_ms,
@@ -64,7 +64,7 @@ def letters_of(
 
 
 class LocalEngine:
-    """``agent_urls`` (host → url) is asked at the beginning of each run, since agents come and go."""
+    """Runs jobs in this process. ``agent_urls``: returns host → URL of the agents; called at the start of each run."""
 
     def __init__(self, settings: Settings, agent_urls: Callable[[], Mapping[str, str]]) -> None:
         self._settings = settings
@@ -79,24 +79,24 @@ class LocalEngine:
         return ("", "")
 
     def start(self) -> None:
-        """Nothing to start."""
+        """Do nothing: there is nothing to start."""
 
     def run(self, work: BatchWork, job: Job) -> TierCounts:
-        """As ``driver.batches.batch.Engine.run``."""
+        """Run the job as ``driver.batches.batch.Engine.run``."""
         counter = Counter()
         plan_of = partial(read_plan, self._settings, agent_urls=self._agent_urls())
         job(Batch(work, LocalRows(work, plan_of, counter.add, partial(dead_letter_plan, self._settings))))
         return counter.total
 
     def cancel(self) -> None:
-        """Nothing to cancel: what runs is the job itself."""
+        """Do nothing: the job has no tasks elsewhere."""
 
     def stop(self) -> None:
-        """Nothing to stop."""
+        """Do nothing: there is nothing to stop."""
 
 
 class Counter:
-    """Sums what was read."""
+    """Adds up what was read from each tier."""
 
     def __init__(self) -> None:
         self.total = TierCounts()

@@ -1,4 +1,4 @@
-"""What runs inside Spark tasks: reading a task's blocks. Imports neither the driver's decisions nor its journal."""
+"""Reading of a task's blocks, inside Spark tasks. Imports neither the driver's decisions nor its journal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Count = Callable[[TierCounts], None]
 
 
 class TaskBlocks(msgspec.Struct, frozen=True, array_like=True):
-    """What one task of a batch reads, and which of its tasks it is, from 0."""
+    """The blocks that one task of a batch reads. ``number``: of the task in its batch, from 0."""
 
     number: int
     references: tuple[BlockReference, ...]
@@ -35,14 +35,15 @@ class TaskBlocks(msgspec.Struct, frozen=True, array_like=True):
 
 
 def tasks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[TaskBlocks]:
-    """The tasks that a DataFrame of one binary column holds."""
+    """Return the tasks in the rows of a DataFrame with one binary column."""
     for batch in batches:
         for data in batch.column(0):
             yield TaskBlocks.decode(data.as_py())
 
 
 def preferred_hosts(references: Sequence[BlockReference], hosts: Collection[str]) -> tuple[str, ...]:
-    """Where a task had best run: those of ``hosts`` that keep copies of the most bytes of its blocks, sorted; () if none does."""
+    """Return the best hosts for a task, sorted: those of ``hosts`` with copies of the most bytes of its blocks; () if none
+    has any."""
     held: dict[str, int] = {}
     for reference in references:
         for host in reference.hosts:
@@ -55,8 +56,8 @@ def preferred_hosts(references: Sequence[BlockReference], hosts: Collection[str]
 class KafkaRecord(NamedTuple):
     """One record of ``batch.rdd``, with the columns of Spark's Kafka source.
 
-    ``timestamp``: milliseconds since 1970 UTC as Kafka has it (-1: none). ``headers``: (key, value) pairs; None for a
-    record without, and for a stream that does not take headers in.
+    ``timestamp``: Kafka's, in milliseconds since 1970 UTC (-1: none). ``headers``: (key, value) pairs; None for a record without
+    headers, and in a stream that does not take headers in.
     """
 
     key: bytes | None
@@ -70,7 +71,7 @@ class KafkaRecord(NamedTuple):
 
 
 def read_task(references: Sequence[BlockReference], plan: ReadPlan, count: Count) -> Iterator[pa.RecordBatch]:
-    """The record batches of one task, in order, one block in memory at a time; ``count`` is told of each block read.
+    """Return the record batches of one task, in order, with one block in memory at a time. ``count`` is called for each block.
 
     Raises UnreadableBlockError.
     """
@@ -81,7 +82,7 @@ def read_task(references: Sequence[BlockReference], plan: ReadPlan, count: Count
 
 
 def read_in_task(references: Sequence[BlockReference], plan: ReadPlan, count: Count) -> Iterator[pa.RecordBatch]:
-    """:func:`read_task` for a Spark task: an unreadable block is marked so that the driver knows it again."""
+    """Do :func:`read_task` in a Spark task. The error of an unreadable block is marked, so that the driver recognises it."""
     freeze_modules()
     try:
         yield from read_task(references, plan, count)
@@ -90,12 +91,13 @@ def read_in_task(references: Sequence[BlockReference], plan: ReadPlan, count: Co
 
 
 def marked(error: UnreadableBlockError) -> UnreadableBlockError:
-    """As it goes through the JVM. (The marks are not spelled out where it is raised: a traceback quotes that line.)"""
+    """Return the error with marks around its message, by which :func:`unreadable` finds it in a Java exception. (The marks
+    are not in the line that raises it, because a traceback quotes that line.)"""
     return UnreadableBlockError(_MARKED.format(error))
 
 
 def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Each record batch as one row: an Arrow stream in a column of bytes, which Spark passes on as it is."""
+    """Return each record batch as one row with an Arrow stream in a binary column, which Spark does not change."""
     for batch in batches:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -104,7 +106,7 @@ def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def unreadable(error: BaseException) -> UnreadableBlockError | None:
-    """The UnreadableBlockError that made a Spark action fail with ``error``, or that the job's ``error`` came from."""
+    """Return the UnreadableBlockError that caused ``error``, directly or in a Spark task; None if there is none."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -119,7 +121,7 @@ def unreadable(error: BaseException) -> UnreadableBlockError | None:
 
 
 def records(batches: Iterable[pa.RecordBatch]) -> Iterator[KafkaRecord]:
-    """The rows of ``batches`` as Python objects, converted column by column."""
+    """Return the rows of ``batches`` as Python objects, converted column by column."""
     for batch in batches:
         key, value, topic, partition, offset, timestamp, timestamp_type, *headers = batch.columns
         milliseconds = timestamp.cast(pa.timestamp("ms", "UTC")).view(pa.int64())

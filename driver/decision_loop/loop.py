@@ -1,7 +1,7 @@
-"""The one thread that decides, writes, syncs, checks its epoch, and only then lets answers and actions leave.
+"""The decision loop: one thread that decides, writes, syncs, checks its epoch, and only then sends answers and performs actions.
 
-What waits during a sync is the next group: that is the group commit. A refusal leaves as late as an answer does, and a read
-passes through the same queue, so nobody sees what is not durable (design: *the journal*).
+Requests that wait during a sync are the next group (group commit). A refusal is sent as late as an answer, and a read passes
+through the same queue, so no client sees a state that is not durable.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, overload
 
+from driver.decisions.clean_up import CleanSegment
 from driver.journal.events import Event
-from driver.journal.log import Journal
+from driver.journal.writing import Journal
 from driver.tracker import Action, Tracker
-from driver.tracker.requests import BeginReplay, Request
+from driver.tracker.requests import Answered, AnswerType, BeginReplay, Request
 from forebay.messages import ClaimRequest, Fault, Message, OpenCursorRequest, RegisterRequest, ReportRequest
 from forebay.model.errors import (
     FencedError,
@@ -29,42 +30,50 @@ from forebay.model.errors import (
 )
 from forebay.process import failpoints
 from forebay.process.clock import Clock
+from wal.decisions.retention import Judgement
 
 log = logging.getLogger(__name__)
 
-#: what makes the journal grow and can wait: whoever sent it sends it again
+#: requests that make the journal grow and can wait: their senders send them again
 GROWING = (RegisterRequest, ClaimRequest, ReportRequest, Fault, BeginReplay, OpenCursorRequest)
 RESERVE_REACHED = "the journal's store is down to its reserve (driver.journal_reserve): nothing new is taken in"
-#: between two looks at the space that is left
+#: pause between two checks of the free space
 SPACE_SECONDS = 0.5
 
-#: requests that may wait for a decision; more are told to come again (INV-6)
+#: maximum number of requests that wait for a decision; a further one is refused, and its sender tries again (INV-6)
 QUEUE_LIMIT = 10_000
-#: between two looks, by one of the driver's own threads that waits for room, whether the loop still runs
+#: how often one of the driver's own threads that waits for room in the queue checks whether the loop still runs
 ROOM_SECONDS = 0.5
-#: a round of the deciding thread with nothing to decide
+#: maximum time of a round without a request
 IDLE_SECONDS = 1.0
-#: requests decided before one sync
+#: maximum number of requests decided before one sync
 GROUP_LIMIT = 1_000
 
 
 def is_down_to_reserve(free_bytes: int | None, reserve_bytes: int) -> bool:
-    """``free_bytes``: None where the store has no such limit."""
+    """Return whether less than the reserve is free. ``free_bytes``: None if the store has no such limit."""
     return free_bytes is not None and free_bytes < reserve_bytes
 
 
 class DriverLoop:
-    """``perform`` gets each action, from the deciding thread, once its events are durable; it must not block.
-    ``failed`` gets what ended the loop; ``durable`` hears of events when they are. ``flush_seconds`` lie at least between the
-    beginnings of two groups that are written: on a store of whole objects each costs a request. While the journal's store has
-    less than ``reserve_bytes`` free (0: not asked), requests that make it grow are turned away, and come again; what frees
-    space (completion, archive, clean-up) goes on."""
+    """Decides requests one after the other, in a thread of its own.
+
+    ``perform`` gets each action once its events are durable; it is called in the decision loop and must not block. ``failed``
+    gets the error that ended the loop. ``durable`` gets events once they are durable. ``flush_seconds``: minimum time between
+    the beginnings of two groups that are written; on a store of whole objects each group costs a request. ``reserve_bytes``:
+    while the journal's store has less free, requests that make the journal grow are refused, and their senders try again;
+    requests that free space (completion, archive, clean-up) are decided. 0: the free space is not checked.
+
+    ``came_round`` is called once per round, also when no request waits. ``snapshot_taken`` is called after each snapshot. Both
+    are called in the decision loop and must not block.
+    """
 
     def __init__(
         self,
         tracker: Tracker,
         journal: Journal,
         clock: Clock,
+        *,
         perform: Callable[[Action], None],
         failed: Callable[[BaseException], None],
         durable: Callable[[Sequence[Event]], None] = lambda _: None,
@@ -86,22 +95,42 @@ class DriverLoop:
         self._reserve_bytes = reserve_bytes
         self._look_at_space_after = 0.0  # monotonic
         self.waiting_for_space = False
-        self.came_round: Callable[[], None] = lambda: None  # the deciding thread does, at work or idle
-        self.snapshot_taken: Callable[[], None] = lambda: None  # called from the deciding thread; must not block
+        self.came_round: Callable[[], None] = lambda: None
+        self.snapshot_taken: Callable[[], None] = lambda: None
         self.reserve_reached = False
 
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, request: Request) -> Future[Any]:
-        """Queues ``request``. The future ends, once durable, with the answer or with the refusal (FencedError,
-        RefusedError, UsageError); with TurnedAwayError if it may be taken later (the loop is full, or the journal's store is
-        down to its reserve); with another UnreachableError if the loop has ended."""
+    @overload
+    def submit(self, request: Answered[AnswerType]) -> Future[AnswerType]: ...
+
+    @overload
+    def submit(self, request: Request) -> Future[Any]: ...
+
+    def submit(self, request: Any) -> Future[Any]:
+        """Queue ``request``. Once the decision is durable, the future ends with the answer or the refusal.
+
+        A refusal is a FencedError, RefusedError or UsageError. The future ends with TurnedAwayError if the sender may try again
+        later: the queue is full, or the journal's store is down to its reserve. It ends with another UnreachableError if the loop
+        has ended.
+        """
         return self._enqueue(request, wait=False)
 
-    def ask(self, request: Request, timeout_seconds: float | None = None) -> Any:
-        """:meth:`submit`, and waits: for room as well, since the driver's own threads have nobody else to ask. Not to be
-        called from the deciding thread."""
+    @overload
+    def ask(self, request: Answered[AnswerType], timeout_seconds: float | None = None) -> AnswerType: ...
+
+    @overload
+    def ask(self, request: CleanSegment, timeout_seconds: float | None = None) -> Judgement: ...
+
+    @overload
+    def ask(self, request: Request, timeout_seconds: float | None = None) -> Any: ...
+
+    def ask(self, request: Any, timeout_seconds: float | None = None) -> Any:
+        """Queue ``request`` and wait for the answer, and before that for room in the queue. Raises as :meth:`submit` refuses.
+
+        For the driver's own threads. Must not be called in the decision loop.
+        """
         return self._enqueue(request, wait=True).result(timeout_seconds)
 
     def _enqueue(self, request: Request, wait: bool) -> Future[Any]:
@@ -118,14 +147,14 @@ class DriverLoop:
                     future.set_exception(TurnedAwayError("the driver has too many requests waiting: try again"))
                     return future
         if self._ended is not None or (self._stopping.is_set() and not self._thread.is_alive()):
-            self._refuse_queued(self._farewell())  # it ended between the look above and the queue: nobody else answers
+            self._refuse_queued(self._farewell())  # the loop ended after the check above: it answers no more requests
         return future
 
     def _farewell(self) -> UnreachableError:
-        return UnreachableError(f"the driver is stopping: {self._ended or 'it was told to'}")
+        return UnreachableError(f"the driver is stopping: {self._ended or 'a stop was requested'}")
 
     def stop(self) -> None:
-        """Decides what is queued, then ends. Returns when the thread has ended."""
+        """Decide the queued requests, then end. Returns when the thread has ended."""
         self._stopping.set()
         if self._thread.is_alive():
             self._queue.put(None)
@@ -193,7 +222,7 @@ class DriverLoop:
             self._make_durable(events)
             self._durable(events)
             if failpoints.hit("driver.answer", (type(event).__name__ for event in events)):
-                # what the network loses: the answers to messages, not what this process tells itself
+                # a network loses answers to messages, not those to this process's own requests
                 outcomes = [outcome for outcome in outcomes if not isinstance(outcome[0], Message)]
         elif any(error is not None for *_, error in outcomes):
             self._journal.check()  # INV-4: "fenced" from an outdated driver would end a process that is not outdated
@@ -206,11 +235,11 @@ class DriverLoop:
                 future.set_result(answer)
         for action in actions:
             self._perform(action)
-        if events and self._journal.snapshot_due():  # of many blocks it takes a while: nobody waits for it who need not
+        if events and self._journal.snapshot_due():  # with many blocks it takes a while: answers do not wait for it
             self._take_snapshot()
 
     def _look_at_space(self, now: float) -> None:
-        """Whether the store is down to its reserve; asked now and then, since some stores answer by a request."""
+        """Check now and then whether the store is down to its reserve: on some stores each check is a request."""
         if not self._reserve_bytes or now < self._look_at_space_after:
             return
         self._look_at_space_after = now + SPACE_SECONDS
@@ -234,7 +263,9 @@ class DriverLoop:
                 break
             except OutOfSpaceError as error:
                 if not self.waiting_for_space:
-                    log.error("the journal waits for space, nothing is answered until there is: %s", error)
+                    log.error(
+                        "the journal waits for space; the driver answers no request until there is some: %s", error
+                    )
                 self.waiting_for_space = True
                 self.came_round()
                 if self._stopping.wait(delay):
@@ -249,7 +280,7 @@ class DriverLoop:
         try:
             self._journal.snapshot()
         except OutOfSpaceError as error:
-            log.error("no space for a snapshot of the journal; going on without a new one: %s", error)
+            log.error("no space for a snapshot of the journal; the driver goes on without a new one: %s", error)
             return
         self._journal.check()
         self._journal.drop_superseded()

@@ -1,6 +1,6 @@
 """The graceful stop: receivers drain, what they reported gets its batch, the jobs finish, within a time.
 
-What there is yet to wait for is a decision on values (:func:`remaining`); :class:`Drain` is the thread that waits.
+:func:`remaining` decides on values what a drain waits for; :class:`Drain` waits.
 """
 
 from __future__ import annotations
@@ -12,24 +12,27 @@ from dataclasses import dataclass, field
 
 from driver.journal.state import State
 from driver.tracker import Tracker
-from driver.tracker.requests import Ask, BeginDrain, Request
+from driver.tracker.requests import Ask, BeginDrain, Read
 from forebay.model.errors import UnreachableError
 from forebay.model.values import is_reserved
 from forebay.process.clock import Clock
 
 log = logging.getLogger(__name__)
 
-#: between two looks at what there is yet to wait for
+#: pause between two checks of what a drain waits for
 LOOK_SECONDS = 0.1
-#: so long may a job go on after its Spark tasks were cancelled at the end of the time
+#: maximum time that a job goes on after its Spark tasks were cancelled at the end of a drain's time
 GRACE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """What a drain waits for. ``receivers``: at work; ``blocks`` wait for a batch, ``batches`` for their completion, replayed
-    ones among them. ``silent``: receivers that were told to drain and are not waited for, since they hold nothing that
-    this driver could get, or are lost: they have not said that they heard of it."""
+    """What a drain waits for.
+
+    ``receivers``: that still take records in. ``blocks``: number of blocks without a batch. ``batches``: number of batches that
+    are not completed, those of a replay included. ``silent``: receivers that have not acknowledged the drain and are not waited
+    for: they hold nothing that this driver could get, or are lost.
+    """
 
     receivers: tuple[str, ...] = ()
     blocks: int = 0
@@ -49,9 +52,12 @@ class Remaining:
 
 
 def remaining(tracker: Tracker, now: float, since: float, receiver_timeout: float) -> Remaining:
-    """``since``: when the driver began to listen, for receivers that it has not heard of; those silent for
-    ``receiver_timeout`` are not waited for. A receiver is drained when it has obeyed and released its claims, which it does
-    last."""
+    """Return what a drain waits for at ``now``, in seconds on the monotonic clock.
+
+    A receiver is drained when it has acknowledged the drain and released its claims, which it does last. A receiver whose last
+    heartbeat is more than ``receiver_timeout`` seconds ago is not waited for. ``since``: when the driver began to lead; it stands
+    for the last heartbeat of a receiver that has sent none to this driver.
+    """
     state = tracker.state
     owners = {partition.owner for partition in state.partitions.values() if partition.owner}
     at_work, silent = [], []
@@ -71,6 +77,19 @@ def remaining(tracker: Tracker, now: float, since: float, receiver_timeout: floa
 
 
 @dataclass(frozen=True, slots=True)
+class ReadRemaining(Read[Remaining]):
+    """Reads what a drain waits for; arguments as of :func:`remaining`."""
+
+    tracker: Tracker
+    clock: Clock
+    since: float
+    receiver_timeout: float
+
+    def read(self, state: State) -> Remaining:
+        return remaining(self.tracker, self.clock.monotonic(), self.since, self.receiver_timeout)
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """What one driver did, from its start to its stop."""
 
@@ -87,17 +106,18 @@ class Summary:
 
 
 class Drain:
-    """Runs in a thread of its own until all is completed, the time is over, or ``stopped`` is set by somebody else.
+    """Drains receivers and completes batches until all is completed, the time is over, or another thread sets ``stopped``.
 
     ``held_up``: whether a failed batch holds the others up, which then are not waited for.
-    ``allocate`` makes a batch of what waits. ``receivers``: those that were told to drain; ``left``: what was still to be
+    ``allocate`` makes a batch of what waits. ``receivers``: those that were ordered to drain; ``left``: what was still to be
     waited for when it ended.
     """
 
     def __init__(
         self,
-        ask: Callable[[Request], object],
-        look: Callable[[State], Remaining],
+        *,
+        ask: Ask,
+        look: Read[Remaining],
         allocate: Callable[[], None],
         stopped: threading.Event,
         clock: Clock,
@@ -134,19 +154,15 @@ class Drain:
                 if not self._goes_on():
                     break
         except UnreachableError:
-            log.debug("the drain ends with the deciding thread")
+            log.debug("the drain ends with the decision loop")
         return self.left.is_nothing
 
     def _order(self) -> None:
-        told = self._ask(BeginDrain())
-        assert isinstance(told, tuple)
-        self.receivers = told
+        self.receivers = self._ask(BeginDrain())
 
     def _see(self) -> Remaining:
-        left = self._ask(Ask(self._look))
-        assert isinstance(left, Remaining)
-        self.left = left
-        return left
+        self.left = self._ask(self._look)
+        return self.left
 
     def _goes_on(self) -> bool:
         return not self._stopped.wait(LOOK_SECONDS) and self._clock.monotonic() < self._deadline

@@ -1,1 +1,1 @@
-"""Decisions on values alone, without I/O and without a clock."""
+"""Decisions as functions of values, without I/O and without a clock."""

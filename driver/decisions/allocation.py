@@ -1,4 +1,4 @@
-"""How many of the waiting blocks make the next batch. Pure."""
+"""The size of the next batch: how many of the waiting blocks it gets. A decision on values, without I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Of records and of bytes (frames in the WAL) in one batch; 0: no limit."""
+    """Maximum records and bytes (of frames in the WAL) in one batch; 0: no limit."""
 
     max_records: int = 0
     max_bytes: int = 0
@@ -18,8 +18,11 @@ UNLIMITED = BatchLimits()
 
 
 def longest_prefix(blocks: Iterable[tuple[int, int]], limits: BatchLimits) -> int:
-    """How many of ``blocks``, (records, bytes) in order of acceptance, lie within ``limits``. At least one, if there is one:
-    a block is never cut, so one that alone is beyond a limit is a batch of its own. Looks no further than it must."""
+    """Return how many of ``blocks``, (records, bytes) in order of acceptance, fit into ``limits``.
+
+    The result is at least 1 if there is a block: blocks are never cut, so a block beyond a limit is a batch of its own.
+    Consumes no more of ``blocks`` than needed.
+    """
     count = records = size = 0
     for block_records, block_bytes in blocks:
         records += block_records

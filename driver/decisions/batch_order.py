@@ -1,4 +1,4 @@
-"""Which batch begins next, and how far back its window reaches: decisions on values alone."""
+"""The order of batches: which one begins next, and which batches its window contains. Decisions on values, without I/O."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from driver.journal.state import Batch, State
 from forebay.model.values import numbered, timeline_of
 
 #: names one run of a batch: (replay, batch id); replay 0: its first run
-Run = tuple[int, int]
+RunKey = tuple[int, int]
 
 
-def following(state: State, in_work: Collection[Run]) -> tuple[Batch | ReplayedBatch, int] | None:
-    """The batch that begins next, with the number of its replay (0: none); None if none can begin now.
+def following(state: State, in_work: Collection[RunKey]) -> tuple[Batch | ReplayedBatch, int] | None:
+    """Return the batch that begins next and the number of its replay (0: none); None if no batch can begin now.
 
-    Batches begin in order, and several may be in work. What a replay has yet to run comes before batches that never ran, and
-    runs alone: none of it begins beside another batch, and no other beside it.
+    Batches begin in order, and several may be in work. Batches of a replay come before batches that never ran, and run one at a
+    time: while one is in work, no other batch is.
     """
     if state.replay is not None:
         return None if in_work else (next(iter(state.replaying.values())), state.replay.replay)
@@ -26,9 +26,10 @@ def following(state: State, in_work: Collection[Run]) -> tuple[Batch | ReplayedB
 
 
 def window(state: State, batch: Batch | ReplayedBatch, replay: bool) -> tuple[Batch | ReplayedBatch, ...]:
-    """The batches before ``batch`` that its window can reach, in order: those just before it in its lineage, without a hole,
-    as far as they are held. On every rerun the same, since they stay until it is completed (``State.is_past``). ``replay``:
-    whether one runs it.
+    """Return the batches that a window of ``batch`` can contain besides it, in order.
+
+    These are the batches just before it in its timeline, as far as they are held without a gap. They are the same on every rerun,
+    because they stay until ``batch`` is completed (``State.is_past``). ``replay``: whether a replay runs the batch.
     """
     held: dict[int, Batch | ReplayedBatch] = {**state.replay_window} if replay else {**state.batches}
     found: list[Batch | ReplayedBatch] = []

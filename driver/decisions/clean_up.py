@@ -1,6 +1,7 @@
-"""What may be deleted (INV-8), as far as the journal says: WAL segments, and local copies that nothing needs. Pure.
+"""What may be deleted according to the journal (INV-8): WAL segments and superfluous local copies. Decisions on values,
+without I/O.
 
-``driver.tracker`` asks them and journals the intent; ``driver.background.cleaner`` is the hand.
+``driver.tracker`` journals the intent, and ``driver.background.cleaner`` deletes.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from forebay.model.values import TopicPartition, timeline_of
 from forebay.settings.schema import Settings
 from wal.decisions.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
 
-#: local copies that one clean-up names at most
+#: maximum number of local copies that one clean-up names
 COPIES_AT_ONCE = 10_000
 #: a block's id as ``forebay.model.values.block_id`` makes it: receiver, epoch, sequence
 _BLOCK_ID = re.compile(r"(.+)-([0-9a-f]{1,16})-([0-9]{1,20})")
 
 
 def retention_limits(settings: Settings) -> Limits:
+    """Return the rewind horizon's limits, as ``[wal]`` sets them."""
     wal = settings.wal
     return Limits(
         retention_ms=round(wal.retention * 1000),
@@ -32,9 +34,12 @@ def retention_limits(settings: Settings) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class CleanSegment:
-    """Delete one WAL segment, if INV-8 lets it. ``facts``: what a scan found, for a writer not known to be fenced; whether it
-    is, the journal says. ``receiver_id`` and ``epoch``: of the writer, from the segment's name. ``limits``: of this round of
-    clean-up; None: the driver's settings, whatever the store's free space."""
+    """Request to delete one WAL segment if INV-8 permits it.
+
+    ``facts``: what a scan found; the journal adds whether the writer is fenced. ``receiver_id``, ``epoch``: of the writer,
+    from the segment's name. ``limits``: of this round of clean-up; None: those of the settings, without a limit by free
+    space.
+    """
 
     facts: SegmentFacts
     receiver_id: str
@@ -44,8 +49,11 @@ class CleanSegment:
 
 
 def is_stray(state: State, block_id: str) -> bool:
-    """Whether a local copy belongs to no block that the journal names or could still accept: its epoch is fenced, or a
-    later block of the same epoch was accepted (reports come in order, so this one was refused, or is cleaned up)."""
+    """Whether a local copy belongs to no block that the journal names or could still accept.
+
+    This is so if its epoch is fenced, or if a later block of the same epoch was accepted: reports come in order, so this
+    block was refused or deleted.
+    """
     if block_id in state.blocks:
         return False
     named = _BLOCK_ID.fullmatch(block_id)
@@ -61,8 +69,7 @@ def is_stray(state: State, block_id: str) -> bool:
 
 
 def is_left_over(state: State, block_id: str, host: str) -> bool:
-    """Whether ``host`` was given a copy of a block of which the journal names none there, and no batch, window or replay reads
-    it any more."""
+    """Whether the copy of a block at ``host`` is a cached copy that no batch, window or replay reads any more."""
     block = state.blocks.get(block_id)
     if block is None or state.replaying or host in block.hosts:
         return False
@@ -71,8 +78,10 @@ def is_left_over(state: State, block_id: str, host: str) -> bool:
 
 
 def to_give_up(state: State, host: str, short_bytes: int) -> tuple[str, ...]:
-    """Blocks that the WAL holds, and ``host`` too, of so many bytes at least if there are; of those that were taken in last,
-    since batches read them last."""
+    """Return blocks of the WAL whose copies ``host`` can delete to free ``short_bytes``, or fewer bytes if there are not enough.
+
+    The newest blocks come first, because batches read them last.
+    """
     going: list[str] = []
     for block in itertools.islice(reversed(state.blocks.values()), COPIES_AT_ONCE) if short_bytes > 0 else ():
         own = block.in_wal and block.local and block.meta.host == host
@@ -85,27 +94,27 @@ def to_give_up(state: State, host: str, short_bytes: int) -> tuple[str, ...]:
 
 
 def judge(state: State, request: CleanSegment, limits: Limits) -> Judgement:
-    """INV-8 for one segment: ``wal.decisions.retention`` decides, with what the journal says of the blocks in it.
+    """Decide whether one segment may be deleted (INV-8): by ``wal.decisions.retention`` and the journal.
 
-    A block is released when the history holds its batch, no replay wants it, its segment is due (``limits``, if the
-    request has none of its own), and no deletion of its local copy is under way, which would find its block gone. A
-    block whose handle points elsewhere was written a second time, after a failed sync or by a recovery that was cut
-    off: here it is a copy, which stays until the block is released, and then is an orphan. What a snapshot copy does
-    not call released would be needed again by a journal rebuilt from it.
+    A block is released if the history has its batch, no replay needs it, its segment is due (by ``limits``, unless the
+    request has its own), and no deletion of its local copy is open, which could no longer find the block.
+
+    A block whose handle names another segment was written twice, after a failed sync or by an interrupted recovery. The copy
+    in this segment stays until the block is released, and then is an orphan. A block that a snapshot copy does not call
+    released stays too: a journal rebuilt from this copy would need it.
     """
     facts = request.facts
     if facts.path in state.cleaning_segments:
-        return Judgement(facts.path, ("its deletion is under way",))
+        return Judgement(facts.path, ("its deletion has begun",))
     if request.now_ms < facts.bars_until_ms:
-        return Judgement(facts.path, ("it is a barrier: what its fenced writer sent may still land without it",))
+        return Judgement(facts.path, ("it is a barrier: without it, blocks of its fenced writer may still land",))
     fenced = is_fenced(state, request.receiver_id, request.epoch)
-    # A block accepted since the scan (its writer could still append, and was fenced only then), or one that the scan did
-    # not find: whatever the reason, it would go with the segment.
+    # a block that was accepted after the scan, or that the scan did not find, would be deleted with the segment
     scanned = {frame.block_id for frame in facts.frames}
     share = state.index.segments.get(facts.path)
     for block_id in share.blocks if share is not None else ():
         if block_id not in scanned:
-            return Judgement(facts.path, (f"block {block_id} was not seen by the scan",))
+            return Judgement(facts.path, (f"the scan did not find block {block_id}",))
     gone = state.index.is_due(facts.path, request.limits or limits, request.now_ms)
     needed: set[str] = set()
     released: set[str] = set()
@@ -117,10 +126,10 @@ def judge(state: State, request: CleanSegment, limits: Limits) -> Judgement:
         known = state.blocks.get(frame.block_id)
         if known is None or known.handle.path != facts.path:
             if known is not None and frame.block_id not in state.released:
-                needed.add(frame.block_id)  # its place may be damaged, and this the last copy
+                needed.add(frame.block_id)  # the named place may be damaged, and this copy the last one
             continue
         (released if gone and frame.block_id not in state.cleaning_blocks else needed).add(frame.block_id)
     judgement = judge_segment(replace(facts, fenced=fenced), JournalView(needed, released, positions))
     if judgement.deletable and not state.is_covered(facts.path):
-        return Judgement(facts.path, ("the last two snapshot copies don't both say yet that its blocks are released",))
+        return Judgement(facts.path, ("not both of the last two snapshot copies say that its blocks are released",))
     return judgement

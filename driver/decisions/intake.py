@@ -1,6 +1,6 @@
-"""What readers of the intake beside the batch job are told: how far it is, and which blocks hold their offsets.
+"""Answers to readers of the intake (queries and direct streams): its positions, and which blocks contain their offsets.
 
-Decisions on values alone.
+Decisions on values, without I/O.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from forebay import messages as m
 from forebay.model.errors import UsageError
 from forebay.model.values import Block
 
-#: blocks, and ranges of them, in one answer at most (but one block)
+#: maximum numbers of blocks, and of their ranges, in one answer; a single block may have more ranges
 BLOCKS_AT_ONCE, RANGES_AT_ONCE = 1_000, 20_000
 
 
 def intake(state: State) -> tuple[m.IntakePartition, ...]:
+    """Return the position and the incarnations of each partition."""
     return tuple(map(partition, state.partitions.values()))
 
 
 def partition(known: Partition) -> m.IntakePartition:
+    """Return the position and the incarnations of one partition."""
     incarnations = (
         m.IncarnationView(number=one.number, start=one.start, topic_id=one.topic_id, end=one.end)
         for one in known.incarnations
@@ -34,7 +36,8 @@ def partition(known: Partition) -> m.IntakePartition:
 
 
 def earliest(state: State, request: m.EarliestRequest) -> m.EarliestAnswer:
-    """By what the index says of neighbours: no partition's blocks are walked through."""
+    """Return the earliest place of each requested partition from which the WAL has every record. Uses the block index, without
+    reading all blocks of a partition. Raises UsageError for an unknown partition."""
     going = _going(state)
     places = []
     for tp in request.partitions:
@@ -46,7 +49,7 @@ def earliest(state: State, request: m.EarliestRequest) -> m.EarliestAnswer:
 
 
 def _going(state: State) -> dict[tuple[str, int], int]:
-    """Where what is about to be deleted ends, of each partition (``topic/partition``) and life."""
+    """Return (``topic/partition``, incarnation) → the highest end of a range whose segment is being deleted."""
     found: dict[tuple[str, int], int] = {}
     for path in state.cleaning_segments:
         share = state.index.segments.get(path)
@@ -84,8 +87,10 @@ def span(
     given: Iterable[tuple[str, Collection[str]]],
     read_intake: Callable[[tuple[m.IntakePartition, ...]], m.IntakeAnswer],
 ) -> m.SpanAnswer:
-    """All that a reader must know of what Kafka has lost, by one question. ``given``: as in :func:`blocks`; ``read_intake``: how
-    blocks are read, with these partitions."""
+    """Return everything that a reader needs to read offsets that Kafka has lost: incarnations, blocks and how to read them.
+
+    ``given``: as in :func:`blocks`. ``read_intake``: returns how blocks are read, with these partitions.
+    """
     known = state.partition(request.tp)
     own = () if known is None else (partition(known),)
     spans = tuple(part for one in own for part in incarnation_spans(request, one))
@@ -93,7 +98,7 @@ def span(
 
 
 def incarnation_spans(request: m.SpanRequest, known: m.IntakePartition) -> tuple[m.IncarnationSpan, ...]:
-    """The parts of what is asked for that were taken in, the older lives first, in the order of offsets."""
+    """Return the parts of the requested offsets that were taken in, older incarnations first, in offset order."""
     found: list[m.IncarnationSpan] = []
     until = request.until_offset
     for incarnation in reversed(known.incarnations):
@@ -111,13 +116,16 @@ def incarnation_spans(request: m.SpanRequest, known: m.IntakePartition) -> tuple
                     until_offset=end,
                 )
             )
-        until = min(until, incarnation.start)  # below lies what the life before it had already
+        until = min(until, incarnation.start)  # the incarnation before it contains the lower offsets
     return tuple(found[::-1])
 
 
 def blocks(state: State, request: m.BlocksRequest, given: Iterable[tuple[str, Collection[str]]]) -> m.BlocksAnswer:
-    """Those that were taken in first come first, so that a block of many partitions is in one answer once. ``given``: hosts, and
-    ids of the blocks that each was given a copy of."""
+    """Return the blocks that contain the requested spans, in the order in which they were sealed, up to the limits of one answer.
+
+    In this order, a block of many partitions is in one answer once. ``given``: hosts, each with the ids of its cached copies.
+    Raises UsageError for an unknown partition.
+    """
     for span in request.spans:
         if state.partition(span.tp) is None:
             raise UsageError(f"the stream has no partition {span.tp}")
@@ -137,7 +145,7 @@ def blocks(state: State, request: m.BlocksRequest, given: Iterable[tuple[str, Co
             found[block_id] = block
         after = next(left[number], None)
         heapq.heapreplace(following, after) if after is not None else heapq.heappop(following)
-    for _, number, begins, _ in following:  # these were too much for this answer
+    for _, number, begins, _ in following:  # the next answer contains these
         reached[number] = begins
     copies: dict[str, tuple[str, ...]] = {}
     for host, block_ids in given:
@@ -159,7 +167,8 @@ def _lost(state: State, blocks: Iterable[Block]) -> dict[str, str]:
 
 
 def times(state: State, request: m.TimesRequest) -> m.TimesAnswer:
-    """By the latest times that blocks say of their ranges. Each answer looks at so many ranges."""
+    """Return for each span the first block that may have a record at or after the given time, by the latest record time of each
+    range. One answer examines at most ``RANGES_AT_ONCE`` ranges. Raises UsageError for an unknown partition."""
     left = RANGES_AT_ONCE
     found = []
     for wanted in request.wanted:
@@ -193,7 +202,7 @@ def _may_hold(state: State, held: IncarnationBlocks, at: int, wanted: m.TimedSpa
 
 
 def _of_span(state: State, span: m.IncarnationSpan, number: int) -> Iterator[tuple[int, int, int, str]]:
-    """When it was sealed, the span's number, where its range begins, its id."""
+    """Return for each block of the span: when it was sealed, the span's number, the start of its range, its id."""
     held = state.index.by_offset(state.blocks).get(f"{span.topic}/{span.partition}", {}).get(span.incarnation)
     if held is None or span.until_offset <= span.from_offset:
         return
@@ -207,7 +216,7 @@ def _of_span(state: State, span: m.IncarnationSpan, number: int) -> Iterator[tup
 
 
 def _is_there(state: State, block_id: str) -> bool:
-    """Whether its segment stays."""
+    """Whether the block's segment is not being deleted."""
     return state.blocks[block_id].handle.path not in state.cleaning_segments
 
 

@@ -1,6 +1,7 @@
-"""Packing a batch's blocks into tasks: pure, deterministic, and journalled, so that a rerun has the same (INV-3).
+"""Packing of a batch's blocks into tasks. It is deterministic, and journalled, so that a rerun has the same tasks (INV-3).
 
-A batch may hold a hundred thousand blocks, and nobody is answered meanwhile: each is looked at few times.
+A batch may have a hundred thousand blocks, and the decision loop answers no request meanwhile, so each block is visited only
+a few times. A decision on values, without I/O.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from itertools import accumulate
 from forebay.model.values import Block
 
 #: topic, partition
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 
 
 def pack(blocks: Sequence[Block], tasks: int) -> tuple[tuple[str, ...], ...]:
-    """Cuts ``blocks``, given in order of acceptance, into ``tasks`` tasks of about equal bytes, none of them empty; → ids.
+    """Return for each task its block ids: ``blocks``, in order of acceptance, cut into ``tasks`` tasks of about equal bytes.
 
-    A task holds blocks of one host, so that it can run there (blocks without a local copy are of none); with more hosts than
-    ``tasks`` each has one task. Hosts are hints, order is a promise: where a partition's records would come out of order,
-    because its receiver changed within the batch, the blocks are cut as they were accepted, whatever their hosts. ``tasks``
-    must be at least 1.
+    No task is empty. A task has blocks of one host, so that it can run there; blocks without a local copy form a group of
+    their own. If there are more hosts than ``tasks``, each host has one task. The order of a partition's records is
+    guaranteed, hosts are only hints: if grouping by host would change the order, because the partition's receiver changed
+    within the batch, the blocks are cut in order of acceptance, regardless of their hosts. Raises ValueError if ``tasks`` is
+    below 1.
     """
     if tasks < 1:
         raise ValueError("a batch needs at least one task")
@@ -41,19 +43,19 @@ def pack(blocks: Sequence[Block], tasks: int) -> tuple[tuple[str, ...], ...]:
 
 
 def _in_order(blocks: Sequence[Block], by_host: Collection[Sequence[Block]]) -> bool:
-    """Whether each partition's blocks, taken host by host, come as they were accepted."""
+    """Whether grouping by host keeps each partition's blocks in order of acceptance."""
     if len(by_host) < 2:
         return True
     partitions = [_partitions(held) for held in by_host]
-    seen: set[Place] = set()
-    moved: set[Place] = set()
+    seen: set[PartitionKey] = set()
+    moved: set[PartitionKey] = set()
     for of_host in partitions:
         moved |= of_host & seen
         seen |= of_host
     if not moved:
         return True
     accepted = {block.meta.id: number for number, block in enumerate(blocks)}
-    last: dict[Place, int] = {}
+    last: dict[PartitionKey, int] = {}
     for held in by_host:
         for block in held:
             number = accepted[block.meta.id]
@@ -66,13 +68,14 @@ def _in_order(blocks: Sequence[Block], by_host: Collection[Sequence[Block]]) -> 
     return True
 
 
-def _partitions(blocks: Sequence[Block]) -> set[Place]:
+def _partitions(blocks: Sequence[Block]) -> set[PartitionKey]:
     by_token = {r.token: r for block in blocks for r in block.meta.ranges}  # few, and each of one partition
     return {(r.topic, r.partition) for r in by_token.values()}
 
 
 def _shares(hosts: Sequence[tuple[int, int]], tasks: int) -> list[int]:
-    """How many tasks each of ``hosts`` (bytes, blocks) gets: one, and of the rest always the one with the largest tasks."""
+    """Return how many tasks each of ``hosts`` (bytes, blocks) gets: one each, and every further task goes to the host whose
+    tasks are the largest."""
     shares = [1] * len(hosts)
     for _ in range(tasks - len(hosts)):
         open_ = [index for index, (_, count) in enumerate(hosts) if shares[index] < count]
@@ -83,13 +86,13 @@ def _shares(hosts: Sequence[tuple[int, int]], tasks: int) -> list[int]:
 
 
 def _cut(block_ids: Sequence[str], sizes: Sequence[int], tasks: int) -> list[tuple[str, ...]]:
-    """``block_ids``, in order, as at most ``tasks`` runs of about equal bytes. ``sizes``: of each, in bytes."""
+    """Cut ``block_ids``, in order, into at most ``tasks`` parts of about equal bytes. ``sizes``: of each block, in bytes."""
     count = len(block_ids)
     up_to = list(accumulate(sizes))
     packed: list[tuple[str, ...]] = []
     begin = 0
     while begin < count:
-        after = tasks - len(packed) - 1  # tasks that follow, each of which gets a block if there is one
+        after = tasks - len(packed) - 1  # tasks that follow; each gets a block if there is one
         end = count
         if after:
             share = -(-up_to[-1] * (len(packed) + 1) // tasks)

@@ -1,10 +1,10 @@
-"""On which host each managed receiver runs: a policy on values alone.
+"""The host of each managed receiver. A decision on values, without I/O.
 
 A host's *slots* are numbered from 0: the first receiver of the stream there takes slot 0, the next one slot 1. The best slot is
 the one with the lowest number; of the same number, that of the most preferred host. Receivers take the best free slots. So
-preferred hosts come first and the rest is even: no host has two while another one that has room has none.
+receivers are distributed evenly, preferred hosts first: no host has two receivers while another host with room has none.
 
-One that runs moves only to a strictly better slot than it leaves, so a fleet that does not change comes to rest, and stays.
+A running receiver moves only to a strictly better slot. So if hosts and receivers do not change, moves end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host whose agent is heard. ``capacity``: receivers that it may run. ``labels``: ``key=value``."""
+    """A host whose agent sends heartbeats. ``capacity``: maximum number of receivers on it. ``labels``: ``key=value``."""
 
     name: str
     capacity: int
@@ -25,8 +25,11 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """``places``: each receiver's number → its host, or "" if it is to be given one. A host that is not among ``hosts`` is
-    not judged: its receiver stays. ``movable``: those that may be moved. ``avoided``: number → hosts where it kept failing."""
+    """Hosts and receivers.
+
+    ``places``: receiver number → its host; "" if it needs one. A receiver on a host that is not among ``hosts`` stays there.
+    ``movable``: receivers that may move. ``avoided``: receiver number → hosts on which it failed repeatedly.
+    """
 
     hosts: tuple[Host, ...]
     places: Mapping[int, str]
@@ -36,7 +39,8 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """``starts``: number → host, of those that had none. ``moves``: number → another host. ``homeless``: no host has room."""
+    """A decision: ``starts``: receiver number → host, of receivers that had none. ``moves``: receiver number → new host.
+    ``homeless``: receivers for which no host has room."""
 
     starts: Mapping[int, str]
     moves: Mapping[int, str]
@@ -44,16 +48,19 @@ class Placement:
 
 
 def rank(host: Host, preferred: Sequence[str]) -> int:
-    """How far the host is from the most preferred one: the index of the first of ``preferred`` that is its name or a label
-    of it; ``len(preferred)`` if none is."""
+    """Return the index of the first of ``preferred`` that is the host's name or one of its labels; ``len(preferred)`` if none
+    is."""
     return next(
         (n for n, wanted in enumerate(preferred) if wanted == host.name or wanted in host.labels), len(preferred)
     )
 
 
 def place(fleet: Fleet, preferred: Sequence[str] = (), moves_max: int = 1, share: bool = True) -> Placement:
-    """``share``: False while more hosts may still come: then only the first slot of a host is given (of a preferred one, if
-    any is preferred), nothing moves, and who gets none is not homeless but waits."""
+    """Choose hosts for the receivers that have none, and up to ``moves_max`` moves.
+
+    ``share``: False while more hosts may still appear. Then a host gets at most one receiver (only preferred hosts, if there are
+    any), nothing moves, and a receiver without a host waits instead of being homeless.
+    """
     avoided = fleet.avoided or {}
     hosts = {host.name: host for host in fleet.hosts}
     ranks = {host.name: rank(host, preferred) for host in fleet.hosts}

@@ -1,4 +1,4 @@
-"""The problems that a status answer shows by itself, whoever made it. Values alone: the command line has it too."""
+"""Problems that follow from a status answer alone. Without I/O, because the command line uses it too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ RETRY_COMMAND = "forebay batch retry"
 
 
 def in_answer(answer: StatusAnswer) -> tuple[Problem, ...]:
-    """The problems that the rest of ``answer`` shows: what a person must decide, and batches that fail."""
+    """Return the problems that follow from the rest of ``answer``: faults, receivers without a host, failing batches, cursors."""
     found = [Problem(kind="partition", cause=p.fault) for p in answer.partitions if p.fault]
     found += [Problem(kind="receiver-without-host", cause=r.fault) for r in answer.managed if r.fault]
     for batch in answer.batches:
@@ -22,7 +22,7 @@ def in_answer(answer: StatusAnswer) -> tuple[Problem, ...]:
     found += [
         Problem(
             kind="cursor",
-            cause=f"cursor {c.cursor} {c.detail}. Start its query again, or say that you have seen it: "
+            cause=f"cursor {c.cursor} {c.detail}. Start its query again, or acknowledge it: "
             f"forebay cursors drop {c.cursor} --yes",
         )
         for c in answer.cursors

@@ -1,23 +1,23 @@
-"""How many records a second the job can take, learned from its batches: a PID controller. Pure.
+"""The learned rate: how many records per second the job processes. A PID controller over completed batches, without I/O.
 
-The rules are those of Spark's ``PIDRateEstimator``. The desired rate is followed by what a batch was processed at: the
-*error* is the rate at hand minus that. What has piled up is the *historical error*: the records that could have been
-processed while the batch waited for its turn, spread over one batch interval.
+The rules are those of Spark's ``PIDRateEstimator``. The *error* is the present rate minus the rate at which the batch was
+processed. The *historical error* stands for the backlog: the records that could have been processed while the batch waited
+for its turn, divided by one batch interval.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: a rate that differs by less than this part is the same one: not journalled, not told to anybody
+#: a change of the rate below this fraction is ignored: it is neither journalled nor sent to receivers
 SIGNIFICANT = 0.05
-#: batches that run side by side may end in any order; one that ends so much before the last one shows that the clock was set back
+#: an end this much before the last batch's means that the clock was set back; less happens if batches run at the same time
 CLOCK_SET_BACK_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class Gains:
-    """How much of each error is taken off the rate, and the rate below which it never falls (records/s)."""
+    """The factors by which each error reduces the rate, and the minimum rate (records/s)."""
 
     proportional: float = 1.0
     integral: float = 0.2
@@ -26,7 +26,8 @@ class Gains:
 
 
 class RateEstimator:
-    """Learns from one batch after the other. ``learned``: the rate that an earlier driver learned, and when (ms); 0: none."""
+    """Learns the rate from one batch after the other. ``learned``, ``learned_ms``: the rate that an earlier driver learned
+    (0: none), and when."""
 
     def __init__(self, gains: Gains, batch_interval_ms: float, learned: float = 0.0, learned_ms: int = 0) -> None:
         self._gains = gains
@@ -36,11 +37,14 @@ class RateEstimator:
         self._time_ms = learned_ms
 
     def learn(self, time_ms: int, records: int, processing_ms: int, scheduling_ms: int) -> float | None:
-        """The rate (records/s) after a batch that ended at ``time_ms``, was processed for ``processing_ms`` and had waited for
-        its turn for ``scheduling_ms``. None if it says nothing (no records, no delay, older than the last one), or if it is
-        the first one ever: that sets the rate from which the next goes on."""
+        """Return the rate (records/s) after a batch that ended at ``time_ms``, ran for ``processing_ms`` and had waited for
+        its turn for ``scheduling_ms``.
+
+        Returns None if nothing can be learned (no records, no processing time, older than the last batch), and for the first
+        batch ever, which sets the initial rate.
+        """
         if self._time_ms - time_ms > CLOCK_SET_BACK_MS:
-            self._time_ms = time_ms  # or nothing would be learned until the clock is where it was
+            self._time_ms = time_ms  # otherwise nothing would be learned until the clock has caught up
             return None
         if records <= 0 or processing_ms <= 0 or time_ms <= self._time_ms:
             return None
@@ -60,5 +64,5 @@ class RateEstimator:
 
 
 def is_significant(old: float, new: float) -> bool:
-    """Whether ``new`` is another rate than ``old`` (0: none)."""
+    """Whether ``new`` differs from ``old`` (0: none) by more than ``SIGNIFICANT``."""
     return abs(new - old) > SIGNIFICANT * old

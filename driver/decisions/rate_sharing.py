@@ -1,7 +1,7 @@
-"""The stream's rate, shared out to receivers and their partitions by lag: what each may take in. Pure.
+"""Distribution of the stream's rate to receivers and their partitions, by lag. Decisions on values, without I/O.
 
-:func:`share` divides a number; :class:`RateSharing` applies it twice, over receivers and over the partitions of each, and
-says who is to be told anew.
+:func:`share` divides a rate. :class:`RateSharing` applies it twice, to the receivers and to the partitions of each, and decides
+which receivers get a new rate.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from driver.decisions.rate import is_significant
 from forebay.messages import PartitionRate, Rates
 from forebay.model.values import TopicPartition
 
-#: this part of a rate is shared out evenly, whatever the lags: a partition that is read to its end gets on too
+#: fraction of a rate that is distributed evenly, regardless of lag, so that a partition without lag gets a share too
 EVEN_PART = 0.1
-#: between two looks at the lags
+#: minimum time between two reads of the lags
 SHARING_SECONDS = 1.0
 
-#: receiver → partition that it takes in → its lag in records, None: not known yet
+#: receiver → partition that it takes in → its lag in records; None: unknown yet
 Lags = Mapping[str, Mapping[TopicPartition, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Sharer:
-    """``size``: its weight in what is shared evenly. Gets no less than ``least`` and no more than ``most``, which wins."""
+    """One that gets a share. ``size``: its weight in the even part. Its share is at least ``least`` and at most ``most``; if
+    the two contradict each other, ``most`` counts."""
 
     lag: float
     size: int
@@ -34,9 +35,10 @@ class Sharer:
 
 
 def share(rate: float, sharers: Sequence[Sharer]) -> list[float]:
-    """What each gets, in order: by lag, but for ``EVEN_PART``; what one may not take is for the others.
+    """Return the share of each of ``sharers``, in order: proportional to lag, except ``EVEN_PART``. What exceeds one's
+    ``most`` goes to the others.
 
-    The sum is ``rate``, or that of all ``least`` if they come to more, or that of all ``most`` if they come to less.
+    The shares add up to ``rate``; to the sum of all ``least`` if that is more, or to the sum of all ``most`` if that is less.
     """
     if not sharers:
         return []
@@ -44,7 +46,7 @@ def share(rate: float, sharers: Sequence[Sharer]) -> list[float]:
     even = EVEN_PART if lags else 1.0
     weights = [even * s.size / sizes + ((1.0 - even) * s.lag / lags if lags else 0.0) for s in sharers]
     bounds = [(min(s.least, s.most), s.most) for s in sharers]
-    # each gets level × weight, within its bounds: the sum grows with the level, and its slope changes where one leaves a bound
+    # each gets level × weight, within its bounds: the sum grows with the level; its slope changes where a share leaves a bound
     turns = [(low / w, w) for (low, _), w in zip(bounds, weights, strict=True)]
     turns += [(high / w, -w) for (_, high), w in zip(bounds, weights, strict=True) if math.isfinite(high)]
     given, slope, level = sum(low for low, _ in bounds), 0.0, 0.0
@@ -53,7 +55,7 @@ def share(rate: float, sharers: Sequence[Sharer]) -> list[float]:
             break
         given += slope * (turn - level)
         level, slope = turn, slope + change
-    # at the last turn the slope is 0 but for rounding, unless somebody has no bound above
+    # at the last turn the slope is 0 except for rounding, unless a sharer has no upper bound
     if given < rate and slope > 1e-9:
         level += (rate - given) / slope
     return [min(max(level * w, low), high) for w, (low, high) in zip(weights, bounds, strict=True)]
@@ -61,7 +63,7 @@ def share(rate: float, sharers: Sequence[Sharer]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """Of each receiver and partition, in records/s; 0: none."""
+    """Limits of each receiver and partition, in records/s; 0: none."""
 
     max_rate: float = 0.0
     max_rate_per_partition: float = 0.0
@@ -69,8 +71,8 @@ class RateLimits:
 
 
 def share_out(rate: float, lags: Lags, limits: RateLimits) -> dict[str, Rates]:
-    """What each receiver may take in, in all and of each partition. A receiver that has none gets, until it has, what each
-    would get if all got the same: it may be given many within a moment."""
+    """Return what each receiver may take in, in total and of each partition. A receiver without partitions gets an equal
+    share until it has some, because it may soon get many."""
     most_each = limits.max_rate or math.inf
     most = limits.max_rate_per_partition or math.inf
     least = limits.min_rate_per_partition
@@ -105,7 +107,8 @@ def share_out(rate: float, lags: Lags, limits: RateLimits) -> dict[str, Rates]:
 
 
 class RateSharing:
-    """``told``: what each receiver was last told. ``rate``: the stream's, 0: none was learned yet, nobody is told anything."""
+    """Decides which receivers get a new rate. ``told``: the rates that each receiver got last. ``rate``: the stream's; 0: none is
+    learned yet, and receivers get none."""
 
     def __init__(self, limits: RateLimits, rate: float = 0.0) -> None:
         self.rate = rate
@@ -115,13 +118,13 @@ class RateSharing:
         self._due = -math.inf  # monotonic seconds
 
     def change(self, rate: float) -> None:
-        """Every receiver is told at its next heartbeat, if that makes a difference to it."""
+        """Set the stream's rate. Each receiver gets its new rates with its next heartbeat, if they differ significantly."""
         self.rate = rate
         self._due = -math.inf
 
     def changed_rates(self, receiver_id: str, lags: Callable[[], Lags], now: float) -> Rates | None:
-        """What ``receiver_id`` is to be told now; None: nothing that it does not know. ``lags`` is asked at most each
-        ``SHARING_SECONDS``, since it looks at every partition."""
+        """Return the rates to send to ``receiver_id`` now; None if they have not changed. ``lags`` reads every partition, so
+        it is called at most once per ``SHARING_SECONDS``."""
         if not self.rate:
             return None
         if now >= self._due or receiver_id not in self._shares:
@@ -134,12 +137,12 @@ class RateSharing:
         return rates
 
     def forget(self, receiver_id: str) -> None:
-        """A new process of it was told nothing yet."""
+        """Forget what the receiver got: its new process has no rates yet."""
         self.told.pop(receiver_id, None)
 
 
 def differ(old: Rates | None, new: Rates) -> bool:
-    """Whether a receiver that was told ``old`` would do otherwise by ``new``."""
+    """Whether ``new`` differs significantly from ``old``, the rates that a receiver got last."""
     if old is None or is_significant(old.records_per_second, new.records_per_second):
         return True
     before = {(p.topic, p.partition): p.records_per_second for p in old.partitions}

@@ -1,10 +1,12 @@
-"""Managed receivers: what state each is in, where it runs, when it is started again. Decisions without I/O.
+"""Managed receivers: the state and the host of each, and when it is started again. Decisions without I/O.
 
-The driver keeps ``count`` receivers of the stream by the hosts' agents. What it knows of them is soft: after a restart it is
-told anew by the agents' heartbeats, and nothing is journalled. Two things bring it on: :meth:`ManagedReceivers.heard`, when an
-agent says what runs on its host, and :meth:`ManagedReceivers.look`, once per placing interval. Both are called from the
-deciding thread. Placing starts and stops processes, nothing else: who owns an offset is decided by epochs and tokens, so two
-processes under one id, as after an agent was cut off, cost time and never a record (INV-4).
+The driver keeps ``count`` receivers of the stream running by means of the hosts' agents. It journals nothing about them:
+after a restart it learns their states from the agents' heartbeats. The state changes in
+:meth:`ManagedReceivers.take_heartbeat`, when an agent reports what runs on its host, and in
+:meth:`ManagedReceivers.run_round`, once per placing interval. The decision loop calls both.
+
+Placing only starts and stops processes. Epochs and tokens decide which receiver owns an offset. So two processes with one id, for
+instance after an agent lost its connection, cost time but never a record (INV-4).
 """
 
 from __future__ import annotations
@@ -19,58 +21,62 @@ from forebay import messages as m
 from forebay.model.values import managed_id, managed_ordinal
 from forebay.process.restarts import RestartPolicy
 
-#: a round that comes late (the driver waited for space) counts as no more than so many intervals of silence
+#: maximum intervals of silence that one round counts, if it is late because the driver waited for space
 LATE_ROUNDS_MAX = 2.0
 
 
-class State(Enum):
-    SCHEDULED = "scheduled"  # wanted, and not known to run yet
+class ReceiverState(Enum):
+    """The state of a managed receiver, as the driver knows it."""
+
+    SCHEDULED = "scheduled"  # it is to run, and its agent has not reported yet that it does
     ACTIVE = "active"  # its process runs
-    DRAINING = "draining"  # it is told to end
-    STOPPED = "stopped"  # it ended as it was told
-    FAILED = "failed"  # it ended by itself, or its host is gone
+    DRAINING = "draining"  # the driver has ordered it to end
+    STOPPED = "stopped"  # it ended by order
+    FAILED = "failed"  # it ended by itself, or its host sends no heartbeats
 
 
-class Happened(Enum):
-    RUNS = "its agent says that it runs"
-    ENDED = "its agent says that it does not run"
-    LOST = "its host is silent, and so is it"
-    HANGS = "its host is heard, it is not"
+class ReceiverChange(Enum):
+    """What may change a receiver's state; the value is the reason in the log."""
+
+    RUNS = "its agent reports that it runs"
+    ENDED = "its agent reports that it does not run"
+    LOST = "neither its host nor the receiver sends heartbeats"
+    HANGS = "its host sends heartbeats, the receiver does not"
     MOVED = "it is to run on another host"
     UNWANTED = "it is not to run any more"
-    WANTED = "it is to run, and its delay is over"
+    WANTED = "it is to run, and its restart delay is over"
 
 
-#: each row is a promise; what is not here changes nothing. A test goes over all of it
-TRANSITIONS: dict[tuple[State, Happened], State] = {
-    (State.SCHEDULED, Happened.RUNS): State.ACTIVE,
-    (State.SCHEDULED, Happened.ENDED): State.FAILED,
-    (State.SCHEDULED, Happened.LOST): State.FAILED,
-    (State.SCHEDULED, Happened.UNWANTED): State.DRAINING,  # its start may have been ordered
-    (State.ACTIVE, Happened.ENDED): State.FAILED,  # with exit code 0 too: it is wanted
-    (State.ACTIVE, Happened.LOST): State.FAILED,
-    (State.ACTIVE, Happened.HANGS): State.DRAINING,  # it is killed, and started elsewhere
-    (State.ACTIVE, Happened.MOVED): State.DRAINING,
-    (State.ACTIVE, Happened.UNWANTED): State.DRAINING,
-    (State.DRAINING, Happened.ENDED): State.STOPPED,
-    (State.DRAINING, Happened.LOST): State.STOPPED,
-    (State.STOPPED, Happened.WANTED): State.SCHEDULED,
-    (State.STOPPED, Happened.RUNS): State.DRAINING,  # somebody else's start: an older driver's
-    (State.FAILED, Happened.RUNS): State.ACTIVE,  # its host is back, with it
-    (State.FAILED, Happened.WANTED): State.SCHEDULED,
-    (State.FAILED, Happened.UNWANTED): State.STOPPED,
+#: (state, change) → new state; a pair without a row changes nothing. A test checks each row
+TRANSITIONS: dict[tuple[ReceiverState, ReceiverChange], ReceiverState] = {
+    (ReceiverState.SCHEDULED, ReceiverChange.RUNS): ReceiverState.ACTIVE,
+    (ReceiverState.SCHEDULED, ReceiverChange.ENDED): ReceiverState.FAILED,
+    (ReceiverState.SCHEDULED, ReceiverChange.LOST): ReceiverState.FAILED,
+    (ReceiverState.SCHEDULED, ReceiverChange.UNWANTED): ReceiverState.DRAINING,  # its start may have been ordered
+    (ReceiverState.ACTIVE, ReceiverChange.ENDED): ReceiverState.FAILED,  # with exit code 0 too: it is wanted
+    (ReceiverState.ACTIVE, ReceiverChange.LOST): ReceiverState.FAILED,
+    (ReceiverState.ACTIVE, ReceiverChange.HANGS): ReceiverState.DRAINING,  # it is killed, and started elsewhere
+    (ReceiverState.ACTIVE, ReceiverChange.MOVED): ReceiverState.DRAINING,
+    (ReceiverState.ACTIVE, ReceiverChange.UNWANTED): ReceiverState.DRAINING,
+    (ReceiverState.DRAINING, ReceiverChange.ENDED): ReceiverState.STOPPED,
+    (ReceiverState.DRAINING, ReceiverChange.LOST): ReceiverState.STOPPED,
+    (ReceiverState.STOPPED, ReceiverChange.WANTED): ReceiverState.SCHEDULED,
+    (ReceiverState.STOPPED, ReceiverChange.RUNS): ReceiverState.DRAINING,  # an older driver started it
+    (ReceiverState.FAILED, ReceiverChange.RUNS): ReceiverState.ACTIVE,  # its host is back, with the process
+    (ReceiverState.FAILED, ReceiverChange.WANTED): ReceiverState.SCHEDULED,
+    (ReceiverState.FAILED, ReceiverChange.UNWANTED): ReceiverState.STOPPED,
 }
 
 
 @dataclass(slots=True)
 class Silence:
-    """How long somebody has said nothing, by the rounds in which the driver was there to hear it."""
+    """How long a receiver or host has sent no heartbeat, counted in rounds during which the driver could receive one."""
 
     seconds: float = 0.0
     heard_at: float | None = None
 
     def after(self, round_seconds: float, heard_at: float | None) -> float:
-        """``heard_at``: when it was heard last, None if never."""
+        """Count one more round and return the seconds of silence. ``heard_at``: the time of the last heartbeat; None: never."""
         self.seconds = self.seconds + round_seconds if heard_at == self.heard_at else 0.0
         self.heard_at = heard_at
         return self.seconds
@@ -80,11 +86,11 @@ class Silence:
 class _Receiver:
     number: int
     receiver_id: str
-    state: State = State.SCHEDULED
+    state: ReceiverState = ReceiverState.SCHEDULED
     host: str = ""  # where it runs, or is to run
     moves_to: str = ""
     run: tuple[int, int] | None = None  # driver epoch and version of its start; None: not ordered
-    presumed: bool = False  # the journal says that it ran there, its agent has not been heard yet
+    presumed: bool = False  # the journal says that it ran there, and its agent has sent no heartbeat yet
     kill: bool = False
     silence: Silence = field(default_factory=Silence)
     began_at: float = 0.0
@@ -99,15 +105,21 @@ class _Receiver:
 
     @property
     def has_process(self) -> bool:
-        return self.state in (State.ACTIVE, State.DRAINING) or (self.state is State.SCHEDULED and self.run is not None)
+        return self.state in (ReceiverState.ACTIVE, ReceiverState.DRAINING) or (
+            self.state is ReceiverState.SCHEDULED and self.run is not None
+        )
 
 
 class ManagedReceivers:
-    """``count``: receivers to keep; 0 where they are static, and what agents still run is drained. ``known``: number → host, of
-    those that ran by the journal: they are left alone until their host has had the time to say how they are. One that has never
-    been heard has ``start_timeout_seconds`` where that is more than ``timeout_seconds``: it starts Python, opens its store and
-    waits for the driver first, on a host that may be busy. After ``host_failures_max`` failures in a row on one host, another one
-    is taken if there is one with room, for ``avoid_seconds``."""
+    """The managed receivers of a stream. One class, because each decision reads the states and places of all receivers.
+
+    ``count``: number of receivers to keep running; 0 if receivers are static: then those that agents still run are drained.
+    ``known``: receiver number → host, of the receivers that ran according to the journal; they stay as they are until their host
+    had time to report. ``timeout_seconds``: silence after which a receiver or host counts as lost; ``start_timeout_seconds``, if
+    longer, for a receiver that has sent no heartbeat yet: it must start Python, open its store and wait for the driver, on a host
+    that may be busy. After ``host_failures_max`` consecutive failures on one host, the receiver avoids that host for
+    ``avoid_seconds`` if another host has room.
+    """
 
     def __init__(
         self,
@@ -140,7 +152,7 @@ class ManagedReceivers:
         self._avoid_seconds = avoid_seconds
         self._versions = 0
         self._looked_at: float | None = None
-        self._share_at = 0.0  # hosts are waited for until then
+        self._share_at = 0.0  # until then, the driver waits for more hosts
         self._hosts: dict[str, m.AgentHeartbeatRequest] = {}
         self._host_silence: dict[str, Silence] = {}
         self._notes: list[str] = []
@@ -148,29 +160,29 @@ class ManagedReceivers:
         for number in range(count):
             receiver = self._add(number)
             if host := known.get(number):
-                receiver.state, receiver.host, receiver.presumed = State.ACTIVE, host, True
+                receiver.state, receiver.host, receiver.presumed = ReceiverState.ACTIVE, host, True
 
-    def _add(self, number: int, state: State = State.SCHEDULED) -> _Receiver:
+    def _add(self, number: int, state: ReceiverState = ReceiverState.SCHEDULED) -> _Receiver:
         made = self._receivers[number] = _Receiver(number, managed_id(self._stream, number), state)
         return made
 
     def want(self, count: int, now: float) -> None:
-        """Keeps ``count`` of them from now on; those beyond drain, and stay stopped."""
+        """Keep ``count`` receivers running from now on; receivers with higher numbers drain and stay stopped."""
         self._count = count
         for number in range(count):
             if number not in self._receivers:
                 self._add(number)
-        self._settle(now)
+        self._schedule_and_drain(now)
 
     def notes(self) -> list[str]:
-        """What changed since they were asked for last, a sentence each, for the log."""
+        """Return what changed since the last call, one sentence each, for the log."""
         notes, self._notes = self._notes, []
         return notes
 
-    # ---- what happened -----------------------------------------------------------------------------------------------
+    # ---- heartbeats --------------------------------------------------------------------------------------------------
 
-    def _happen(self, receiver: _Receiver, what: Happened, now: float, words: str = "") -> bool:
-        """Whether the table has a row for it."""
+    def _change(self, receiver: _Receiver, what: ReceiverChange, now: float, words: str = "") -> bool:
+        """Change the receiver's state by the table. Return whether the table has a row for it."""
         then = TRANSITIONS.get((receiver.state, what))
         if then is None:
             return False
@@ -183,8 +195,8 @@ class ManagedReceivers:
         receiver.state = then
         return True
 
-    def heard(self, beat: m.AgentHeartbeatRequest, now: float) -> tuple[m.Command, ...]:
-        """What the agent of ``beat.host`` is to start, stop or kill."""
+    def take_heartbeat(self, beat: m.AgentHeartbeatRequest, now: float) -> tuple[m.Command, ...]:
+        """Take an agent's heartbeat; return which receivers the agent is to start, stop or kill."""
         self._hosts[beat.host] = beat
         self._host_silence.setdefault(beat.host, Silence())
         said = {p.receiver_id: p for p in beat.receivers}
@@ -193,7 +205,7 @@ class ManagedReceivers:
             number = managed_ordinal(self._stream, process.receiver_id)
             if number is None or not process.running:
                 continue
-            receiver = self._receivers.get(number) or self._add(number, State.STOPPED)
+            receiver = self._receivers.get(number) or self._add(number, ReceiverState.STOPPED)
             if receiver.host != beat.host and not self._adopt(receiver, beat.host):
                 commands.append(self._command("kill-receiver", receiver, self._versions))
         for receiver in self._receivers.values():
@@ -205,45 +217,48 @@ class ManagedReceivers:
         return tuple(commands)
 
     def forget(self, host: str) -> None:
-        """Of a host that was not heard for long: it makes room for another one."""
+        """Forget a host that has sent no heartbeat for long."""
         self._hosts.pop(host, None)
         self._host_silence.pop(host, None)
 
     def _adopt(self, receiver: _Receiver, host: str) -> bool:
-        """Takes the process that runs on ``host`` for the receiver's, unless it has one elsewhere."""
+        """Take the process on ``host`` as the receiver's, unless the receiver has one elsewhere. Return whether it was taken."""
         if (receiver.has_process and not receiver.presumed) or host in receiver.avoided:
             return False
         receiver.host, receiver.run, receiver.presumed = host, None, False
         return True
 
     def _compare(self, receiver: _Receiver, process: m.ReceiverProcess | None, now: float) -> None:
-        """The receiver as it is thought to be, with what its agent says."""
+        """Update the receiver by what its agent reports about its process."""
         if process is not None and process.running:
             receiver.run = (process.driver_epoch, process.version)
             receiver.pid, receiver.presumed = process.pid, False
-            if self._happen(receiver, Happened.RUNS, now):
+            if self._change(receiver, ReceiverChange.RUNS, now):
                 receiver.began_at, receiver.silence, receiver.detail = now, Silence(), ""
             return
         obeyed = process is not None and receiver.run == (process.driver_epoch, process.version)
-        if receiver.state in (State.ACTIVE, State.DRAINING) or (receiver.state is State.SCHEDULED and obeyed):
+        if receiver.state in (ReceiverState.ACTIVE, ReceiverState.DRAINING) or (
+            receiver.state is ReceiverState.SCHEDULED and obeyed
+        ):
             self._ended(receiver, process, now)
 
     def _ended(self, receiver: _Receiver, process: m.ReceiverProcess | None, now: float) -> None:
-        told = receiver.state is State.DRAINING
+        ordered = receiver.state is ReceiverState.DRAINING
         if process is not None and receiver.run == (process.driver_epoch, process.version):
             receiver.exit_code = process.exit_code
             receiver.detail = process.last_words
         else:
-            receiver.exit_code, receiver.detail = None, "its agent does not know it any more"
+            receiver.exit_code, receiver.detail = None, "its agent no longer knows it"
         code = "" if receiver.exit_code is None else f"exit code {receiver.exit_code}"
-        self._happen(receiver, Happened.ENDED, now, "; ".join(filter(None, [code, receiver.detail])))
-        # one that is only presumed ran under another driver: nothing failed as far as anybody knows
-        if (not told or receiver.kill) and not receiver.presumed:
+        self._change(receiver, ReceiverChange.ENDED, now, "; ".join(filter(None, [code, receiver.detail])))
+        # a presumed receiver ran under another driver: whether it failed is unknown
+        if (not ordered or receiver.kill) and not receiver.presumed:
             self._count_failure(receiver, now)
         self._clear(receiver)
 
     def _clear(self, receiver: _Receiver) -> None:
-        """It has no process now: it starts where it was, or where it was to move, or is given a place."""
+        """Note that the receiver has no process: it starts on its host again, on the host to which it moves, or gets a new
+        host."""
         receiver.run, receiver.pid, receiver.kill, receiver.presumed = None, 0, False, False
         receiver.silence = Silence()
         if receiver.moves_to:
@@ -255,23 +270,23 @@ class ManagedReceivers:
         if now - receiver.began_at >= self._policy.stable_seconds:
             receiver.failures.clear()
         failures = receiver.failures[receiver.host] = receiver.failures.get(receiver.host, 0) + 1
-        # the delay grows with all that failed in a row, on whatever hosts
+        # the delay grows with the consecutive failures on all hosts
         receiver.due_at = now + self._policy.delay_seconds(sum(receiver.failures.values()))
         receiver.restarts += 1
         if failures >= self._host_failures_max:
             receiver.avoided[receiver.host] = now + self._avoid_seconds
 
-    # ---- what is to be done ------------------------------------------------------------------------------------------
+    # ---- orders and rounds -----------------------------------------------------------------------------------------
 
     def _command(self, kind: str, receiver: _Receiver, version: int) -> m.Command:
         return m.Command(version=version, driver_epoch=self._driver_epoch, kind=kind, receiver_id=receiver.receiver_id)
 
     def _order(self, receiver: _Receiver, beat: m.AgentHeartbeatRequest, now: float) -> m.Command | None:
-        """Repeated with every heartbeat until the agent says that it is so."""
-        if receiver.state is State.DRAINING:
+        """Return the order for the receiver. It is repeated with every heartbeat until the agent reports that it was followed."""
+        if receiver.state is ReceiverState.DRAINING:
             kind = "kill-receiver" if receiver.kill else "stop-receiver"
             return self._command(kind, receiver, self._versions)
-        if receiver.state is not State.SCHEDULED or not beat.capacity:
+        if receiver.state is not ReceiverState.SCHEDULED or not beat.capacity:
             return None
         if receiver.run is None:
             self._versions += 1
@@ -279,9 +294,11 @@ class ManagedReceivers:
             receiver.began_at = now
         return self._command("start-receiver", receiver, receiver.run[1])
 
-    def look(self, now: float, agents_heard_at: Mapping[str, float], receivers_heard_at: Mapping[str, float]) -> None:
-        """A round. ``agents_heard_at``: host → monotonic time of its last heartbeat; ``receivers_heard_at``: the same by
-        receiver id."""
+    def run_round(
+        self, now: float, agents_heard_at: Mapping[str, float], receivers_heard_at: Mapping[str, float]
+    ) -> None:
+        """Do one placing round. ``agents_heard_at``: host → monotonic time of its last heartbeat; ``receivers_heard_at``: the
+        same by receiver id."""
         if self._looked_at is None:
             self._looked_at, self._share_at = now, now + self._hosts_wait_seconds
         passed = min(now - self._looked_at, LATE_ROUNDS_MAX * self._round_seconds)
@@ -289,7 +306,7 @@ class ManagedReceivers:
         lost = self._lost_hosts(passed, agents_heard_at)
         for receiver in self._receivers.values():
             self._listen(receiver, passed, lost, agents_heard_at, receivers_heard_at, now)
-        self._settle(now)
+        self._schedule_and_drain(now)
         self._place(now)
 
     def _lost_hosts(self, passed: float, heard_at: Mapping[str, float]) -> set[str]:
@@ -302,7 +319,7 @@ class ManagedReceivers:
                 continue
             lost.add(host)
             if self._hosts.pop(host, None) is not None:
-                self._notes.append(f"the agent of {host} has not been heard for {self._timeout_seconds:g} s")
+                self._notes.append(f"the agent of {host} has sent no heartbeat for {self._timeout_seconds:g} s")
             if host not in places:
                 del self._host_silence[host]
         return lost
@@ -323,38 +340,39 @@ class ManagedReceivers:
         known = heard_at is not None and heard_at >= receiver.began_at
         patience_seconds = self._timeout_seconds if known else self._start_patience_seconds
         if receiver.host in lost and (silent_seconds > self._timeout_seconds or not receiver.has_process):
-            self._give_up(receiver, now, f"host {receiver.host} is not heard any more")
+            self._declare_lost(receiver, now, f"host {receiver.host} sends no heartbeats")
         elif receiver.kill and silent_seconds > patience_seconds + self._timeout_seconds:
-            # such as one that waits within the kernel for a disk that is gone: it ends with the wait, and is fenced
-            self._give_up(receiver, now, f"it could not be killed on {receiver.host}")
+            # for instance because it waits in the kernel for a failed disk: it ends after the wait, and is fenced
+            self._declare_lost(receiver, now, f"it could not be killed on {receiver.host}")
         elif (
             silent_seconds > patience_seconds
             and receiver.host in self._hosts
-            and receiver.state in (State.ACTIVE, State.DRAINING)
+            and receiver.state in (ReceiverState.ACTIVE, ReceiverState.DRAINING)
             and not receiver.kill
         ):
-            self._happen(receiver, Happened.HANGS, now, f"silent for {silent_seconds:.0f} s")
+            self._change(receiver, ReceiverChange.HANGS, now, f"silent for {silent_seconds:.0f} s")
             receiver.kill = True
             receiver.avoided[receiver.host] = now + self._avoid_seconds
-            receiver.detail = f"it said nothing for {silent_seconds:.0f} s"
+            receiver.detail = f"it sent no heartbeat for {silent_seconds:.0f} s"
 
-    def _give_up(self, receiver: _Receiver, now: float, words: str) -> None:
-        """Nobody will tell that its process ended. Should it go on, it is fenced when another one registers."""
+    def _declare_lost(self, receiver: _Receiver, now: float, words: str) -> None:
+        """Take the process as ended, although no agent will report it. If it still runs, it is fenced when another one
+        registers."""
         receiver.restarts += receiver.has_process
-        self._happen(receiver, Happened.LOST, now, words)
+        self._change(receiver, ReceiverChange.LOST, now, words)
         receiver.detail, receiver.host = words, ""
         self._clear(receiver)
 
-    def _settle(self, now: float) -> None:
-        """Those wanted are scheduled when their delay is over, the others drain."""
+    def _schedule_and_drain(self, now: float) -> None:
+        """Schedule the wanted receivers whose restart delay is over; drain the others."""
         for receiver in self._receivers.values():
             if receiver.number >= self._count:
-                self._happen(receiver, Happened.UNWANTED, now)
+                self._change(receiver, ReceiverChange.UNWANTED, now)
                 receiver.moves_to = ""
-                if receiver.state is State.DRAINING and not receiver.host:
-                    self._happen(receiver, Happened.ENDED, now)
+                if receiver.state is ReceiverState.DRAINING and not receiver.host:
+                    self._change(receiver, ReceiverChange.ENDED, now)
             elif now >= receiver.due_at:
-                self._happen(receiver, Happened.WANTED, now)
+                self._change(receiver, ReceiverChange.WANTED, now)
 
     def _place(self, now: float) -> None:
         hosts = tuple(Host(name, beat.capacity, frozenset(beat.labels)) for name, beat in sorted(self._hosts.items()))
@@ -367,17 +385,17 @@ class ManagedReceivers:
             if (
                 receiver.host in self._hosts
                 and receiver.host not in able
-                and receiver.state in (State.SCHEDULED, State.FAILED, State.STOPPED)
+                and receiver.state in (ReceiverState.SCHEDULED, ReceiverState.FAILED, ReceiverState.STOPPED)
             ):
-                receiver.host, receiver.run = "", None  # an agent that is about to end starts none any more
-            if receiver.state is State.SCHEDULED or receiver.host:
+                receiver.host, receiver.run = "", None  # an agent that is about to end starts no receivers
+            if receiver.state is ReceiverState.SCHEDULED or receiver.host:
                 places[receiver.number] = receiver.moves_to or receiver.host
         moving = sum(bool(receiver.moves_to) for receiver in wanted)
         placement = place(
             Fleet(
                 hosts,
                 places,
-                [r.number for r in wanted if r.state is State.ACTIVE and not r.presumed],
+                [r.number for r in wanted if r.state is ReceiverState.ACTIVE and not r.presumed],
                 {r.number: frozenset(r.avoided) for r in wanted if r.avoided},
             ),
             self._preferred,
@@ -387,19 +405,26 @@ class ManagedReceivers:
         at_host = Counter({**places, **placement.starts, **placement.moves}.values())
         for receiver in wanted:
             beat = self._hosts.get(receiver.host)
-            waits = beat is not None and receiver.state is State.SCHEDULED and at_host[receiver.host] > beat.capacity
-            receiver.homeless = receiver.number in placement.homeless or waits  # its agent starts no more than it may
+            waits = (
+                beat is not None
+                and receiver.state is ReceiverState.SCHEDULED
+                and at_host[receiver.host] > beat.capacity
+            )
+            receiver.homeless = (
+                receiver.number in placement.homeless or waits
+            )  # an agent starts no more than its capacity
         for number, name in placement.starts.items():
             self._receivers[number].host = name
             self._receivers[number].run = None
         for number, name in placement.moves.items():
             receiver = self._receivers[number]
-            self._happen(receiver, Happened.MOVED, now, f"to {name}")
+            self._change(receiver, ReceiverChange.MOVED, now, f"to {name}")
             receiver.moves_to, receiver.detail = name, ""
 
-    # ---- what people see ---------------------------------------------------------------------------------------------
+    # ---- status ----------------------------------------------------------------------------------------------------
 
     def status(self, now: float) -> Iterable[m.ManagedReceiver]:
+        """Return each receiver as status shows it, by number."""
         for _, receiver in sorted(self._receivers.items()):
             yield m.ManagedReceiver(
                 receiver_id=receiver.receiver_id,
@@ -411,7 +436,7 @@ class ManagedReceivers:
                 detail=self._detail(receiver, now),
                 moves_to=receiver.moves_to,
                 fault=(
-                    f"receiver {receiver.receiver_id} has no place: no agent is heard that has room for it; start an agent, "
+                    f"receiver {receiver.receiver_id} has no host: no agent that sends heartbeats has room; start an agent, "
                     "or raise agent.capacity"
                     if receiver.homeless
                     else ""
@@ -421,11 +446,11 @@ class ManagedReceivers:
     def _detail(self, receiver: _Receiver, now: float) -> str:
         words = [receiver.detail]
         if receiver.presumed:
-            words.append("not heard of since this driver leads")
-        elif receiver.state in (State.FAILED, State.STOPPED) and receiver.number < self._count:
+            words.append("no heartbeat since this driver leads")
+        elif receiver.state in (ReceiverState.FAILED, ReceiverState.STOPPED) and receiver.number < self._count:
             words.append(f"started again in {max(0.0, receiver.due_at - now):.1f} s")
-        elif receiver.state is State.SCHEDULED and not receiver.host and not receiver.homeless:
-            words.append(f"waits up to {max(0.0, self._share_at - now):.0f} s for hosts of its own")
+        elif receiver.state is ReceiverState.SCHEDULED and not receiver.host and not receiver.homeless:
+            words.append(f"waits up to {max(0.0, self._share_at - now):.0f} s for a host without another receiver")
         if receiver.avoided:
-            words.append(f"kept failing on {', '.join(sorted(receiver.avoided))}")
+            words.append(f"failed repeatedly on {', '.join(sorted(receiver.avoided))}")
         return "; ".join(filter(None, words))

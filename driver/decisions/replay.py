@@ -1,8 +1,8 @@
-"""Which batches a replay would run again, and whether their bytes are still held: a decision on values alone.
+"""Replays: which batches one runs, and whether their bytes still exist. Decisions on values, without I/O.
 
-A replay rewinds the stream's cursor to a batch: that batch and all completed ones after it run again, in order, from the WAL.
-It never moves a position, so it needs nothing of Kafka and reads nothing in twice. A direct stream's batches run again from
-Kafka, as far as that still holds them.
+A replay rewinds the stream to a batch: this batch and all completed batches after it run again, in order, from the WAL. It
+moves no position, so it needs nothing from Kafka and takes nothing in twice. The batches of a direct stream run again from
+Kafka, as far as Kafka still has their offsets.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from forebay.kafka.consume.spans import Span, without
 from forebay.model.errors import RefusedError
 from forebay.model.values import Block, count_of
 
-#: blocks that one replay may hold: its beginning is one event of the journal
+#: maximum number of blocks of one replay, because its start is one event of the journal
 REPLAY_BLOCKS_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class RewindTo:
-    """To the batch with this id, or this number in its sequence; or to the first one at or after ``time_ms``."""
+    """The target of a rewind: the batch with this id or this number, or the first batch at or after ``time_ms``."""
 
     batch: int = 0
     time_ms: int = 0
 
     @property
     def number(self) -> int:
-        """Of the batch that is named, 0 if none is: the low part of its id."""
+        """The number of the named batch (the low part of its id); 0 if no batch is named."""
         return count_of(self.batch)
 
     def __str__(self) -> str:
@@ -42,15 +42,18 @@ HeldInKafka: TypeAlias = Callable[[Span], bool]
 
 
 def no_spans(span: Span) -> bool:
-    """An intake's batches have blocks, and no spans."""
+    """For an intake: its batches have blocks, and no spans."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """``batches``: in the order in which they would run. ``lacking``: those of them whose bytes are gone or about to go.
-    ``possible_from``: the oldest batch from which on all are held, None if not even the newest is. ``window``: the batches
-    before the first, in order, that its window can reach back to."""
+    """What a replay would run.
+
+    ``batches``: in the order in which they would run. ``lacking``: those of them whose bytes are deleted or being deleted.
+    ``possible_from``: the oldest batch from which a replay is possible; None if not even the newest batch can be replayed.
+    ``window``: the batches before the first one that its window contains, in order.
+    """
 
     batches: tuple[FinishedBatch, ...]
     lacking: tuple[FinishedBatch, ...]
@@ -64,8 +67,11 @@ class ReplayPlan:
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """What of the journal's state decides how far back the history is read, as it was at one moment. ``held``: ids of the
-    blocks whose bytes are there, and not about to go. ``window_batches``: how many before the first one its window may need."""
+    """A copy of the parts of the state that decide how far back the history is read.
+
+    ``held``: ids of the blocks whose bytes exist and are not being deleted. ``window_batches``: how many batches before the
+    first one its window may need.
+    """
 
     archived_number: int
     window_batches: int
@@ -75,25 +81,29 @@ class Horizon:
 
     @classmethod
     def of(cls, state: State, held_in_kafka: HeldInKafka = no_spans) -> Horizon:
-        """Goes over all blocks of the state once."""
+        """Return the horizon of ``state``. Reads all blocks once."""
         held = frozenset(b.id for b in state.blocks.values() if _is_kept(state, b))
         return cls(state.archived_number, state.window_batches, tuple(state.rebuilds), held, held_in_kafka)
 
     def holds(self, batch: FinishedBatch) -> bool:
+        """Whether all bytes of the batch exist."""
         return all(block_id in self.held for task in batch.tasks for block_id in task) and _in_kafka(
             batch, self.held_in_kafka
         )
 
     def dissolved(self, number: int) -> bool:
-        """Whether no batch has this number, because of a rebuild."""
+        """Whether a rebuild dissolved the batch with this number."""
         return any(r.known_number < number <= r.batch_count for r in self.rebuilds)
 
 
 def needed(segments: Iterable[Iterable[FinishedBatch]], horizon: Horizon, to: RewindTo) -> tuple[FinishedBatch, ...]:
-    """What :func:`plan` needs of the history. ``segments``: its batches, the newest segment first; so many are taken that no
-    number is left out from the newest batch back to the one that is named and its window, or to the first whose bytes are gone:
-    what lies before that can't be replayed. By time, or if ``to`` names nothing, it is always the latter. Raises RefusedError
-    if the history has lost one that would run."""
+    """Return the part of the history that :func:`plan` needs. ``segments``: the batches of each segment, the newest segment
+    first.
+
+    Reads segments until it has every batch from the newest one back to the named batch and its window, or back to the first batch
+    whose bytes are deleted: batches before that one can't be replayed. If ``to`` names a time or nothing, it reads back to that
+    batch. Raises RefusedError if the history has lost a batch that would run.
+    """
     found: dict[int, FinishedBatch] = {}
     number = horizon.archived_number
     newest_first = iter(segments)
@@ -116,20 +126,20 @@ def needed(segments: Iterable[Iterable[FinishedBatch]], horizon: Horizon, to: Re
 
 
 def _without_lost(found: dict[int, FinishedBatch], lost: int, to: RewindTo) -> tuple[FinishedBatch, ...]:
-    """The batches after number ``lost``, which the history has lost. Raises RefusedError if it would run too, or may have to:
-    a replay that leaves one out says nothing of it (INV-5)."""
+    """Return the batches after number ``lost``, which the history has lost. Raises RefusedError if the lost batch would run,
+    or could have to run: a replay must not omit a batch silently (INV-5)."""
     after = tuple(batch for number, batch in found.items() if number > lost)
     if lost >= to.number > 0 or (to.time_ms and all(batch.time_ms >= to.time_ms for batch in after)):
         raise RefusedError(
-            f"the history beside the journal has lost batch number {lost}, which would run too: a segment of it was deleted, "
-            f"cut or left out of the store's listing; a replay is possible from number {lost + 1} on",
+            f"the history beside the journal has lost batch number {lost}, which would run too: a segment of it was deleted or "
+            f"cut, or the store's listing omits it; a replay is possible from number {lost + 1} on",
             "conflict",
         )
     return after
 
 
 def completed(state: State, archived: Iterable[FinishedBatch]) -> list[FinishedBatch]:
-    """All completed batches, each once, in order: of the history, and those that have yet to move there."""
+    """Return all completed batches, each once, in order: those of the history and those that have not moved there yet."""
     found = {batch.batch_id: batch for batch in archived if not state.is_void(batch.batch_id, batch.number)}
     for batch in finished(state, limit=len(state.batches), windows=False):
         found.setdefault(batch.batch_id, batch)
@@ -139,16 +149,17 @@ def completed(state: State, archived: Iterable[FinishedBatch]) -> list[FinishedB
 def plan(
     state: State, archived: Iterable[FinishedBatch], to: RewindTo, held_in_kafka: HeldInKafka = no_spans
 ) -> ReplayPlan:
-    """``archived``: as :func:`needed` gives it, or all. Raises RefusedError if no completed batch is there to rewind to."""
+    """Return what a replay to ``to`` would run. ``archived``: what :func:`needed` returns, or the whole history. Raises
+    RefusedError if there is no completed batch to rewind to."""
     batches = completed(state, archived)
     if not batches:
-        newest = state.completed_number  # of what lies behind it in the history nothing was needed
+        newest = state.completed_number  # older batches of the history were not read
         words = (
             f"no completed batch is {to}: the newest one has number {newest}" if newest else "no batch is completed yet"
         )
         raise RefusedError(words, "not-found")
     held = [_held(state, batch) and _in_kafka(batch, held_in_kafka) for batch in batches]
-    # before the first one whose bytes are gone nothing need have been read: a rewind to there is one to it
+    # batches before the first one whose bytes are deleted may not have been read: a rewind to one of them is one to it
     begin = 0 if not held[0] and 0 < to.number < batches[0].number else _begin(batches, to)
     possible_from = None
     for batch, whole in zip(reversed(batches), reversed(held), strict=True):
@@ -176,23 +187,24 @@ def _begin(batches: list[FinishedBatch], to: RewindTo) -> int:
 
 
 def _held(state: State, batch: FinishedBatch) -> bool:
-    """Whether the journal still names every block of it, and no deletion of one is intended (INV-8)."""
+    """Whether the journal still names every block of the batch, and intends the deletion of none (INV-8)."""
     blocks = [state.blocks.get(block_id) for task in batch.tasks for block_id in task]
     return all(block is not None and _is_kept(state, block) for block in blocks)
 
 
 def _in_kafka(batch: FinishedBatch, held_in_kafka: HeldInKafka) -> bool:
-    """Of a direct stream's batch, but for what it ran without."""
+    """Whether Kafka still has all spans of a direct stream's batch, except those accepted as lost."""
     return all(map(held_in_kafka, without(batch.spans, batch.lost)))
 
 
 def _is_kept(state: State, block: Block) -> bool:
-    """Without a WAL nothing is: the hosts' copies go when their batch is in the history."""
+    """Whether the WAL has the block and keeps it. Without a WAL this is never so: the hosts' copies are deleted when their
+    batch is in the history."""
     return block.in_wal and block.handle.path not in state.cleaning_segments
 
 
 def refuse(found: ReplayPlan) -> str:
-    """In words why ``found`` is not possible, and what is."""
+    """Return a sentence that says why the replay is not possible, and which one is."""
     newest = found.lacking[-1]
     lacking = "Kafka no longer holds all offsets" if newest.spans else "the WAL no longer holds all blocks"
     horizon = (

@@ -1,7 +1,7 @@
-"""Where receivers put their second copies in a stream without a WAL (``receiver.copies = 2``): a decision on values.
+"""The replica host of each receiver, in a stream without a WAL (``receiver.copies = 2``). A decision on values, without I/O.
 
-Nothing of it is kept: a receiver says in its heartbeat where its copies go, and is told to stay there as long as that host can
-take them. So a new driver moves nobody, and a choice that no driver remembers can't contradict one that is under way.
+The driver stores no choice. A receiver reports its replica host in each heartbeat and keeps it while that host can take
+replicas. So a new driver moves no receiver, and no choice contradicts an earlier one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from forebay.messages import ReplicaHost
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
-    """A host whose agent was heard of lately."""
+class HostSpace:
+    """A host whose agent sent a heartbeat recently, and its free space."""
 
     url: str
     free_bytes: int
@@ -25,14 +25,15 @@ def replica_host(
     own_host: str,
     current: str,
     refusing: Iterable[str],
-    hosts: Mapping[str, Host],
+    hosts: Mapping[str, HostSpace],
     loads: Mapping[str, int],
     room_bytes: int,
 ) -> ReplicaHost | None:
-    """The host for the second copies of a receiver on ``own_host``; None if there is none with ``room_bytes`` free.
+    """Return the replica host for a receiver on ``own_host``; None if no other host has ``room_bytes`` free.
 
-    ``current`` stays while it can take copies. Else the host to which the fewest receivers copy (``loads``), of these the one
-    with most room. One that the receiver finds ``refusing`` is chosen only if no other is left: it may take them again.
+    ``current`` stays while it can take replicas. Otherwise the host with the fewest receivers (``loads``) is chosen, and
+    among these the one with the most space. A host that refused the receiver's replicas (``refusing``) is chosen only if
+    there is no other: it may accept them again.
     """
     able = {name: host for name, host in hosts.items() if name != own_host and host.free_bytes >= room_bytes}
     refusing = set(refusing)
@@ -44,6 +45,6 @@ def replica_host(
     return ReplicaHost(host=name, url=able[name].url) if name is not None else None
 
 
-def loads(seconds: Iterable[str]) -> Counter[str]:
-    """Host → how many receivers copy to it. ``seconds``: of each receiver, where its second copies go; "": nowhere."""
-    return Counter(host for host in seconds if host)
+def loads(replica_hosts: Iterable[str]) -> Counter[str]:
+    """Return host → number of receivers that have it as replica host. ``replica_hosts``: of each receiver; "": none."""
+    return Counter(host for host in replica_hosts if host)

@@ -1,41 +1,37 @@
-"""The tracker's HTTP routes. Each hands its message to the deciding thread and answers when that has made it durable."""
+"""The driver's HTTP routes, as one table.
+
+A route passes its message to the decision loop and answers when the decision is durable.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from litestar import get, post
+from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
-from driver.http.lag import lag
-from driver.tracker.requests import Ask, Request
+from driver.http.lag import ReadLag
+from driver.tracker.requests import Request
 from forebay import messages as m
-from forebay.http.server import Direct, application, caller, needs
+from forebay.http.application import Direct, application, caller, needs
 from forebay.model.errors import UnreachableError, UsageError
 from forebay.model.values import RESERVED_PREFIX, is_reserved
 from forebay.security.access import OPEN, Guard
 
-FromReceiver = (
-    m.RegisterRequest
-    | m.HeartbeatRequest
-    | m.LookupRequest
-    | m.ClaimRequest
-    | m.ReleaseRequest
-    | m.Fault
-    | m.ReportRequest
-)
 RECEIVER, AGENT, OPERATOR = needs("receiver"), needs("agent"), needs("operator")
 WATCHER, QUERY = needs("reader", "operator"), needs("query", "operator")
 
-Submitted = (
-    Request
-    | m.ReplayRequest
+#: requests that need more than the tracker: the history, Kafka, the health, the scheduler, the settings
+ServiceRequest = (
+    m.ReplayRequest
     | m.ResetRequest
     | m.RetryRequest
     | m.ForgetRequest
@@ -43,18 +39,175 @@ Submitted = (
     | m.IntakeRequest
     | m.SpanRequest
 )
+Submitted = Request | ServiceRequest
 Submit = Callable[[Submitted], "Future[Any]"]
 
 
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A POST of ``message`` that is answered with ``answer``. ``summary``: for the OpenAPI document."""
+
+    name: str
+    path: str
+    message: type[m.Message]
+    answer: type[m.Message]
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouteGroup:
+    """Routes for callers of one kind. ``tag``: of the OpenAPI document; ``roles``: as of :func:`forebay.http.server.needs`."""
+
+    tag: str
+    roles: dict[str, Any]
+    routes: tuple[Route, ...]
+
+
+RECEIVER_ROUTES = RouteGroup(
+    "receivers",
+    RECEIVER,
+    (
+        Route(
+            "register",
+            "/v1/receivers/register",
+            m.RegisterRequest,
+            m.RegisterAnswer,
+            "Register a receiver, which gets an epoch",
+        ),
+        Route(
+            "heartbeat",
+            "/v1/receivers/heartbeat",
+            m.HeartbeatRequest,
+            m.HeartbeatAnswer,
+            "A receiver's state; commands for it",
+        ),
+        Route("look", "/v1/partitions/look", m.LookupRequest, m.LookupAnswer, "Newest token, incarnation and position"),
+        Route("claim", "/v1/partitions/claim", m.ClaimRequest, m.ClaimAnswer, "Claim partitions by compare-and-set"),
+        Route("release_claims", "/v1/partitions/release", m.ReleaseRequest, m.Done, "End claims"),
+        Route(
+            "trouble",
+            "/v1/partitions/trouble",
+            m.Fault,
+            m.FaultAnswer,
+            "Report that Kafka does not continue at the position",
+        ),
+        Route("report", "/v1/blocks/report", m.ReportRequest, m.ReportAnswer, "Report stored blocks"),
+    ),
+)
+AGENT_ROUTES = RouteGroup(
+    "agents",
+    AGENT,
+    (
+        Route(
+            "agent_heartbeat",
+            "/v1/agents/heartbeat",
+            m.AgentHeartbeatRequest,
+            m.AgentHeartbeatAnswer,
+            "An agent's state; commands for it",
+        ),
+    ),
+)
+QUERY_ROUTES = RouteGroup(
+    "queries",
+    QUERY,
+    (
+        Route(
+            "open_cursor",
+            "/v1/cursors/open",
+            m.OpenCursorRequest,
+            m.OpenCursorAnswer,
+            "Open a cursor, which gets an epoch",
+        ),
+        Route(
+            "move_cursor",
+            "/v1/cursors/move",
+            m.MoveCursorRequest,
+            m.Done,
+            "Move a cursor to what its query has finished",
+        ),
+        Route(
+            "close_cursor", "/v1/cursors/close", m.CloseCursorRequest, m.Done, "Close a cursor at the end of its query"
+        ),
+        Route(
+            "earliest",
+            "/v1/cursors/earliest",
+            m.EarliestRequest,
+            m.EarliestAnswer,
+            "Offsets from which the WAL has all records",
+        ),
+        Route("times", "/v1/cursors/times", m.TimesRequest, m.TimesAnswer, "Blocks with records of given times"),
+        Route("blocks", "/v1/cursors/blocks", m.BlocksRequest, m.BlocksAnswer, "Blocks with records of given offsets"),
+        Route(
+            "span", "/v1/cursors/span", m.SpanRequest, m.SpanAnswer, "Blocks with offsets that Kafka no longer holds"
+        ),
+    ),
+)
+OPERATOR_ROUTES = RouteGroup(
+    "people",
+    OPERATOR,
+    (
+        Route(
+            "drop_cursor",
+            "/v1/operator/drop-cursor",
+            m.DropCursorRequest,
+            m.OperatorAnswer,
+            "End a cursor, for which the WAL then holds nothing",
+        ),
+        Route(
+            "accept_gap",
+            "/v1/operator/accept-gap",
+            m.AcceptGapRequest,
+            m.OperatorAnswer,
+            "Accept a gap or a new incarnation",
+        ),
+        Route(
+            "accept_loss",
+            "/v1/operator/accept-loss",
+            m.AcceptLossRequest,
+            m.OperatorAnswer,
+            "Run a batch without unreadable ranges",
+        ),
+        Route("replay", "/v1/operator/replay", m.ReplayRequest, m.OperatorAnswer, "Run completed batches again"),
+        Route(
+            "fence",
+            "/v1/operator/fence",
+            m.FenceRequest,
+            m.OperatorAnswer,
+            "End the epoch of a receiver that was removed",
+        ),
+        Route(
+            "reset",
+            "/v1/operator/reset",
+            m.ResetRequest,
+            m.ResetAnswer,
+            "Begin new incarnations at other offsets, or plan it",
+        ),
+        Route(
+            "forget",
+            "/v1/operator/forget",
+            m.ForgetRequest,
+            m.OperatorAnswer,
+            "Expect no heartbeats of a receiver or host",
+        ),
+        Route("retry", "/v1/operator/retry", m.RetryRequest, m.OperatorAnswer, "Try failed batches again immediately"),
+        Route(
+            "stop", "/v1/operator/stop", m.StopRequest, m.OperatorAnswer, "Stop the driver, after a drain if requested"
+        ),
+    ),
+)
+#: requests that receivers send all the time; they take a short way past the framework (``forebay.http.server.Direct``)
+HOT = (m.ReportRequest, m.HeartbeatRequest)
+
+
 class _Answers:
-    """From the deciding thread to the event loop: a group's answers arrive together, and wake the loop once."""
+    """Passes answers from the decision loop to the event loop. A group's answers arrive together and wake the event loop once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._arrived: list[tuple[asyncio.Future[Any], Future[Any]]] = []
 
     async def of(self, future: Future[Any]) -> Any:
-        """What ``future`` ends with: its result, or its error raised."""
+        """Wait for ``future``; return its result or raise its error."""
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[Any] = loop.create_future()
         future.add_done_callback(lambda done: self._arrive(loop, waiting, done))
@@ -65,14 +218,14 @@ class _Answers:
             self._arrived.append((waiting, done))
             first = len(self._arrived) == 1
         if first:
-            with contextlib.suppress(RuntimeError):  # the server has closed its loop: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the server has closed its event loop: no caller waits
                 loop.call_soon_threadsafe(self._hand_out)
 
     def _hand_out(self) -> None:
         with self._lock:
             arrived, self._arrived = self._arrived, []
         for waiting, done in arrived:
-            if waiting.done():  # whoever asked has gone
+            if waiting.done():  # the caller has disconnected
                 continue
             error = done.exception()
             if error is None:
@@ -82,8 +235,10 @@ class _Answers:
 
 
 def check_agent_url(url: str, https: bool) -> None:
-    """Tasks send their token to ``url``, which an agent says of itself. Raises UsageError for what is no address of a service;
-    ``https``: for one that is not guarded as the driver is."""
+    """Raise UsageError if ``url``, which an agent names as its own, is no address of a service. ``https``: only https is allowed.
+
+    Tasks send their token to this URL, so it must be protected as the driver's own is.
+    """
     try:
         parts = urlsplit(url)
         plain = (
@@ -100,20 +255,24 @@ def check_agent_url(url: str, https: bool) -> None:
 
 def tracker_application(
     submit: Submit,
+    *,
     status: Callable[[], Future[Any]],
     ready: Callable[[], str | None],
     release: str,
     guard: Guard = OPEN,
 ) -> Direct:
-    """``submit`` queues a request for the deciding thread; ``status`` asks it for a StatusAnswer; ``ready`` says why the
-    driver is not ready, or None."""
+    """Return the application that serves all routes.
+
+    ``submit`` queues a request for the decision loop. ``status`` returns a future StatusAnswer. ``ready`` returns why the driver
+    is not ready, or None.
+    """
 
     answers = _Answers()
 
-    async def decided(request: Submitted) -> Any:
+    async def decided(request: Any) -> Any:
         return await answers.of(submit(request))
 
-    async def of_receiver(request: FromReceiver) -> Any:
+    async def of_receiver(request: Any) -> Any:
         receiver_id = request.receiver_id
         if is_reserved(receiver_id):
             raise UsageError(
@@ -122,181 +281,24 @@ def tracker_application(
         caller.get().require("receiver", receiver_id)
         return await decided(request)
 
-    @post(
-        "/v1/receivers/register",
-        status_code=200,
-        summary="Register a receiver: its epoch",
-        tags=["receivers"],
-        opt=RECEIVER,
+    async def of_agent(request: Any) -> Any:
+        caller.get().require("agent", request.host)
+        check_agent_url(request.url, guard.https)
+        return await decided(request)
+
+    @get(
+        "/v1/cursors/intake", summary="Partitions that are taken in, and how to read them", tags=["queries"], opt=QUERY
     )
-    async def register(data: JSONBody[m.RegisterRequest]) -> m.RegisterAnswer:
-        return await of_receiver(data)  # type: ignore[no-any-return]
-
-    @post(
-        "/v1/receivers/heartbeat",
-        status_code=200,
-        summary="A receiver's state; commands for it",
-        tags=["receivers"],
-        opt=RECEIVER,
-    )
-    async def heartbeat(data: JSONBody[m.HeartbeatRequest]) -> m.HeartbeatAnswer:
-        return await of_receiver(data)  # type: ignore[no-any-return]
-
-    @post(
-        "/v1/partitions/look",
-        status_code=200,
-        summary="Newest token, life and position",
-        tags=["receivers"],
-        opt=RECEIVER,
-    )
-    async def look(data: JSONBody[m.LookupRequest]) -> m.LookupAnswer:
-        return await of_receiver(data)  # type: ignore[no-any-return]
-
-    @post(
-        "/v1/partitions/claim",
-        status_code=200,
-        summary="Claim partitions by compare-and-set",
-        tags=["receivers"],
-        opt=RECEIVER,
-    )
-    async def claim(data: JSONBody[m.ClaimRequest]) -> m.ClaimAnswer:
-        return await of_receiver(data)  # type: ignore[no-any-return]
-
-    @post("/v1/partitions/release", status_code=200, summary="End claims", tags=["receivers"], opt=RECEIVER)
-    async def release_claims(data: JSONBody[m.ReleaseRequest]) -> m.Done:
-        return await of_receiver(data)  # type: ignore[no-any-return]
-
-    @post(
-        "/v1/partitions/trouble",
-        status_code=200,
-        summary="Kafka does not go on at the position",
-        tags=["receivers"],
-        opt=RECEIVER,
-    )
-    async def fault(data: JSONBody[m.Fault]) -> m.FaultAnswer:
-        return await of_receiver(data)  # type: ignore[no-any-return]
-
-    @post("/v1/blocks/report", status_code=200, summary="Report stored blocks", tags=["receivers"], opt=RECEIVER)
-    async def report(data: JSONBody[m.ReportRequest]) -> m.ReportAnswer:
-        return await of_receiver(data)  # type: ignore[no-any-return]
-
-    @post(
-        "/v1/agents/heartbeat", status_code=200, summary="An agent's state; commands for it", tags=["agents"], opt=AGENT
-    )
-    async def agent_heartbeat(data: JSONBody[m.AgentHeartbeatRequest]) -> m.AgentHeartbeatAnswer:
-        caller.get().require("agent", data.host)
-        check_agent_url(data.url, guard.https)
-        return await decided(data)  # type: ignore[no-any-return]
-
-    @get("/v1/cursors/intake", summary="What is taken in, and how to read it", tags=["queries"], opt=QUERY)
     async def intake() -> m.IntakeAnswer:
         return await decided(m.IntakeRequest())  # type: ignore[no-any-return]
-
-    @post("/v1/cursors/open", status_code=200, summary="Read by a cursor: its epoch", tags=["queries"], opt=QUERY)
-    async def open_cursor(data: JSONBody[m.OpenCursorRequest]) -> m.OpenCursorAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
-
-    @post("/v1/cursors/move", status_code=200, summary="What a query has finished", tags=["queries"], opt=QUERY)
-    async def move_cursor(data: JSONBody[m.MoveCursorRequest]) -> m.Done:
-        return await decided(data)  # type: ignore[no-any-return]
-
-    @post("/v1/cursors/close", status_code=200, summary="A query ends", tags=["queries"], opt=QUERY)
-    async def close_cursor(data: JSONBody[m.CloseCursorRequest]) -> m.Done:
-        return await decided(data)  # type: ignore[no-any-return]
-
-    @post("/v1/cursors/earliest", status_code=200, summary="From where on the WAL has all", tags=["queries"], opt=QUERY)
-    async def earliest(data: JSONBody[m.EarliestRequest]) -> m.EarliestAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
-
-    @post("/v1/cursors/times", status_code=200, summary="Blocks of times", tags=["queries"], opt=QUERY)
-    async def times(data: JSONBody[m.TimesRequest]) -> m.TimesAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
-
-    @post("/v1/cursors/blocks", status_code=200, summary="Blocks of offsets", tags=["queries"], opt=QUERY)
-    async def blocks(data: JSONBody[m.BlocksRequest]) -> m.BlocksAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
-
-    @post("/v1/cursors/span", status_code=200, summary="Blocks of what Kafka has lost", tags=["queries"], opt=QUERY)
-    async def span(data: JSONBody[m.SpanRequest]) -> m.SpanAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
-
-    @post(
-        "/v1/operator/drop-cursor", status_code=200, summary="Hold nothing for a cursor", tags=["people"], opt=OPERATOR
-    )
-    async def drop_cursor(data: JSONBody[m.DropCursorRequest]) -> m.OperatorAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
-
-    @post(
-        "/v1/operator/accept-gap", status_code=200, summary="Accept a gap or a new life", tags=["people"], opt=OPERATOR
-    )
-    async def accept_gap(data: JSONBody[m.AcceptGapRequest]) -> m.OperatorAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
-
-    @post(
-        "/v1/operator/fence",
-        status_code=200,
-        summary="End the epoch of a receiver that is gone",
-        tags=["people"],
-        opt=OPERATOR,
-    )
-    async def fence(data: JSONBody[m.FenceRequest]) -> m.OperatorAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
-
-    @post(
-        "/v1/operator/accept-loss",
-        status_code=200,
-        summary="Run a batch without ranges of it",
-        tags=["people"],
-        opt=OPERATOR,
-    )
-    async def accept_loss(data: JSONBody[m.AcceptLossRequest]) -> m.OperatorAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
-
-    @post("/v1/operator/replay", status_code=200, summary="Run completed batches again", tags=["people"], opt=OPERATOR)
-    async def replay(data: JSONBody[m.ReplayRequest]) -> m.OperatorAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
-
-    @post(
-        "/v1/operator/reset",
-        status_code=200,
-        summary="Begin new lives elsewhere; a dry run first",
-        tags=["people"],
-        opt=OPERATOR,
-    )
-    async def reset(data: JSONBody[m.ResetRequest]) -> m.ResetAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
-
-    @post(
-        "/v1/operator/forget",
-        status_code=200,
-        summary="Wait for a receiver or host no more",
-        tags=["people"],
-        opt=OPERATOR,
-    )
-    async def forget(data: JSONBody[m.ForgetRequest]) -> m.OperatorAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
-
-    @post("/v1/operator/retry", status_code=200, summary="Try failed batches again now", tags=["people"], opt=OPERATOR)
-    async def retry(data: JSONBody[m.RetryRequest]) -> m.OperatorAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
-
-    @post(
-        "/v1/operator/stop",
-        status_code=200,
-        summary="End the driver, after a drain if asked",
-        tags=["people"],
-        opt=OPERATOR,
-    )
-    async def stop(data: JSONBody[m.StopRequest]) -> m.OperatorAnswer:
-        return await decided(data)  # type: ignore[no-any-return]
 
     @get("/v1/status", summary="Partitions, receivers, agents, batches", tags=["people"], opt=WATCHER)
     async def get_status() -> m.StatusAnswer:
         return await answers.of(status())  # type: ignore[no-any-return]
 
-    @get("/v1/lag", summary="How far each partition is; the ends Kafka knows", tags=["people"], opt=WATCHER)
+    @get("/v1/lag", summary="How far each partition is, by the journal", tags=["people"], opt=WATCHER)
     async def get_lag() -> m.LagAnswer:
-        return await answers.of(submit(Ask(lag)))  # type: ignore[no-any-return]
+        return await decided(ReadLag())  # type: ignore[no-any-return]
 
     @get("/v1/health", summary="200 if ready, else 503 with the reason", tags=["people"], opt=needs())
     async def health() -> m.Done:
@@ -305,41 +307,29 @@ def tracker_application(
             raise UnreachableError(why if caller.get().known else "not ready")
         return m.Done()
 
-    app = application(
-        "Forebay driver",
-        release,
-        [
-            register,
-            heartbeat,
-            look,
-            claim,
-            release_claims,
-            fault,
-            report,
-            agent_heartbeat,
-            intake,
-            open_cursor,
-            move_cursor,
-            close_cursor,
-            earliest,
-            times,
-            blocks,
-            span,
-            drop_cursor,
-            accept_gap,
-            accept_loss,
-            replay,
-            fence,
-            reset,
-            forget,
-            retry,
-            stop,
-            get_status,
-            get_lag,
-            health,
-        ],
-        guard,
-    )
-    # what receivers send all the time; anything unusual about it goes through the framework's own route
-    hot = {"/v1/blocks/report": m.ReportRequest, "/v1/receivers/heartbeat": m.HeartbeatRequest}
+    posts = [
+        *_handlers(RECEIVER_ROUTES, of_receiver),
+        *_handlers(AGENT_ROUTES, of_agent),
+        *_handlers(QUERY_ROUTES, decided),
+        *_handlers(OPERATOR_ROUTES, decided),
+    ]
+    app = application("Forebay driver", release, [*posts, intake, get_status, get_lag, health], guard)
+    hot = {route.path: route.message for route in RECEIVER_ROUTES.routes if route.message in HOT}
     return Direct(app, hot, of_receiver, guard, RECEIVER["roles"])
+
+
+def _handlers(group: RouteGroup, decided: Callable[[Any], Awaitable[Any]]) -> list[HTTPRouteHandler]:
+    """Return the framework's handlers of a group; each answers with what ``decided`` returns for its message."""
+    return [_handler(route, group, decided) for route in group.routes]
+
+
+def _handler(route: Route, group: RouteGroup, decided: Callable[[Any], Awaitable[Any]]) -> HTTPRouteHandler:
+    async def handle(data: Any) -> Any:
+        return await decided(data)
+
+    # the framework reads the types of body and answer from the annotations, and the operation's id from the name
+    handle.__name__ = handle.__qualname__ = route.name
+    body: Any = JSONBody  # a generic alias, of a message that is known only here
+    handle.__annotations__ = {"data": body[route.message], "return": route.answer}
+    described = post(route.path, status_code=200, summary=route.summary, tags=[group.tag], opt=group.roles)
+    return described(handle)

@@ -1,9 +1,11 @@
-"""The verdict on a stream: each problem with its kind, its cause and the command that deals with it.
+"""The health of a stream: each problem with its kind, its cause, and the command to run next.
 
-What is expected: every partition has a live receiver; a receiver or an agent that this driver has heard stays, unless it drained
-(SIGTERM, ``forebay stop``) or an operator forgot it (``forebay forget``); a receiver that holds claims in the journal comes back;
-``receiver.count`` managed receivers run. What is missing is *pending* for a grace first, which a start, a rebalance and a rolling
-restart need: ``driver.receiver_timeout``, where the driver starts processes itself at least ``receiver.start_timeout``.
+A healthy stream has a live receiver for every partition. Receivers and agents that sent a heartbeat to this driver go on sending
+heartbeats, unless they drained (SIGTERM, ``forebay stop``) or an operator forgot them (``forebay forget``). A receiver that holds
+claims in the journal starts again. ``receiver.count`` managed receivers run.
+
+A missing process is *pending* at first, since a start, a rebalance and a rolling restart take time. It is a problem after
+``driver.receiver_timeout``; if the driver starts the process itself, after at least ``receiver.start_timeout``.
 """
 
 from __future__ import annotations
@@ -24,17 +26,17 @@ from forebay.model.values import TopicPartition, is_reserved, timeline_of
 log = logging.getLogger(__name__)
 
 WAITING_FOR_SPACE = "the journal waits for space: the driver answers no request until there is some"
-#: names that a sentence has before it counts the rest
+#: maximum number of names in a sentence; the rest is counted
 NAMES_SHOWN = 5
-#: how long a receiver or the driver may wait for something before that is a problem
+#: time after which a waiting receiver or driver is a problem
 WAITING_SECONDS = 5.0
-#: restarts of a managed receiver after which one that does not run is a problem without a grace
+#: number of restarts of a managed receiver after which it is a problem immediately if it does not run
 RESTARTS_MAX = 2
 
-#: what is out of reach → the next step
+#: what does not answer → the next step
 COMMANDS = {
-    "kafka": "start the broker, or correct [kafka] and start the driver again; `forebay validate` asks it too",
-    "source": "see what the source waits for; `forebay validate` asks it too",
+    "kafka": "start the broker, or correct [kafka] and start the driver again; `forebay validate` checks it too",
+    "source": "see what the source waits for; `forebay validate` checks it too",
     "wal": "make wal.url readable and writable again; then `forebay wal verify`",
     "journal": "make driver.journal readable and writable again; then `forebay journal inspect`",
 }
@@ -47,8 +49,11 @@ _FREE_SPACE = "free space where driver.journal is kept; the driver goes on by it
 
 @dataclass(frozen=True, slots=True)
 class Grace:
-    """Seconds until what is missing is a problem. ``timeout``: silence after which a process counts as gone; ``start``: what a
-    partition may be without a receiver while one starts."""
+    """Seconds until a missing process is a problem.
+
+    ``timeout``: time without a heartbeat after which a process counts as missing. ``start``: maximum time that a partition has no
+    receiver while one starts.
+    """
 
     timeout: float
     start: float
@@ -56,13 +61,15 @@ class Grace:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
+    """``problems``: what needs an operator. ``pending``: what becomes a problem if it lasts."""
+
     problems: tuple[Problem, ...] = ()
     pending: tuple[Problem, ...] = ()
 
 
 @dataclass(slots=True)
-class _Found:
-    """Collects, by whether a grace is over."""
+class _Findings:
+    """Collects problems, and what is pending until its grace is over."""
 
     problems: list[Problem] = field(default_factory=list)
     pending: list[Problem] = field(default_factory=list)
@@ -79,19 +86,22 @@ class _Found:
 
 
 class Health:
-    """Remembers since when something is missing. Only the deciding thread may call it. ``managed``: whether agents run the
-    receivers. ``since``: when the driver began to lead."""
+    """Finds the problems of a stream, and remembers since when each process is missing. Called only in the decision loop.
+
+    ``managed``: whether agents run the receivers. ``since``: when the driver began to lead. ``outages``: returns what does not
+    answer. ``topics``: that receivers take in by the settings; None: those that the driver gives them, or all.
+    """
 
     def __init__(
         self,
         tracker: Tracker,
         grace: Grace,
+        *,
         managed: bool,
         since: float,
         outages: Callable[[], Sequence[Outage]] = tuple,
         topics: Collection[str] | None = None,
     ) -> None:
-        """``topics``: that receivers are to take in, by the settings; None: those that the driver tells them, or all."""
         self._topics = topics
         self._tracker = tracker
         self._grace = grace
@@ -104,24 +114,24 @@ class Health:
         self._forgotten: dict[str, float] = {}  # receivers and hosts → when an operator said so
 
     def look(self, now: float, state: str = "running", detail: str = "") -> Verdict:
-        """``state`` and ``detail``: the driver's. To be called often: it sees only what is so now."""
-        found = _Found()
+        """Return the problems at ``now``. ``state``, ``detail``: the driver's. Call it often: it sees only the present state."""
+        findings = _Findings()
         for outage in self._outages():
             where = {"kafka": "Kafka is", "source": "the source is", "wal": "the WAL's store is"}
             cause = f"{where.get(outage.name, f'the {outage.name} store is')} out of reach: {outage.cause}"
-            found.add(outage.name, cause, COMMANDS[outage.name], outage.seconds)
-        self._driver(found, now, state, detail)
+            findings.add(outage.name, cause, COMMANDS[outage.name], outage.seconds)
+        self._driver(findings, now, state, detail)
         if words := shortage(self._tracker.state):
-            found.add("receiver-ids", words, _FEWER_IDS)
+            findings.add("receiver-ids", words, _FEWER_IDS)
         if state != "stopping":  # a drain ends receivers on purpose
-            self._partitions(found, now)
-            self._receivers(found, now)
-            self._managed_receivers(found, now)
-            self._agents(found, now)
-        return found.verdict
+            self._partitions(findings, now)
+            self._receivers(findings, now)
+            self._managed_receivers(findings, now)
+            self._agents(findings, now)
+        return findings.verdict
 
     def forget(self, name: str, now: float) -> None:
-        """The receiver or host ``name`` is gone on purpose. Raises RefusedError for one that is not known, or not silent."""
+        """Expect no more heartbeats of a receiver or host. Raises RefusedError if it is unknown, or still sends heartbeats."""
         known = {host: latest.at for host, latest in self._tracker.agent_heartbeats.items()}
         for receiver in self._tracker.state.receivers.values():
             latest = self._tracker.receiver_heartbeats.get(receiver.receiver_id)
@@ -146,16 +156,16 @@ class Health:
             del self._forgotten[name]
         return name in self._forgotten
 
-    def _driver(self, found: _Found, now: float, state: str, detail: str) -> None:
+    def _driver(self, findings: _Findings, now: float, state: str, detail: str) -> None:
         origin, _, cause = detail.partition(": ")
         kind = origin.lower()
         waits = cause and kind in ("kafka", "source", "wal") and state != "stopping"
         seconds = self._waiting("", bool(waits), now)
         if detail == RESERVE_REACHED:
-            found.add("journal", detail, _FREE_SPACE)
-        known = {problem.kind for problem in found.problems}
+            findings.add("journal", detail, _FREE_SPACE)
+        known = {problem.kind for problem in findings.problems}
         if waits and kind not in known:
-            found.add(kind, f"the driver waits for {origin}: {cause}", COMMANDS[kind], seconds, WAITING_SECONDS)
+            findings.add(kind, f"the driver waits for {origin}: {cause}", COMMANDS[kind], seconds, WAITING_SECONDS)
 
     def _waiting(self, name: str, waits: bool, now: float) -> float:
         if not waits:
@@ -163,7 +173,7 @@ class Health:
             return 0.0
         return now - self._waits_since.setdefault(name, now)
 
-    def _partitions(self, found: _Found, now: float) -> None:
+    def _partitions(self, findings: _Findings, now: float) -> None:
         missing: list[tuple[TopicPartition, float]] = []
         for partition in self._tracker.state.partitions.values():
             tp = partition.tp
@@ -181,7 +191,7 @@ class Health:
                 seconds = max(seconds for _, seconds in these)
                 names = _names(str(tp) for tp, _ in these)
                 words = f"no live receiver: {len(these)} of {len(self._tracker.state.partitions)} partitions ({names})"
-                found.add("partitions-without-receiver", words, self._start_command, seconds, self._grace.start)
+                findings.add("partitions-without-receiver", words, self._start_command, seconds, self._grace.start)
 
     def _is_followed(self, topic: str) -> bool:
         """Whether receivers take the topic in: no longer once it left ``kafka.topics``, or is deleted and was matched by a
@@ -199,7 +209,7 @@ class Health:
             return "start `forebay agent` on a host with room (agent.capacity), or `forebay up`"
         return "start `forebay receiver --id ID` (`systemctl start forebay-receiver@ID`), or `forebay up`"
 
-    def _receivers(self, found: _Found, now: float) -> None:
+    def _receivers(self, findings: _Findings, now: float) -> None:
         tracker, timeout = self._tracker, self._grace.timeout
         owners = {partition.owner for partition in tracker.state.partitions.values()}
         managed = {receiver.receiver_id for receiver in tracker.managed.status(now)}
@@ -209,12 +219,12 @@ class Health:
                 continue
             latest = tracker.receiver_heartbeats.get(name)
             if latest is None and name not in owners:
-                continue  # it drained before this driver began, or others have its partitions: nobody waits for it
+                continue  # it drained before this driver began, or others have its partitions: it is not expected
             heard_at = latest.at if latest is not None else self._since
             silent = now - heard_at
             drained = latest is not None and latest.heartbeat.state == "draining"
             if silent > timeout and not drained and not self._is_forgotten(name, heard_at):
-                found.add(
+                findings.add(
                     "receiver-gone",
                     f"receiver {name} on host {receiver.host} is silent for {silent:.0f} s",
                     f"start it again there, or say that it is not to come back: `forebay forget {name}`",
@@ -226,9 +236,9 @@ class Health:
             if beat is not None and waits:
                 cause = f"receiver {name} on host {receiver.host} takes nothing in: {beat.detail}"
                 command = "deal with what it names; it goes on by itself"
-                found.add("receiver-waiting", cause, command, seconds, WAITING_SECONDS)
+                findings.add("receiver-waiting", cause, command, seconds, WAITING_SECONDS)
 
-    def _managed_receivers(self, found: _Found, now: float) -> None:
+    def _managed_receivers(self, findings: _Findings, now: float) -> None:
         for receiver in self._tracker.managed.status(now):
             name = receiver.receiver_id
             if receiver.state not in ("scheduled", "failed"):
@@ -240,14 +250,14 @@ class Health:
             again = receiver.restarts >= RESTARTS_MAX
             words = f"managed receiver {name} does not run (restarts {receiver.restarts}): {receiver.detail or receiver.state}"
             command = "deal with what it names; its agent's log has more"
-            found.add("receiver-not-running", words, command, seconds, 0.0 if again else self._grace.start)
+            findings.add("receiver-not-running", words, command, seconds, 0.0 if again else self._grace.start)
 
-    def _agents(self, found: _Found, now: float) -> None:
+    def _agents(self, findings: _Findings, now: float) -> None:
         for host, latest in self._tracker.agent_heartbeats.items():
             silent = now - latest.at
             gone = silent > self._grace.timeout and latest.heartbeat.state != "draining"
             if gone and not self._is_forgotten(host, latest.at):
-                found.add(
+                findings.add(
                     "agent-gone",
                     f"the agent of host {host} is silent for {silent:.0f} s",
                     f"start `forebay agent` there, or say that it is not to come back: `forebay forget {host}`",

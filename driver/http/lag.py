@@ -1,22 +1,24 @@
-"""What the journal knows of how far the stream is behind: the driver's share of ``forebay lag``; Kafka knows the rest."""
+"""How far the stream is behind, by the journal: the driver's part of ``forebay lag``; Kafka's end offsets are the other part."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from driver.journal.state import State
+from driver.tracker.requests import Read
 from forebay.messages import LagAnswer, PartitionProgress
 from forebay.model.values import Block, TopicPartition
 
-#: the newest blocks, of which the mean size of a record is taken
+#: number of the newest blocks from which the mean size of a record is computed
 SAMPLED_BLOCKS = 1_000
-#: blocks that are looked at for the oldest one of each partition that is not completed
+#: maximum number of blocks that are searched for the oldest one of each partition that is not completed
 WAITING_BLOCKS = 10_000
 
 
 def lag(state: State) -> LagAnswer:
-    """A look at a bounded number of blocks: it is asked in the deciding thread."""
+    """Return how far each partition is, by a bounded number of blocks, since it runs in the decision loop."""
     records: dict[TopicPartition, int] = {}
     sizes: dict[TopicPartition, int] = {}
     for block in itertools.islice(reversed(state.blocks.values()), SAMPLED_BLOCKS):
@@ -43,6 +45,14 @@ def lag(state: State) -> LagAnswer:
             for partition in sorted(state.partitions.values(), key=lambda partition: partition.tp)
         )
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLag(Read[LagAnswer]):
+    """Reads how far the stream is behind."""
+
+    def read(self, state: State) -> LagAnswer:
+        return lag(state)
 
 
 def _not_completed(state: State) -> Iterator[Block]:

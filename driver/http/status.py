@@ -1,45 +1,68 @@
-"""What the driver shows of its stream: journal, news and what its parts say, as one answer for people and their tools."""
+"""The answer of ``GET /v1/status``: the journal's state, the last heartbeats, and what the driver's parts report."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
 
 from driver.background.reach import END_AGE_SECONDS_MAX, Ends
 from driver.journal import events as ev
 from driver.journal.state import Batch, Receiver, State
 from driver.tracker import Tracker, cursors
 from forebay import messages as m
-from forebay.model.values import is_reserved
+from forebay.model.values import TopicPartition, is_reserved
 
-#: batches of a replay that are listed; how many there are is counted
+#: maximum number of batches of a replay that are listed; all are counted
 REPLAYED_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartsStatus:
+    """What the driver's parts report beside the tracker, none of it journalled.
+
+    ``tiers``: tier → ranges read from it by jobs. ``requests``: requests to remote stores by kind. ``foreign``: partition → a
+    sentence about a commit that another program has set. ``running``: batch id → its state, the number of attempts, and the last
+    error or "". ``recent``: the last completed batches.
+    """
+
+    state: str
+    detail: str = ""
+    tiers: Mapping[str, int] = field(default_factory=dict)
+    requests: Mapping[str, int] = field(default_factory=dict)
+    foreign: Mapping[TopicPartition, str] = field(default_factory=dict)
+    running: Mapping[int, tuple[str, int, str]] = field(default_factory=dict)
+    recent: tuple[m.TrackedBatch, ...] = ()
+    listeners: tuple[m.TrackedListener, ...] = ()
 
 
 def status(
     tracker: Tracker,
-    now: float,
+    service: PartsStatus,
+    *,
     release: str,
+    now: float,
+    now_ms: int,
     receiver_timeout: float,
-    soft: Mapping[str, Any],
-    now_ms: int = 0,
     ends: Ends | None = None,
 ) -> m.StatusAnswer:
-    """The whole picture for people. ``soft``: state, detail, tiers, requests, running (batch id → (state, attempts, detail)),
-    recent (completed TrackedBatch). ``ends``: Kafka's end offsets; None for a source that only receivers know."""
+    """Return the whole status.
+
+    ``now``: seconds on the monotonic clock; ``now_ms``: wall clock. ``receiver_timeout``: how long after its last heartbeat a
+    receiver counts as lost, in seconds. ``ends``: Kafka's end offsets; None for a custom source, whose ends only receivers know.
+    """
     state = tracker.state
     partitions = []
-    said: dict[tuple[str, str, int], m.PartitionStatus] = {
+    reported: dict[tuple[str, str, int], m.PartitionStatus] = {
         (receiver_id, p.topic, p.partition): p
         for receiver_id, latest in tracker.receiver_heartbeats.items()
         for p in latest.heartbeat.partitions
     }
     for p in state.partitions.values():
-        latest = said.get((p.owner, p.topic, p.partition))
-        heard = tracker.receiver_heartbeats.get(p.owner)
-        told = (latest.high_watermark, now - heard.at) if latest is not None and heard is not None else (-1, -1.0)
-        end, age = told if ends is None else _end(ends.of(p.tp), told[0])
+        latest = reported.get((p.owner, p.topic, p.partition))
+        last = tracker.receiver_heartbeats.get(p.owner)
+        seen = (latest.high_watermark, now - last.at) if latest is not None and last is not None else (-1, -1.0)
+        end, age = seen if ends is None else _end(ends.of(p.tp), seen[0])
         partitions.append(
             m.TrackedPartition(
                 topic=p.topic,
@@ -61,7 +84,7 @@ def status(
                 if p.owner
                 else "unclaimed",
                 fault=tracker.describe_fault(p) if p.fault else "",
-                foreign=soft.get("foreign", {}).get(p.tp, ""),
+                foreign=service.foreign.get(p.tp, ""),
                 rate=latest.rate if latest is not None else 0.0,
             )
         )
@@ -69,22 +92,22 @@ def status(
     for r in state.receivers.values():
         if is_reserved(r.receiver_id):
             continue
-        heard = tracker.receiver_heartbeats.get(r.receiver_id)
-        silent = now - heard.at if heard is not None else -1.0
+        last = tracker.receiver_heartbeats.get(r.receiver_id)
+        silent = now - last.at if last is not None else -1.0
         receivers.append(
             m.TrackedReceiver(
                 receiver_id=r.receiver_id,
                 epoch=r.epoch,
                 host=r.host,
                 state=receiver_state(tracker, r, now, receiver_timeout),
-                detail=heard.heartbeat.detail if heard is not None else "",
+                detail=last.heartbeat.detail if last is not None else "",
                 silent_seconds=round(silent, 1),
-                buffered_bytes=heard.heartbeat.buffered_bytes if heard is not None else 0,
-                records=heard.heartbeat.records if heard is not None else 0,
-                counters=heard.heartbeat.counters if heard is not None else {},
-                rate=heard.heartbeat.rate if heard is not None else 0.0,
-                release=heard.heartbeat.release if heard is not None else "",
-                errors=heard.heartbeat.errors if heard is not None else (),
+                buffered_bytes=last.heartbeat.buffered_bytes if last is not None else 0,
+                records=last.heartbeat.records if last is not None else 0,
+                counters=last.heartbeat.counters if last is not None else {},
+                rate=last.heartbeat.rate if last is not None else 0.0,
+                release=last.heartbeat.release if last is not None else "",
+                errors=last.heartbeat.errors if last is not None else (),
             )
         )
     agents = [
@@ -107,27 +130,26 @@ def status(
         )
         for a in tracker.agent_heartbeats.values()
     ]
-    running: Mapping[int, tuple[str, int, str]] = soft["running"]
-    again = itertools.islice(state.replaying.values(), REPLAYED_SHOWN)
+    replayed = itertools.islice(state.replaying.values(), REPLAYED_SHOWN)
     batches = [
-        *soft["recent"],
-        *(_tracked_batch(state, b, running, state.replays[-1].replay) for b in again),
-        *(_tracked_batch(state, b, running) for b in state.unfinished()),
+        *service.recent,
+        *(_tracked_batch(state, b, service.running, state.replays[-1].replay) for b in replayed),
+        *(_tracked_batch(state, b, service.running) for b in state.unfinished()),
     ]
     return m.StatusAnswer(
         stream=state.stream,
         release=release,
         timeline=state.timeline,
         driver_epoch=tracker.driver_epoch,
-        state=soft["state"],
-        detail=soft["detail"],
+        state=service.state,
+        detail=service.detail,
         topic_ids_known=bool(state.partitions) and all(p.incarnation.topic_id for p in state.partitions.values()),
         waiting_blocks=len(state.waiting),
         waiting_records=state.index.waiting_records,
         batches_completed=state.batches_completed,
         records_completed=state.records_completed,
-        tiers=dict(soft["tiers"]),
-        requests=dict(soft.get("requests", {})),
+        tiers=dict(service.tiers),
+        requests=dict(service.requests),
         partitions=tuple(sorted(partitions, key=lambda p: (p.topic, p.partition))),
         receivers=tuple(sorted(receivers, key=lambda r: r.receiver_id)),
         agents=tuple(sorted(agents, key=lambda a: a.host)),
@@ -136,7 +158,7 @@ def status(
         backpressure=tracker.sharing is not None,
         rate=tracker.sharing.rate if tracker.sharing is not None else 0.0,
         managed=tuple(tracker.managed.status(now)),
-        listeners=soft.get("listeners", ()),
+        listeners=service.listeners,
         cursors=cursors.tracked(state, tracker.cursors, now, now_ms),
         held_for_cursors=sum(s.bytes for s in state.index.segments.values() if s.unread and not s.held)
         if state.cursors
@@ -144,19 +166,19 @@ def status(
     )
 
 
-def _end(read: tuple[int, float] | None, told: int) -> tuple[int, float]:
-    """The log's end and its age, as the driver read it. A receiver may have seen a later one; how old that is nobody knows."""
-    return (max(read[0], told), read[1]) if read is not None else (told, -1.0)
+def _end(read: tuple[int, float] | None, reported: int) -> tuple[int, float]:
+    """Return the log's end and its age, as the driver read them. A receiver may report a later end, whose age is unknown."""
+    return (max(read[0], reported), read[1]) if read is not None else (reported, -1.0)
 
 
 def receiver_state(tracker: Tracker, receiver: Receiver, now: float, receiver_timeout: float) -> str:
-    """As ``messages.TrackedReceiver.state``."""
+    """Return the receiver's state, as ``messages.TrackedReceiver.state``."""
     if not receiver.instance_id:
         return "fenced"
-    heard = tracker.receiver_heartbeats.get(receiver.receiver_id)
-    if heard is None:
+    last = tracker.receiver_heartbeats.get(receiver.receiver_id)
+    if last is None:
         return "registered"
-    return "lost" if now - heard.at > receiver_timeout else heard.heartbeat.state
+    return "lost" if now - last.at > receiver_timeout else last.heartbeat.state
 
 
 def _tracked_replay(state: State) -> m.TrackedReplay | None:

@@ -1,14 +1,14 @@
-"""What an older release journalled with numbers outside their bounds (``forebay.model.values``), read all the same.
+"""Reading of journals in which an older release stored numbers outside their bounds (``forebay.model.values``).
 
-Releases before the bounds accepted any number from a receiver. Such a record must not keep the stream's journal shut, and
-nothing of the stream may be lost by it:
+Older releases accepted any number from a receiver. Such an event must neither make the journal unreadable nor lose records:
 
-1. :func:`decode` brings each number to the nearest one within its bounds, or to what its type names in its place, and says so;
-2. :func:`begin_again` begins a new life of each partition whose position is thereby the last offset there is. It begins where
-   the range began that claimed too much, so Kafka's records from there on are taken in, some maybe for the second time.
+1. :func:`decode` replaces each such number by the nearest one within its bounds, or by the value that its type names, and reports
+   it.
+2. :func:`begin_again` begins a new incarnation of each partition whose position became the highest possible offset. It begins at
+   the start of the range that was too large, so Kafka's records from there on are taken in, some perhaps twice.
 
-A range whose offsets or counts were changed holds no records in the state. No tier has a block with such a range, so its batch
-fails as unreadable, until a person accepts the loss: the new life takes in all that it could have held.
+A range whose offsets or counts were changed contains no records in the state. No tier has a block with such a range, so its batch
+fails as unreadable until an operator accepts the loss. The new incarnation takes in everything that the range could contain.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ T = TypeVar("T")
 
 
 def decode(data: Any, type_: type[T]) -> tuple[T, tuple[str, ...]] | None:
-    """The ``type_`` that is msgpack in ``data``, with each number brought within its bounds, and a sentence on each. None if
-    there is none outside, or ``data`` is no such value for another reason too."""
-    found = _Bringing()
+    """Decode ``data`` (msgpack) as ``type_``, with each number moved within its bounds, and return it with one sentence for each.
+
+    Returns None if no number is outside its bounds, or if ``data`` is invalid for another reason too.
+    """
+    found = _Correction()
     try:
         tree = found.within(inspect.type_info(type_), msgspec.msgpack.decode(data), "$")
         return (msgspec.convert(tree, type_), tuple(found.said)) if found.said else None
@@ -40,27 +42,30 @@ def decode(data: Any, type_: type[T]) -> tuple[T, tuple[str, ...]] | None:
 
 
 def begin_again(state: State) -> tuple[str, ...]:
-    """Begins a new life of each partition that ends at the last offset there is; a sentence on each. ``state``: as the journal
-    says, with numbers that :func:`decode` brought within bounds; the new lives are durable with its next snapshot."""
+    """Begin a new incarnation of each partition whose position is the highest possible offset; return one sentence for each.
+
+    ``state``: as read, with numbers that :func:`decode` moved within bounds. The new incarnations are durable with the next
+    snapshot.
+    """
     said = []
     for partition in list(state.partitions.values()):
         if partition.position != OFFSET_MAX:
             continue
         start, block_id = _claimed_too_much(state, partition)
         cause = (
-            f"the journal of an older release had block {block_id or '(deleted)'} end beyond the last offset there is: begun "
-            f"again at {start}"
+            f"in the journal of an older release, block {block_id or '(deleted)'} ends beyond the highest offset: started again "
+            f"at {start}"
         )
         begun = ev.IncarnationStart(partition.topic, partition.partition, start, partition.incarnation.topic_id)
-        apply(
-            state, ev.IncarnationBegun(begun, partition.incarnation.time_ms, cause)
-        )  # of the life before: a reader has no clock
-        said.append(f"{partition.tp}: life {partition.incarnation.number} begins at offset {start}: {cause}")
+        # the time of the incarnation before it: a reader has no clock
+        apply(state, ev.IncarnationBegun(begun, partition.incarnation.time_ms, cause))
+        said.append(f"{partition.tp}: incarnation {partition.incarnation.number} begins at offset {start}: {cause}")
     return tuple(said)
 
 
 def _claimed_too_much(state: State, partition: Partition) -> tuple[int, str]:
-    """Where the last range of the newest life begins, and its block; the life's start and "" if the block is deleted."""
+    """Return the start of the newest incarnation's last range and its block; if the block is deleted, the incarnation's start and
+    ""."""
     incarnation = partition.incarnation
     found = (
         (r.from_offset, block.id)
@@ -71,8 +76,8 @@ def _claimed_too_much(state: State, partition: Partition) -> tuple[int, str]:
     return min(found, default=(incarnation.start, ""))
 
 
-class _Bringing:
-    """``said``: a sentence on each number that was brought within its bounds."""
+class _Correction:
+    """``said``: one sentence for each number that was moved within its bounds."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -84,7 +89,7 @@ class _Bringing:
             case inspect.IntType():
                 return self._nearest(type_, None, value, at)
             case inspect.StrType(max_length=longest) if isinstance(value, str) and longest and len(value) > longest:
-                self.said.append(f"{at} has {len(value)} characters, {longest} are allowed: cut")
+                self.said.append(f"{at} has {len(value)} characters, of at most {longest}: cut")
                 return value[:longest]
             case inspect.StructType() if isinstance(value, dict):
                 return self._struct(type_, value, at)
@@ -119,13 +124,13 @@ class _Bringing:
         low, high = type_.ge, type_.le
         if not isinstance(value, int) or low is None or high is None or low <= value <= high:
             return value
-        brought = instead if instead is not None else min(max(value, low), high)
-        self.said.append(f"{at} is {value}, outside of {low} to {high}: taken as {brought}")
-        return brought
+        corrected = instead if instead is not None else min(max(value, low), high)
+        self.said.append(f"{at} is {value}, outside of {low} to {high}: read as {corrected}")
+        return corrected
 
 
 def _member(union: inspect.UnionType, value: Any) -> inspect.Type:
-    """The type in the union that ``value`` is of: of several structs the one with its tag."""
+    """Return the union's type of ``value``; of several structs, the one with its tag."""
     if isinstance(value, Mapping):
         for one in union.types:
             if isinstance(one, inspect.StructType) and (one.tag_field is None or value.get(one.tag_field) == one.tag):

@@ -1,7 +1,8 @@
-"""The journal's events: what was decided, in the order of decision. Versioned data, no code.
+"""The journal's events: one class for each kind of decision. One module, because together they are the journal's format.
 
-Each is a msgpack map with its tag under ``event``. A field is only ever added, with a default; a reader ignores what it does
-not know; an event it does not know makes the journal one of a newer release, which it refuses (docs/FORMAT.md).
+Each event is a msgpack map with its tag under ``event``. A new release only adds fields, with a default. A reader ignores
+fields that it does not know. If it does not know an event, the journal is of a newer release, and the reader refuses it
+(docs/FORMAT.md).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event", rename=WIRE_NAMES):
 
 
 class IncarnationStart(msgspec.Struct, frozen=True):
-    """The beginning of a life: offsets from ``start`` on, of the topic with ``topic_id`` ("" where the broker can't tell)."""
+    """The start of an incarnation of a partition: its first offset, and the topic's id ("" if the broker does not report it)."""
 
     topic: str
     partition: PartitionNumber
@@ -44,12 +45,12 @@ class IncarnationStart(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not 0 <= self.start <= OFFSET_MAX:
             raise UsageError(
-                f"{self.topic}/{self.partition} can't begin at {self.start}: offsets go from 0 to {OFFSET_MAX}"
+                f"partition {self.topic}/{self.partition} can't start at offset {self.start}: offsets are 0 to {OFFSET_MAX}"
             )
 
 
 class StreamCreated(_Event, frozen=True, tag="stream-created"):
-    """The starting policy, resolved for every partition there is, in one event, before any claim."""
+    """The stream begins: the start of every partition, resolved from the starting policy, before any claim."""
 
     starts: tuple[IncarnationStart, ...]
     time_ms: TimeMs
@@ -57,13 +58,15 @@ class StreamCreated(_Event, frozen=True, tag="stream-created"):
 
 
 class PartitionsAdded(_Event, frozen=True, tag="partitions-added"):
+    """New partitions begin."""
+
     starts: tuple[IncarnationStart, ...]
     time_ms: TimeMs
     cause: str
 
 
 class IncarnationBegun(_Event, frozen=True, tag="life-begun"):
-    """A new life of a known partition; ends its token (rule 8)."""
+    """A new incarnation of a known partition begins. It ends the partition's token (rule 8)."""
 
     start: IncarnationStart
     time_ms: TimeMs
@@ -71,7 +74,7 @@ class IncarnationBegun(_Event, frozen=True, tag="life-begun"):
 
 
 class ReceiverRegistered(_Event, frozen=True, tag="receiver-registered"):
-    """A new epoch of ``receiver_id``; ends the claims of its older one."""
+    """A new epoch of ``receiver_id`` begins. It ends the claims of the older epoch."""
 
     receiver_id: str
     host: str
@@ -80,36 +83,40 @@ class ReceiverRegistered(_Event, frozen=True, tag="receiver-registered"):
 
 
 class ReceiverFenced(_Event, frozen=True, tag="receiver-fenced"):
-    """A person says that the receiver's host is gone for good, or ids run out and it was not heard for long: its epoch ends as if
-    it had registered again."""
+    """The receiver's epoch ends as if it had registered again: an operator reports that its host no longer exists, or its id
+    is to make room for others and it has sent no heartbeat for long."""
 
     receiver_id: str
-    epoch: Number  # nobody's
+    epoch: Number  # no process has it
 
 
 class ReceiversForgotten(_Event, frozen=True, tag="receivers-forgotten"):
-    """These ids make room for others: they hold no claim, and no block of them is left. Their epochs are fenced."""
+    """These ids make room for others: they have no claim and no blocks. Their epochs are fenced."""
 
     receiver_ids: tuple[str, ...]
 
 
 class ClaimGiven(_Event, frozen=True, tag="claim-given"):
+    """A receiver owns the partition under a new token."""
+
     topic: str
     partition: PartitionNumber
     receiver_id: str
     epoch: Number
     token: Number
-    claim: Number = 0  # the number of the receiver's request; 0: an older release
+    claim: Number = 0  # the number of the receiver's request; 0: of an older release
 
 
 class ClaimReleased(_Event, frozen=True, tag="claim-released"):
+    """The owner of the partition released its claim."""
+
     topic: str
     partition: PartitionNumber
     token: Number
 
 
 class WriterSettled(_Event, frozen=True, tag="writer-settled"):
-    """A receiver said that it can't write any more under the outdated tokens of the partition that it was given."""
+    """A receiver reported that it can no longer write under the outdated tokens that it was given for the partition."""
 
     topic: str
     partition: PartitionNumber
@@ -118,20 +125,24 @@ class WriterSettled(_Event, frozen=True, tag="writer-settled"):
 
 
 class EpochBarred(_Event, frozen=True, tag="epoch-barred"):
-    """A barrier durably lies in the WAL: nothing that the epoch sent before it ended can land any more."""
+    """A barrier is durable in the WAL: nothing that the ended epoch sent can land any more."""
 
     receiver_id: str
     epoch: Number
 
 
 class BlockAdded(_Event, frozen=True, tag="block-added"):
+    """The driver accepted a block."""
+
     block: Block
 
 
 class BlockMoved(_Event, frozen=True, tag="block-moved"):
-    """The bytes of an accepted block lie at ``handle`` from now on: recovery wrote them again. Its ranges and digests are the
-    same; ``local``: whether the host's copy, if there is one, holds these very bytes. ``sha256``: of the payload there; unset:
-    that of the block so far, or not known."""
+    """Recovery wrote the bytes of an accepted block again, at ``handle``. The block's ranges and digests stay the same.
+
+    ``local``: whether the host's copy, if there is one, has the same bytes. ``sha256``: of the payload at the new place;
+    unset: as before, or unknown.
+    """
 
     block_id: str
     handle: Handle
@@ -140,21 +151,23 @@ class BlockMoved(_Event, frozen=True, tag="block-moved"):
 
 
 class FaultRecorded(_Event, frozen=True, tag="trouble-found"):
-    """Kafka does not go on at the position; a person decides. ``accept`` is what accepting would do."""
+    """Kafka does not continue at the position, and an operator must decide. The fields say what accepting the fault would do."""
 
     topic: str
     partition: PartitionNumber
     kind: str
     position: Offset
-    accept_until: Offset  # the gap's end, or the start of the new life
+    accept_until: Offset  # the gap's end, or the start of the new incarnation
     new_incarnation: bool
     topic_id: str
     leader_epoch: LeaderEpoch
 
 
 class AdoptionTried(_Event, frozen=True, tag="adoption-tried"):
-    """No writer under ``token`` or an older one can still sync, and the WAL holds nothing at the position. ``adoptable_from``:
-    the next offset that it does hold: a gap ends there. -1: none."""
+    """The WAL has no block at the position, and no writer under ``token`` or an older token can still add one.
+
+    ``adoptable_from``: the next offset that the WAL has, where a gap ends; -1: none.
+    """
 
     topic: str
     partition: PartitionNumber
@@ -163,7 +176,7 @@ class AdoptionTried(_Event, frozen=True, tag="adoption-tried"):
 
 
 class GapRecorded(_Event, frozen=True, tag="gap-recorded"):
-    """Offsets that Kafka lost. Moves the position to the gap's end and ends the token."""
+    """Kafka lost offsets. The position moves to the gap's end, and the token ends."""
 
     topic: str
     partition: PartitionNumber
@@ -172,7 +185,7 @@ class GapRecorded(_Event, frozen=True, tag="gap-recorded"):
 
 
 class BatchAllocated(_Event, frozen=True, tag="batch-allocated"):
-    """``tasks``: block ids, packed into tasks, in order."""
+    """The driver made a batch. ``tasks``: for each task its block ids, in order."""
 
     batch_id: Number
     number: Number
@@ -181,7 +194,7 @@ class BatchAllocated(_Event, frozen=True, tag="batch-allocated"):
 
 
 class OutputCompleted(_Event, frozen=True, tag="output-completed"):
-    """One of several outputs of a batch returned, and others follow: a retry or a rerun leaves it out."""
+    """One of several outputs of a batch is done, and others follow. Retries and reruns omit it."""
 
     batch_id: Number
     output: str
@@ -190,22 +203,26 @@ class OutputCompleted(_Event, frozen=True, tag="output-completed"):
 
 
 class WindowChanged(_Event, frozen=True, tag="window-changed"):
-    """So many batches before an unfinished one stay readable from now on."""
+    """From now on, ``batches`` batches before an uncompleted one stay readable."""
 
     batches: int
 
 
 class BatchCompleted(_Event, frozen=True, tag="batch-completed"):
+    """The job returned for the batch."""
+
     batch_id: Number
     time_ms: TimeMs
     attempts: int
 
 
 class JobFailed(_Event, frozen=True, tag="job-failed"):
-    """An attempt to make an output of a batch failed. ``error``: its class and message, one line; ``place``: the file, line and
-    function of the user's code where it was raised, "" if none is known. ``attempts``: all that failed, over every driver;
-    ``repeats``: how many of the last ones failed with this error at this place. ``since_ms``: when the first one failed.
-    ``attempts`` 0: none of them counts any more."""
+    """An attempt to make an output of a batch failed.
+
+    ``error``: class and message, one line. ``place``: file, line and function of the user's code that raised the error; "" if
+    unknown. ``attempts``: all failed attempts, under every driver; 0: none counts any more. ``repeats``: how many of the last
+    attempts failed with this error at this place. ``since_ms``: when the first attempt failed.
+    """
 
     batch_id: int
     output: str
@@ -219,14 +236,15 @@ class JobFailed(_Event, frozen=True, tag="job-failed"):
 
 
 class RateLearned(_Event, frozen=True, tag="rate-learned"):
-    """The job was seen to take ``rate`` records/s: the next driver begins with it."""
+    """The driver learned that the job processes ``rate`` records/s. The next driver starts with this rate."""
 
     rate: float
     time_ms: TimeMs
 
 
 class LossAccepted(_Event, frozen=True, tag="loss-accepted"):
-    """A person accepts that these ranges of a batch are not read. ``ranges``: ``OffsetRange.label``. ``cause``: who, why."""
+    """An operator accepts that the batch omits these ranges. ``ranges``: ``OffsetRange.label``. ``cause``: who accepted it,
+    and why."""
 
     batch_id: Number
     ranges: tuple[str, ...]
@@ -235,21 +253,23 @@ class LossAccepted(_Event, frozen=True, tag="loss-accepted"):
 
 
 class ReplayedBatch(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    """A completed batch that is to run again: as it was, ``lost`` ranges included."""
+    """A completed batch that a replay runs again, with the ranges that were accepted as lost (``lost``)."""
 
     batch_id: Number
     number: Number
     time_ms: TimeMs
     tasks: tuple[tuple[str, ...], ...]
     lost: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()  # those that returned in this replay, while others had yet to
+    outputs: tuple[str, ...] = ()  # outputs done in this replay, while others are not
     spans: tuple[Span, ...] = ()  # of a direct stream
-    incarnations: tuple[int, ...] = ()  # of the partition of each span; () under an older release
+    incarnations: tuple[int, ...] = ()  # the incarnation of each span's partition; () under an older release
 
 
 class ReplayBegun(_Event, frozen=True, tag="replay-begun"):
-    """The cursor was rewound: ``batches`` run again, in order, before any other. Their blocks are needed until then.
-    ``window``: the batches before the first of them, in order, that their windows reach back to."""
+    """An operator rewound the stream: ``batches`` run again, in order, before any other batch. Their blocks stay until then.
+
+    ``window``: the batches before the first of them that their windows contain, in order.
+    """
 
     replay: int
     batches: tuple[ReplayedBatch, ...]
@@ -259,7 +279,7 @@ class ReplayBegun(_Event, frozen=True, tag="replay-begun"):
 
 
 class ReplayCompleted(_Event, frozen=True, tag="replay-completed"):
-    """The job returned for one batch of a replay, the next in its order."""
+    """The job returned for the next batch of a replay."""
 
     replay: int
     batch_id: Number
@@ -268,7 +288,7 @@ class ReplayCompleted(_Event, frozen=True, tag="replay-completed"):
 
 
 class CleanupIntended(_Event, frozen=True, tag="cleanup-intended"):
-    """Local copies of ``blocks`` at ``host``, or whole WAL segments, are about to be deleted (INV-8)."""
+    """The driver is about to delete the local copies of ``blocks`` at ``host``, or whole WAL segments (INV-8)."""
 
     number: Number
     host: str = ""
@@ -277,27 +297,32 @@ class CleanupIntended(_Event, frozen=True, tag="cleanup-intended"):
 
 
 class CleanupDone(_Event, frozen=True, tag="cleanup-done"):
+    """Everything that the clean-up with this number intended is deleted."""
+
     number: Number
 
 
 class BatchesArchived(_Event, frozen=True, tag="batches-archived"):
-    """The history durably holds these completed batches; the state drops them."""
+    """These completed batches are durable in the history; the state drops them."""
 
     batch_ids: tuple[int, ...]
 
 
 class SnapshotCopied(_Event, frozen=True, tag="snapshot-copied"):
-    """``path`` in the WAL's store durably holds the state as it was before event number ``next``."""
+    """A snapshot copy is durable at ``path`` in the WAL's store: the state before event number ``next``."""
 
     next: int
     path: str
 
 
 class CursorOpened(_Event, frozen=True, tag="cursor-opened"):
-    """``user`` reads by the cursor ``name`` from now on, under ``epoch``; whoever did before is fenced. An unknown name makes the
-    cursor. ``vector``: where it begins to read, key ``topic/partition`` → (life, offset); ``left``: partitions that it does not
-    read, though they were held for it; others stay as they were. ``key_digest``: SHA-256 of what the user proves by that it is
-    the one that opened it; "" of an older release's."""
+    """``user`` reads by the cursor ``name`` from now on, under ``epoch``. The user before it is fenced. A new name creates
+    the cursor.
+
+    ``vector``: where it begins to read: ``topic/partition`` → (incarnation, offset). ``left``: partitions that were held for the
+    cursor and that it does not read. Other partitions stay as they were. ``key_digest``: SHA-256 of the key by which the user
+    proves that it opened the cursor; "" from an older release.
+    """
 
     name: str
     epoch: Number
@@ -309,7 +334,8 @@ class CursorOpened(_Event, frozen=True, tag="cursor-opened"):
 
 
 class CursorMoved(_Event, frozen=True, tag="cursor-moved"):
-    """A cursor's user has finished what lies before ``vector``; fields as in CursorOpened. Nothing moved: it was heard of."""
+    """A cursor's user has finished everything before ``vector``; fields as in CursorOpened. An empty ``vector`` records a
+    heartbeat."""
 
     name: str
     vector: dict[str, tuple[Number, Offset]]
@@ -318,8 +344,8 @@ class CursorMoved(_Event, frozen=True, tag="cursor-moved"):
 
 
 class CursorEnded(_Event, frozen=True, tag="cursor-ended"):
-    """Nothing is held for the cursor any more: it ``expired``, or a person dropped it, or has seen that it expired. ``cause``: in
-    words."""
+    """Nothing is held for the cursor any more: it ``expired``, an operator dropped it, or an operator acknowledged that it
+    expired. ``cause``: a sentence for people."""
 
     name: str
     time_ms: TimeMs
@@ -328,8 +354,10 @@ class CursorEnded(_Event, frozen=True, tag="cursor-ended"):
 
 
 class SpansBegun(_Event, frozen=True, tag="spans-begun"):
-    """Partitions of a direct stream begin at ``offsets`` (key ``topic/partition``), each a life; a partition that ended begins
-    its next one. ``topic_ids``: topic → its id, "" where the broker can't tell. ``cause``: why there, in words."""
+    """Partitions of a direct stream begin an incarnation at ``offsets`` (key ``topic/partition``).
+
+    ``topic_ids``: topic → its id, "" if the broker does not report it. ``cause``: why they start there, a sentence for people.
+    """
 
     offsets: dict[str, Offset]
     topic_ids: dict[str, str]
@@ -338,8 +366,8 @@ class SpansBegun(_Event, frozen=True, tag="spans-begun"):
 
 
 class SpansEnded(_Event, frozen=True, tag="spans-ended"):
-    """The lives of these partitions (``topic/partition``) of a direct stream end: they are gone from Kafka, or their offsets mean
-    other records from now on. The stream goes on without them, until they begin again."""
+    """The incarnations of these partitions (``topic/partition``) of a direct stream end: Kafka no longer has the partition,
+    or its offsets mean other records from now on. The stream continues without them until they begin again."""
 
     partitions: tuple[str, ...]
     time_ms: TimeMs
@@ -347,7 +375,7 @@ class SpansEnded(_Event, frozen=True, tag="spans-ended"):
 
 
 class SpansAllocated(_Event, frozen=True, tag="spans-allocated"):
-    """A batch of a direct stream: for each task the span that it reads. Each begins where the partition's last one ended."""
+    """A batch of a direct stream: for each task the span that it reads. A span begins where the partition's last one ended."""
 
     batch_id: Number
     number: Number
@@ -356,8 +384,8 @@ class SpansAllocated(_Event, frozen=True, tag="spans-allocated"):
 
 
 class SpansSkipped(_Event, frozen=True, tag="spans-skipped"):
-    """Offsets of a direct stream that Kafka dropped before they were in a batch: gaps. Each begins where the partition's last
-    span ended, and the next one begins at its end."""
+    """Offsets of a direct stream that Kafka dropped before they were in a batch, as gaps. A gap begins where the partition's last
+    span ended, and the next span begins at the gap's end."""
 
     spans: tuple[Span, ...]
     time_ms: TimeMs
@@ -365,7 +393,7 @@ class SpansSkipped(_Event, frozen=True, tag="spans-skipped"):
 
 
 class CursorNamed(_Event, frozen=True, tag="cursor-named"):
-    """A direct stream that reads through an intake has this cursor there, from before it is first opened."""
+    """The name of the cursor by which a direct stream reads through an intake. It is journalled before the cursor is opened."""
 
     name: str
     time_ms: TimeMs
@@ -415,14 +443,14 @@ _decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 
 
 class UnwritableEvent(UsageError):
-    """An event holds a value that the journal's format can't, or that no reader of the journal takes."""
+    """An event contains a value that the journal's format can't represent, or that no reader of the journal accepts."""
 
 
 def refuse_unwritable(event: Event) -> None:
-    """Raises UnwritableEvent where the journal could not write ``event``, or not read it back: to be asked before it is applied.
+    """Raise UnwritableEvent if the journal could not write ``event`` or not read it back. Call it before the event is applied.
 
-    Python does not check a struct's values when it is made, and the encoder checks no bounds: a whole number given as 1.0, or a
-    text beyond its length, would be written, and would keep the journal shut.
+    A struct's values are not checked when it is made, and the encoder checks no bounds. An integer given as 1.0, or a text longer
+    than its limit, would be written, and then no reader could open the journal.
     """
     try:
         written = _encoder.encode(event)

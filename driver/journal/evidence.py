@@ -1,15 +1,15 @@
 """Evidence that a journal epoch led, stored outside the epoch's own segments.
 
-An opener that is killed before its first snapshot is durable leaves an epoch without a snapshot, and the epoch before it
-counts. An epoch that led and lost its snapshot looks the same in its own folder. Two things tell them apart:
+A driver that is killed before its first snapshot is durable leaves an epoch without a snapshot, and the epoch before it
+counts. An epoch that led and lost its snapshot looks the same in its own folder. Two files distinguish them:
 
 * the **mark** ``<stream>/led/<16 hex>``, created after the first snapshot is durable and before the driver answers or acts,
   and never deleted;
-* the **lease**, which names the newest epoch that led and how many events it made durable at least. The driver renews it less
-  often than it writes events, so the count is a lower bound.
+* the **lease**, which names the newest epoch that led and a lower bound of its durable events. It is a lower bound because the
+  driver renews the lease less often than it writes events.
 
-Event numbers are dense within a lineage, so counts of one lineage can be compared. What an older lineage proved is void: the
-journal was rebuilt since.
+Event numbers are dense within a timeline, so the counts of one timeline can be compared. Evidence of an older timeline is void:
+the journal was rebuilt since.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from wal.storage import Storage
 
 
 def mark_path(stream: str, epoch: int) -> str:
+    """Return the path of the mark of ``epoch``."""
     return f"{stream}/led/{epoch:016x}"
 
 
@@ -33,29 +34,30 @@ def mark(storage: Storage, stream: str, epoch: int, claim: bytes) -> None:
 
 
 def is_marked(storage: Storage, stream: str, epoch: int) -> bool:
+    """Whether the mark of ``epoch`` exists. Raises StoreError."""
     return storage.exists(mark_path(stream, epoch))
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What the lease proves: ``epoch`` led (0: unknown), and at least ``events`` of its lineage were durable."""
+    """What the lease proves: ``epoch`` led (0: unknown), and at least ``events`` events of its timeline were durable."""
 
     epoch: int
     events: int
 
     def lacks_events(self, timeline: int, events: int) -> bool:
-        """Whether a journal of ``lineage`` with so many ``events`` has lost some of them."""
+        """Whether a journal of ``timeline`` that has ``events`` events has lost some."""
         return timeline_of(self.epoch) == timeline and events < self.events
 
     def words(self, events: int) -> str:
         return (
-            f"the journal ends after {events} events, but the lease says that {self.events} were durable: its end was deleted, "
-            "cut or left out of the store's listing"
+            f"the journal ends after {events} events, but the lease says that {self.events} were durable: its end was deleted or "
+            "cut, or the store's listing omits it"
         )
 
 
 def witness(storage: Storage, stream: str) -> Witness:
-    """What the lease proves now; nothing if it is absent or damaged. To be read before the claims and segments: events that
-    are written between would look lost. Raises StoreError."""
+    """Return what the lease proves now; nothing if it is absent or damaged. Call it before the claims and segments are read:
+    events written in between would look lost. Raises StoreError."""
     lease = stored_lease(storage, stream)
     return Witness(lease.led_epoch, lease.led_events) if lease is not None else Witness(0, 0)

@@ -1,7 +1,7 @@
-"""The history: finished batches, compact, beside the journal. The audit reads it; the journal's state forgets them.
+"""The history: completed batches in compact form, beside the journal. The audit and replays read it.
 
-A batch is appended here, durably, before the journal says that its state drops it (``BatchesArchived``). A kill between the
-two leaves the batch in both; readers take a batch id once.
+The driver makes a batch durable here before it journals that its state drops the batch (``BatchesArchived``). If the driver is
+killed between the two, both have the batch. Readers use each batch id once.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from wal.segments.scan import Damage, Newer, TornTail, scan_segment
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import Storage
 
-#: batches that move to the history at once
+#: maximum number of batches that move to the history together
 LEAVING_MAX = 10_000
 
 
 class FinishedRange(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    """Offsets ``[from, until)`` of one life that one batch holds without a hole, and how many records."""
+    """Offsets ``[from, until)`` of one incarnation that one batch contains without a gap, and the number of records."""
 
     topic: str
     partition: int
@@ -42,7 +42,8 @@ class FinishedRange(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
 
 
 class FinishedBatch(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    """``tasks``: block ids in their packing, for a replay within the rewind horizon. ``lost``: accepted losses."""
+    """A completed batch. ``tasks``: for each task its block ids, for a replay within the rewind horizon. ``lost``: accepted
+    losses."""
 
     batch_id: int
     number: int
@@ -55,7 +56,7 @@ class FinishedBatch(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     lost: tuple[str, ...] = ()
     loss_causes: dict[str, str] = {}  # range → who accepted its loss, and why
     spans: tuple[Span, ...] = ()  # of a direct stream, in place of tasks: what each task read
-    incarnations: tuple[int, ...] = ()  # of the partition of each span; () under an older release
+    incarnations: tuple[int, ...] = ()  # the incarnation of each span's partition; () under an older release
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -63,7 +64,7 @@ _decoder = msgspec.msgpack.Decoder(tuple[FinishedBatch, ...])
 
 
 def merge(ranges: Iterable[OffsetRange | FinishedRange]) -> tuple[FinishedRange, ...]:
-    """Touching ranges of one partition and life become one; overlaps and holes stay visible as separate ranges."""
+    """Join touching ranges of one partition and incarnation. Ranges that overlap, or have a gap between them, stay separate."""
     lines: dict[tuple[str, int, int], list[tuple[int, int, int]]] = {}
     for r in ranges:
         lines.setdefault((r.topic, r.partition, r.incarnation), []).append((r.from_offset, r.until_offset, r.records))
@@ -82,13 +83,13 @@ def merge(ranges: Iterable[OffsetRange | FinishedRange]) -> tuple[FinishedRange,
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A completed batch with its blocks, as they were at one moment; both change no more."""
+    """A completed batch that moves to the history, with its blocks. Neither changes any more."""
 
     batch: Batch
     blocks: tuple[Block, ...]
 
     def finished(self) -> FinishedBatch:
-        """Takes long where the blocks are many: not for the deciding thread."""
+        """Return the batch as the history stores it. Slow for many blocks: do not call it in the decision loop."""
         batch = self.batch
         assert batch.completed_ms is not None
         return FinishedBatch(
@@ -108,14 +109,15 @@ class Leaving:
 
 
 def ranges_of_spans(batch: Batch) -> Iterator[FinishedRange]:
-    """Nobody knows how many records a span holds: as many as offsets, unless its topic is compacted or transactional."""
+    """The ranges of a direct stream's batch. The number of records of a span is unknown; its number of offsets is used instead,
+    which is higher if the topic is compacted or transactional."""
     for span, incarnation in batch.lived_spans:
         yield FinishedRange(span.topic, span.partition, incarnation, span.from_offset, span.until_offset, span.size)
 
 
 def leaving(state: State, limit: int = LEAVING_MAX, windows: bool = True) -> tuple[Leaving, ...]:
-    """The batches of the contiguous completed prefix, in order: with ``windows`` those that can leave the journal's state,
-    because no unfinished batch's window reaches back to them."""
+    """Return the batches of the contiguous completed prefix, in order, ``limit`` at most. With ``windows``: only those that
+    can leave the journal's state, because no uncompleted batch's window contains them."""
     done: list[Leaving] = []
     for batch in sorted(state.batches.values(), key=lambda b: b.number):
         past = state.is_past(batch.number) if windows else batch.number <= state.completed_number
@@ -126,18 +128,19 @@ def leaving(state: State, limit: int = LEAVING_MAX, windows: bool = True) -> tup
 
 
 def finished(state: State, limit: int = LEAVING_MAX, windows: bool = True) -> tuple[FinishedBatch, ...]:
-    """What :func:`leaving` gives, as the history keeps it."""
+    """Return what :func:`leaving` returns, as the history stores it."""
     return tuple(batch.finished() for batch in leaving(state, limit, windows))
 
 
 class HistoryWriter:
-    """Appends finished batches; a new segment for every driver epoch."""
+    """Appends completed batches. Each driver epoch has segments of its own."""
 
     def __init__(
         self,
         storage: Storage,
         stream: str,
         epoch: int,
+        *,
         segment_bytes: int,
         now: Callable[[], float],
         new_uid: Callable[[], int],
@@ -153,8 +156,9 @@ class HistoryWriter:
         self._waiting: tuple[FinishedBatch, ...] = ()
 
     def append(self, batches: tuple[FinishedBatch, ...]) -> None:
-        """Durable on return. Raises OutOfSpaceError (nothing is lost: call again later) or StoreError."""
-        if batches != self._waiting:  # what waits for space is written with it, and read once
+        """Append ``batches``; they are durable on return. Raises OutOfSpaceError (nothing is lost: call it again later),
+        StoreError."""
+        if batches != self._waiting:  # batches that wait for space are already in the writer
             self._writer.append(FrameKind.HISTORY, b"", _encoder.encode(batches))
             self._waiting = batches
         self._writer.sync()
@@ -166,7 +170,7 @@ class HistoryWriter:
 
 
 def _listed(storage: Storage, stream: str) -> dict[int, set[int]]:
-    """Epoch → sequences of the segments that a listing shows."""
+    """Return epoch → sequences of the segments that a listing shows."""
     listed: dict[int, set[int]] = defaultdict(set)
     for path in storage.list(f"{stream}/history"):
         if (place := layout.parse_history(path)) is not None:
@@ -175,8 +179,10 @@ def _listed(storage: Storage, stream: str) -> dict[int, set[int]]:
 
 
 def _paths(storage: Storage, stream: str, epoch: int, listed: set[int]) -> list[str]:
-    """The segments of an epoch in order: those listed, those before and between them, and those after them, as far as they
-    are there. Names are dense, so CorruptionError where one between two others is not."""
+    """Return the segments of an epoch in order: those that a listing shows, and those before, between and after them that exist.
+
+    Names are dense. Raises CorruptionError if a segment between two others is missing.
+    """
     found: list[str] = []
     sequence = 1
     while True:
@@ -186,20 +192,21 @@ def _paths(storage: Storage, stream: str, epoch: int, listed: set[int]) -> list[
         elif sequence > max(listed):
             return found
         elif found:
-            raise CorruptionError(path, 0, "the segment is missing, and later ones of its epoch are there")
+            raise CorruptionError(path, 0, "the segment is missing, and later ones of its epoch exist")
         sequence += 1
 
 
 def read(storage: Storage, stream: str) -> Iterator[FinishedBatch]:
-    """Every finished batch, in the order written; one may come twice (same id, same content). Raises CorruptionError,
-    also where a segment is missing between others; NewerVersionError, StoreError."""
+    """Return every completed batch, in the order written. A batch may occur twice (same id, same content). Raises
+    CorruptionError, also if a segment between others is missing; NewerVersionError, StoreError."""
     for epoch, listed in sorted(_listed(storage, stream).items()):
         for path in _paths(storage, stream, epoch, listed):
             yield from _batches(storage, path)
 
 
 def read_back(storage: Storage, stream: str) -> Iterator[tuple[FinishedBatch, ...]]:
-    """The batches of each segment, the newest segment first; none is read before it is asked for. Raises as :func:`read`."""
+    """Return the batches of each segment, the newest segment first. A segment is read only when it is reached. Raises as
+    :func:`read`."""
     for epoch, listed in sorted(_listed(storage, stream).items(), reverse=True):
         for path in reversed(_paths(storage, stream, epoch, listed)):
             yield tuple(_batches(storage, path))

@@ -1,11 +1,11 @@
-"""The lease: a driver at work says so in the journal's store, and another one refuses to start while it does.
+"""The lease: a file by which a driver shows that it is running. Another driver refuses to start meanwhile.
 
-Only a courtesy that keeps two drivers from fencing each other in turn; what protects the data is the journal's epoch. The
-observer trusts its own clock alone: a lease is fresh if it changes while being watched for the duration it names. The lease
-of a process that has surely ended (``driver.journal.processes``) is stale at once.
+The lease only keeps two drivers from fencing each other in turn; the journal's epoch protects the data. An observer uses only its
+own clock: a lease is fresh if it changes within the duration that it names. The lease of a process that has certainly ended
+(``driver.journal.processes``) is stale immediately.
 
-The lease also carries evidence of what was durable (``driver.journal.evidence``), so each driver passes on what it found in
-the lease before, and a driver that ends leaves its lease behind as an ended one.
+The lease also contains evidence of what was durable (``driver.journal.evidence``). So each driver copies this from the lease
+before it, and a driver that ends leaves its lease, marked as ended.
 """
 
 from __future__ import annotations
@@ -25,71 +25,78 @@ from wal.storage import Storage
 
 log = logging.getLogger(__name__)
 
-#: between two looks whether the process before has ended
+#: pause between two checks whether the earlier driver's process has ended
 _LOOK_SECONDS = 0.1
 
 
 class Lease(msgspec.Struct, frozen=True):
+    """The content of the lease file."""
+
     epoch: int
     owner: str
     host: str
     pid: int
-    started: str  # boot and start time of the process: tells it from a later one with the same pid
+    started: str  # boot and start time of the process, which distinguish it from a later one with the same pid
     beat: int
     duration_seconds: float
     url: str
     spark_application: str = ""  # in which the driver's tasks run; "" where the engine has none
     spark_master: str = ""
     led_epoch: int = 0  # the newest epoch that is known to have led; 0: unknown
-    led_events: int = 0  # that are durable at least, in that epoch's lineage
+    led_events: int = 0  # lower bound of the durable events in that epoch's timeline
     pid_namespace: str = ""  # of ``pid``; "": unknown, as in a lease of an older release
 
     @property
     def is_ended(self) -> bool:
-        """Its driver ended by itself. Older releases wait no time for it, since it lasts none."""
+        """Whether its driver ended by itself. Its duration is 0, so older releases do not wait for it."""
         return self.duration_seconds <= 0
 
     @property
     def process(self) -> str:
-        """As :func:`driver.journal.processes.process_start` names it; without the pid namespace if the lease does not name it."""
+        """The process, as :func:`driver.journal.processes.process_start` names it; without the pid namespace if the lease has
+        none."""
         return f"{self.started}/{self.pid_namespace}" if self.pid_namespace else self.started
 
     @property
     def words(self) -> str:
+        """The driver of the lease, for a message."""
         return f"{self.owner} at {self.url} (host {self.host}, pid {self.pid})"
 
 
 class LeaseHeld(AlreadyRunningError):
-    """Another driver is at work."""
+    """Another driver is running."""
 
 
 def lease_path(stream: str) -> str:
+    """Return the path of the stream's lease in the journal's store."""
     return f"{stream}/lease"
 
 
 def read_lease(storage: Storage, stream: str) -> Lease | None:
-    """Return the lease of a driver that may be at work; None if there is none, or it has ended. Raises StoreError."""
+    """Return the lease of a driver that may be running; None if there is none, or it has ended. Raises StoreError."""
     lease = stored_lease(storage, stream)
     return None if lease is None or lease.is_ended else lease
 
 
 def stored_lease(storage: Storage, stream: str) -> Lease | None:
-    """Return the lease as it is stored, also an ended one; None if it is absent or damaged. Raises StoreError."""
+    """Return the stored lease, even if it has ended; None if it is absent or damaged. Raises StoreError."""
     try:
         return msgspec.json.decode(storage.read(lease_path(stream)), type=Lease)
     except FileNotFoundError:
         return None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None  # half a lease is nobody's: the epoch protects
+        return None  # a damaged lease counts as none: the epoch protects the data
 
 
 def wait_until_stale(storage: Storage, stream: str, stopping: threading.Event) -> bool:
-    """Return True once no driver is at work, False if ``stopping`` is set first. Raises LeaseHeld if the lease changes within the
-    duration it names."""
+    """Return True as soon as no driver is running, False if ``stopping`` is set first. Raises LeaseHeld if the lease changes
+    within the duration that it names; StoreError."""
     first = read_lease(storage, stream)
     if first is None or is_gone(first):
         return True
-    log.warning("a driver (%s, host %s, pid %s) may be at work: watching its lease", first.owner, first.host, first.pid)
+    log.warning(
+        "a driver may be running: watching its lease: owner %s, host %s, pid %s", first.owner, first.host, first.pid
+    )
     for _ in range(10):
         if stopping.wait(first.duration_seconds / 10):
             return False
@@ -105,15 +112,15 @@ def wait_until_stale(storage: Storage, stream: str, stopping: threading.Event) -
 
 
 class LeaseWatch:
-    """What a standby knows of the driver at work, by its own clock alone. A decision on values: it reads nothing."""
+    """A standby's decision whether it may lead, by its own clock. It reads no files."""
 
     def __init__(self) -> None:
         self._seen: Lease | None = None
         self._since = 0.0
 
     def may_lead(self, lease: Lease | None, gone: bool, now: float) -> bool:
-        """Whether nobody leads: there is no lease, its process is known to be ``gone``, or it has been read again and again,
-        the same each time, for as long as it names. ``now``: monotonic seconds."""
+        """Whether no driver leads: there is no lease, its process has ended for certain (``gone``), or the lease has not
+        changed for the duration that it names. ``now``: monotonic seconds."""
         if lease is None or gone:
             return True
         if self._seen is None or (self._seen.owner, self._seen.beat) != (lease.owner, lease.beat):
@@ -122,7 +129,7 @@ class LeaseWatch:
         return now - self._since >= lease.duration_seconds
 
     def lose_sight(self) -> None:
-        """The store did not answer: the driver at work could not renew its lease either, so the time begins anew."""
+        """Restart the time: the store did not answer, so the running driver could not renew its lease either."""
         self._seen = None
 
 
@@ -134,14 +141,14 @@ def stand_by(
     stopping: threading.Event,
     seen: Callable[[Lease | None], None],
 ) -> Lease | None:
-    """Returns when nobody leads, or ``stopping`` is set: the last lease there was, None if there was none. ``seen`` hears of
-    each lease that is read."""
+    """Wait until no driver leads or ``stopping`` is set, and return the last lease; None if there was none. ``seen`` is
+    called with each lease that is read. ``look_seconds``: pause between two reads."""
     watch = LeaseWatch()
     while True:
         try:
             lease = read_lease(storage, stream)
         except StoreError as error:
-            log.warning("the lease can't be read: %s", error)
+            log.warning("cannot read the lease: %s", error)
             watch.lose_sight()
         else:
             if watch.may_lead(lease, lease is not None and is_gone(lease), clock.monotonic()):
@@ -152,17 +159,17 @@ def stand_by(
 
 
 def is_gone(lease: Lease) -> bool:
-    """Whether it is of a process that has ended, as far as this one can be sure of it. The host's name alone says nothing: two
-    containers, and two machines, may share one. Neither does a lease of an older release, which names no pid namespace."""
+    """Whether the lease is of a process that has ended for certain. The host's name alone does not prove it: two containers,
+    or two machines, may share a name. A lease of an older release, which names no pid namespace, does not prove it either."""
     return lease.host == socket.gethostname() and has_ended(lease.pid, lease.process)
 
 
 def await_end_of(lease: Lease, stopping: threading.Event, fresh: bool = False) -> bool:
-    """Return whether the process that held the lease is gone, as far as this one can be sure of it.
+    """Wait for the end of the process that held the lease. Return whether it has ended for certain.
 
-    A driver that is awake learns that it was fenced, and cancels its Spark jobs, within the duration of its lease. So a process
-    that can be seen from here gets that time, unless it is stopped. One that can't be seen (on another host, in another
-    container, or of an older release) gets it only if the lease is ``fresh``: not yet watched for its duration.
+    A running driver learns within the duration of its lease that it was fenced, and then cancels its Spark jobs. So a process
+    that can be seen from here gets that time, unless it is suspended. A process that can't be seen (on another host, in
+    another container, or of an older release) gets it only if the lease is ``fresh``: not yet watched for its duration.
     """
     seen = lease.host == socket.gethostname() and is_here(lease.process)
     patience_seconds = lease.duration_seconds if seen or fresh else 0.0
@@ -177,33 +184,40 @@ def await_end_of(lease: Lease, stopping: threading.Event, fresh: bool = False) -
 
 
 def await_tasks_of(lease: Lease | None, stopping: threading.Event, fresh: bool = False) -> None:
-    """``lease``: of who led before, None if nobody did; ``fresh``: it was not watched for its duration, as in a take-over. A job
-    of it may write beside ours while Spark's tasks of it go on: they are waited for, and named where their end can't be seen."""
+    """Wait for the end of the earlier driver's Spark tasks, and log a warning if their end can't be seen.
+
+    Until they end, a job of that driver may write at the same time as a job of this one. ``lease``: of the driver that led
+    before; None if there was none. ``fresh``: the lease was not watched for its duration, as in a take-over.
+    """
     own = (socket.gethostname(), os.getpid(), process_start(os.getpid()))
     if lease is None or (own[2] and (lease.host, lease.pid, lease.process) == own):
-        return  # of this very program, whose engine knows its tasks
+        return  # the lease is of this process, whose engine knows its tasks
     if lease.spark_application and not await_end_of(lease, stopping, fresh):
         log.warning("%s", left_behind(lease))
 
 
 def left_behind(lease: Lease) -> str:
-    """What may still run of the driver that was taken over, in words."""
+    """Return a sentence about what may still run of the earlier driver."""
     return (
-        f"tasks of the driver before ({lease.words}) may still run, in Spark's application {lease.spark_application} at "
-        f"{lease.spark_master}: nothing of it is completed any more; output helpers fence it, other outputs may be written "
-        f"beside this driver's. `kill -9 {lease.pid}` on host {lease.host} ends it"
+        f"tasks of the earlier driver ({lease.words}) may still run, in Spark's application {lease.spark_application} at "
+        f"{lease.spark_master}: they can't complete a batch any more; output helpers fence them, but other outputs may be "
+        f"written by both drivers. `kill -9 {lease.pid}` on host {lease.host} ends it"
     )
 
 
 class LeaseKeeper:
-    """Renews the lease three times per duration, from a thread of its own. ``superseded`` gets a FencedError when the lease is
-    of a newer epoch: a driver that slept, and has nothing to write, would not find out otherwise."""
+    """Renews the lease three times per duration, in a thread of its own.
+
+    ``superseded`` is called with a FencedError if the lease is of a newer epoch. A driver that was suspended, and has nothing to
+    write, would not learn it otherwise.
+    """
 
     def __init__(
         self,
         storage: Storage,
         stream: str,
         epoch: int,
+        *,
         owner: str,
         url: str,
         duration_seconds: float,
@@ -229,20 +243,20 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
     def start(self) -> None:
-        """Write the lease, and renew it from now on. Raises StoreError."""
+        """Write the lease and start to renew it. Raises StoreError."""
         self.begin()
         self._thread.start()
 
     def begin(self) -> None:
-        """Write the lease for the first time, with what the one before proves. Raises StoreError."""
+        """Write the lease for the first time, with the evidence of the lease before it. Raises StoreError."""
         before = stored_lease(self._storage, self._stream)
         if before is not None:
             self._lease = msgspec.structs.replace(self._lease, led_epoch=before.led_epoch, led_events=before.led_events)
         self.renew()
 
     def follow(self, confirmed: Callable[[], int]) -> None:
-        """The epoch leads: each renewal names it, and how many of its events are durable, which ``confirmed`` returns. It is
-        called from the lease's thread."""
+        """Name the epoch as one that leads in each renewal, with the number of its durable events. ``confirmed`` returns this
+        number and is called from the lease's thread."""
         self._confirmed = confirmed
 
     def stop(self) -> None:
@@ -252,7 +266,7 @@ class LeaseKeeper:
         self.end()
 
     def end(self) -> None:
-        """Write the lease as an ended one, unless another driver has taken over meanwhile. Raises StoreError."""
+        """Write the lease as ended, unless another driver has taken over. Raises StoreError."""
         current = read_lease(self._storage, self._stream)
         if current is not None and current.owner == self._lease.owner:
             with self._lock:
@@ -262,7 +276,7 @@ class LeaseKeeper:
             self.renew()
 
     def abandon(self) -> None:
-        """Stops renewing and leaves the lease as it is: a newer driver's, or to grow stale."""
+        """Stop renewing and leave the lease as it is: it is a newer driver's, or becomes stale."""
         self._stopping.set()
         self._thread.join()
 
@@ -271,15 +285,16 @@ class LeaseKeeper:
             try:
                 current = read_lease(self._storage, self._stream)
                 if current is not None and current.epoch > self._lease.epoch:
-                    words = f"another driver leads stream {self._stream!r} since epoch {current.epoch}"
-                    self._superseded(FencedError(f"{words}; this was {self._lease.epoch}"))
+                    newer = f"another driver leads stream {self._stream!r} since epoch {current.epoch}"
+                    self._superseded(FencedError(f"{newer}; this was {self._lease.epoch}"))
                     return
                 self.renew()
             except StoreError as error:
-                log.warning("the lease could not be renewed: %s", error)
+                log.warning("cannot renew the lease: %s", error)
 
     def name_application(self, application: str, master: str) -> None:
-        """Who takes over is to know where tasks of this driver may still run; written with the next renewal."""
+        """Add Spark's application and master to the lease with the next renewal, so that a driver that takes over knows where
+        tasks of this driver may still run."""
         with self._lock:
             self._lease = msgspec.structs.replace(self._lease, spark_application=application, spark_master=master)
 

@@ -1,7 +1,7 @@
-"""Which process a pid means, and whether it has ended: said only where this process can be sure.
+"""Which process a pid names, and whether that process has ended. Each answer is given only if this process can be sure of it.
 
-A pid is a number within a pid namespace of one running kernel. Containers on one machine, and containers or machines whose names
-are the same, each have their own; so a pid is looked up only where boot and namespace are the same as here.
+A pid is a number within a pid namespace of one running kernel. Containers on one machine, and machines with the same name, have
+different namespaces. So a pid is looked up only if boot and namespace are those of this process.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from pathlib import Path
 
 
 def process_start(pid: int) -> str:
-    """Boot, start time and pid namespace, which tell a process from every other one that ever had that pid; "" if there is none
-    here, or it can't be seen."""
+    """Return boot, start time and pid namespace of a process, which no other process with this pid ever had; "" if there is
+    no such process here or it can't be seen."""
     start, here = _start_time(pid), _here()
     return f"{here[0]}/{start}/{here[1]}" if start and here is not None else ""
 
 
 def boot_and_start(pid: int) -> str:
-    """Return boot and start time of a process, in the form that every release writes into its lease; "" if it can't be seen."""
+    """Return boot and start time of a process, in the form that all releases write into the lease; "" if it can't be seen."""
     start, boot = _start_time(pid), _boot()
     return f"{boot}/{start}" if start and boot else ""
 
 
 def pid_namespace() -> str:
-    """Return the pid namespace of this process; "" where ``/proc`` is not of that namespace."""
+    """Return the pid namespace of this process; "" if ``/proc`` is of another namespace."""
     here = _here()
     return here[1] if here is not None else ""
 
 
 def is_here(started: str) -> bool:
-    """Whether that process, of which :func:`process_start` said ``started``, has its pid in the pid namespace of this one."""
+    """Whether the process for which :func:`process_start` returned ``started`` has its pid in this process's pid namespace."""
     boot, _, rest = started.partition("/")
     return bool(rest) and (boot, rest.partition("/")[2]) == _here()
 
 
 def has_ended(pid: int, started: str) -> bool:
-    """Whether this process is sure of it."""
+    """Whether the process has ended for certain. ``started``: as :func:`process_start` returned it."""
     if not is_here(started):
         return False
     try:
@@ -44,17 +44,18 @@ def has_ended(pid: int, started: str) -> bool:
     except ProcessLookupError:
         return True
     except (OSError, OverflowError, ValueError):
-        pass  # another user's, say: it is there
+        pass  # the process exists, perhaps another user's
     now = process_start(pid)
     return (now != "" and now != started) or _state(pid) in ("Z", "X")
 
 
 def is_stopped(pid: int) -> bool:
+    """Whether the process is suspended (SIGSTOP)."""
     return _state(pid) in ("T", "t")
 
 
 def _here() -> tuple[str, str] | None:
-    """This kernel's boot and this process's pid namespace; None where ``/proc`` is not of that namespace."""
+    """This kernel's boot and this process's pid namespace; None if ``/proc`` is of another namespace."""
     try:
         if int(os.readlink("/proc/self")) != os.getpid():
             return None

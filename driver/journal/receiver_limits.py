@@ -1,4 +1,4 @@
-"""How many receivers a stream knows, and what is kept of what each says of itself (INV-6)."""
+"""Limits on receivers (INV-6): how many ids the journal keeps, how many heartbeats the driver keeps, and which make room."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from forebay import messages as m
 from forebay.model.errors import RefusedError
 from forebay.model.values import TopicPartition, is_reserved
 
-#: ids that the journal keeps; beyond them the oldest one makes room that never had a block accepted and holds nothing
+#: maximum number of ids in the journal; then the oldest id makes room that has no claim and never had a block accepted
 RECEIVERS_MAX = 10_000
-#: ids at which the status shows a problem: forgetting does not keep up
+#: number of ids from which status shows a problem: the driver can't forget ids fast enough
 RECEIVERS_SHOWN = 9_500
-#: receivers whose last heartbeats are kept, and after which silence one of them makes room for another
+#: receivers whose last heartbeat the driver keeps, and the silence after which a heartbeat makes room for another receiver's
 HEARD_MAX, FORGOTTEN_SECONDS = 2_000, 3600.0
 
 
@@ -28,8 +28,11 @@ class _Heard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IdLimits:
-    """From ``kept`` ids on a new one makes the driver forget up to ``at_once`` others. An id can be forgotten if it has no claim,
-    no block of it is left, and the driver did not hear it for ``silent_seconds`` in which it was there to hear it."""
+    """When the driver forgets receiver ids.
+
+    From ``kept`` ids on, each new id makes the driver forget up to ``at_once`` others. An id can be forgotten if it has no claim
+    and no blocks, and sent no heartbeat for ``silent_seconds`` during which the decision loop was running.
+    """
 
     kept: int = 9_000
     silent_seconds: float = 600.0
@@ -37,26 +40,28 @@ class IdLimits:
 
 
 class Presence:
-    """Since when the deciding thread has come round without a break: only then is silence a receiver's."""
+    """Since when the decision loop has been running without a pause. A receiver is silent only while the loop could take its
+    heartbeat."""
 
-    #: a longer pause between two decisions is a break: the journal waited for space, say
+    #: a longer pause between two decisions counts as one; the journal may have waited for space
     BREAK_SECONDS = 60.0
 
     def __init__(self) -> None:
         self._since = self._last = float("-inf")
 
     def come_round(self, now: float) -> None:
+        """Note that the decision loop runs at ``now`` (monotonic seconds)."""
         if now - self._last > self.BREAK_SECONDS:
             self._since = now
         self._last = now
 
     def silence(self, heard_at: float | None, now: float) -> float:
-        """Return for how many seconds nothing was heard; ``heard_at``: the last time, None: never."""
+        """Return the seconds without a heartbeat. ``heard_at``: the time of the last one; None: never."""
         return now - (self._since if heard_at is None else max(self._since, heard_at))
 
 
 def claiming(state: State) -> set[str]:
-    """Return the ids that own a partition, may still write under a token, or had such an epoch that is not barred yet."""
+    """Return the ids that own a partition, may still write under a token, or have an ended epoch without a barrier."""
     found = {writer.receiver_id for partition in state.partitions.values() for writer in partition.writers}
     found |= {partition.owner for partition in state.partitions.values()}
     found |= {ended.receiver_id for ended in state.unbarred}
@@ -64,8 +69,10 @@ def claiming(state: State) -> set[str]:
 
 
 class Room(NamedTuple):
-    """What the journal does when a new id registers: ids that it forgets, and ids whose epochs it ends, so that it can forget
-    them later. In both those come first that registered longest ago."""
+    """What the journal does when a new id registers: it forgets ids, and ends epochs so that it can forget their ids later.
+
+    In both lists, the id that registered longest ago is first.
+    """
 
     forgotten: tuple[str, ...] = ()
     fenced: tuple[str, ...] = ()
@@ -76,11 +83,11 @@ def room_for(
 ) -> Room:
     """Return which ids make room when ``receiver_id`` registers.
 
-    The journal needs nothing of a forgotten id: epochs are counted for the whole stream, so one that comes back gets a higher
+    The journal needs nothing of a forgotten id. Epochs are counted for the whole stream, so an id that returns gets a higher
     epoch than it ever had, and what an older process of it still writes is fenced (``driver.journal.state.is_forgotten``).
 
-    A receiver that was killed never says that it can't write any more. Its epoch ends as if it had registered again, unless it
-    owns a partition, or a person has to decide about a partition of which it may write.
+    A killed receiver never reports that it can no longer write. Its epoch ends as if it had registered again, unless it owns a
+    partition, or may write records of a partition with a fault.
     """
     if receiver_id in state.receivers or len(state.receivers) < limits.kept:
         return Room()
@@ -106,15 +113,15 @@ def room_for(
 
 
 def shortage(state: State) -> str:
-    """Return, if the stream knows almost as many receiver ids as it can, how many these are, in words; else ""."""
+    """Return a sentence if the stream has almost as many receiver ids as it can have; else ""."""
     known = len(state.receivers)
     if known < RECEIVERS_SHOWN:
         return ""
-    return f"the stream knows {known} receiver ids; at {RECEIVERS_MAX} it takes no new one"
+    return f"the stream has {known} receiver ids; from {RECEIVERS_MAX} on it takes no new one"
 
 
 def gives_way(state: State, receiver_id: str) -> str | None:
-    """The id that the journal forgets when ``receiver_id`` registers; None while there is room, and where every id must stay."""
+    """Return the id that the journal forgets when ``receiver_id`` registers; None if there is room, or if every id must stay."""
     if receiver_id in state.receivers or len(state.receivers) < RECEIVERS_MAX:
         return None
     busy = claiming(state)
@@ -127,34 +134,35 @@ def gives_way(state: State, receiver_id: str) -> str | None:
 
 
 def refuse_registration(state: State, receiver_id: str) -> None:
-    """Raises RefusedError where the journal has no room for a new ``receiver_id``."""
+    """Raise RefusedError if the journal has no room for a new ``receiver_id``."""
     full = receiver_id not in state.receivers and len(state.receivers) >= RECEIVERS_MAX
     if full and gives_way(state, receiver_id) is None:
         raise RefusedError(
-            f"receiver {receiver_id!r} is not registered: the stream knows {RECEIVERS_MAX} receiver ids, and each holds a claim, "
-            "has blocks that are not deleted yet, or was heard lately. The receiver asks again by itself. Start receivers again "
-            "under the ids that they had, or lower wal.retention so that their blocks are deleted sooner",
+            f"receiver {receiver_id!r} is not registered: the stream has {RECEIVERS_MAX} receiver ids, and each has a claim, "
+            "has blocks that are not deleted yet, or sent a heartbeat recently. The receiver tries again by itself. Restart "
+            "receivers under the ids that they had, or lower wal.retention so that their blocks are deleted sooner",
             "too-many",
         )
 
 
 def makes_room(heard: Mapping[str, _Heard], receiver_id: str, now: float) -> str | None:
-    """Of ``heard`` the id whose last heartbeat is forgotten for the first one of ``receiver_id``; None while there is room.
-    Raises RefusedError."""
+    """Return the id in ``heard`` whose last heartbeat makes room for the first one of ``receiver_id``; None if there is room.
+    Raises RefusedError if no heartbeat is old enough."""
     if receiver_id in heard or len(heard) < HEARD_MAX:
         return None
     oldest = min(heard, key=lambda known: heard[known].at)
     if now - heard[oldest].at < FORGOTTEN_SECONDS:
         raise RefusedError(
-            f"receiver {receiver_id!r}: {HEARD_MAX} receivers sent a heartbeat within the last {FORGOTTEN_SECONDS:g} s: the "
-            "driver takes heartbeats of no more",
+            f"the heartbeat of receiver {receiver_id!r} is refused: {HEARD_MAX} receivers sent one within the last "
+            f"{FORGOTTEN_SECONDS:g} s, which is the maximum",
             "too-many",
         )
     return oldest
 
 
 def kept(beat: m.HeartbeatRequest, state: State) -> m.HeartbeatRequest:
-    """What of a heartbeat outlives its answer: of each partition of the stream one status, and the oldest token held."""
+    """Return the part of a heartbeat that the driver keeps: for each partition of the stream one status and the oldest token
+    held."""
     statuses: dict[TopicPartition, m.PartitionStatus] = {}
     for status in beat.partitions:
         tp = TopicPartition(status.topic, status.partition)

@@ -1,11 +1,11 @@
-"""The clock by which completed batches age: a wall clock that jumps lets nothing go early.
+"""The clock by which completed batches age. A jump of the wall clock deletes nothing early.
 
-Decisions of retention compare the time of a batch's completion with now, so both come from here. This clock never jumps ahead
-by more than ``AHEAD_MS_MAX`` and never runs ahead of the wall clock. A driver that starts begins where the journal's newest
-completion left it, unless little time can have passed since: a driver cannot tell a long pause from a jump.
+Retention compares the time of a batch's completion with the present time, and both come from this clock. It never jumps ahead by
+more than ``AHEAD_MS_MAX`` and never runs ahead of the wall clock. When a driver starts, the clock starts at the journal's newest
+completion, unless the wall clock is only little ahead of it: a driver cannot distinguish a long pause from a jump.
 
-So after a jump forward, or a long pause, it is behind the wall clock. It then catches up slowly, by ``CATCH_UP`` of the time
-that passes: a step would age all batches that were completed meanwhile at once.
+So after a jump forward, or a long pause, this clock is behind the wall clock. It then catches up slowly, by ``CATCH_UP`` of the
+time that passes. A jump would age all batches that were completed meanwhile in one step.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from forebay.process.clock import Clock
 
 log = logging.getLogger(__name__)
 
-#: a wall clock that is ahead by no more was set right, and is believed
+#: a wall clock that is ahead by no more than this was corrected, and is trusted
 AHEAD_MS_MAX = 60_000
-#: of the retention, how much a pause before a driver's start may be and is still believed
+#: longest pause before a driver's start that is trusted, as a share of the retention
 PAUSE_SHARE = 0.1
-#: how much faster than time passes a clock that is behind goes: batches stay at least retention / (1 + CATCH_UP)
+#: by which share of the passing time a clock that is behind catches up: batches stay at least retention / (1 + CATCH_UP)
 CATCH_UP = 0.1
 
 
 class RetentionClock:
-    """A ``Clock``. From any thread. ``newest_ms``: of the journal's completions, None if it names none."""
+    """A ``Clock``, for use from any thread. ``newest_ms``: time of the journal's newest completion; None if there is none."""
 
     def __init__(self, clock: Clock, retention_seconds: float, newest_ms: int | None) -> None:
         self._clock = clock
@@ -53,7 +53,7 @@ class RetentionClock:
             return int(self._now_ms)
 
     def _compare(self, wall_ms: int) -> None:
-        """Join the wall clock if it is near; else say once that this clock is behind."""
+        """Follow the wall clock if it is near; if not, log once that this clock is behind."""
         behind_ms = wall_ms - self._now_ms
         if behind_ms <= AHEAD_MS_MAX:
             self._is_behind = False
@@ -61,14 +61,14 @@ class RetentionClock:
         elif not self._is_behind:
             self._is_behind = True
             log.warning(
-                "the clock is %.0f s ahead of the time that is known to have passed: it was set, or no batch was completed for "
-                "long; clean-up counts only time that passes, and may keep segments longer than wal.retention",
+                "wall clock is %.0f s ahead of the time that is known to have passed: it was set, or no batch was completed for "
+                "long; clean-up counts only the time that passes, and may keep segments longer than wal.retention",
                 behind_ms / 1000,
             )
 
 
 def newest_completion_ms(state: State) -> int | None:
-    """Of the batches whose blocks the journal names; None if it names none."""
+    """Return the time of the newest completion among the batches whose blocks the journal names; None if there is none."""
     archived = max(state.released.values(), default=None)
     named = [batch.completed_ms for batch in state.batches.values() if batch.completed_ms is not None]
     return max([*named, *([archived] if archived is not None else [])], default=None)

@@ -1,4 +1,5 @@
-"""What the journal says: :class:`State`, which ``driver.journal.transitions.apply`` alone changes (INV-7)."""
+"""The state that results from the journal's events: :class:`State` and its parts. Only ``driver.journal.transitions.apply``
+changes it (INV-7)."""
 
 from __future__ import annotations
 
@@ -28,18 +29,18 @@ from forebay.model.values import (
 )
 from forebay.model.wire import WIRE_NAMES
 
-#: the writer of what ``forebay recover --apply`` writes into the WAL, under its journal epoch
+#: the writer of the segments of ``forebay recover --apply``, under its journal epoch
 REPAIR_WRITER = "forebay-repair"
-#: as which the driver takes in what it finds in the WAL (``driver.background.adoption``)
+#: the receiver id under which the driver adopts blocks (``driver.background.adoption``)
 ADOPTER = f"{RESERVED_PREFIX}adoption"
 
 
 class BrokenInvariant(ForebayError):
-    """The journal's events contradict an invariant. Not to be repaired by going on."""
+    """The journal's events contradict an invariant. The process must not continue."""
 
 
 class Incarnation(msgspec.Struct, rename={**WIRE_NAMES, "number": "life"}):
-    """One life of a partition: offsets ``[start, end)``; ``end`` is None while it lasts."""
+    """One incarnation of a partition: offsets ``[start, end)``; ``end`` is None for the newest one."""
 
     number: Number
     topic_id: str
@@ -50,13 +51,15 @@ class Incarnation(msgspec.Struct, rename={**WIRE_NAMES, "number": "life"}):
 
 
 class RecordedGap(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
+    """A gap, and when it was journalled."""
+
     incarnation: int
     gap: Gap
     time_ms: int
 
 
 class Writer(msgspec.Struct, frozen=True):
-    """A receiver's epoch that was given ``token`` by its ``claim``-th request, and maybe older ones, and may still write."""
+    """A receiver's epoch that may still write under ``token``, which its claim number ``claim`` got, and under older tokens."""
 
     receiver_id: str
     epoch: int
@@ -65,7 +68,7 @@ class Writer(msgspec.Struct, frozen=True):
 
 
 class EndedEpoch(msgspec.Struct, frozen=True):
-    """An epoch that ended while it could still write. Its segments after number ``segments`` are all there, or never were."""
+    """An epoch that ended while it could still write. No segment after number ``segments`` of it was ever deleted."""
 
     receiver_id: str
     epoch: int
@@ -73,9 +76,13 @@ class EndedEpoch(msgspec.Struct, frozen=True):
 
 
 class OpenFault(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    """What Kafka says, as it was told. ``tried``: the newest token when adoption found nothing at the position, 0: not yet;
-    ``adoptable_from``: where it could go on, -1: nowhere. ``kept``: the WAL went on with the life that is to end; from the new
-    position nobody could see any more that it is, so nobody but the adopter may claim before that is decided."""
+    """A fault of a partition: Kafka does not continue at ``position``. The other fields are as the receiver reported them.
+
+    ``tried``: the newest token when the search of the WAL found no block at the position; 0: not searched yet.
+    ``adoptable_from``: the next offset that the WAL has; -1: none. ``kept``: adoption has moved the position within the
+    incarnation that is to end. A receiver that starts at the new position could not see that it is to end, so only the
+    adopter may claim before the decision.
+    """
 
     kind: str
     position: Offset
@@ -89,24 +96,27 @@ class OpenFault(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
 
     @property
     def begins_incarnation(self) -> bool:
-        """Whether accepting begins a new life; else it records a gap."""
+        """Whether accepting the fault begins a new incarnation; if not, it records a gap."""
         return self.new_incarnation and self.adoptable_from < 0
 
     @property
     def accepted_until(self) -> int:
-        """Where intake goes on once it is accepted."""
+        """The offset at which the intake continues after the fault is accepted."""
         return self.adoptable_from if self.adoptable_from >= 0 else self.accept_until
 
     def moved(self, position: int) -> OpenFault | None:
-        """What is left of it after the WAL went on to ``position``: a life that is to end still is."""
+        """Return the fault after adoption moved the position to ``position``; None if nothing is left to decide."""
         if not self.new_incarnation:
             return None
         return msgspec.structs.replace(self, position=position, tried=0, adoptable_from=-1, kept=True)
 
 
 class Partition(msgspec.Struct, rename=WIRE_NAMES):
-    """``token`` is the newest ever given; it is *current* only while ``owner`` is not empty. ``writers``: who was given it or
-    an older one and neither released it nor was fenced, one entry for each epoch."""
+    """A partition of the stream.
+
+    ``token`` is the newest token ever given; it is *current* only while ``owner`` is not empty. ``writers``: one entry for each
+    receiver epoch that got this token or an older one, and neither released it nor was fenced.
+    """
 
     topic: str
     partition: PartitionNumber
@@ -130,13 +140,13 @@ class Partition(msgspec.Struct, rename=WIRE_NAMES):
         return TopicPartition(self.topic, self.partition)
 
     def topic_id(self, incarnation: int) -> str:
-        """The topic's id in ``life``; "" where the broker could not tell."""
+        """Return the topic's id in ``incarnation``; "" if the broker did not report it."""
         return next((one.topic_id for one in self.incarnations if one.number == incarnation), "")
 
     @property
     def preceding_gap(self) -> Gap | None:
-        """The gap that ends at the position, if the last thing recorded of this life is one; if gaps follow one another, all
-        of them as one, so that the WAL alone tells how the position got here."""
+        """The gap that ends at the position, or None. Gaps that touch are returned as one gap, so that the WAL alone explains the
+        position."""
         begin, cause = self.position, ""
         for recorded in reversed(self.gaps):
             if recorded.incarnation != self.incarnation.number or recorded.gap.until_offset != begin:
@@ -146,16 +156,20 @@ class Partition(msgspec.Struct, rename=WIRE_NAMES):
 
 
 class Receiver(msgspec.Struct):
+    """A receiver id and its newest epoch."""
+
     receiver_id: str
     epoch: int
     host: str
     instance_id: str
-    accepted: Number = 0  # the highest sequence of a block taken in under this epoch
-    segments: int = 0  # … of a segment of this epoch that held one, or that clean-up deleted
-    past: tuple[str, ...] = ()  # instances that were superseded, newest first
+    accepted: Number = 0  # highest sequence of a block accepted under this epoch
+    segments: int = 0  # highest sequence of a segment of this epoch that has an accepted block or was deleted
+    past: tuple[str, ...] = ()  # superseded instances, newest first
 
 
 class Batch(msgspec.Struct, rename=WIRE_NAMES):
+    """A batch that is not in the history yet. ``completed_ms``: None until it is completed."""
+
     batch_id: int
     number: int
     time_ms: int
@@ -164,9 +178,9 @@ class Batch(msgspec.Struct, rename=WIRE_NAMES):
     attempts: int = 0
     lost: tuple[str, ...] = ()
     loss_causes: dict[str, str] = {}  # range → who accepted its loss, and why
-    outputs: tuple[str, ...] = ()  # of several, those that returned while others had yet to
+    outputs: tuple[str, ...] = ()  # outputs that are done, while others are not
     spans: tuple[Span, ...] = ()  # of a direct stream, which has no blocks: one for each task
-    incarnations: tuple[int, ...] = ()  # of the partition of each span; () under an older release
+    incarnations: tuple[int, ...] = ()  # the incarnation of each span's partition; () under an older release
 
     @property
     def block_ids(self) -> list[str]:
@@ -174,13 +188,12 @@ class Batch(msgspec.Struct, rename=WIRE_NAMES):
 
     @property
     def lived_spans(self) -> Iterator[tuple[Span, int]]:
-        """Each of ``spans`` with its life."""
+        """Each of ``spans`` with its incarnation."""
         return zip(self.spans, self.incarnations or itertools.repeat(1), strict=False)
 
 
 class Replay(msgspec.Struct):
-    """A replay, under way or done; ``last_id`` is of its newest batch. ``lost``: ranges whose loss was accepted during it, with
-    who and why. ``completed_ms``: None while it is under way."""
+    """A replay. ``lost``: range → who accepted its loss during the replay, and why. ``completed_ms``: None while it runs."""
 
     replay: int
     first_id: int
@@ -195,13 +208,15 @@ class Replay(msgspec.Struct):
 
 
 class LearnedRate(msgspec.Struct, frozen=True):
-    """Records/s that the job was seen to take, and when."""
+    """The rate (records/s) that the driver learned, and when."""
 
     rate: float
     time_ms: int
 
 
 class Cleanup(msgspec.Struct, frozen=True):
+    """A deletion that was intended and is not done: local copies of ``blocks`` at ``host``, or WAL segments."""
+
     number: int
     host: str
     blocks: tuple[str, ...]
@@ -209,15 +224,17 @@ class Cleanup(msgspec.Struct, frozen=True):
 
 
 class SnapshotCopy(msgspec.Struct, frozen=True):
-    """A copy of the state, in the WAL's store: all events before number ``next``."""
+    """A copy of the state in the WAL's store, with all events before number ``next``."""
 
     next: int
     path: str
 
 
 class RepeatedBatch(msgspec.Struct, frozen=True):
-    """A batch of an older lineage that may have run, and whose blocks wait again. ``batch_id`` 0: begun after the snapshot
-    copy, under ids that nobody knows. ``ranges``: labels."""
+    """A batch of an older timeline that may have run, and whose blocks wait again.
+
+    ``batch_id`` 0: all batches started after the snapshot copy, whose ids are unknown. ``ranges``: labels.
+    """
 
     batch_id: int
     number: int
@@ -225,7 +242,7 @@ class RepeatedBatch(msgspec.Struct, frozen=True):
 
 
 class AttestedRange(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    """Offsets that a snapshot copy calls finished, of which no history survived."""
+    """Offsets that a snapshot copy calls completed, and whose batches no history names."""
 
     topic: str
     partition: int
@@ -235,9 +252,11 @@ class AttestedRange(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
 
 
 class Rebuild(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    """How ``lineage`` began: from the snapshot copy at ``copy``; ``cause``: who did it. Batches of older lineages with a
-    number above ``known_number`` do not count: what they held waited again. Batches of its own have numbers above
-    ``batch_count``."""
+    """How ``timeline`` began: from the snapshot copy at ``copy``. ``cause``: who did it.
+
+    Batches of older timelines with a number above ``known_number`` do not count: their blocks waited again. Batches of the new
+    timeline have numbers above ``batch_count``.
+    """
 
     timeline: int
     time_ms: int
@@ -250,9 +269,11 @@ class Rebuild(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
 
 
 class Cursor(msgspec.Struct):
-    """How far a query has finished: ``vector``, by ``topic/partition``; what lies after it is held. ``user``: who reads by it
-    under ``epoch``, or did last, and proves it by a key with ``key_digest``. ``heard_ms``: when that one was last journalled to
-    be there."""
+    """How far a query has finished.
+
+    ``vector``: ``topic/partition`` → place; the WAL keeps everything after it. ``user``: the query that reads by the cursor under
+    ``epoch``, or did last; it proves its identity by a key with ``key_digest``. ``heard_ms``: the last journalled heartbeat.
+    """
 
     name: str
     epoch: int
@@ -264,7 +285,7 @@ class Cursor(msgspec.Struct):
 
 
 class EndedCursor(msgspec.Struct, frozen=True):
-    """``vector``: where it stood. ``expired``: for want of a user, and nobody has seen to it yet."""
+    """A cursor that ended at ``vector``. ``expired``: its user sent no heartbeat, and no operator has acknowledged that yet."""
 
     name: str
     user: str
@@ -275,18 +296,18 @@ class EndedCursor(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
-    """Everything the journal says. A snapshot is this struct as msgpack.
+    """Everything that the journal says. A snapshot is this struct as msgpack.
 
-    ``blocks``: every block whose bytes are not yet deleted, by id; ``waiting``: those in no batch, in order of acceptance
-    (values are unused: a dict keeps order and finds fast); ``batch_of``: block id → batch id. Whoever adds, moves, releases or
-    drops a block changes :attr:`index` too.
+    ``blocks``: id → block, of every block whose bytes are not deleted. ``waiting``: the blocks in no batch, in order of
+    acceptance (a dict, because it keeps the order and finds an id fast; its values are unused). ``batch_of``: block id →
+    batch id. Code that adds, moves, releases or drops a block must change :attr:`index` too.
     """
 
     stream: str
     timeline: int
     created: bool = False
-    events: int = 0  # how many were applied since the lineage began: the number of the next one
-    epochs: int = 0  # given in this lineage: receivers' epochs
+    events: int = 0  # events applied since the timeline began: the number of the next one
+    epochs: int = 0  # epochs of receivers and cursors given in this timeline
     tokens: int = 0
     batch_count: int = 0
     cleanup_count: int = 0
@@ -296,7 +317,7 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
     waiting: dict[str, bool] = {}
     batches: dict[int, Batch] = {}
     batch_of: dict[str, int] = {}
-    released: dict[str, int] = {}  # blocks of archived batches → when their batch was completed; bytes still there
+    released: dict[str, int] = {}  # block of a batch in the history, not deleted yet → when the batch was completed
     cleanups: dict[int, Cleanup] = {}
     cleaning_blocks: dict[str, bool] = {}  # local copies that an open intent names
     cleaning_segments: dict[str, bool] = {}
@@ -305,24 +326,24 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
     batches_completed: int = 0
     records_completed: int = 0
     completed_number: int = 0  # the contiguous completed prefix, as a batch number
-    archived_number: int = 0  # batches up to this number are in the history alone
-    replays: list[Replay] = []  # the newest, with numbers that follow one another; the last one may be under way
-    replaying: dict[int, ev.ReplayedBatch] = {}  # what it has yet to run, in order
-    replay_window: dict[int, ev.ReplayedBatch] = {}  # the batches before it that its windows reach back to, in order
-    window_batches: int = 0  # so many batches before an unfinished one stay readable
-    shaped: int = 0  # number after that of the newest event that added a partition or began a life
+    archived_number: int = 0  # batches up to this number are only in the history
+    replays: list[Replay] = []  # the newest, with consecutive numbers; the last one may be running
+    replaying: dict[int, ev.ReplayedBatch] = {}  # the batches that the running replay has not completed, in order
+    replay_window: dict[int, ev.ReplayedBatch] = {}  # the batches before them that their windows contain, in order
+    window_batches: int = 0  # number of batches before an uncompleted one that stay readable
+    shaped: int = 0  # the number after that of the newest event that added a partition or began an incarnation
     copies: tuple[SnapshotCopy, ...] = ()  # the last two, the older first
-    uncovered: dict[str, int] = {}  # released blocks of which not every copy says so → number of the event that did
+    uncovered: dict[str, int] = {}  # released block → event that released it, while a copy does not contain that event
     unbarred: list[EndedEpoch] = []  # oldest first; only a store of whole objects needs barriers
     rebuilds: list[Rebuild] = []
     learned: LearnedRate | None = None
-    direct: bool = False  # whether it is a direct stream's; False also for one that an older release began
-    next_offsets: dict[str, int] = {}  # of a direct stream: topic/partition → where its next batch begins
+    direct: bool = False  # whether it is a direct stream's; also False for one that an older release began
+    next_offsets: dict[str, int] = {}  # of a direct stream: topic/partition → start of its next span
     topic_ids: dict[str, str] = {}  # of a direct stream
-    cursor: str = ""  # of a direct stream that reads through an intake: its cursor there
-    ended_cursors: list[EndedCursor] = []  # the newest, oldest first
-    lost: dict[str, str] = {}  # ranges of blocks, by their labels, whose loss a person accepted → the cause
-    failures: dict[int, ev.JobFailed] = {}  # unfinished batch → the last attempt at it, which failed
+    cursor: str = ""  # of a direct stream that reads through an intake: the name of its cursor there
+    ended_cursors: list[EndedCursor] = []  # the newest ones, in the order in which they ended
+    lost: dict[str, str] = {}  # label of a range whose loss an operator accepted → the cause
+    failures: dict[int, ev.JobFailed] = {}  # uncompleted batch → its last attempt, if that failed
 
     @property
     def is_direct(self) -> bool:
@@ -331,8 +352,8 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
 
     def __post_init__(self) -> None:
         try:
-            self.__dict__["index"] = BlockIndex.of(self)
-        except LookupError as error:  # in the words that a decoder takes for damage
+            self.__dict__["index"] = self.build_index()
+        except LookupError as error:  # a decoder reports a ValueError as damage
             raise ValueError(f"it names {error}, which it does not hold") from None
 
     @property
@@ -341,8 +362,51 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
         index: BlockIndex = self.__dict__["index"]
         return index
 
+    def build_index(self) -> BlockIndex:
+        """Return a new index of the state as it is. Reads all of the state once."""
+        index = BlockIndex()
+        index.waiting_records = sum(self.blocks[block_id].meta.records for block_id in self.waiting)
+        for batch in self.batches.values():
+            if batch.completed_ms is None:
+                records = sum(self.blocks[b].meta.records for b in batch.block_ids)
+                index.records[batch.batch_id] = records + sum(span.size for span in batch.spans)
+        for cursor in self.cursors.values():
+            for key, place in cursor.vector.items():
+                index.lowest[key] = min(place, index.lowest.get(key, place))
+        for block in self.blocks.values():
+            index.add(block)
+        for block_id, completed_ms in self.released.items():
+            index.release(self.blocks[block_id], completed_ms)
+        again = self.replay_blocks()
+        for block_id in again:
+            if block_id in self.released:
+                index.hold(self.blocks[block_id])
+        for batch in self.batches.values():
+            if self.is_past(batch.number):
+                index.finish(b for block_id in batch.block_ids if (b := self.blocks[block_id]).in_wal)
+        index.finish(self.blocks[block_id] for block_id in self.released)
+        index.clean(self.blocks[block_id] for block_id in again if block_id in self.blocks)
+        for cleanup in self.cleanups.values():
+            index.clean((self.blocks[b] for b in cleanup.blocks if b in self.blocks), cleanup.host)
+        return index
+
+    def replay_blocks(self) -> dict[str, None]:
+        """Return the ids of the blocks that the batches of a replay, or their windows, have not read yet, in order."""
+        batches = (*self.replay_window.values(), *self.replaying.values())
+        return {block_id: None for batch in batches for task in batch.tasks for block_id in task}
+
+    def unread_blocks(self) -> set[str]:
+        """Return the ids of the blocks in the WAL that a cursor has not read yet. Reads all blocks once."""
+        if not self.cursors:
+            return set()
+        return {block.id for block in self.blocks.values() if block.in_wal and self.index.unread(block)}
+
+    def slowest_cursor(self, key: str) -> Place | None:
+        """Return the place before which every cursor that reads the partition has finished; None if no cursor reads it."""
+        return min((cursor.vector[key] for cursor in self.cursors.values() if key in cursor.vector), default=None)
+
     def is_covered(self, path: str) -> bool:
-        """Whether both copies say of every block in the segment that it is released (INV-8)."""
+        """Whether both snapshot copies say that every block in the segment is released (INV-8)."""
         share = self.index.segments.get(path)
         return share is None or (len(self.copies) == 2 and self.uncovered.keys().isdisjoint(share.blocks))
 
@@ -351,43 +415,50 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
         return is_void(self.rebuilds, batch_id, number)
 
     def partition(self, tp: TopicPartition) -> Partition | None:
+        """Return a partition; None if the stream does not have it."""
         return self.partitions.get(str(tp))
 
     def next_epoch(self) -> int:
+        """Return the epoch of the next registration, of a receiver or a cursor's user."""
         return numbered(self.timeline, self.epochs + 1)
 
     def next_token(self) -> int:
+        """Return the token of the next claim."""
         return numbered(self.timeline, self.tokens + 1)
 
     def next_batch_id(self) -> int:
+        """Return the id of the next batch."""
         return numbered(self.timeline, self.batch_count + 1)
 
     def next_replay(self) -> int:
+        """Return the number of the next replay."""
         return self.replays[-1].replay + 1 if self.replays else 1
 
     @property
     def replay(self) -> Replay | None:
-        """The one under way."""
+        """The running replay; None if there is none."""
         return self.replays[-1] if self.replaying else None
 
     def is_past(self, number: int) -> bool:
-        """Whether the batch is in the completed prefix and no unfinished batch's window reaches back to it any more."""
+        """Whether the batch is in the completed prefix, and no uncompleted batch's window contains it."""
         return number <= self.completed_number - self.window_batches
 
     def unfinished(self) -> list[Batch]:
-        """Allocated, not completed; in order."""
+        """Return the batches that are allocated and not completed, in order."""
         return sorted((b for b in self.batches.values() if b.completed_ms is None), key=lambda batch: batch.batch_id)
 
 
 def is_void(rebuilds: Iterable[Rebuild], batch_id: int, number: int) -> bool:
-    """Whether a rebuild dissolved the batch, though a driver of an older lineage may still have called it finished."""
+    """Whether a rebuild dissolved the batch, even if a driver of an older timeline still completed it."""
     following = next((r for r in rebuilds if r.timeline > timeline_of(batch_id)), None)
     return following is not None and number > following.known_number
 
 
 def is_fenced(state: State, writer: str, epoch: int) -> bool:
-    """Whether nothing that ``writer`` still writes into the WAL under ``epoch`` can count. Recovery and a rebuild lead the
-    journal while they write, so beside whoever leads now they are at their end."""
+    """Whether nothing that ``writer`` still writes into the WAL under ``epoch`` counts.
+
+    Recovery and a rebuild lead the journal while they write. So if another process leads now, their writers are fenced.
+    """
     receiver = state.receivers.get(writer)
     return (
         timeline_of(epoch) < state.timeline
@@ -398,7 +469,7 @@ def is_fenced(state: State, writer: str, epoch: int) -> bool:
 
 
 def is_forgotten(state: State, receiver_id: str, epoch: int) -> bool:
-    """Whether ``epoch`` was given in this lineage before ``state``, to a receiver that the state no longer knows."""
+    """Whether ``epoch`` was given in this timeline before ``state``, to a receiver that the state no longer knows."""
     return (
         receiver_id not in state.receivers
         and timeline_of(epoch) == state.timeline

@@ -1,8 +1,8 @@
-"""The lineage: which incarnation of the journal a WAL belongs to, told by markers in the WAL's root.
+"""Timeline markers: files in the root of the WAL that say which timeline's journal writes to it.
 
-``<stream>/lineage-<8 digits>`` holds the first claim of that lineage's journal; markers are dense and never deleted. The
-first journal marks its WAL before anybody may claim a partition; a rebuild marks it before it does anything else. So a
-journal without the newest marker's lineage is empty, lost, another one, or one whose rebuild was not finished.
+``<stream>/lineage-<8 digits>`` contains the first claim of that timeline's journal. Markers are dense and never deleted. The
+first journal creates its marker before any receiver may claim a partition; a rebuild creates it before it does anything else.
+So if a journal is not of the newest marker's timeline, it is empty, lost, of another WAL, or its rebuild was not finished.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from forebay.model.errors import ForebayError, StoreError
 from wal.segments import layout
 from wal.storage import Storage
 
-#: writes the blocks that a rebuild takes in; fenced for every driver, since only what came before its lead is of use
+#: the writer of the blocks that a rebuild takes in; always fenced for a driver, since a rebuild has ended before a driver leads
 REBUILDER = "forebay-rebuild"
 
 
 class TimelineFound(ForebayError):
-    """The WAL is not this journal's: the journal was lost, or its rebuild was not finished, or it is another one."""
+    """The WAL does not belong to this journal: the journal was lost, or its rebuild was not finished, or it is of another WAL."""
 
 
 def newest_marker(wal: Storage, stream: str) -> int:
-    """The newest lineage that marked the WAL; 0 if none. Asks for one name after the other, by no listing."""
+    """Return the newest timeline that has a marker in the WAL; 0 if none has. Checks one name after the other, without a listing.
+    Raises StoreError."""
     timeline = 0
     while wal.exists(layout.timeline_marker(stream, timeline + 1)):
         timeline += 1
@@ -28,14 +29,17 @@ def newest_marker(wal: Storage, stream: str) -> int:
 
 
 def refuse_other(journal: Storage, wal: Storage, stream: str, claimed: int) -> int:
-    """The newest lineage of the WAL, before an epoch of lineage ``claimed`` (0: the journal is empty) is claimed. Raises
-    TimelineFound where the journal's newest claims are not of that lineage."""
+    """Return the newest timeline of the WAL. Call it before an epoch is claimed.
+
+    ``claimed``: the timeline of the journal's newest claim; 0 if the journal is empty. Raises TimelineFound if it is not the
+    WAL's newest timeline; StoreError.
+    """
     marked = newest_marker(wal, stream)
     if marked and not claimed:
         raise TimelineFound(
             f"the journal at {journal.url} is empty, but the WAL at {wal.url} holds stream {stream!r} "
-            f"({layout.timeline_marker(stream, marked)}): the journal was lost or [driver].journal points elsewhere. "
-            "Nothing was changed. Bring the journal back, or make a new one from the WAL with `forebay journal rebuild`"
+            f"({layout.timeline_marker(stream, marked)}): the journal was lost, or [driver].journal is wrong. "
+            "Nothing was changed. Restore the journal, or make a new one from the WAL with `forebay journal rebuild`"
         )
     if claimed < marked:
         raise unfinished(journal, stream, marked)
@@ -45,14 +49,15 @@ def refuse_other(journal: Storage, wal: Storage, stream: str, claimed: int) -> i
 
 
 def unfinished(journal: Storage, stream: str, timeline: int) -> TimelineFound:
+    """The error for a journal that has no snapshot of ``timeline``."""
     return TimelineFound(
-        f"the journal at {journal.url} of stream {stream!r} has no snapshot of lineage {timeline}, which the WAL or a claim "
+        f"the journal at {journal.url} of stream {stream!r} has no snapshot of timeline {timeline}, which the WAL or a claim "
         "names: it was lost, or its rebuild was not finished. Nothing was changed. Run `forebay journal rebuild` (again)"
     )
 
 
 def mark(journal: Storage, wal: Storage, stream: str, timeline: int, first_claim: bytes) -> None:
-    """The WAL is this journal's from now on, or was already. Raises TimelineFound if it is another one's."""
+    """Create the timeline's marker in the WAL, unless it exists. Raises TimelineFound if it is another journal's; StoreError."""
     marker = layout.timeline_marker(stream, timeline)
     try:
         wal.put_new(marker, first_claim)
@@ -60,7 +65,7 @@ def mark(journal: Storage, wal: Storage, stream: str, timeline: int, first_claim
         try:
             found = wal.read(marker)
         except FileNotFoundError:
-            raise StoreError(f"{marker} was there a moment ago, and is gone") from None
+            raise StoreError(f"{marker} existed a moment ago and no longer exists") from None
         if found != first_claim:
             raise _belongs_elsewhere(journal, wal, stream) from None
 
@@ -68,5 +73,5 @@ def mark(journal: Storage, wal: Storage, stream: str, timeline: int, first_claim
 def _belongs_elsewhere(journal: Storage, wal: Storage, stream: str) -> TimelineFound:
     return TimelineFound(
         f"the WAL at {wal.url} belongs to another journal of stream {stream!r} than the one at {journal.url}. "
-        "Nothing was changed. Set [driver].journal or [wal].url right"
+        "Nothing was changed. Correct [driver].journal or [wal].url"
     )

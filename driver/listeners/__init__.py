@@ -1,6 +1,6 @@
-"""What happens in a stream, for listeners of the user's own and for a web hook (docs/OUTPUTS.md names the events)."""
+"""Events of a stream, for listeners in user code and for a web hook. User code imports from here."""
 
-from driver.listeners.dispatch import (
+from driver.listeners.events import (
     BatchCompleted,
     BatchFailed,
     BatchStarted,

@@ -1,4 +1,4 @@
-"""Posts what happens in a stream to a url, as JSON."""
+"""The web hook: posts the events of a stream to a URL, as JSON."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tenacity import (
     wait_exponential,
 )
 
-from driver.listeners.dispatch import Happened
+from driver.listeners.events import Happened
 from forebay.model.errors import UnreachableError
 
 log = logging.getLogger(__name__)
 
-#: how often a request is made before its events are given up, and the longest wait between two
+#: attempts at a request before its events are dropped, and the longest wait between two
 ATTEMPTS_MAX = 5
 WAIT_SECONDS_MAX = 5.0
 _ANSWER_BYTES_MAX = 65_536
 
 
 class Posted(msgspec.Struct, frozen=True):
-    """The body of a request. ``dropped``: events since the driver began that no request has had."""
+    """The body of a request. ``dropped``: events since the driver's start that no request contained."""
 
     stream: str
     dropped: int
@@ -40,7 +40,11 @@ class Posted(msgspec.Struct, frozen=True):
 
 
 class WebHook:
-    """``url`` may hold a secret, so no log, status or message has more of it than its host."""
+    """Posts events to ``url``. The URL may contain a secret, so logs, status and messages show only its host and port.
+
+    ``timeout_seconds``: of one request. ``first_wait_seconds``: pause after the first failed attempt; it doubles up to
+    ``WAIT_SECONDS_MAX``.
+    """
 
     def __init__(self, url: str, stream: str, timeout_seconds: float, first_wait_seconds: float = 0.2) -> None:
         self._url = url
@@ -50,7 +54,7 @@ class WebHook:
         self.failures = 0
         self.last_error = ""
         self._closing = threading.Event()
-        self._again = False  # the last request failed for good: said once, until one succeeds
+        self._failing = False  # the last request failed after all attempts; logged once, until one succeeds
         self._pool = urllib3.PoolManager(maxsize=1, retries=False, timeout=timeout_seconds)
         self._retrying = Retrying(
             retry=retry_if_exception_type(UnreachableError),
@@ -60,17 +64,18 @@ class WebHook:
         )
 
     def take(self, happened: Sequence[Happened], dropped: int) -> int:
+        """Post events as one request. Return how many of them were dropped."""
         body = msgspec.json.encode(Posted(self._stream, dropped, tuple(happened)))
         try:
             self._retrying(self._post, body)
         except RetryError:
-            if not self._again:
-                log.warning("web hook %s: %s; events are dropped, status counts them", self.name, self.last_error)
-            self._again = True
+            if not self._failing:
+                log.warning("web hook %s: %s; dropping events (see `forebay status`)", self.name, self.last_error)
+            self._failing = True
             return len(happened)
-        if self._again:
-            log.info("web hook %s takes events again", self.name)
-        self._again = False
+        if self._failing:
+            log.info("web hook %s: requests succeed again", self.name)
+        self._failing = False
         return 0
 
     def _post(self, body: bytes) -> None:
@@ -78,9 +83,9 @@ class WebHook:
         try:
             response = self._pool.request("POST", self._url, body=body, headers=headers, preload_content=False)
             response.read(_ANSWER_BYTES_MAX)
-            response.close()  # of what is not read: nobody wants it; else the connection is kept
+            response.close()  # ends the connection only if the answer was longer
         except urllib3.exceptions.HTTPError as error:
-            # its words have the whole url
+            # the error's text contains the whole url
             raise self._failed(f"no answer ({type(error).__name__})") from None
         if not 200 <= response.status < 300:
             raise self._failed(f"HTTP {response.status}")
@@ -91,5 +96,5 @@ class WebHook:
         return UnreachableError(words)
 
     def close(self) -> None:
-        """Ends the waiting between attempts."""
+        """End the wait between two attempts."""
         self._closing.set()

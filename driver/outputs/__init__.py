@@ -1,4 +1,4 @@
-"""Output helpers: each run of a batch counts once in the output, whatever is killed (docs/OUTPUTS.md)."""
+"""Output helpers: each run of a batch counts once in the output, even if processes are killed (docs/OUTPUTS.md)."""
 
 from driver.batches.batch import Written
 from driver.outputs.delta import DeltaOutput, transaction_of

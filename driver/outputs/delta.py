@@ -1,4 +1,4 @@
-"""Rows into a Delta Lake table, each run of a batch as one commit that names it."""
+"""The output to a Delta Lake table: each run of a batch is one commit, with Delta's transaction identifiers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from driver.batches.batch import Batch, Written
-from driver.outputs.output import told
+from driver.outputs.output import noted
 from driver.outputs.rows import pieces
-from driver.outputs.run import Run, check_output_name, run_of
+from driver.outputs.run import OutputRun, check_output_name, run_of
 from forebay.model.errors import FencedError, StoreError, UsageError
 from forebay.process import failpoints
 
@@ -26,18 +26,18 @@ _PIECES_WAITING = 2
 _LOOK_SECONDS = 0.2
 
 
-def transaction(run: Run) -> tuple[str, int]:
-    """Delta's transaction of a run: application id and version (``txnAppId``, ``txnVersion``).
+def transaction(run: OutputRun) -> tuple[str, int]:
+    """Return Delta's transaction of a run: application id and version (``txnAppId``, ``txnVersion``).
 
-    The application is stream, output, lineage and replay, the version the batch id. So a journal that was rebuilt, whose
-    batches have new ids in a new lineage, is another application, and so is each replay: neither is taken for what was
-    written before. Within one the versions ascend with the batches.
+    The application consists of stream, output, timeline and replay; the version is the batch id. So the batches of a rebuilt
+    journal, and of each replay, belong to another application and are not taken for batches that are already written. Within
+    one application, the versions ascend with the batches.
     """
     return f"forebay/{run.stream}/{run.output}/{run.timeline}/{run.replay}", run.batch_id
 
 
 def transaction_of(batch: Batch, output: str) -> tuple[str, int]:
-    """:func:`transaction` of ``batch``, for who writes by Spark's own Delta Lake (``delta-spark``)::
+    """Return :func:`transaction` of ``batch``, for jobs that write with Spark's own Delta Lake (``delta-spark``)::
 
     app_id, version = transaction_of(batch, "flights")
     frame.write.format("delta").mode("append").option("txnAppId", app_id).option("txnVersion", version).save(path)
@@ -48,20 +48,20 @@ def transaction_of(batch: Batch, output: str) -> tuple[str, int]:
 class DeltaOutput:
     """``DeltaOutput("s3://bucket/flights")``; needs ``forebay[delta]`` (delta-rs), neither Java nor Spark's jars.
 
-    ``url``: a folder, ``file://``, ``s3://``, or another that delta-rs knows; ``storage_options`` go to it unchanged. The
-    table is made with the first rows if it is not there. ``partition_by``: its columns, then. ``batch_column``: a column of
-    text, added to the rows, that gets ``<stream>/<output>/<batch id>``; with it a replay takes the place of what earlier runs
-    of its batch wrote, in one commit; without it, it adds its rows.
+    ``url``: a folder, ``file://``, ``s3://``, or another URL that delta-rs supports; ``storage_options`` are passed to
+    delta-rs. If the table does not exist, the first rows create it, partitioned by ``partition_by``. ``batch_column``: a text
+    column that the output adds to the rows, with ``<stream>/<output>/<batch id>``. With it, a replay replaces the rows of
+    earlier runs of its batch, in one commit; without it, a replay adds its rows.
 
-    Each run is one commit, which carries Delta's own transaction identifiers (:func:`transaction`, and one with the driver's
-    epoch): they are read before, and a commit beside another one of the same output fails, by delta-rs's own check. Rows go
-    through the driver's process, piece by piece; Spark's tasks don't write. The files of a run that was killed before its
-    commit stay in the folder, in no version of the table: ``VACUUM`` removes them.
+    Each run is one commit with Delta's transaction identifiers (:func:`transaction`, and one with the driver's epoch). The
+    output reads them before it writes. If two commits of one output are made at the same time, delta-rs's own check makes one
+    fail. Rows go through the driver's process, piece by piece; Spark's tasks don't write. If a run is killed before its
+    commit, its files stay in the folder, in no version of the table; ``VACUUM`` removes them.
 
-    **Crash window**: none. Rows and identifiers are committed by one file of the log, created only if absent; if that
-    answer is lost, the table tells the retry. It is as durable as the store makes it: on a local folder delta-rs does not
-    sync, so a power loss (not a kill) may take a commit that the journal calls completed. A table whose
-    ``delta.setTransactionRetentionDuration`` is shorter than a driver may be away has the window that the identifiers close.
+    **Crash window**: none. One file of the log, created only if absent, commits rows and identifiers. If the answer is lost,
+    the retry finds the commit in the table. A commit is as durable as the store makes it: on a local folder delta-rs does not
+    sync, so a power loss (not a kill) may remove a commit that the journal calls completed. If the table's
+    ``delta.setTransactionRetentionDuration`` is shorter than the time that a driver is down, a rerun can be written twice.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class DeltaOutput:
         batch_column: str | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        """Opens nothing yet."""
+        """Open nothing yet. Raises UsageError if delta-rs is not installed."""
         try:
             import deltalake  # noqa: F401
         except ImportError:
@@ -86,18 +86,18 @@ class DeltaOutput:
         self._table: DeltaTable | None = None
 
     def write(self, batch: Batch, data: Any) -> Written:
-        """As ``Output.write``."""
+        """Write as ``Output.write``."""
         run = run_of(batch, self.name)
         try:
             written = self._write(run, data)
         except StoreError:
             self._table = None
             raise
-        return told(batch, written)
+        return noted(batch, written)
 
     # ---- inner parts -------------------------------------------------------------------------------------------------
 
-    def _write(self, run: Run, data: Any) -> Written:
+    def _write(self, run: OutputRun, data: Any) -> Written:
         table = self._open()
         if table is not None:
             skipped = self._reason_to_skip(run, table)
@@ -106,13 +106,13 @@ class DeltaOutput:
         failpoints.hit("output.before-write")
         rows = pieces(data, _ROWS_AT_ONCE)
         first = next(rows, None)
-        if first is None:  # nothing to add, now or in a rerun
+        if first is None:  # no rows, and none in a rerun
             if table is not None:
                 self._remove_replaced(table, run)
             return Written(self.name, 0)
         schema = self._labelled(first, run).schema
         if table is None:
-            # by a commit of its own: delta-rs lets two drivers that create it with rows both add them
+            # in a separate commit: if two drivers created it with rows, delta-rs would keep the rows of both
             table = self._create(schema)
             skipped = self._reason_to_skip(run, table)
             if skipped:
@@ -121,7 +121,7 @@ class DeltaOutput:
         failpoints.hit("output.after-commit")
         return Written(self.name, count)
 
-    def _reason_to_skip(self, run: Run, table: DeltaTable) -> str:
+    def _reason_to_skip(self, run: OutputRun, table: DeltaTable) -> str:
         newest = table.transaction_version(_epochs(run))
         if newest is not None and newest > run.epoch:
             raise FencedError(
@@ -135,7 +135,12 @@ class DeltaOutput:
         return f"{run.words} is written already" + ("" if last == version else f", and so is {last}")
 
     def _commit(
-        self, table: DeltaTable, run: Run, schema: pa.Schema, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]
+        self,
+        table: DeltaTable,
+        run: OutputRun,
+        schema: pa.Schema,
+        first: pa.RecordBatch,
+        rest: Iterator[pa.RecordBatch],
     ) -> int:
         from deltalake import write_deltalake
 
@@ -157,11 +162,11 @@ class DeltaOutput:
             failpoints.hit("output.before-commit")
         return count
 
-    def _replaced(self, run: Run) -> str | None:
-        """Which rows ``run`` takes the place of."""
+    def _replaced(self, run: OutputRun) -> str | None:
+        """Return the predicate of the rows that ``run`` replaces; None if it adds its rows."""
         return f"{self._batch_column} = '{_label(run)}'" if self._batch_column and run.replay else None
 
-    def _remove_replaced(self, table: DeltaTable, run: Run) -> None:
+    def _remove_replaced(self, table: DeltaTable, run: OutputRun) -> None:
         from deltalake.exceptions import DeltaError
 
         replaced = self._replaced(run)
@@ -172,11 +177,11 @@ class DeltaOutput:
         except (DeltaError, OSError) as error:
             raise self._failed(error) from error
 
-    def _labelled(self, rows: pa.RecordBatch, run: Run) -> pa.RecordBatch:
+    def _labelled(self, rows: pa.RecordBatch, run: OutputRun) -> pa.RecordBatch:
         if not self._batch_column:
             return rows
         if self._batch_column in rows.schema.names:
-            raise UsageError(f"output {self.name!r}: the rows have a column {self._batch_column} already")
+            raise UsageError(f"output {self.name!r}: the rows already have a column {self._batch_column}")
         return rows.append_column(self._batch_column, pa.array([_label(run)] * rows.num_rows, pa.string()))
 
     def _open(self) -> DeltaTable | None:
@@ -204,14 +209,14 @@ class DeltaOutput:
                 schema,
                 partition_by=self._partition_by or None,
                 storage_options=self._storage_options,
-                # tried again, it would put its schema over the table of who was faster
+                # a retry would replace the schema of a table that another driver has created
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
         except (DeltaError, OSError) as error:
             table = self._open()
             if table is None:
-                raise self._failed(error, "the table can't be made: ") from error
-            return table  # another one was faster
+                raise self._failed(error, "cannot create the table: ") from error
+            return table  # another driver has created it
         return self._table
 
     def _failed(self, error: BaseException, doing: str = "") -> StoreError:
@@ -219,8 +224,11 @@ class DeltaOutput:
 
 
 class _Feed:
-    """Rows from the job's thread to delta-rs, which asks for them in a thread of its own, where none of Spark's jobs would be
-    of the batch's group. Leaving it commits; leaving it by an error does not, and that error goes on, not delta-rs's."""
+    """Passes rows from the job's thread to delta-rs.
+
+    delta-rs reads them in a thread of its own; Spark jobs started in that thread would not belong to the batch's job group.
+    Leaving the context commits. If an error leaves it, nothing is committed, and this error is raised instead of delta-rs's.
+    """
 
     def __init__(self, name: str, write: Callable[[Iterator[pa.RecordBatch]], None]) -> None:
         self._name = name
@@ -230,7 +238,7 @@ class _Feed:
         self._thread = threading.Thread(target=self._run, name=f"output-{name}", daemon=True)
 
     def put(self, rows: pa.RecordBatch) -> None:
-        """Waits for room. Raises StoreError if nobody takes rows any more."""
+        """Pass rows; wait while the queue is full. Raises StoreError if delta-rs has ended."""
         if not self._offer(rows):
             raise self._failed()
 
@@ -274,10 +282,10 @@ class _Feed:
 
 
 class _GivenUpError(Exception):
-    """The rows ended by an error: what was written of them is not to be committed."""
+    """The rows ended with an error, so the rows that are written must not be committed."""
 
 
-def _properties(run: Run) -> CommitProperties:
+def _properties(run: OutputRun) -> CommitProperties:
     from deltalake import CommitProperties, Transaction
 
     return CommitProperties(
@@ -287,14 +295,14 @@ def _properties(run: Run) -> CommitProperties:
 
 
 def _in_one_line(error: BaseException | None) -> str:
-    """delta-rs puts the store's answers in, lines of XML among them."""
+    """Return the error's text as one line: delta-rs's errors contain the store's answers, with lines of XML."""
     return " ".join(str(error).split())
 
 
-def _epochs(run: Run) -> str:
-    """The application whose version is the epoch of the driver that wrote last."""
+def _epochs(run: OutputRun) -> str:
+    """Return the application id whose version is the epoch of the driver that wrote last."""
     return f"forebay/{run.stream}/{run.output}"
 
 
-def _label(run: Run) -> str:
+def _label(run: OutputRun) -> str:
     return f"{run.stream}/{run.output}/{run.batch_id}"

@@ -1,4 +1,4 @@
-"""Rows into a topic, each batch in one transaction with the marker that names it."""
+"""The output to a Kafka topic: each batch is one transaction, with the output marker."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from driver.batches.batch import Batch, Written
-from driver.outputs.output import told
+from driver.outputs.output import noted
 from driver.outputs.rows import pieces
-from driver.outputs.run import Run, check_output_name, decoded, reason_to_skip, run_of
+from driver.outputs.run import OutputRun, check_output_name, decoded, reason_to_skip, run_of
 from forebay.kafka.produce.rows import Record
 from forebay.kafka.produce.transactions import TransactionalSender, transactional_group
 from forebay.model.errors import UsageError
@@ -24,20 +24,21 @@ _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.t
 class KafkaOutput:
     """``KafkaOutput({"bootstrap.servers": "…"}, "delays")``: each batch in one transaction.
 
-    ``options``: librdkafka's, as in ``[kafka]``. The rows have a column ``value`` and may have ``key`` (both bytes or text) and
-    ``headers`` (as the Kafka source's); with ``same_partitions`` the column ``partition`` says where each goes, else its key
-    does. Other columns are not sent. The topic must be there, and its readers must read committed records only. A replay sends
-    its rows again, since a topic can't take back what it has.
+    ``options``: librdkafka's, as in ``[kafka]``. The rows have a column ``value`` and may have ``key`` (both bytes or text)
+    and ``headers`` (as in the Kafka source). With ``same_partitions`` the column ``partition`` names each row's partition;
+    otherwise the key determines it. Other columns are not sent. The topic must exist, and its readers must read committed
+    records only. A replay sends its rows again, because records can't be removed from a topic.
 
     A transaction belongs to one producer, so rows go through the driver's process, in pieces; at most 64 MiB wait for the
-    brokers. It must end within ``timeout_seconds`` (at most the broker's ``transaction.max.timeout.ms``, 15 minutes by default).
+    brokers. The transaction must end within ``timeout_seconds`` (at most the broker's ``transaction.max.timeout.ms``, 15
+    minutes by default).
 
-    The transactional id is ``forebay/<stream>/<name>``: opening it ends what an earlier driver left open. The marker is an
-    offset's metadata in the group ``forebay/<stream>/<name>/marker``, committed in the transaction; it is read when the id is
-    opened, and after an error, so a batch costs no request for it.
+    The transactional id is ``forebay/<stream>/<name>``; opening it aborts a transaction that an earlier driver left open. The
+    marker is an offset's metadata in the group ``forebay/<stream>/<name>/marker``, committed in the transaction. It is read
+    when the id is opened and after an error, so a batch needs no request for it.
 
     **Crash window**: the broker forgets the marker after ``offsets.retention.minutes`` (7 days) without a batch. If a driver is
-    killed between the commit and the batch's completion **and** stays away so long, the batch is sent twice.
+    killed between the commit and the batch's completion **and** is down for that long, the batch is sent twice.
     """
 
     def __init__(
@@ -49,22 +50,22 @@ class KafkaOutput:
         same_partitions: bool = False,
         timeout_seconds: float = 60.0,
     ) -> None:
-        """Connects to nothing yet. ``name`` by default: the topic's."""
+        """Connect to nothing yet. ``name``: of the output; default: the topic's."""
         self.name = check_output_name(name or topic)
         self._options = dict(options)
         self._topic = topic
         self._same_partitions = same_partitions
         self._timeout = timeout_seconds
         self._sender: TransactionalSender | None = None
-        self._last: Run | None = None
+        self._last: OutputRun | None = None
 
     def write(self, batch: Batch, data: Any) -> Written:
-        """As ``Output.write``."""
+        """Write as ``Output.write``."""
         run = run_of(batch, self.name)
         sender = self._opened(run)
         skipped = reason_to_skip(run, self._last)
         if skipped:
-            return told(batch, Written(self.name, 0, skipped))
+            return noted(batch, Written(self.name, 0, skipped))
         failpoints.hit("output.before-write")
         try:
             sender.begin()
@@ -78,21 +79,21 @@ class KafkaOutput:
             sender.commit(marker.encoded(), run.number)
         except BaseException:
             sender.abort()
-            self.close()  # whether it was committed is read from the marker by the next attempt
+            self.close()  # the next attempt learns from the marker whether the transaction was committed
             raise
         failpoints.hit("output.after-commit")
         self._last = marker
-        return told(batch, Written(self.name, rows))
+        return noted(batch, Written(self.name, rows))
 
     def close(self) -> None:
-        """Closes the producer. The output may be used again."""
+        """Close the producer. The output can be used again."""
         sender, self._sender = self._sender, None
         if sender is not None:
             sender.close()
 
     # ---- inner parts -------------------------------------------------------------------------------------------------
 
-    def _opened(self, run: Run) -> TransactionalSender:
+    def _opened(self, run: OutputRun) -> TransactionalSender:
         if self._sender is None:
             transactional_id = f"forebay/{run.stream}/{run.output}"
             group = transactional_group(transactional_id)
@@ -124,8 +125,6 @@ class KafkaOutput:
     def _bytes(self, rows: pa.RecordBatch, name: str) -> list[bytes | None]:
         column = rows.column(name)
         if not any(fits(column.type) for fits in _BYTES):
-            raise UsageError(
-                f"output {self.name!r}: column {name} is {column.type}: bytes or text is allowed (cast it)"
-            )
+            raise UsageError(f"output {self.name!r}: column {name} is {column.type}: cast it to bytes or text")
         values: list[bytes | None] = column.cast(pa.large_binary()).to_pylist()
         return values

@@ -1,4 +1,4 @@
-"""The seam that jobs write through: one protocol, which your own outputs can follow too."""
+"""The interface of outputs, which a user's own outputs can implement too."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ log = logging.getLogger(__name__)
 
 
 class Output(Protocol):
-    """Writes the rows of a batch so that each run of it counts once, whatever is killed.
+    """Writes the rows of a batch so that each run of the batch counts once, even if processes are killed.
 
-    ``write`` is called in the job, from its thread. ``data``: a Spark DataFrame, a pyarrow Table, RecordBatch or
-    RecordBatchReader, or an iterable of record batches. On return the rows are in the output, as durable as it makes them,
-    together with a marker that names the run (``batch.key``); a run that the marker names is skipped, with the reason in the
-    answer, the log and ``forebay status``.
+    The job calls ``write``, from its thread. ``data``: a Spark DataFrame, a pyarrow Table, RecordBatch or RecordBatchReader,
+    or an iterable of record batches. On return the rows are in the output, as durable as the output makes them, together with
+    a marker that names the run (``batch.key``). A run that the marker names is skipped; the answer, the log and ``forebay
+    status`` show the reason.
 
-    Raises UsageError for what can't be (a table that is missing, ``driver.concurrent_jobs`` above 1), FencedError if a newer
-    driver has written there (INV-4), StoreError or UnreachableError if the output failed: the job then fails, and its retry
-    finds out from the marker whether the rows got in. What reading ``data`` raises passes through.
+    Raises UsageError if the write is impossible (a missing table, ``driver.concurrent_jobs`` above 1), FencedError if a newer
+    driver has written there (INV-4), StoreError or UnreachableError if the output failed. The job then fails, and its retry
+    learns from the marker whether the rows are in the output. Errors from reading ``data`` are raised unchanged.
     """
 
     @property
     def name(self) -> str:
-        """Names the output within the stream: its marker is found by it, so it must stay, and no other may have it."""
+        """The output's name, unique in the stream. The output finds its marker by it, so it must not change."""
 
     def write(self, batch: Batch, data: Any) -> Written: ...
 
 
-def told(batch: Batch, written: Written) -> Written:
-    """Logs ``written``, and shows it with the batch."""
+def noted(batch: Batch, written: Written) -> Written:
+    """Log ``written``, show it with the batch in ``forebay status``, and return it."""
     (log.warning if written.skipped else log.info)("batch %d: %s", batch.id, written)
     batch.note(written)
     return written

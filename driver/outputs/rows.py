@@ -1,4 +1,4 @@
-"""What a job gives an output to write, as record batches in bounded pieces."""
+"""The rows that a job passes to an output, as record batches of bounded size."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from forebay.model.errors import UsageError
 
 
 def is_frame(data: Any) -> bool:
-    """Whether ``data`` is a Spark DataFrame. PySpark is not imported to find out."""
+    """Whether ``data`` is a Spark DataFrame. Does not import PySpark."""
     return hasattr(data, "sparkSession") and hasattr(data, "toLocalIterator")
 
 
 def record_batches(data: Any) -> Iterator[pa.RecordBatch]:
-    """The rows of a Spark DataFrame (one of its partitions in memory at a time), a table, a record batch, a reader, or
-    an iterable of record batches such as ``batch.read()``. Raises UsageError for anything else."""
+    """Return the rows of a Spark DataFrame (with one of its partitions in memory at a time), a table, a record batch, a
+    reader, or an iterable of record batches such as ``batch.read()``. Raises UsageError for anything else."""
     if is_frame(data):
         from driver.spark import frames as spark_frames
 
@@ -36,7 +36,7 @@ def record_batches(data: Any) -> Iterator[pa.RecordBatch]:
 
 
 def pieces(data: Any, rows_max: int) -> Iterator[pa.RecordBatch]:
-    """:func:`record_batches` in pieces of at most ``rows_max`` rows, without empty ones."""
+    """Return :func:`record_batches` in pieces of at most ``rows_max`` rows, without empty pieces."""
     for rows in record_batches(data):
         for start in range(0, rows.num_rows, rows_max):
             yield rows.slice(start, rows_max)

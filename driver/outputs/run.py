@@ -1,4 +1,5 @@
-"""Which run of a batch an output holds, and whether another one is to be written: decisions on values alone."""
+"""The output marker: which run of a batch an output holds, and whether another run is written. Decisions on values, without
+I/O."""
 
 from __future__ import annotations
 
@@ -14,10 +15,13 @@ if TYPE_CHECKING:
     from driver.batches.batch import Batch
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES):
-    """The marker that an output keeps with its data: the run of a batch that it holds. ``epoch``: the journal's, of the
-    driver that wrote it. Two runs are the same if stream, output, lineage, replay and batch id are, whoever wrote them.
-    ``newest``: in a marker that took the place of another (:meth:`after`), id of the newest batch whose first run is in."""
+class OutputRun(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES):
+    """The marker that an output stores with its data: the run of a batch that it holds.
+
+    ``epoch``: the journal epoch of the driver that wrote it. Two runs are the same if stream, output, timeline, replay and
+    batch id are the same, even if different drivers wrote them. ``newest``: in a marker that replaced another one
+    (:meth:`after`), the id of the newest batch whose first run is in the output.
+    """
 
     stream: str
     output: str
@@ -30,8 +34,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES):
 
     @property
     def line(self) -> tuple[int, int]:
-        """Runs of one line follow each other by batch id. Batches that run for the first time are one line, since their ids
-        ascend over all lineages; each replay is another, and no replay outlives its journal."""
+        """The sequence to which the run belongs; its runs follow each other by batch id. All first runs are one sequence,
+        since batch ids ascend over all timelines. Each replay is another, and no replay outlives its journal."""
         return (self.timeline, self.replay) if self.replay else (0, 0)
 
     @property
@@ -39,9 +43,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES):
         replayed = f" in replay {self.replay}" if self.replay else ""
         return f"batch {self.batch_id} (number {self.number}){replayed}"
 
-    def after(self, last: Run | None) -> Run:
-        """The marker that takes the place of ``last``. That of a replay still tells which first runs are in: one that was
-        committed before the replay and not completed, since its driver was killed, runs again after it."""
+    def after(self, last: OutputRun | None) -> OutputRun:
+        """Return the marker that replaces ``last``. The marker of a replay still names the newest first run: if that run was
+        committed before the replay, and its driver was killed before it was completed, it runs again after the replay."""
         before = last.newest if last is not None else 0
         return msgspec.structs.replace(self, newest=before if self.replay else self.batch_id)
 
@@ -49,27 +53,30 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES):
         return msgspec.json.encode(self).decode()
 
 
-def decoded(text: str | bytes, place: str) -> Run:
-    """Raises StoreError if ``text``, found at ``place``, is no marker."""
+def decoded(text: str | bytes, place: str) -> OutputRun:
+    """Return the marker in ``text``, which was read at ``place``. Raises StoreError if it is no marker."""
     try:
-        return msgspec.json.decode(text, type=Run)
+        return msgspec.json.decode(text, type=OutputRun)
     except msgspec.DecodeError as error:
         raise StoreError(f"{place} is no marker of Forebay ({error}): another program wrote there") from None
 
 
-def run_of(batch: Batch, output: str) -> Run:
-    """Raises UsageError if the batch comes from a driver that runs several at once, or the output has written it in this very
-    run: what comes second would be taken for written already."""
+def run_of(batch: Batch, output: str) -> OutputRun:
+    """Return the run of ``batch`` for ``output``.
+
+    Raises UsageError if the driver runs several batches at the same time, or if the output has already written the batch in this
+    run: the second rows would be taken for written ones.
+    """
     if batch.concurrent:
         raise UsageError(
             f"output {output!r} commits batches in order: set driver.concurrent_jobs = 1, or write without an output helper"
         )
     if any(written.output == output for written in batch.noted):
         raise UsageError(
-            f"output {output!r} writes a batch once, and this one was given to it before: give each output a name of its own, "
-            "or write all rows at once"
+            f"output {output!r} writes a batch once, and has written this one before: give each output a different name, "
+            "or write all rows in one call"
         )
-    return Run(
+    return OutputRun(
         stream=batch.stream,
         output=output,
         timeline=batch.timeline,
@@ -81,26 +88,26 @@ def run_of(batch: Batch, output: str) -> Run:
 
 
 def check_output_name(name: str) -> str:
-    """Returns ``name``. Raises UsageError if it can't name an output."""
+    """Return ``name``. Raises UsageError if an output can't have this name."""
     try:
         return check_name("output", name)
     except ValueError as error:
         raise UsageError(str(error)) from None
 
 
-def reason_to_skip(run: Run, last: Run | None) -> str:
-    """Why ``run`` is not to be written over ``last``, the newest that the output holds; "" if it is.
+def reason_to_skip(run: OutputRun, last: OutputRun | None) -> str:
+    """Return why ``run`` is skipped, given the output's marker ``last``; "" if it is written.
 
-    A run is skipped if it is the last one, or an older one of the same line: batches are committed in order, so it is in. A
-    run of another line is written: a replay after what it replays, and after a replay what is newer than all before it.
-    Raises FencedError if a newer driver wrote the last one (INV-4).
+    A run is skipped if it is the marker's run, or an older run of the same sequence: batches are committed in order, so its
+    rows are in the output. A run of another sequence is written: a replay after the batches that it replays, and after a
+    replay the batches newer than all before it. Raises FencedError if a newer driver wrote the marker (INV-4).
     """
     if last is None:
         return ""
     if last.epoch > run.epoch:
         raise FencedError(
             f"output {run.output!r} was written by a newer driver of stream {run.stream!r} (epoch {last.epoch}, this is "
-            f"{run.epoch}); if the journal was put back on purpose, remove the output's marker"
+            f"{run.epoch}); if you restored an older journal on purpose, remove the output's marker"
         )
     same_line = last.line == run.line
     written_id = last.batch_id if same_line else 0 if run.replay else last.newest

@@ -1,4 +1,4 @@
-"""Rows into a table of a database, in one transaction with the marker that names their batch."""
+"""The output to a database table: each batch is one transaction, with the output marker."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from driver.batches.batch import Batch, Written
-from driver.outputs.output import told
+from driver.outputs.output import noted
 from driver.outputs.rows import pieces
-from driver.outputs.run import Run, check_output_name, reason_to_skip, run_of
+from driver.outputs.run import OutputRun, check_output_name, reason_to_skip, run_of
 from forebay.model.errors import StoreError, UsageError
 from forebay.process import failpoints
 
@@ -27,21 +27,23 @@ class SqlOutput:
     """``SqlOutput("postgresql+psycopg://user@host/db", "flights", key=("carrier", "day"))``; needs ``forebay[sql]`` and the
     database's driver (``forebay[postgresql]`` brings PostgreSQL's). Tested with PostgreSQL and SQLite.
 
-    ``url``: SQLAlchemy's. ``table``: is there already; the columns of the rows must be columns of it. ``name``: of the output,
-    default: the table's. How rows get in:
+    ``url``: as for SQLAlchemy. ``table``: must exist, with columns named like those of the rows. ``name``: of the output;
+    default: the table's. How rows are written:
 
-    * by default they are inserted: each batch once, and a replay adds its rows to those of the first run;
-    * ``key``: columns of a primary key or unique index. A row whose key is there takes that row's place (PostgreSQL, SQLite);
-    * ``batch_column``: a column of text that gets ``<stream>/<output>/<batch id>``. A replay deletes what earlier runs of its
-      batch wrote, in the same transaction. Give the column an index.
+    * By default they are inserted: each batch once; a replay adds its rows to those of the first run.
+    * ``key``: columns of a primary key or unique index. A new row replaces the row with the same key (PostgreSQL, SQLite).
+    * ``batch_column``: a text column that gets ``<stream>/<output>/<batch id>``. A replay deletes the rows of earlier runs of its
+      batch, in the same transaction. Create an index on the column.
 
-    The marker is one row for each output in the table ``forebay_batches``, made beside the data: it is read first and written
-    last, under a lock, in the transaction of the rows. Rows go through the driver's process, ``chunk_rows`` at a time.
+    The marker is one row for each output in the table ``forebay_batches``, in the schema of the data. It is read first and
+    written last, under a lock, in the transaction of the rows. Rows go through the driver's process, ``chunk_rows`` at a
+    time.
 
-    **Crash window**: none. Rows and marker are committed together or not at all; if the answer to a commit is lost, the marker
-    tells the retry. What the database itself loses (``synchronous_commit = off``, say) is lost with its marker, after the
-    journal has called the batch completed. A driver that is paused in a transaction holds its lock: on PostgreSQL the server
-    ends its session after ``idle_seconds`` without a statement, which must be longer than the rows of one chunk take to come.
+    **Crash window**: none. Rows and marker are committed together or not at all; if the answer to a commit is lost, the retry
+    learns from the marker whether it succeeded. If the database itself loses a commit (for instance with ``synchronous_commit
+    = off``), it loses rows and marker, although the journal calls the batch completed. A driver that is suspended in a
+    transaction holds its lock. PostgreSQL ends its session after ``idle_seconds`` without a statement; this must be longer
+    than it takes to get the rows of one chunk.
     """
 
     def __init__(
@@ -57,7 +59,8 @@ class SqlOutput:
         connect_seconds: float = 10.0,
         idle_seconds: float = 300.0,
     ) -> None:
-        """Connects to nothing yet. Raises UsageError for a url that SQLAlchemy can't read, or whose driver is missing."""
+        """Connect to nothing yet. Raises UsageError for a url that SQLAlchemy can't read, or if the database's driver is
+        missing."""
         try:
             import sqlalchemy
         except ImportError:
@@ -76,7 +79,7 @@ class SqlOutput:
             self._engine: Engine = sqlalchemy.create_engine(
                 parsed,
                 pool_pre_ping=True,
-                hide_parameters=True,  # errors name no rows
+                hide_parameters=True,  # errors must not contain rows
                 connect_args={waits: max(1, round(connect_seconds))} if waits and waits not in parsed.query else {},
             )
         except sqlalchemy.exc.ArgumentError:
@@ -93,18 +96,18 @@ class SqlOutput:
         self._tables: tuple[Table, Table] | None = None
 
     def write(self, batch: Batch, data: Any) -> Written:
-        """As ``Output.write``."""
+        """Write as ``Output.write``."""
         run = run_of(batch, self.name)
         table, markers = self._asked(self._find_tables)
-        return told(batch, self._asked(lambda: self._write(run, batch, data, table, markers)))
+        return noted(batch, self._asked(lambda: self._write(run, batch, data, table, markers)))
 
     def close(self) -> None:
-        """Gives the connections back. The output may be used again."""
+        """Close the connections. The output can be used again."""
         self._engine.dispose()
 
     # ---- inner parts -------------------------------------------------------------------------------------------------
 
-    def _write(self, run: Run, batch: Batch, data: Any, table: Table, markers: Table) -> Written:
+    def _write(self, run: OutputRun, batch: Batch, data: Any, table: Table, markers: Table) -> Written:
         with self._engine.begin() as connection:
             if self._engine.dialect.name == "postgresql":
                 milliseconds = round(self._idle_seconds * 1000)
@@ -122,16 +125,17 @@ class SqlOutput:
         return Written(self.name, rows)
 
     @staticmethod
-    def _locked(connection: Connection, run: Run, markers: Table) -> Run | None:
-        """The marker. Its row, or on SQLite the database, is locked until the transaction ends: the first statement writes."""
+    def _locked(connection: Connection, run: OutputRun, markers: Table) -> OutputRun | None:
+        """Return the marker, and lock its row, or on SQLite the database, until the transaction ends: the first statement
+        writes."""
         if not connection.execute(_of(markers.update(), markers, run).values(epoch=markers.c.epoch)).rowcount:
-            # of two drivers that come here at once one fails, for the row has a primary key
+            # if two drivers insert at the same time, one fails because of the primary key
             connection.execute(markers.insert().values(**_columns(run), row_count=0))
             return None
         row = connection.execute(_of(markers.select(), markers, run)).one()._mapping
-        return msgspec.convert({column: row[column] for column in Run.__struct_encode_fields__}, Run)
+        return msgspec.convert({column: row[column] for column in OutputRun.__struct_encode_fields__}, OutputRun)
 
-    def _write_rows(self, connection: Connection, run: Run, batch: Batch, data: Any, table: Table) -> int:
+    def _write_rows(self, connection: Connection, run: OutputRun, batch: Batch, data: Any, table: Table) -> int:
         statement: Any = table.insert()
         label = f"{run.stream}/{run.output}/{run.batch_id}"
         if self._batch_column and batch.replay:
@@ -171,7 +175,7 @@ class SqlOutput:
         return insert.on_conflict_do_update(index_elements=self._key, set_=others)
 
     def _find_tables(self) -> tuple[Table, Table]:
-        """The user's table as the database has it, and the markers', which is made if need be."""
+        """Return the user's table and the table of markers, which is created if it does not exist."""
         if self._tables is not None:
             return self._tables
         import sqlalchemy as sa
@@ -202,7 +206,7 @@ class SqlOutput:
         if self._key and not self._is_unique(table):
             raise UsageError(
                 f"output {self.name!r}: table {name} has no primary key, unique constraint or unique index over "
-                f"({', '.join(self._key)}), so nothing could be replaced by it"
+                f"({', '.join(self._key)}), so rows can't be replaced by this key: create one"
             )
         metadata.create_all(self._engine, [markers])
         self._tables = table, markers
@@ -224,15 +228,15 @@ class SqlOutput:
             return ask()
         except sa.exc.SQLAlchemyError as error:
             with suppress(sa.exc.SQLAlchemyError):
-                self._engine.dispose()  # the next attempt connects anew
+                self._engine.dispose()  # the next attempt opens a new connection
             cause = getattr(error, "orig", None) or error
             raise StoreError(f"output {self.name!r}: {type(cause).__name__}: {' '.join(str(cause).split())}") from error
 
 
-def _of(statement: Any, markers: Table, run: Run) -> Any:
+def _of(statement: Any, markers: Table, run: OutputRun) -> Any:
     return statement.where(markers.c.stream == run.stream, markers.c.output == run.output)
 
 
-def _columns(run: Run) -> dict[str, Any]:
+def _columns(run: OutputRun) -> dict[str, Any]:
     columns: dict[str, Any] = msgspec.to_builtins(run)
     return columns

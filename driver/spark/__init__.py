@@ -1,1 +1,1 @@
-"""Batches on Spark: the engine, where tasks run, what executors need."""
+"""Batches on Spark: the engine, the preferred hosts of tasks, and what the driver ships to executors."""

@@ -1,4 +1,4 @@
-"""By which address Spark is reached: loopback where nobody elsewhere is to reach it, else that of the host's name."""
+"""The address of Spark's driver: loopback for a local Spark, else the address of the host's name."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from forebay.model.errors import SettingsError, UnreachableError
 from forebay.settings.similar import did_you_mean
 
-#: in the environment of Spark's driver: its address
+#: environment variable with the address of Spark's driver
 ADDRESS = "SPARK_LOCAL_IP"
-#: or its name
+#: environment variable with its name
 NAME = "SPARK_LOCAL_HOSTNAME"
 _LOOPBACK = "127.0.0.1"
 
 
-#: as Spark 4 reads them
+#: masters that Spark 4 accepts
 _MASTER = re.compile(
     r"local(\[([0-9]+|\*)(\s*,\s*[0-9]+)?\])?"
     r"|local-cluster\[\s*[0-9]+\s*,\s*[0-9]+\s*,\s*[0-9]+\s*\]"
@@ -28,7 +28,7 @@ _MASTERS = ("local", "local[*]", "local[2]", "spark://host:7077", "yarn", "k8s:/
 
 
 def check_master(master: str) -> None:
-    """Raises SettingsError for a master that Spark can't read. "": Spark's own defaults name it."""
+    """Raise SettingsError for a master that Spark does not accept. "" is accepted: Spark's own defaults name the master."""
     if master and not _MASTER.fullmatch(master):
         raise SettingsError(
             f"spark.'spark.master' = \"{master}\": {did_you_mean(master, _MASTERS)}write local[N], local[*], "
@@ -38,10 +38,10 @@ def check_master(master: str) -> None:
 
 @contextmanager
 def addressed(master: str) -> Iterator[None]:
-    """While Spark starts within, with ``master`` as the configuration names it (empty: it does not).
+    """Set Spark's address for a Spark that starts in this context. ``master``: as configured; empty if it is not.
 
-    A local Spark listens on loopback, whatever the host is called; what the environment or the configuration says otherwise
-    counts. Raises as :func:`check_address`.
+    A local Spark listens on loopback, regardless of the host's name, unless the environment sets another address. Raises as
+    :func:`check_address`.
     """
     check_master(master)
     if not _is_local(master) or given():
@@ -52,11 +52,11 @@ def addressed(master: str) -> Iterator[None]:
     try:
         yield
     finally:
-        del os.environ[ADDRESS]  # a session that the program makes later may be of a cluster
+        del os.environ[ADDRESS]  # the program may start a session on a cluster later
 
 
 def check_address(master: str) -> None:
-    """Raises SettingsError where Spark would look for its own host in vain, UnreachableError where nobody can tell now."""
+    """Raise SettingsError if the host's own name has no address, UnreachableError if the name servers do not answer."""
     if _is_local(master) or given():
         return
     name = socket.gethostname()
@@ -65,13 +65,13 @@ def check_address(master: str) -> None:
     except socket.gaierror as error:
         kind = UnreachableError if error.errno == socket.EAI_AGAIN else SettingsError
         raise kind(
-            f"this host's own name {name!r} has no address ({error.strerror}), and Spark's executors are to reach it: name it in "
+            f"this host's own name {name!r} has no address ({error.strerror}), but Spark's executors must reach it: add it to "
             f"/etc/hosts, or set {ADDRESS} in the driver's environment"
         ) from None
 
 
 def given() -> bool:
-    """Whether the environment says it."""
+    """Whether the environment sets the address or the name."""
     return bool(os.environ.get(ADDRESS) or os.environ.get(NAME))
 
 

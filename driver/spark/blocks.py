@@ -1,4 +1,4 @@
-"""RDDs and DataFrames whose partitions say on which hosts they had best be run: those that hold a task's blocks."""
+"""RDDs and DataFrames whose partitions name preferred hosts: the hosts with copies of a task's blocks."""
 
 from __future__ import annotations
 
@@ -12,29 +12,31 @@ from pyspark.sql import DataFrame, SparkSession
 from driver.batches.tasks import TaskBlocks, preferred_hosts
 from wal.reading import BlockReference
 
-#: what Spark takes for names of another kind (an executor, a cached file), not for hosts
+#: prefixes by which Spark recognises other places than hosts (an executor, a cached file)
 _NO_HOSTS = ("executor_", "hdfs_cache_")
 
 
 def executors(context: SparkContext) -> frozenset[str]:
-    """Those that Spark has now, as host:port: the host by the name that it knows it by, the port another one after a restart."""
+    """Return Spark's present executors as host:port. The host has the name that Spark uses; the port changes with a restart."""
     java: Any = context._jsc.sc()
-    places = java.getExecutorMemoryStatus().keySet().mkString(" ").split()  # the driver's own among them
+    places = java.getExecutorMemoryStatus().keySet().mkString(" ").split()  # includes the driver
     alive = {host for host in hosts_of(places) if java.taskScheduler().hasExecutorsAliveOnHost(host)}
     return frozenset(place for place in places if hosts_of([place]) <= alive)
 
 
 def hosts_of(executors: Collection[str]) -> frozenset[str]:
+    """Return the hosts of ``executors`` (host:port)."""
     return frozenset(place.rpartition(":")[0] for place in executors)
 
 
 def partitions_on(context: SparkContext, rows: Sequence[tuple[bytes, tuple[str, ...]]]) -> RDD[bytes]:
-    """Each of ``rows`` is one partition, for which Spark prefers its hosts; what is mapped over it keeps that."""
+    """Return an RDD with one partition for each of ``rows`` (data, preferred hosts). RDDs that are mapped from it keep the
+    hosts."""
     return _in_python(_scala_rdd(context, [(data, _hosts(hosts)) for data, hosts in rows]), context)
 
 
 class PlacedRows:
-    """Each of ``rows`` is one partition, for which Spark prefers its places: hosts, or ``executor_<host>_<id>``."""
+    """One partition for each of ``rows`` (data, preferred places). A place is a host, or ``executor_<host>_<id>``."""
 
     def __init__(self, context: SparkContext, rows: Sequence[tuple[bytes, tuple[str, ...]]]) -> None:
         self._context = context
@@ -44,7 +46,7 @@ class PlacedRows:
         return _in_python(self._scala, self._context)
 
     def frame(self, session: SparkSession) -> DataFrame:
-        """With one binary column."""
+        """Return a DataFrame with one binary column."""
         jvm: Any = self._context._jvm
         java: Any = session._jsparkSession
         encoder = jvm.org.apache.spark.sql.Encoders.BINARY()
@@ -52,8 +54,10 @@ class PlacedRows:
 
 
 class TaskPartitions:
-    """Each of ``tasks`` is one partition, whose only row is its :class:`TaskBlocks` as bytes. Of ``hosts`` alone are any
-    preferred: for one without an executor Spark would wait in vain."""
+    """One partition for each of ``tasks``; its only row is its :class:`TaskBlocks` as bytes.
+
+    Only ``hosts`` are preferred: Spark would wait for a host without an executor until its locality timeout.
+    """
 
     def __init__(
         self, session: SparkSession, tasks: Sequence[Sequence[BlockReference]], hosts: Collection[str]
@@ -77,7 +81,7 @@ def _hosts(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _scala_rdd(context: SparkContext, rows: Sequence[tuple[bytes, tuple[str, ...]]]) -> Any:
-    """Made in the JVM, because what Python makes has no preferred locations."""
+    """Return an RDD made in the JVM, because RDDs made in Python have no preferred locations."""
     jvm: Any = context._jvm
 
     def sequence(items: Sequence[Any]) -> Any:

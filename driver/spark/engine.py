@@ -1,4 +1,4 @@
-"""Runs the job with Spark: one Spark partition for each task of the batch's journalled packing (INV-3)."""
+"""The Spark engine: runs the job with one Spark partition for each task of the batch's journalled packing (INV-3)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from driver.batches.batch import Batch, BatchWork, Job
 from driver.batches.decoding import DeadLetterPlan, Decoder, decode_in_task
 from driver.batches.local_engine import LocalRows, dead_letter_plan, read_plan
 from driver.batches.tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in, unreadable
-from driver.decisions.batch_order import Run
+from driver.decisions.batch_order import RunKey
 from driver.spark.address import addressed
 from driver.spark.blocks import TaskPartitions, executors, hosts_of
 from driver.spark.executors import check, far, is_local, ship, strangers
@@ -44,25 +44,28 @@ DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 
-#: a module of the user's own does not hide one of Forebay's from Spark's workers
+#: keeps a user's module from hiding a Forebay module of the same name in Spark's workers
 _OWN_DAEMON = {"spark.python.daemon.module": "forebay_start.spark_daemon"}
 
 _LOOK_SECONDS = 0.05
 
 
-#: in the names of job groups: a session ends with its process, may serve engines of several streams, one after another or at
-#: once, and remembers the groups that were cancelled in it
+#: numbers of engines, for the names of job groups: one session may serve several engines and remembers cancelled groups
 _ENGINES = itertools.count(1)
 
 
 class SparkJobs(ABC):
-    """Runs jobs in ``session``, which it then never stops, or in one that it makes by ``options``. What a job is given is for a
-    subclass to say. ``ship_code``: whether Forebay's own code goes to executors elsewhere, and with it the user's ``modules``.
-    ``old_tasks_seconds``: how long a retry waits for the tasks of the attempt before it."""
+    """Runs jobs in Spark. A subclass makes the batch that a job gets.
+
+    ``session``: is used and never stopped; without it, the engine makes a session with ``options``. ``ship_code``: whether
+    Forebay's code and the user's ``modules`` are sent to remote executors. ``old_tasks_seconds``: maximum time that a retry
+    waits for the end of the tasks of the attempt before it.
+    """
 
     def __init__(
         self,
         session: SparkSession | None = None,
+        *,
         options: Mapping[str, str] | None = None,
         concurrent_jobs: int = 1,
         ship_code: bool = True,
@@ -79,13 +82,13 @@ class SparkJobs(ABC):
         self._lock = threading.Lock()
         self._attempts = 0
         self._number = next(_ENGINES)
-        self._groups: dict[Run, str] = {}  # of attempts that run, or failed
+        self._groups: dict[RunKey, str] = {}  # job groups of attempts that run or failed
         self._stopping = threading.Event()
-        self._checked: frozenset[str] = frozenset()  # executors that were looked at, as host:port
+        self._checked: frozenset[str] = frozenset()  # executors that were checked, as host:port
 
     @abstractmethod
     def _batch(self, work: BatchWork, counts: Any) -> Batch:
-        """What a job is given: a batch whose tasks add their records and bytes by tier to ``counts``, an accumulator."""
+        """Return the batch that the job gets. Its tasks add what they read from each tier to ``counts``, an accumulator."""
 
     @property
     def parallelism(self) -> int:
@@ -104,15 +107,16 @@ class SparkJobs(ABC):
         return self._session
 
     def start(self) -> None:
-        """Starts Spark if no session was given. Raises UsageError if it can't start, for want of Java above all."""
+        """Start Spark if no session was given. Raises SettingsError if there is no suitable Java, UsageError if Spark can't
+        start."""
         self._stopping.clear()
         if self._session is None:
             self._session = self._make_session()
         pinned = isinstance(self._session.sparkContext._gateway, ClientServer)
         if self._concurrent_jobs > 1 and not pinned:
             raise UsageError(
-                "driver.concurrent_jobs > 1 needs PySpark's pinned threads, by which it tells the tasks of one batch from "
-                "another's: leave PYSPARK_PIN_THREAD out of the environment, or set it to true"
+                "driver.concurrent_jobs > 1 needs PySpark's pinned threads, which separate the tasks of the batches: remove "
+                "PYSPARK_PIN_THREAD from the environment, or set it to true"
             )
         context = self._session.sparkContext
         self._checked = frozenset()
@@ -125,8 +129,8 @@ class SparkJobs(ABC):
         return far(self.session.sparkContext)
 
     def _check_executors(self, context: SparkContext) -> None:
-        """Those that were not there before; one that was started again may run another Python. Raises UsageError if what they
-        have does not fit."""
+        """Check executors that are new since the last check; a restarted one may run another Python. Raises UsageError if one's
+        Python or packages do not fit."""
         if not self._far:
             return
         there = executors(context)
@@ -138,7 +142,7 @@ class SparkJobs(ABC):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         builder = SparkSession.builder
-        # executors elsewhere that Forebay is not installed on know no module of ours when a worker begins
+        # on remote executors without Forebay, none of its modules can be imported when a worker starts
         own_daemon = _OWN_DAEMON if is_local(self._options.get("spark.master", "")) or not self._ship_code else {}
         for key, value in {**DEFAULTS, **own_daemon, **self._options}.items():
             builder = builder.config(key, value)
@@ -149,15 +153,16 @@ class SparkJobs(ABC):
         except ForebayError:
             raise
         except Exception as error:
-            check_java()  # of a Java that is missing or too old, Spark says no more than that its gateway ended
+            check_java()  # if Java is missing or too old, Spark's error only says that its gateway ended
             raise UsageError(f"Spark can't start: {error}") from error
         finally:
             if on_interrupt is not None and threading.current_thread() is threading.main_thread():
-                # PySpark takes Ctrl-C for itself, and raises KeyboardInterrupt amid a batch
+                # PySpark's own handler of Ctrl-C would raise KeyboardInterrupt in the middle of a batch
                 signal.signal(signal.SIGINT, on_interrupt)
 
     def run(self, work: BatchWork, job: Job) -> TierCounts:
-        """As ``driver.batches.batch.Engine.run``. Raises JobError if the old attempt's tasks don't end in time."""
+        """Run the job as ``driver.batches.batch.Engine.run``. Raises JobError if the tasks of the attempt before it don't end
+        in time; EngineLostError if Spark has stopped."""
         context = self.session.sparkContext
         if why := why_lost(context):
             raise EngineLostError(f"{why}; the batch is intact and runs again with the next driver")
@@ -172,7 +177,7 @@ class SparkJobs(ABC):
             self._attempts += 1
             group = f"forebay-batch-{work.batch_id}-{self._number}-{self._attempts}"
             self._groups[run] = group
-        # a property of the thread, and of the threads that the job makes of it
+        # a property of this thread, inherited by threads that the job starts
         context.setJobGroup(group, f"batch {work.number} (id {work.batch_id})", interruptOnCancel=True)
         try:
             job(batch)
@@ -195,7 +200,7 @@ class SparkJobs(ABC):
         return counts.value
 
     def cancel(self) -> None:
-        """As ``driver.batches.batch.Engine.cancel``."""
+        """Cancel running tasks as ``driver.batches.batch.Engine.cancel``."""
         session = self._session
         if session is None:
             return
@@ -205,8 +210,8 @@ class SparkJobs(ABC):
             _cancel(session.sparkContext, group)
 
     def stop(self) -> None:
-        """Stops Spark, unless the session was given: then it returns when no task of a failed attempt is left in it, since
-        whoever goes on in this session knows nothing of them."""
+        """Stop Spark. If the session was given, wait instead for the end of the tasks of failed attempts, because the code that
+        continues to use the session does not know of them."""
         self._stopping.set()
         if self._session is None:
             return
@@ -221,8 +226,8 @@ class SparkJobs(ABC):
                     log.error("%s", error)
         self._groups.clear()
 
-    def _await_old_tasks(self, context: SparkContext, run: Run) -> None:
-        """Returns when no task of the failed attempt runs any more: a late one could write over the retry's output."""
+    def _await_old_tasks(self, context: SparkContext, run: RunKey) -> None:
+        """Wait until no task of the failed attempt runs: a late task could overwrite the retry's output."""
         group = self._groups.get(run)
         if group is None:
             return
@@ -245,9 +250,9 @@ class SparkJobs(ABC):
 
 
 class SparkEngine(SparkJobs):
-    """Makes a Spark session as ``[spark]`` in ``settings`` says, or takes ``session``, which it then never stops.
+    """Runs jobs in ``session``, which it never stops, or in a session that it makes as ``[spark]`` says.
 
-    ``agent_urls`` (host → url) is asked at the beginning of each run, since agents come and go.
+    ``agent_urls``: returns host → URL of the agents; called at the start of each run.
     """
 
     def __init__(
@@ -258,15 +263,15 @@ class SparkEngine(SparkJobs):
     ) -> None:
         super().__init__(
             session,
-            settings.spark.options,
-            settings.driver.concurrent_jobs,
-            settings.spark.ship == "auto",
-            settings.driver.old_tasks_timeout,
-            settings.spark.modules,
+            options=settings.spark.options,
+            concurrent_jobs=settings.driver.concurrent_jobs,
+            ship_code=settings.spark.ship == "auto",
+            old_tasks_seconds=settings.driver.old_tasks_timeout,
+            modules=settings.spark.modules,
         )
         self._settings = settings
         self._agent_urls = agent_urls
-        self._strangers = ""  # what was last said of names that differ
+        self._strangers = ""  # the last warning about different names of hosts
 
     def _batch(self, work: BatchWork, counts: Any) -> Batch:
         urls = self._agent_urls()
@@ -279,7 +284,7 @@ class SparkEngine(SparkJobs):
 
 
 def why_lost(context: SparkContext) -> str:
-    """Why no job can run in ``context`` any more; "" if it is alive."""
+    """Return why no job can run in ``context`` any more; "" if it is alive."""
     try:
         stopped = context._jsc is None or bool(context._jsc.sc().isStopped())
     except (Py4JNetworkError, OSError) as error:
@@ -287,32 +292,35 @@ def why_lost(context: SparkContext) -> str:
     return "the Spark context was stopped" if stopped else ""
 
 
-#: they log each failed task with Java's and Python's stack
+#: loggers that log each failed task with Java's and Python's stack
 _TASK_LOGGERS = ("org.apache.spark.executor.Executor", "org.apache.spark.scheduler.TaskSetManager")
 
 
 def log_task_failures(context: SparkContext, yes: bool) -> None:
-    """Whether Spark's own log has failed tasks. It has those of the first attempt at a batch; later attempts mostly fail with
-    the same error, and the driver logs it if it is another one (``driver.batches.job_failures``)."""
+    """Set whether Spark logs failed tasks.
+
+    It logs those of the first attempt at a batch. Later attempts mostly fail with the same error; if the error is another
+    one, the driver logs it (``driver.batches.job_failures``).
+    """
     log4j: Any = context._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
     try:
         for name in _TASK_LOGGERS:
             log4j.core.config.Configurator.setLevel(name, log4j.Level.WARN if yes else log4j.Level.OFF)
-    except (TypeError, Py4JError) as error:  # a Spark that logs by something else: its log stays as it is
-        log.debug("Spark's own log levels can't be set: %s", error)
+    except (TypeError, Py4JError) as error:  # this Spark does not use Log4j
+        log.debug("cannot set Spark's log levels: %s", error)
 
 
 def _cancel(context: SparkContext, group: str) -> None:
-    """Also what a thread that the job left behind begins later."""
+    """Cancel the group's jobs, and those that a thread of the job starts later."""
     java: Any = context._jsc.sc()
     java.cancelJobGroupAndFutureJobs(group)
 
 
 def _running_tasks(context: SparkContext, group: str) -> int:
-    """Tasks of all jobs of ``group`` that run now.
+    """Return the number of running tasks of all jobs of ``group``.
 
-    Which stages there are is asked of the status store, once its events have arrived; how many of their tasks run is
-    asked of the scheduler, because the store's own count of them is written late.
+    Spark's status store names the stages, after its events have arrived. The scheduler names the number of running tasks, because
+    the store updates its own number late.
     """
     java: Any = context._jsc.sc()
     java.listenerBus().waitUntilEmpty()
@@ -328,7 +336,7 @@ def _running_tasks(context: SparkContext, group: str) -> int:
 
 
 def arrow_schema(schema: Any) -> pa.Schema:
-    """As ``Rows.arrow_schema``, where there is Spark."""
+    """Return the schema as ``Rows.arrow_schema``; Spark's schemas are accepted too."""
     if isinstance(schema, pa.Schema):
         return schema
     if isinstance(schema, str):
@@ -350,7 +358,7 @@ class _Counts(AccumulatorParam[TierCounts]):
 
 
 class _SparkRows:
-    """The rows of one batch, read in Spark's tasks."""
+    """The rows of one batch, read in Spark tasks."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What executors need of this project: shipped to them by the driver, or found there; what does not fit is refused by name."""
+"""Forebay's code on executors: the driver ships it, or checks what is installed there and refuses what does not fit."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from driver.spark.blocks import executors, hosts_of, partitions_on
 from forebay.model.errors import UsageError
 from forebay.settings.named import refuse_own_name
 
-#: what tasks import, and what that imports
+#: packages that tasks import, directly or indirectly
 _PACKAGES = ("forebay_start", "forebay", "wal", "driver", "recovery", "direct", "pyspark_forebay")
-#: by these all that tasks need is imported
+#: modules that import everything that tasks need
 _FIRST = ("driver.spark.engine", "direct.stream.batch")
-#: as pyproject.toml has it
+#: as in pyproject.toml
 PYARROW_MAJOR_MIN = 18
 
 _OTHER_PYTHON = re.compile(r"different (?:minor )?version: (\d+\.\d+)\S* than that in driver:? (\d+\.\d+)")
 _NO_PYTHON = re.compile(r'Cannot run program "(.*?)"')
 
 
-class Found(NamedTuple):
-    """What the Python of an executor has: ``trouble`` says why ``module`` can't be imported, "" if all can."""
+class ExecutorPython(NamedTuple):
+    """The Python of an executor: its host, and the releases that are installed there. ``fault``: why ``module`` can't be
+    imported; "" if all modules can."""
 
     host: str
     forebay: str
@@ -43,14 +44,14 @@ class Found(NamedTuple):
 
 
 def ship(context: SparkContext, modules: Sequence[str] = ()) -> None:
-    """Tasks of ``context`` import this project, and the user's ``modules``, from a zip of the driver's own, before what is
-    installed where they run. Raises UsageError for a module that can't be brought to them."""
+    """Send Forebay and the user's ``modules`` to the executors of ``context``, as a zip of the driver's files. Tasks import
+    from it before they import what is installed there. Raises UsageError for a module that can't be sent."""
     files = {str(path.relative_to(root)): path for root, path in (*_sources(), *_named(modules))}
     digest = hashlib.sha256()
     for name, path in sorted(files.items()):
         digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
     target = Path(context._temp_dir or "") / _archive_name(digest.hexdigest()[:16])
-    if target.exists():  # by another stream's engine in this session
+    if target.exists():  # another stream's engine sent it in this session
         return
     before = list(sys.path)
     try:
@@ -62,26 +63,28 @@ def ship(context: SparkContext, modules: Sequence[str] = ()) -> None:
                     archive.write(compiled, f"{name}c")
         context.addPyFile(str(target))
     except BaseException:
-        # half of it, or one that Spark was not given, must not pass for one that was sent
+        # an incomplete zip, or one that Spark did not get, must not count as sent
         target.unlink(missing_ok=True)
         raise
     finally:
-        sys.path[:] = before  # the driver itself goes on with its own files
+        sys.path[:] = before  # the driver itself continues with its own files
 
 
 def far(context: SparkContext) -> bool:
-    """Whether tasks run elsewhere than in the driver's own process and its forks."""
+    """Whether tasks may run on other machines than the driver's."""
     return not is_local(context.master or "")
 
 
 def is_local(master: str) -> bool:
-    """Whether tasks run on the driver's own machine, in forks of one process there."""
+    """Whether tasks run on the driver's machine, in processes forked there."""
     return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def bring(context: SparkContext) -> None:
-    """For a session without an engine: :func:`ship`, if its tasks run elsewhere, and a look at the executors that are there.
-    What an engine, or an earlier call, has sent in this session is enough. Raises UsageError."""
+    """Ship the code and check the executors of a session without an engine, if its tasks run elsewhere.
+
+    Does nothing if an engine or an earlier call has shipped the code in this session. Raises UsageError.
+    """
     sent = Path(context._temp_dir or "").glob(_archive_name("*"))
     if not far(context) or next(sent, None) is not None:
         return
@@ -95,7 +98,8 @@ def _archive_name(digest: str) -> str:
 
 
 def _compiled(path: Path, name: str, folder: str) -> str | None:
-    """Or each worker process would compile it anew. None if it can't be: a template, perhaps, that nobody imports."""
+    """Compile a file, so that not every worker process must. Return None if it can't be compiled; it may be a template that
+    is never imported."""
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
     try:
         return py_compile.compile(str(path), f"{folder}/compiled", name, doraise=True, invalidation_mode=unchecked)
@@ -104,7 +108,7 @@ def _compiled(path: Path, name: str, folder: str) -> str | None:
 
 
 def _sources() -> Iterator[tuple[Path, Path]]:
-    """The folder that a package lies in, and each of its files."""
+    """Return each file of Forebay's packages, with the folder that contains its package."""
     for package in _PACKAGES:
         folder = Path(importlib.import_module(package).__file__ or "").parent
         for path in sorted(folder.rglob("*.py")):
@@ -112,7 +116,7 @@ def _sources() -> Iterator[tuple[Path, Path]]:
 
 
 def _named(modules: Sequence[str]) -> Iterator[tuple[Path, Path]]:
-    """As :func:`_sources`, of the user's own modules and packages; a package's other files come along."""
+    """Return the files of the user's modules and packages as :func:`_sources`; of packages also files that are not Python."""
     for name in modules:
         refuse_own_name("spark.modules", name, name)
         try:
@@ -120,13 +124,11 @@ def _named(modules: Sequence[str]) -> Iterator[tuple[Path, Path]]:
         except (ImportError, ValueError):
             found = None
         if found is None:
-            raise UsageError(
-                f"spark.modules: there is no module {name!r} where the driver runs: put its folder on PYTHONPATH"
-            )
+            raise UsageError(f"spark.modules: the driver finds no module {name!r}: add its folder to PYTHONPATH")
         origin = Path(found.origin or "")
         if origin.suffix != ".py" or not origin.is_file():
             raise UsageError(
-                f"spark.modules: {name!r} is no module or package of Python files: install it where Spark's executors run"
+                f"spark.modules: {name!r} does not consist of Python files: install it on the hosts of Spark's executors"
             )
         if found.submodule_search_locations is None:
             yield origin.parent, origin
@@ -137,7 +139,8 @@ def _named(modules: Sequence[str]) -> Iterator[tuple[Path, Path]]:
 
 
 def check(context: SparkContext, hosts: Sequence[str], modules: Sequence[str] = ()) -> None:
-    """Looks at the Python of executors, one on each of ``hosts`` where that can be had. Raises UsageError."""
+    """Check the Python of executors, of one on each of ``hosts`` if Spark can place a task there. Raises UsageError if it
+    does not fit."""
     rows = [(b"", (host,)) for host in hosts]
     try:
         found = partitions_on(context, rows).mapPartitions(_look((*_FIRST, *modules))).collect()
@@ -148,14 +151,14 @@ def check(context: SparkContext, hosts: Sequence[str], modules: Sequence[str] = 
         raise UsageError(words) from None
     release = version("forebay")
     for one in found:
-        words = refused(Found(*one), release)
+        words = refused(ExecutorPython(*one), release)
         if words is not None:
             raise UsageError(words)
 
 
 def _look(modules: Sequence[str]) -> Any:
-    """A function that tells what a Python has, and whether ``modules`` can be imported there. It needs nothing of this project
-    where it runs: made here, it travels as it is, not by its name."""
+    """Return a function that reports the installed releases, and whether ``modules`` can be imported. It runs on executors
+    without Forebay: a nested function is pickled by value, not by name."""
 
     def look(_: Iterable[bytes]) -> Iterator[tuple[str, ...]]:
         import importlib
@@ -182,12 +185,12 @@ def _look(modules: Sequence[str]) -> Any:
     return look
 
 
-def refused(found: Found, release: str) -> str | None:
-    """Why tasks can't run there, in one sentence; None if they can. ``release``: of this driver."""
+def refused(found: ExecutorPython, release: str) -> str | None:
+    """Return a sentence that says why tasks can't run there; None if they can. ``release``: of this driver."""
     where = f"the Python of Spark's executors on {found.host}"
     if found.pyarrow and int(found.pyarrow.partition(".")[0]) < PYARROW_MAJOR_MIN:
         return (
-            f"{where} has pyarrow {found.pyarrow}, and this driver needs at least {PYARROW_MAJOR_MIN}: install the packages of "
+            f"{where} has pyarrow {found.pyarrow}, and tasks need at least {PYARROW_MAJOR_MIN}: install the packages of "
             f"forebay {release} there"
         )
     if found.forebay and found.forebay != release:
@@ -198,38 +201,38 @@ def refused(found: Found, release: str) -> str | None:
     if found.fault and found.module not in _FIRST:
         return (
             f"{where} can't import {found.module} ({found.fault}): install what it needs there, or name in spark.modules what "
-            "of your own the driver shall bring"
+            "the driver is to ship"
         )
     if found.fault:
         return (
             f"{where} can't import forebay ({found.fault}): install forebay {release} with its packages there; with "
-            'ship = "auto" in [spark] the driver brings forebay itself'
+            'ship = "auto" in [spark] the driver ships forebay itself'
         )
     return None
 
 
 def strangers(hosts: Collection[str], agents: Collection[str]) -> str:
-    """What is wrong if Spark knows its ``hosts`` and the driver the hosts of ``agents`` by names of which none is the same."""
+    """Return a sentence if none of Spark's ``hosts`` has the same name as a host of ``agents``; else ""."""
     if not hosts or not agents or not set(hosts).isdisjoint(agents):
         return ""
     return (
-        f"no task can read a block on its own host: Spark's executors are on {', '.join(sorted(hosts))}, agents on "
-        f"{', '.join(sorted(agents))}; set agent.host to the name that Spark's worker has"
+        f"no task can read local copies: Spark's executors are on {', '.join(sorted(hosts))}, agents on "
+        f"{', '.join(sorted(agents))}; set agent.host to the name of Spark's worker"
     )
 
 
 def misfit(error: str) -> str | None:
-    """What is wrong with the Python of an executor that could not even begin, in one sentence; None if it is not that."""
+    """Return a sentence about an executor whose Python could not start, from Spark's error; None if that is not the cause."""
     other = _OTHER_PYTHON.search(error)
     if other:
         return (
-            f"Spark's executors run Python {other[1]}, and this driver {other[2]}: they must be of the same minor version; name "
-            "the executors' one by PYSPARK_PYTHON in the driver's environment"
+            f"Spark's executors run Python {other[1]}, and this driver {other[2]}: the minor versions must be the same; set "
+            "PYSPARK_PYTHON in the driver's environment to the executors' Python"
         )
     none = _NO_PYTHON.search(error)
     if none:
         return (
-            f"a host of Spark's executors can't run {none[1]}: name one that is there on every host by PYSPARK_PYTHON in the "
-            "driver's environment"
+            f"a host of Spark's executors can't run {none[1]}: set PYSPARK_PYTHON in the driver's environment to a Python that "
+            "exists on every host"
         )
     return None

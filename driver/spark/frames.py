@@ -1,4 +1,4 @@
-"""Rows of a Spark DataFrame on their way to an output, in the driver's process."""
+"""Rows of a Spark DataFrame for an output: as record batches in the driver's process, or as Parquet files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from driver.batches.tasks import packed
 
 
 def record_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
-    """The rows in order, as columns all the way; one Spark partition in memory at a time. Spark runs a job for each."""
+    """Return the rows in order, as columns, with one Spark partition in memory at a time. Spark runs one job for each
+    partition."""
     for row in frame.mapInArrow(packed, "stream binary").toLocalIterator():
         with pa.ipc.open_stream(row[0]) as reader:
             yield from reader
 
 
 def write_parquet(frame: DataFrame, url: str, partition_by: Sequence[str]) -> int:
-    """Writes a folder of Parquet files by Spark's tasks; how many rows. ``url`` must not be there yet."""
+    """Write a folder of Parquet files in Spark tasks; return the number of rows. ``url`` must not exist yet."""
     counted = Observation()
     writer: Any = frame.observe(counted, count(lit(1)).alias("rows")).write
     (writer.partitionBy(*partition_by) if partition_by else writer).parquet(url)

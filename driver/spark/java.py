@@ -1,4 +1,4 @@
-"""Whether there is a Java that Spark can run on."""
+"""The check for a Java that Spark can run on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from forebay.model.errors import SettingsError
 
-#: as Spark 4 has it
+#: oldest Java that Spark 4 supports
 JAVA_MIN = 17
 _ANSWER_SECONDS = 60.0
 _VERSION = re.compile(r'version "(?:1\.)?(\d{1,5})')
@@ -19,14 +19,14 @@ _INSTALL = "install Java 17 or 21, as in `apt-get install openjdk-17-jre-headles
 
 
 def check_java(environment: Mapping[str, str] | None = None) -> None:
-    """Raises SettingsError that says why Spark can't start: there is no Java, it does not run, or it is too old."""
+    """Raise SettingsError if there is no Java, if it does not run, or if it is too old."""
     environment = os.environ if environment is None else environment
     home = environment.get("JAVA_HOME", "")
     java = str(Path(home) / "bin" / "java") if home else ""
     if not home or not os.access(java, os.X_OK):
         java = shutil.which("java", path=environment.get("PATH", "")) or ""
     if not java:
-        raise SettingsError(f"driver.engine = 'spark': no Java found by JAVA_HOME or on the PATH; {_INSTALL}")
+        raise SettingsError(f"driver.engine = 'spark': no Java found in JAVA_HOME or on the PATH; {_INSTALL}")
     try:
         done = subprocess.run(
             [java, "-version"],

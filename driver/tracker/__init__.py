@@ -12,13 +12,24 @@
     writers      who may still write under older tokens                 replicas   hosts that hold blocks without a WAL
     commands     commands that a receiver has yet to acknowledge
     decision     the answer, events and actions of the decision that is being made
+    requests     the requests; reads: those that only read the state         options    options of a tracker
 """
 
 from __future__ import annotations
 
 from driver.tracker.decision import Action, Decision, DeleteSegment
 from driver.tracker.heartbeats import LastAgentHeartbeat, LastHeartbeat
-from driver.tracker.replicas import CopyRules
+from driver.tracker.options import CopyRules, CursorRules, TrackerOptions
 from driver.tracker.tracker import Tracker
 
-__all__ = ["Action", "CopyRules", "Decision", "DeleteSegment", "LastAgentHeartbeat", "LastHeartbeat", "Tracker"]
+__all__ = [
+    "Action",
+    "CopyRules",
+    "CursorRules",
+    "Decision",
+    "DeleteSegment",
+    "LastAgentHeartbeat",
+    "LastHeartbeat",
+    "Tracker",
+    "TrackerOptions",
+]

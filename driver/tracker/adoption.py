@@ -13,7 +13,7 @@ from driver.tracker.writers import Writers
 class Adoption:
     """Decides which partitions wait for a search, and what follows from a search that found nothing."""
 
-    def __init__(self, recorder: Recorder, commands: Commands, writers: Writers, faults: Faults) -> None:
+    def __init__(self, *, recorder: Recorder, commands: Commands, writers: Writers, faults: Faults) -> None:
         self._recorder = recorder
         self._commands = commands
         self._writers = writers

@@ -32,6 +32,7 @@ class Agents:
 
     def __init__(
         self,
+        *,
         recorder: Recorder,
         driver_epoch: int,
         latest: dict[str, LastAgentHeartbeat],
@@ -61,12 +62,12 @@ class Agents:
         copies = request.copies if request.copies is not None else before.copies if before is not None else ()
         kept = msgspec.structs.replace(request, old_blocks=(), copies=None)
         self.latest[request.host] = LastAgentHeartbeat(kept, now, copies)
-        commands = self._deletions(request) + self.managed.heard(request, now)
+        commands = self._deletions(request) + self.managed.take_heartbeat(request, now)
         return m.AgentHeartbeatAnswer(driver_epoch=self._driver_epoch, commands=commands)
 
     def place_receivers(self, now: float) -> tuple[str, ...]:
         """Run a placing interval. Return what changed of managed receivers since the last one, a sentence each."""
-        self.managed.look(
+        self.managed.run_round(
             now,
             {host: latest.at for host, latest in self.latest.items()},
             {receiver_id: latest.at for receiver_id, latest in self._receiver_heartbeats.items()},
@@ -82,8 +83,9 @@ class Agents:
             and silent_seconds < self._host_timeout_seconds
         ):
             raise RefusedError(
-                f"host {request.host!r} has an agent at {before.heartbeat.url}, heard {silent_seconds:.0f} s ago: one at "
-                f"{request.url} is taken when that has ended, or was silent for {self._host_timeout_seconds:g} s",
+                f"host {request.host!r} has an agent at {before.heartbeat.url}, whose last heartbeat was {silent_seconds:.0f} s "
+                f"ago; one at {request.url} is accepted when that agent has ended, or after {self._host_timeout_seconds:g} s "
+                "without a heartbeat",
                 "other-url",
             )
 
@@ -94,7 +96,7 @@ class Agents:
         host, latest = min(self.latest.items(), key=lambda item: item[1].at)
         if now - latest.at < AGENT_FORGOTTEN_SECONDS:
             raise RefusedError(
-                f"{AGENTS_MAX} hosts have agents, and each was heard within {AGENT_FORGOTTEN_SECONDS:g} s: no more are known",
+                f"{AGENTS_MAX} hosts have agents with a heartbeat within {AGENT_FORGOTTEN_SECONDS:g} s, the maximum",
                 "too-many",
             )
         del self.latest[host]

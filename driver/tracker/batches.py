@@ -37,7 +37,7 @@ class Batches:
     ``max_queued``: no batch is allocated while so many lie beyond the completed prefix. ``limits``: of one batch.
     """
 
-    def __init__(self, recorder: Recorder, max_queued: int, limits: BatchLimits) -> None:
+    def __init__(self, *, recorder: Recorder, max_queued: int, limits: BatchLimits) -> None:
         self._recorder = recorder
         self._max_queued = max_queued
         self._limits = limits

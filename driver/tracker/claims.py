@@ -14,13 +14,13 @@ from forebay.model.values import TopicPartition
 class Claims:
     """Gives and ends claims. A claim is given by compare-and-set on the partition's token."""
 
-    def __init__(self, recorder: Recorder, commands: Commands, writers: Writers) -> None:
+    def __init__(self, *, recorder: Recorder, commands: Commands, writers: Writers) -> None:
         self._recorder = recorder
         self._commands = commands
         self._writers = writers
         #: partitions that adoption has claimed → the receiver whose claim it ended, which is to claim again afterwards
         self._adopting: dict[TopicPartition, str] = {}
-        #: partitions that nobody may claim before a reset → their owner before it
+        #: partitions that can't be claimed before a reset → their owner before it
         self._held_for_reset: dict[TopicPartition, str] = {}
 
     def look_up(self, request: m.LookupRequest) -> m.LookupAnswer:

@@ -1,8 +1,8 @@
-"""Cursors: queries that read the intake beside the batch job, each at its own pace. Decisions on values alone.
+"""Cursors: positions of queries that read the intake beside the batch job. Decisions on values alone.
 
-What a cursor has yet to read is held in the WAL (INV-8, ``driver.journal.block_index``). Who reads by it is known by an epoch, as
-receivers are: the newest one counts, whoever had an older one is fenced (INV-4). That a second user is refused while the first
-is at work rests on what was heard lately, and only saves people from a mistake.
+The WAL holds what a cursor has yet to read (INV-8, ``driver.journal.block_index``). A cursor's user has an epoch, as a receiver
+has: only the newest epoch is valid, and a user with an older one is fenced (INV-4). A second user is refused while the first
+sends heartbeats. That check only prevents mistakes; correctness rests on the epoch.
 """
 
 from __future__ import annotations
@@ -16,33 +16,28 @@ from typing import Any
 from driver.journal import events as ev
 from driver.journal.block_index import Place
 from driver.journal.state import Cursor, State
+from driver.tracker.options import CursorRules
 from driver.tracker.requests import ExpireCursors, said_by
 from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError, UsageError
 from forebay.model.values import TopicPartition, check_name
 
-#: cursors of a stream at most, and places in one
+#: maximum number of cursors of a stream, and of partitions of one cursor
 CURSORS_MAX, PLACES_MAX = 1_000, 100_000
-#: signs of the words that say who reads, and of its key
+#: maximum number of characters of a user's name, and of its key
 USER_LENGTH_MAX, KEY_LENGTH_MAX = 200, 200
-#: an idle user is journalled after this part of the time after which it would be forgotten
+#: an idle user's heartbeat is journalled after this fraction (1/8) of ``driver.cursor_timeout``
 HEARD_SHARE = 8
 NO_WAL = "a query reads the intake from its WAL, and this stream has none (wal.url)"
 
 
-@dataclass(frozen=True, slots=True)
-class CursorRules:
-    """``in_use_seconds``: so long after it was heard a user counts as at work. ``timeout_seconds``: a cursor whose user was not
-    heard for so long is forgotten."""
-
-    in_use_seconds: float = 10.0
-    timeout_seconds: float = 7 * 86_400.0
-
-
 @dataclass(slots=True)
 class LastCursorHeartbeat:
-    """When users were heard last, on the monotonic clock: not journalled, lost with the driver. ``closed``: those that ended in
-    order. ``since``: since when this driver hears."""
+    """The time of each cursor's last heartbeat, on the monotonic clock; not journalled.
+
+    ``heard``: cursor → time. ``closed``: cursors whose users have ended in order. ``since``: when this driver began to take
+    heartbeats.
+    """
 
     since: float | None = None
     heard: dict[str, float] = field(default_factory=dict)
@@ -53,7 +48,7 @@ class LastCursorHeartbeat:
         self.closed.discard(name)
 
     def at(self, name: str, now: float) -> float:
-        """When it was heard; a driver that has just begun takes it that all are there."""
+        """Return the time of the last heartbeat; of a cursor that has sent none to this driver, when the driver began."""
         if self.since is None:
             self.since = now
         return self.heard.get(name, self.since)
@@ -70,16 +65,16 @@ CursorRequest = m.OpenCursorRequest | m.MoveCursorRequest | m.CloseCursorRequest
 
 
 class Cursors:
-    """The tracker's share of deciding about cursors. ``has_wal``: whether the stream has one."""
+    """Decides on requests about cursors. ``has_wal``: whether the stream has a WAL."""
 
-    def __init__(self, state: State, rules: CursorRules, has_wal: bool) -> None:
+    def __init__(self, *, state: State, rules: CursorRules, has_wal: bool) -> None:
         self.rules = rules
         self.latest = LastCursorHeartbeat()
         self._state = state
         self._has_wal = has_wal
 
     def decide(self, request: CursorRequest, now: float, now_ms: int) -> tuple[Any, tuple[ev.Event, ...]]:
-        """The answer, and what is to be applied with it. As ``Tracker.decide``."""
+        """Return the answer and the events to apply. Raises as ``Tracker.decide``."""
         match request:
             case m.OpenCursorRequest():
                 return self._open(request, now, now_ms)
@@ -110,14 +105,14 @@ class Cursors:
     def _close(self, request: m.CloseCursorRequest, now: float, now_ms: int) -> tuple[Any, tuple[ev.Event, ...]]:
         cursor = _current(self._state, request)
         if request.forget:
-            cause = f"given up by {cursor.user}, whose query could not begin"
+            cause = f"dropped by {cursor.user}, whose query could not start"
             return m.Done(), self._end(ev.CursorEnded(cursor.name, now_ms, cause))[1]
         self.latest.hear(request.cursor, now)
         self.latest.closed.add(request.cursor)
         return m.Done(), ()
 
     def _end(self, *ended: ev.CursorEnded) -> tuple[tuple[str, ...], tuple[ev.Event, ...]]:
-        """→ a sentence for each."""
+        """Return a sentence for each cursor that ended, and the events."""
         for event in ended:
             self.latest.forget(event.name)
         return tuple(f"cursor {event.name} {event.cause}" for event in ended), ended
@@ -126,7 +121,7 @@ class Cursors:
 def _opened(
     state: State, latest: LastCursorHeartbeat, rules: CursorRules, request: m.OpenCursorRequest, now: float, now_ms: int
 ) -> ev.CursorOpened | None:
-    """None: the same user, which has it already. Raises RefusedError, UsageError."""
+    """Return the event; None: the user has the cursor already. Raises RefusedError, UsageError."""
     try:
         check_name("cursor", request.cursor)
     except ValueError as error:
@@ -140,20 +135,21 @@ def _opened(
     if cursor is None:
         if len(state.cursors) >= CURSORS_MAX:
             raise RefusedError(
-                f"the stream has {CURSORS_MAX} cursors already: `forebay cursors drop` those that nobody reads by",
+                f"the stream has {CURSORS_MAX} cursors, the maximum; `forebay cursors drop` ends those that no query uses",
                 "conflict",
             )
     elif cursor.user == request.user and _is_key(cursor, request.key):
         return None
     elif latest.in_use(request.cursor, now, rules):
+        silent = now - latest.at(request.cursor, now)
         raise RefusedError(
-            f"cursor {request.cursor} is in use by {cursor.user}, heard {now - latest.at(request.cursor, now):.0f} s ago: two "
-            "queries can't read by one cursor; stop that one, or begin this one with a checkpoint of its own",
+            f"cursor {request.cursor} is in use by {cursor.user}, whose last heartbeat was {silent:.0f} s ago: two "
+            "queries can't use one cursor; stop that query, or start this one with another checkpoint",
             "in-use",
         )
     left = _left(cursor, request.left)
     known = cursor.vector.keys() if cursor is not None else set()
-    # the user may have looked before a partition came: it is held from its beginning, as one that comes later
+    # the user may not know a partition that was added since: it is held from its beginning
     unseen = state.partitions.keys() - places.keys() - known - {str(tp) for tp in request.left}
     places |= {
         key: (state.partitions[key].incarnations[0].number, state.partitions[key].incarnations[0].start)
@@ -163,7 +159,7 @@ def _opened(
 
 
 def _moved(state: State, rules: CursorRules, request: m.MoveCursorRequest, now_ms: int) -> ev.CursorMoved | None:
-    """None: nothing that need be journalled. Raises FencedError, RefusedError, UsageError."""
+    """Return the event; None: nothing has to be journalled. Raises FencedError, RefusedError, UsageError."""
     cursor = _current(state, request)
     places = _checked(state, request.places)
     ahead = {key: place for key, place in places.items() if key in cursor.vector and place > cursor.vector[key]}
@@ -174,15 +170,20 @@ def _moved(state: State, rules: CursorRules, request: m.MoveCursorRequest, now_m
 
 
 def _current(state: State, request: m.MoveCursorRequest | m.CloseCursorRequest) -> Cursor:
-    """Raises RefusedError for a cursor that is gone, FencedError for one that another user has opened since, or whose key the
-    request does not have."""
+    """Return the request's cursor.
+
+    Raises RefusedError if the cursor does not exist, and FencedError if another user has opened it since or the request does not
+    have its key.
+    """
     name = request.cursor
     cursor = state.cursors.get(name)
     if cursor is None:
         why = _ended_words(state, name)
-        raise RefusedError(f"cursor {name} is gone: {why or 'this driver knows of none by that name'}", "not-found")
+        raise RefusedError(
+            f"cursor {name} does not exist: {why or 'this driver knows no cursor of that name'}", "not-found"
+        )
     if cursor.epoch != request.epoch or not _is_key(cursor, request.key):
-        raise FencedError(f"cursor {name} was opened by {cursor.user} since: this query reads by it no more")
+        raise FencedError(f"cursor {name} was opened by {cursor.user} since; this query can no longer use it")
     return cursor
 
 
@@ -191,7 +192,10 @@ def _digest(key: str) -> str:
 
 
 def _is_key(cursor: Cursor, key: str) -> bool:
-    """Epochs can be guessed by whoever has a token of the same role. A user of an older release has no key."""
+    """Return whether ``key`` is the cursor's. Another client with a token of the same role could guess an epoch, but not a key.
+
+    A user of an older release has the key "".
+    """
     return hmac.compare_digest(cursor.key_digest, _digest(key))
 
 
@@ -202,25 +206,24 @@ def _ended_words(state: State, name: str) -> str:
 def _expired(
     state: State, latest: LastCursorHeartbeat, rules: CursorRules, now: float, now_ms: int
 ) -> tuple[ev.CursorEnded, ...]:
-    """Of the cursors whose users this driver has not heard for too long. A driver's start begins the time anew: while none was
-    there, none could be heard."""
+    """Return the ends of cursors without a heartbeat for too long. The time starts again when a driver starts to lead."""
     gone = []
     for cursor in state.cursors.values():
         if now - latest.at(cursor.name, now) > rules.timeout_seconds:
             silent_ms = max(now_ms - cursor.heard_ms, 0)
             cause = (
-                f"expired: {cursor.user} was not heard for {silent_ms / 3_600_000:.1f} h (driver.cursor_timeout); what it had "
-                "yet to read is held no more"
+                f"expired: no heartbeat of {cursor.user} for {silent_ms / 3_600_000:.1f} h (driver.cursor_timeout); what it had "
+                "yet to read is no longer held"
             )
             gone.append(ev.CursorEnded(cursor.name, now_ms, cause, expired=True))
     return tuple(gone)
 
 
 def _dropped(state: State, request: m.DropCursorRequest, now_ms: int) -> ev.CursorEnded:
-    """Also of one that expired: a person has seen it. Raises RefusedError."""
+    """Return the end of a cursor, also of an expired one, which the status then no longer shows. Raises RefusedError."""
     name = request.cursor
     if name not in state.cursors and not any(ended.name == name and ended.expired for ended in state.ended_cursors):
-        raise RefusedError(f"there is no cursor {name}: `forebay cursors` shows those that there are", "not-found")
+        raise RefusedError(f"no cursor is named {name}: `forebay cursors` lists them", "not-found")
     return ev.CursorEnded(name, now_ms, f"dropped by {said_by(request.cause)}")
 
 
@@ -229,12 +232,12 @@ def _checked(state: State, places: Iterable[m.CursorPlace]) -> dict[str, Place]:
     for place in places:
         partition = state.partition(place.tp)
         if partition is None:
-            raise UsageError(f"the stream has no partition {place.tp}: a cursor reads what the stream takes in")
+            raise UsageError(f"the stream has no partition {place.tp}; a cursor reads only partitions of the stream")
         if not 1 <= place.incarnation <= partition.incarnation.number or not 0 <= place.offset < 1 << 63:
             raise UsageError(f"{place.tp} has no offset {place.offset} in life {place.incarnation}")
         found[str(place.tp)] = (place.incarnation, place.offset)
     if len(found) > PLACES_MAX:
-        raise UsageError(f"a cursor has {PLACES_MAX} partitions at most")
+        raise UsageError(f"a cursor has at most {PLACES_MAX} partitions")
     return found
 
 
@@ -246,7 +249,7 @@ def _left(cursor: Cursor | None, left: Iterable[TopicPartition]) -> tuple[str, .
 
 
 def tracked(state: State, known: Cursors, now: float, now_ms: int) -> tuple[m.TrackedCursor, ...]:
-    """``now_ms``: wall clock."""
+    """Return the cursors for the status. ``now``: seconds on the monotonic clock; ``now_ms``: wall clock."""
     latest, rules = known.latest, known.rules
     shown = []
     for cursor in sorted(state.cursors.values(), key=lambda cursor: cursor.name):
@@ -261,7 +264,7 @@ def tracked(state: State, known: Cursors, now: float, now_ms: int) -> tuple[m.Tr
                 state="at work" if at_work else "silent",
                 silent_seconds=round(silent, 1),
                 behind=_behind(state, cursor.vector),
-                detail="" if at_work else f"is forgotten after {rules.timeout_seconds / 3600:g} h of silence",
+                detail="" if at_work else f"expires after {rules.timeout_seconds / 3600:g} h without a heartbeat",
                 places=_places(cursor.vector),
                 opened_ms=cursor.opened_ms,
             )

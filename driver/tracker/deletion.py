@@ -15,7 +15,7 @@ from wal.decisions.retention import Judgement, Limits
 class Deletion:
     """Journals each deletion as an intent before it is done. ``limits``: retention, for requests that bring none."""
 
-    def __init__(self, recorder: Recorder, limits: Limits) -> None:
+    def __init__(self, *, recorder: Recorder, limits: Limits) -> None:
         self._recorder = recorder
         self._limits = limits
 

@@ -20,7 +20,7 @@ class Faults:
     ``on_gap``: the stream's policy; "record": a gap or new incarnation is recorded without asking a person.
     """
 
-    def __init__(self, recorder: Recorder, claims: Claims, writers: Writers, on_gap: str) -> None:
+    def __init__(self, *, recorder: Recorder, claims: Claims, writers: Writers, on_gap: str) -> None:
         self.blocked: dict[TopicPartition, str] = {}  # why the WAL can't be searched, of faults that wait for it
         self._recorder = recorder
         self._claims = claims
@@ -32,12 +32,14 @@ class Faults:
         tp = TopicPartition(request.topic, request.partition)
         partition = self._recorder.state.partition(tp)
         if partition is None:
-            raise UsageError(f"partition {tp} has no life in this stream yet")
+            raise UsageError(f"the stream has no partition {tp} yet")
         outdated = partition.token != request.token or partition.position != request.position or not partition.owner
         if outdated and partition.fault is not None and partition.fault.kept:
             return m.FaultAnswer(proceed=False, message=self.describe(partition))
         if outdated:
-            return m.FaultAnswer(proceed=True, message="the journal has moved on since: claim again")
+            return m.FaultAnswer(
+                proceed=True, message="the partition's position has changed since; claim the partition again"
+            )
         found = _found(request, partition)
         known = partition.fault
         if known is None or (known.kind, known.accept_until) != (found.kind, found.accept_until):
@@ -58,14 +60,14 @@ class Faults:
             self._claims.resume_later(partition.tp, owner)
 
     def block(self, tp: TopicPartition, reason: str) -> None:
-        """Keep for the status why the WAL can't be searched for ``tp``; "": nothing hinders it any more."""
+        """Keep for the status why the WAL can't be searched for ``tp``; "": it can be searched again."""
         if reason:
             self.blocked[tp] = reason
         else:
             self.blocked.pop(tp, None)
 
     def forget_reasons(self, waiting: Collection[TopicPartition]) -> None:
-        """Drop the reasons of :meth:`hinder` for all but the partitions that wait for a search."""
+        """Drop the reasons of :meth:`block` for all but the partitions that wait for a search."""
         self.blocked = {tp: self.blocked[tp] for tp in waiting if tp in self.blocked}
 
     def describe(self, partition: Partition) -> str:
@@ -76,12 +78,15 @@ class Faults:
         words = {
             "truncated": f"Kafka's log was cut back below offset {fault.position}",
             "out-of-range": f"Kafka's log ended below offset {fault.position}",
-            "recreated": f"the topic was deleted and created again; what it held from offset {fault.position} on is gone",
+            "recreated": f"the topic was deleted and created again; its records from offset {fault.position} on are lost",
             "corrupt": f"the record batch at offset {fault.position} fails its checksum",
         }.get(fault.kind if fault.kind == "corrupt" or fault.begins_incarnation else "")
         words = words or f"Kafka no longer holds offsets {fault.position} to {until}"
         if fault.kept:
-            words += f" (the WAL went on up to there; nobody reads before a new life begins at {fault.accept_until})"
+            words += (
+                " (the WAL holds records up to there; no receiver reads before a new incarnation begins at "
+                f"{fault.accept_until})"
+            )
         if self.is_recorded(fault):
             way_out = "this is recorded"
         else:
@@ -96,8 +101,8 @@ class Faults:
         if unsettled:
             names = ", ".join(f"{writer.receiver_id} (epoch {writer.epoch:x})" for writer in unsettled)
             return (
-                f", which waits for what receiver {names} may still write: stop or restart it; or, if its host is gone for "
-                f"good, add `--fence {unsettled[0].receiver_id}`"
+                f", which waits for what receiver {names} may still write: stop or restart it; or, if its host was "
+                f"removed, add `--fence {unsettled[0].receiver_id}`"
             )
         blocked = self.blocked.get(partition.tp, "")
         return f", which can't be done yet: {blocked}" if blocked else ""

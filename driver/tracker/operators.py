@@ -11,7 +11,7 @@ from driver.tracker.commands import Commands
 from driver.tracker.decision import Recorder
 from driver.tracker.faults import Faults
 from driver.tracker.receivers import Receivers
-from driver.tracker.requests import HoldForReset, LetGo, Reset, said_by
+from driver.tracker.requests import EndHold, HoldForReset, Reset, said_by
 from driver.tracker.writers import Writers
 from forebay import messages as m
 from forebay.kafka.consume.spans import is_inside
@@ -24,6 +24,7 @@ class Operators:
 
     def __init__(
         self,
+        *,
         recorder: Recorder,
         commands: Commands,
         writers: Writers,
@@ -74,7 +75,7 @@ class Operators:
         if request.receiver_id not in waits_for or is_reserved(request.receiver_id):
             raise RefusedError(
                 f"{tp} does not wait for receiver {request.receiver_id!r}"
-                + (f" but for {', '.join(waits_for)}" if waits_for else "; `forebay status` shows what it waits for"),
+                + (f", only for {', '.join(waits_for)}" if waits_for else "; `forebay status` shows what it waits for"),
                 "conflict",
             )
         self._receivers.fence(request.receiver_id)
@@ -111,7 +112,7 @@ class Operators:
         cause = f"{request.words} by {said_by(request.cause)}"
         self._recorder.apply(*(ev.IncarnationBegun(start, now_ms, cause) for start in request.starts))
 
-    def end_hold(self, request: LetGo) -> None:
+    def end_hold(self, request: EndHold) -> None:
         """Allow claims of the partitions again."""
         for tp in request.partitions:
             self._claims.end_hold(tp)

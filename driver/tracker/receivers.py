@@ -35,6 +35,7 @@ class Receivers:
 
     def __init__(
         self,
+        *,
         recorder: Recorder,
         driver_epoch: int,
         latest: dict[str, LastHeartbeat],

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from driver.decisions.replica_hosts import Host, loads, replica_host
+from driver.decisions.replica_hosts import HostSpace, loads, replica_host
 from driver.tracker.decision import Recorder
 from driver.tracker.heartbeats import LastAgentHeartbeat, LastHeartbeat
 from driver.tracker.names import check_names
+from driver.tracker.options import CopyRules
 from forebay import messages as m
 from forebay.model.errors import UsageError
 from forebay.model.values import Block
 from wal.segments.layout import parse_block
-
-
-@dataclass(frozen=True, slots=True)
-class CopyRules:
-    """Replication in a stream without a WAL.
-
-    ``copies``: hosts that must hold a block before it is accepted. ``timeout_seconds``: how long after its agent's last
-    heartbeat a host counts as available. ``room_bytes``: free bytes that a host must have to take replicas.
-    """
-
-    copies: int
-    timeout_seconds: float
-    room_bytes: int
 
 
 class Replicas:
@@ -36,6 +23,7 @@ class Replicas:
 
     def __init__(
         self,
+        *,
         recorder: Recorder,
         rules: CopyRules | None,
         receiver_heartbeats: Mapping[str, LastHeartbeat],
@@ -86,7 +74,7 @@ class Replicas:
         if rules is None or rules.copies < 2:
             return None
         hosts = {
-            host: Host(latest.heartbeat.url, latest.heartbeat.free_bytes)
+            host: HostSpace(latest.heartbeat.url, latest.heartbeat.free_bytes)
             for host, latest in self._agent_heartbeats.items()
             if now - latest.at < rules.timeout_seconds and latest.heartbeat.state == "active"
         }

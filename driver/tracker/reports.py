@@ -1,4 +1,4 @@
-"""Which reported blocks are accepted (rules 3 and 4 of *who owns an offset*)."""
+"""Which reported blocks are accepted (rules 3 and 4 in ``docs/architecture/ownership.md``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forebay.model.values import Block, OffsetRange
 class Reports:
     """Accepts a block if each of its ranges continues at its partition's position, under the current token of its sender."""
 
-    def __init__(self, recorder: Recorder, replicas: Replicas) -> None:
+    def __init__(self, *, recorder: Recorder, replicas: Replicas) -> None:
         self._recorder = recorder
         self._replicas = replicas
 
@@ -43,15 +43,13 @@ class Reports:
         if meta.receiver_id != request.receiver_id or meta.epoch != request.epoch or meta.stream != state.stream:
             raise UsageError(f"block {meta.id} is not of receiver {request.receiver_id!r} and its epoch")
         if meta.host != host:
-            raise UsageError(
-                f"block {meta.id} says that it lies on {meta.host!r}, and its receiver registered on {host!r}"
-            )
+            raise UsageError(f"block {meta.id} names host {meta.host!r}, but its receiver registered on host {host!r}")
         self._replicas.check_place(block)
         if block.other_hosts and meta.id not in state.blocks and not self._replicas.hosts_of(meta.receiver_id):
             # this driver has just started, or no host takes replicas: the receiver reports the block again
             raise RefusedError(
-                f"block {meta.id} has replicas on {', '.join(block.other_hosts)}, but this driver has heard of no host yet that "
-                f"takes replicas of receiver {meta.receiver_id!r}",
+                f"block {meta.id} has replicas on {', '.join(block.other_hosts)}, but this driver knows no host yet that takes "
+                f"replicas of receiver {meta.receiver_id!r}",
                 "no-second-host",
             )
 

@@ -1,29 +1,57 @@
-"""What the tracker is asked: the messages of receivers, agents and operators (``forebay.messages``), and these, which only the
-driver itself makes."""
+"""Requests to the tracker: the messages of receivers, agents, queries and operators, and requests of the driver's own threads.
+
+The messages are in ``forebay.messages``. A request of the driver's own threads is an :class:`Answered`, which names the type of
+its answer. One that only reads the state is a :class:`Read`; it is defined beside the code that sends it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from driver.decisions.clean_up import CleanSegment
 from driver.decisions.replay import HeldInKafka, RewindTo, no_spans
 from driver.journal import events as ev
 from driver.journal.history import FinishedBatch
-from driver.journal.state import State
+from driver.journal.state import SnapshotCopy, State
 from forebay import messages as m
 from forebay.kafka.consume.spans import Span
 from forebay.model.values import TopicPartition
 from wal.segments.layout import BlockPlace
 
-#: signs of the words in which a person says who and why
+AnswerType = TypeVar("AnswerType")
+
+#: maximum number of characters that are kept of who decided, and why
 CAUSE_LENGTH_MAX = 300
 
 
+class Answered(Generic[AnswerType]):
+    """A request of one of the driver's own threads. Its type parameter is the type of the answer."""
+
+    __slots__ = ()
+
+
+class Read(Answered[AnswerType], ABC):
+    """Reads the state. A subclass is named for what it reads; it needs no case in the tracker."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def read(self, state: State) -> AnswerType:
+        """Return the answer. Called in the decision loop; must not change ``state`` and must not block."""
+
+
+class Ask(Protocol):
+    """Sends a request to the decision loop and waits for the answer, as :meth:`driver.decision_loop.loop.DriverLoop.ask`."""
+
+    def __call__(self, request: Answered[AnswerType], /) -> AnswerType: ...
+
+
 @dataclass(frozen=True, slots=True)
-class FoundPartitions:
-    """Discovery resolved where these partitions begin. Those already known are ignored."""
+class FoundPartitions(Answered[bool]):
+    """Add partitions that begin at the offsets that discovery found, except known ones. Answer: whether any was new."""
 
     starts: tuple[ev.IncarnationStart, ...]
     time_ms: int
@@ -31,9 +59,12 @@ class FoundPartitions:
 
 
 @dataclass(frozen=True, slots=True)
-class Allocate:
-    """A batch interval has passed. ``tasks``: at least this many tasks, if there are as many blocks. ``empty``: if no block
-    waits, a batch without any is made."""
+class Allocate(Answered["int | None"]):
+    """Make a batch of the blocks that wait. Answer: its id; None: no batch was made.
+
+    ``tasks``: minimum number of tasks, if there are as many blocks. ``empty``: whether a batch without blocks is made if no block
+    waits.
+    """
 
     time_ms: int
     tasks: int
@@ -41,8 +72,8 @@ class Allocate:
 
 
 @dataclass(frozen=True, slots=True)
-class BeginSpans:
-    """Partitions of a direct stream begin, as in ``events.SpansBegun``."""
+class BeginSpans(Answered[None]):
+    """Begin partitions of a direct stream, as in ``events.SpansBegun``."""
 
     offsets: Mapping[str, int]
     topic_ids: Mapping[str, str]
@@ -51,9 +82,11 @@ class BeginSpans:
 
 
 @dataclass(frozen=True, slots=True)
-class EndSpans:
-    """Partitions of a direct stream are gone, or no longer what they were. ``again``: where those that go on in another life
-    begin it; ``topic_ids``: theirs."""
+class EndSpans(Answered[None]):
+    """End partitions of a direct stream that no longer exist, or whose topic was created again.
+
+    ``again``: partition → the offset at which it goes on in a new incarnation; ``topic_ids``: of these partitions.
+    """
 
     partitions: tuple[str, ...]
     time_ms: int
@@ -63,8 +96,8 @@ class EndSpans:
 
 
 @dataclass(frozen=True, slots=True)
-class SkipSpans:
-    """Kafka dropped these offsets of a direct stream before they were in a batch, as in ``events.SpansSkipped``."""
+class SkipSpans(Answered[None]):
+    """Go on without offsets that Kafka deleted before a direct stream read them, as in ``events.SpansSkipped``."""
 
     spans: tuple[Span, ...]
     time_ms: int
@@ -72,24 +105,24 @@ class SkipSpans:
 
 
 @dataclass(frozen=True, slots=True)
-class NameCursor:
-    """How a direct stream's cursor in an intake is to be named. The answer: its name, an older one where it has one."""
+class NameCursor(Answered[str]):
+    """Name a direct stream's cursor in an intake. Answer: its name, which is the older one if it has one."""
 
     name: str
     time_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class AllocateSpans:
-    """A direct stream's next batch. The answer: its id; None while ``max_queued_batches`` lie beyond the completed prefix."""
+class AllocateSpans(Answered["int | None"]):
+    """Make a direct stream's next batch. Answer: its id; None: ``max_queued_batches`` are beyond the completed prefix."""
 
     spans: tuple[Span, ...]
     time_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Complete:
-    """The job returned. ``replay``: the number of the replay that ran the batch; 0 if none did."""
+class Complete(Answered[None]):
+    """Complete a batch whose job returned. ``replay``: the number of the replay that ran the batch; 0: no replay."""
 
     batch_id: int
     time_ms: int
@@ -98,8 +131,8 @@ class Complete:
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteOutput:
-    """One output of several returned; others follow. ``replay``: as in Complete."""
+class CompleteOutput(Answered[None]):
+    """Complete one of several outputs of a batch, but not the last. ``replay``: as in :class:`Complete`."""
 
     batch_id: int
     output: str
@@ -108,36 +141,39 @@ class CompleteOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class FailJob:
-    """An attempt at an unfinished batch failed; nothing is journalled of one that is completed by now."""
+class FailJob(Answered[None]):
+    """Journal a failed attempt at a batch, unless the batch is completed by now."""
 
     failure: ev.JobFailed
 
 
 @dataclass(frozen=True, slots=True)
-class KeepWindow:
-    """From now on ``batches`` batches before an unfinished one stay readable."""
+class KeepWindow(Answered[None]):
+    """Keep ``batches`` batches before each unfinished one readable, from now on."""
 
     batches: int
 
 
 @dataclass(frozen=True, slots=True)
-class LearnRate:
-    """The job was seen to take ``rate`` records/s (``driver.backpressure``)."""
+class LearnRate(Answered[None]):
+    """Learn that the job processes ``rate`` records per second (``driver.backpressure``)."""
 
     rate: float
     time_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class BeginDrain:
-    """The driver is to end, and all receivers are to drain before. → ids of those that are told to."""
+class BeginDrain(Answered[tuple[str, ...]]):
+    """Order all receivers to drain, before the driver ends. Answer: their ids."""
 
 
 @dataclass(frozen=True, slots=True)
-class BeginReplay:
-    """A person rewinds the cursor. ``archived``: the history, as it was when ``archived_number`` was its newest batch's.
-    ``held_in_kafka``: of a direct stream; it must not ask anybody."""
+class BeginReplay(Answered[m.OperatorAnswer]):
+    """Run completed batches again, as an operator requests.
+
+    ``archived``: the batches of the history when ``archived_number`` was the number of the newest one. ``held_in_kafka``: of a
+    direct stream: which spans Kafka still holds; it must not block.
+    """
 
     to: RewindTo
     archived: tuple[FinishedBatch, ...]
@@ -147,23 +183,27 @@ class BeginReplay:
 
 
 @dataclass(frozen=True, slots=True)
-class CleanLocalCopies:
-    """Local copies of finished batches may go: one open clean-up per host at a time."""
+class CleanLocalCopies(Answered[None]):
+    """Delete local copies of finished batches, with at most one open clean-up per host."""
 
 
 @dataclass(frozen=True, slots=True)
-class CleanedUp:
+class CleanedUp(Answered[None]):
+    """End the clean-up ``number``: its segment was deleted."""
+
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
+class Archived(Answered[None]):
+    """Drop batches from the state: the history durably holds them."""
+
     batch_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
-    """``path`` in the WAL's store durably holds the state before event ``next``. The answer: the copies that are kept."""
+class Copied(Answered[tuple[SnapshotCopy, ...]]):
+    """Record a durable snapshot copy at ``path`` of the state before event ``next``. Answer: the copies that are kept."""
 
     next: int
     path: str
@@ -171,9 +211,11 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A partition in trouble, for whose position the WAL is to be searched. ``limit``: what Kafka holds begins there; None:
-    it will never hold these offsets again. ``waits_for``: writers that could still sync, in words; the search must begin
-    after that of all of them is settled."""
+    """A search of the WAL for the position of a partition with a fault.
+
+    ``limit``: the first offset that Kafka holds; None: Kafka will never hold these offsets again. ``waits_for``: ids of receivers
+    that may still write blocks of the partition; the search must begin after all of them are settled.
+    """
 
     tp: TopicPartition
     incarnation: int
@@ -185,45 +227,49 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Searches:
-    """→ the ``Search`` of each partition whose trouble has not been tried yet."""
+class Searches(Answered[tuple[Search, ...]]):
+    """List the searches of all partitions with a fault for which the WAL has not been searched yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Barred:
-    """Barriers lie in the WAL. → whether each holds: nothing at or after it was deleted before it was made."""
+class Barred(Answered[bool]):
+    """Record barriers in the WAL. Answer: whether each holds: nothing at or after it was deleted before it was written."""
 
     places: tuple[BlockPlace, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class NothingToAdopt:
-    """The WAL was searched and holds nothing at the position. ``adoptable_from``: the next offset that it holds, -1: none.
-    → whether the trouble is decided upon now."""
+class NothingToAdopt(Answered[bool]):
+    """Record that the WAL was searched and holds nothing at the position. Answer: whether the fault can be decided now.
+
+    ``adoptable_from``: the next offset that the WAL holds; -1: none.
+    """
 
     search: Search
     adoptable_from: int
 
 
 @dataclass(frozen=True, slots=True)
-class AdoptionBlocked:
-    """For status. ``words``: why the WAL can't be searched; "": nothing hinders it any more."""
+class AdoptionBlocked(Answered[None]):
+    """Show on the status why the WAL can't be searched. ``words``: the reason; "": the WAL can be searched again."""
 
     tp: TopicPartition
     words: str
 
 
 @dataclass(frozen=True, slots=True)
-class HoldForReset:
-    """Nobody is granted a claim of ``partitions`` until they are let go; whoever has one is told to claim again. May be
-    repeated. → what they wait for before their life may end, in words; "": nothing."""
+class HoldForReset(Answered[str]):
+    """Give no claim of ``partitions`` until :class:`EndHold`, and order their owners to claim again. May be repeated.
+
+    Answer: what the partitions wait for before their incarnation may end, as a sentence; "": nothing.
+    """
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Reset:
-    """A person begins new lives of partitions that are held."""
+class Reset(Answered[None]):
+    """Begin new incarnations of held partitions, as an operator requests. ``words``: what was requested."""
 
     starts: tuple[ev.IncarnationStart, ...]
     words: str
@@ -231,25 +277,20 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True)
-class LetGo:
+class EndHold(Answered[None]):
+    """Give claims of ``partitions`` again."""
+
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceReceivers:
-    """A placing interval has passed. → what changed of managed receivers since the last one, a sentence each."""
+class PlaceReceivers(Answered[tuple[str, ...]]):
+    """Place managed receivers. Answer: a sentence for each change since the last time."""
 
 
 @dataclass(frozen=True, slots=True)
-class ExpireCursors:
-    """Cursors whose users were not heard for too long are forgotten. → a sentence for each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Read the state: ``read(state)`` is called in the deciding thread and must not change it."""
-
-    read: Callable[[State], Any]
+class ExpireCursors(Answered[tuple[str, ...]]):
+    """End cursors whose last heartbeat is older than ``driver.cursor_timeout``. Answer: a sentence for each."""
 
 
 Request = (
@@ -296,14 +337,14 @@ Request = (
     | Copied
     | HoldForReset
     | Reset
-    | LetGo
+    | EndHold
     | PlaceReceivers
     | ExpireCursors
-    | Ask
+    | Read[Any]
 )
 
 
 def said_by(cause: str) -> str:
-    """Who decided, and why, as the person's own tool said it: printable, and no longer than a line or two."""
+    """Return who decided, and why: the printable characters of ``cause``, at most ``CAUSE_LENGTH_MAX``."""
     words = "".join(sign if sign.isprintable() else " " for sign in cause[:CAUSE_LENGTH_MAX]).strip()
     return words or "a person"

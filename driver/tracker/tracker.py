@@ -12,33 +12,31 @@ from collections.abc import Mapping
 from typing_extensions import assert_never
 
 from driver.decisions import intake
-from driver.decisions.allocation import UNLIMITED, BatchLimits
 from driver.decisions.clean_up import CleanSegment
 from driver.decisions.rate_sharing import RateSharing
 from driver.decisions.receiver_lifecycle import ManagedReceivers
 from driver.journal import events as ev
-from driver.journal.receiver_limits import IdLimits
 from driver.journal.state import Partition, State
 from driver.tracker.adoption import Adoption
 from driver.tracker.agents import Agents
 from driver.tracker.batches import Batches
 from driver.tracker.claims import Claims
 from driver.tracker.commands import Commands
-from driver.tracker.cursors import CursorRequest, CursorRules, Cursors
+from driver.tracker.cursors import CursorRequest, Cursors
 from driver.tracker.decision import Action, Decision, Recorder
 from driver.tracker.deletion import Deletion
 from driver.tracker.faults import Faults
 from driver.tracker.heartbeats import LastAgentHeartbeat, LastHeartbeat
 from driver.tracker.operators import Operators
+from driver.tracker.options import TrackerOptions
 from driver.tracker.receivers import Receivers
-from driver.tracker.replicas import CopyRules, Replicas
+from driver.tracker.replicas import Replicas
 from driver.tracker.reports import Reports
 from driver.tracker.requests import (
     AdoptionBlocked,
     Allocate,
     AllocateSpans,
     Archived,
-    Ask,
     Barred,
     BeginDrain,
     BeginReplay,
@@ -48,6 +46,7 @@ from driver.tracker.requests import (
     Complete,
     CompleteOutput,
     Copied,
+    EndHold,
     EndSpans,
     ExpireCursors,
     FailJob,
@@ -55,10 +54,10 @@ from driver.tracker.requests import (
     HoldForReset,
     KeepWindow,
     LearnRate,
-    LetGo,
     NameCursor,
     NothingToAdopt,
     PlaceReceivers,
+    Read,
     Request,
     Reset,
     Searches,
@@ -68,60 +67,71 @@ from driver.tracker.writers import Writers
 from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError, UsageError
 from forebay.model.values import TopicPartition
-from wal.decisions.retention import Limits
 
 
 class Tracker:
     """The driver's decisions. Not thread-safe: all calls come from the decision loop.
 
-    ``driver_epoch``: this driver's journal epoch. ``on_gap``: "record" or "stop", as ``kafka.on_gap``. ``max_queued_batches``: no
-    batch is allocated while so many lie beyond the completed prefix. ``retention_ms`` and ``retention_bytes`` (0: no limit): when
-    the WAL's segments are due for deletion, unless a request brings limits of its own. ``sharing``: how a learned rate is divided
-    among receivers; None: receivers are held to no rate. ``managed``: the receivers that the driver keeps running; None: none.
-    ``copy_rules``: None if the stream has a WAL. ``host_timeout_seconds``: how long after its last heartbeat an agent keeps its
-    host's address.
+    ``driver_epoch``: this driver's journal epoch. ``sharing``: how a learned rate is divided among receivers; None: receivers are
+    held to no rate. ``managed``: the receivers that the driver keeps running; None: none.
     """
 
     def __init__(
         self,
         state: State,
         driver_epoch: int,
-        on_gap: str,
-        max_queued_batches: int,
-        retention_ms: int,
-        retention_bytes: int = 0,
-        batch_limits: BatchLimits = UNLIMITED,
+        options: TrackerOptions,
+        *,
         sharing: RateSharing | None = None,
         managed: ManagedReceivers | None = None,
-        copy_rules: CopyRules | None = None,
-        cursor_rules: CursorRules | None = None,
-        host_timeout_seconds: float = 30.0,
-        id_limits: IdLimits | None = None,
     ) -> None:
         self.driver_epoch = driver_epoch
         receiver_heartbeats: dict[str, LastHeartbeat] = {}
         agent_heartbeats: dict[str, LastAgentHeartbeat] = {}
-        managed = managed or ManagedReceivers(state.stream, driver_epoch, 0, {})
         # one for all parts
         self.recorder = recorder = Recorder(state)
         self.commands = commands = Commands(driver_epoch)
-        self.writers = writers = Writers(recorder, receiver_heartbeats)
-        self.replicas = replicas = Replicas(recorder, copy_rules, receiver_heartbeats, agent_heartbeats)
+        self.writers = writers = Writers(recorder=recorder, receiver_heartbeats=receiver_heartbeats)
+        self.replicas = replicas = Replicas(
+            recorder=recorder,
+            rules=options.copy_rules,
+            receiver_heartbeats=receiver_heartbeats,
+            agent_heartbeats=agent_heartbeats,
+        )
         # the parts that decide
         self.receivers = Receivers(
-            recorder, driver_epoch, receiver_heartbeats, commands, writers, replicas, sharing, id_limits or IdLimits()
+            recorder=recorder,
+            driver_epoch=driver_epoch,
+            latest=receiver_heartbeats,
+            commands=commands,
+            writers=writers,
+            replicas=replicas,
+            sharing=sharing,
+            id_limits=options.id_limits,
         )
-        self.claims = Claims(recorder, commands, writers)
-        self.reports = Reports(recorder, replicas)
-        self.faults = Faults(recorder, self.claims, writers, on_gap)
-        self.adoption = Adoption(recorder, commands, writers, self.faults)
+        self.claims = Claims(recorder=recorder, commands=commands, writers=writers)
+        self.reports = Reports(recorder=recorder, replicas=replicas)
+        self.faults = Faults(recorder=recorder, claims=self.claims, writers=writers, on_gap=options.on_gap)
+        self.adoption = Adoption(recorder=recorder, commands=commands, writers=writers, faults=self.faults)
         self.agents = Agents(
-            recorder, driver_epoch, agent_heartbeats, receiver_heartbeats, managed, host_timeout_seconds
+            recorder=recorder,
+            driver_epoch=driver_epoch,
+            latest=agent_heartbeats,
+            receiver_heartbeats=receiver_heartbeats,
+            managed=managed or ManagedReceivers(state.stream, driver_epoch, 0, {}),
+            host_timeout_seconds=options.host_timeout_seconds,
         )
-        self.operators = Operators(recorder, commands, writers, self.claims, self.faults, self.receivers)
-        self.batches = Batches(recorder, max_queued_batches, batch_limits)
-        self.cursors = Cursors(state, cursor_rules or CursorRules(), has_wal=copy_rules is None)
-        self.deletion = Deletion(recorder, Limits(retention_ms, retention_bytes))
+        self.operators = Operators(
+            recorder=recorder,
+            commands=commands,
+            writers=writers,
+            claims=self.claims,
+            faults=self.faults,
+            receivers=self.receivers,
+        )
+        self.batches = Batches(recorder=recorder, max_queued=options.max_queued_batches, limits=options.batch_limits)
+        self.cursors = Cursors(state=state, rules=options.cursor_rules, has_wal=options.copy_rules is None)
+        self.deletion = Deletion(recorder=recorder, limits=options.retention)
 
     # ---- decisions ---------------------------------------------------------------------------------------------------
 
@@ -194,7 +204,7 @@ class Tracker:
                 return self.operators.hold_for_reset(request)
             case Reset():
                 self.operators.reset(request, now_ms)
-            case LetGo():
+            case EndHold():
                 self.operators.end_hold(request)
             # batches
             case FoundPartitions():
@@ -249,7 +259,7 @@ class Tracker:
             case Copied():
                 return self.deletion.copied(request)
             # the driver's own threads
-            case Ask():
+            case Read():
                 return request.read(self.state)
             case _:
                 assert_never(request)

@@ -18,7 +18,7 @@ class Writers:
     settled by its own heartbeat, sent after it knew of the claim. ``receiver_news``: receiver id → its last heartbeat.
     """
 
-    def __init__(self, recorder: Recorder, receiver_heartbeats: Mapping[str, LastHeartbeat]) -> None:
+    def __init__(self, *, recorder: Recorder, receiver_heartbeats: Mapping[str, LastHeartbeat]) -> None:
         self._recorder = recorder
         self._receiver_heartbeats = receiver_heartbeats
         #: receiver id → partitions where it may write under a token that another receiver's claim has ended

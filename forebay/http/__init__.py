@@ -1,1 +1,1 @@
-"""HTTP between the parts: server, clients, and bounds on what comes in."""
+"""HTTP between the processes: the server with its limits, and clients."""

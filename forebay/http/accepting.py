@@ -1,4 +1,4 @@
-"""How a server accepts connections: one by one, so that each counts from its first byte on, during its handshake too."""
+"""Accepts connections one by one, so that each counts from its first byte, also during its TLS handshake."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from forebay.model.errors import SettingsError
 
 log = logging.getLogger(__name__)
 
-#: connections that the kernel keeps until they are accepted
+#: maximum connections that the kernel queues until they are accepted
 _BACKLOG = 2048
-#: pause after the listening socket reported an error that ending a connection does not solve
+#: pause after an error of the listening socket
 _REST_SECONDS = 1.0
-#: errors of accept that another descriptor would solve
+#: errors of accept for lack of a file descriptor
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
-#: least time between two warnings about ended connections
+#: minimum time between two warnings about ended connections
 _WARNING_SECONDS = 60.0
-#: descriptors that a process needs beside its connections: journal, WAL, Kafka, Spark
+#: file descriptors for other uses than connections: journal, WAL, Kafka, Spark
 _OTHER_DESCRIPTORS = 1024
 
 
 class Connection:
-    """One accepted connection. For the serving loop alone."""
+    """One accepted connection. For the serving loop only."""
 
     __slots__ = ("_accepting", "end", "peer")
 
@@ -39,21 +39,21 @@ class Connection:
         self.end: Callable[[], object] = lambda: None
 
     def authenticate(self) -> bool:
-        """Count as authenticated from now on. False, and nothing changes, while as many as allowed are authenticated."""
+        """Count this connection as authenticated. Return False, without a change, if the maximum number is authenticated."""
         return self._accepting.authenticate(self)
 
     def lost(self) -> None:
-        """Give its place to another connection."""
+        """Free its place for another connection."""
         self._accepting.lost(self)
 
 
 class Accepting:
-    """Accept connections of ``listening`` and give each to a protocol from ``make``; by https if ``context`` returns a context.
+    """Accepts connections of ``listening`` and gives each to a protocol from ``make``; with TLS if ``context`` returns a context.
 
-    At most ``connections_max`` connections are authenticated. Beside them, as many more may be on their way there: in their
-    handshake, before their first request, or without a valid token. A newcomer beyond that ends one of these
-    (``forebay.http.unauthenticated``), so a flood of them takes no place from an authenticated peer (INV-6).
-    ``handshake_seconds``: the time that a TLS handshake may take.
+    At most ``connections_max`` connections are authenticated. The same number may be unauthenticated: in their handshake, before
+    their first request, or without a valid token. A new connection beyond that ends one of these
+    (``forebay.http.unauthenticated``), so a flood of connections takes no place from an authenticated peer (INV-6).
+    ``handshake_seconds``: maximum time of a TLS handshake.
     """
 
     def __init__(
@@ -77,18 +77,18 @@ class Accepting:
         self._warned_at: float | None = None
 
     def start(self) -> None:
-        """Of the running loop."""
+        """Listen, and accept connections in the running loop."""
         self._listening.setblocking(False)
         self._listening.listen(_BACKLOG)
         self._task = asyncio.get_running_loop().create_task(self._accept())
 
     def check(self) -> None:
-        """Raises what ended it, if anything did."""
+        """Raise the exception that ended it, if any."""
         if self._task is not None and self._task.done():
             self._task.result()
 
     async def stop(self) -> None:
-        """Accept no more, and end the connections that have no protocol yet."""
+        """Stop accepting, and end the connections that have no protocol yet."""
         tasks = [*self._beginning, *([self._task] if self._task is not None else [])]
         for task in tasks:
             task.cancel()
@@ -114,7 +114,7 @@ class Accepting:
             try:
                 accepted, address = await loop.sock_accept(self._listening)
             except OSError as error:
-                log.warning("no connection can be accepted: %s", error.strerror)
+                log.warning("cannot accept connections: %s", error.strerror)
                 oldest = self._unauthenticated.pop() if error.errno in _NO_DESCRIPTOR else None
                 if oldest is not None:
                     self._end(oldest)
@@ -145,10 +145,10 @@ class Accepting:
             return
         accepted.close()
         connection.lost()
-        if isinstance(error, (OSError, asyncio.TimeoutError, SettingsError)):  # a mistake of the client
+        if isinstance(error, (OSError, asyncio.TimeoutError, SettingsError)):  # an error of the client
             log.debug("a connection ended before its first request: %s", error)
         elif error is not None:
-            log.error("a connection could not be served: %r", error, exc_info=error)
+            log.error("cannot serve a connection: %r", error, exc_info=error)
 
     def _end(self, connection: Connection) -> None:
         connection.end()
@@ -156,8 +156,8 @@ class Accepting:
         now = asyncio.get_running_loop().time()
         if self._warned_at is None or now - self._warned_at >= _WARNING_SECONDS:
             log.warning(
-                "%d connections ended before they authenticated, the last one from %s: more than %d at a time "
-                "(connections_max) make room for new ones",
+                "ended %d unauthenticated connections, the last one from %s: more than %d at the same time "
+                "(connections_max)",
                 self._ended,
                 connection.peer,
                 self._connections_max,
@@ -166,8 +166,11 @@ class Accepting:
 
 
 def allow_descriptors(connections_max: int) -> None:
-    """Raise this process's limit of open descriptors as far as ``connections_max`` authenticated connections and as many others
-    need, or as far as the system allows; then a warning names the limit."""
+    """Raise this process's limit of file descriptors to what ``connections_max`` authenticated and as many other connections
+    need.
+
+    If the system allows fewer, raise it to the maximum, and log a warning with the limit.
+    """
     needed = 2 * connections_max + _OTHER_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -177,7 +180,7 @@ def allow_descriptors(connections_max: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < needed:
         log.warning(
-            "this process may open %d files; %d connections (connections_max) can need %d: raise `ulimit -Hn` or LimitNOFILE",
+            "this process may open %d files, but %d connections (connections_max) can need %d: raise `ulimit -Hn` or LimitNOFILE",
             allowed,
             connections_max,
             needed,

@@ -1,4 +1,4 @@
-"""HTTP between the parts: one client, which imports nothing of what serves. JSON by msgspec."""
+"""The HTTP client of one service. Imports nothing of the server. JSON by msgspec."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 
 
 class Client:
-    """Calls one service. Thread-safe; keeps connections. Retries nothing: callers decide what may be repeated."""
+    """Calls one service. Thread-safe; keeps connections. It never retries: callers decide which requests may be repeated."""
 
     def __init__(self, url: str, timeout_seconds: float = 10.0, access: Access = NO_ACCESS) -> None:
         self._url = url.rstrip("/")
@@ -32,20 +32,21 @@ class Client:
         self._pool = connections(url, access, urllib3.Timeout(connect=min(timeout_seconds, 5.0), read=timeout_seconds))
 
     def post(self, path: str, body: msgspec.Struct, answer: type[Answer]) -> Answer:
-        """Sends ``body`` and decodes the answer as type ``answer``.
+        """Send ``body``, and return the answer as type ``answer``.
 
-        Raises UnreachableError (no answer, or 5xx; NotTakenError if it reached nobody who could decide it; AccessError for lack
-        of a token that may), FencedError, RefusedError, UsageError (400).
+        Raises UnreachableError (no answer, or 5xx), its subclasses NotTakenError (no process could decide the request) and
+        AccessError (the service accepts no token of this process), FencedError, RefusedError, UsageError (400).
         """
         return msgspec.json.decode(self.request("POST", path, msgspec.json.encode(body)), type=answer)
 
     def get(self, path: str, answer: type[Answer]) -> Answer:
+        """Request ``path``, and return the answer as type ``answer``. Raises as :meth:`post`."""
         return msgspec.json.decode(self.request("GET", path), type=answer)
 
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> bytes:
-        """One exchange: the body of a 2xx answer. Raises as :meth:`post`."""
+        """Return the body of a 2xx answer. Raises as :meth:`post`."""
         try:
             response = self._pool.request(
                 method,

@@ -1,4 +1,4 @@
-"""Kept HTTP connections of a client to services, by the certificates that its :class:`forebay.security.access.Access` has."""
+"""A pool of HTTP connections to services, with the certificates of :class:`forebay.security.access.Access`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from forebay.security.access import Access
 
 
 class _Connections(urllib3.PoolManager):
-    """Each request goes by the certificates as they are then; connections that were made with others are left."""
+    """Uses the current certificates for each request; connections made with older ones are not used any more."""
 
     def __init__(self, access: Access, timeout: urllib3.Timeout | None) -> None:
         super().__init__(maxsize=4, retries=False, timeout=timeout)
@@ -26,7 +26,7 @@ class _Connections(urllib3.PoolManager):
 
 
 def connections(url: str, access: Access, timeout: urllib3.Timeout | None = None) -> urllib3.PoolManager:
-    """Kept connections to services like that at ``url``. Raises SettingsError for certificates that can't be read."""
+    """Return a connection pool for a service at ``url``. Raises SettingsError for unreadable certificates."""
     if urlsplit(url).scheme == "https":
         access.tls()
     return _Connections(access, timeout)

@@ -1,15 +1,16 @@
-"""Requests that a web page made a browser send: refused by their headers, before anything else reads them. Pure.
+"""Refuses, by their headers, requests that a browser sends for a page of another site. No I/O.
 
-A service without tokens trusts every request, and a browser on the same machine reaches it for any page that it shows. Two ways
-lead there:
+A service without tokens trusts every request, and a browser on the same machine can reach it for any page that it shows. There
+are two such attacks:
 
-- *Cross-site*: a page of another site sends a request. The browser names the site in ``Origin`` and ``Sec-Fetch-Site``. Without
-  asking the service first, a browser sends only a GET, a HEAD, or a POST with the content type of a form. So a POST needs
+- *Cross-site request*: a page of another site sends a request. The browser names the site in ``Origin`` and ``Sec-Fetch-Site``.
+  Without a preflight request, a browser sends only a GET, a HEAD, or a POST with the content type of a form. So a POST needs
   ``application/json``.
-- *DNS rebinding*: the name of a page's own site is made to resolve to this machine. The browser then takes the service for that
-  site and names it in ``Host``. Only names are resolved, so a numeric address in ``Host`` is harmless.
+- *DNS rebinding*: an attacker makes the name of the page's site resolve to this machine. For the browser, the service is then
+that
+  site, and ``Host`` has the site's name. Only names are resolved, so a numeric address in ``Host`` is harmless.
 
-With tokens rebinding gains nothing, since no browser has the token. Then any ``Host`` is answered.
+With tokens, rebinding gains nothing, since no browser has the token. Then every ``Host`` is accepted.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from urllib.parse import urlsplit
 import msgspec
 
 JSON = "application/json"
-#: values of Sec-Fetch-Site of the service's own pages, and of a person who typed the address
+#: values of Sec-Fetch-Site for the service's own pages, and for an address that the user typed
 _OWN_SITE = ("same-origin", "none")
 _HOST = re.compile(r"[A-Za-z0-9._-]+(:[0-9]*)?|\[[A-Za-z0-9:.%]+\](:[0-9]*)?")
 _LOCAL_NAMES = ("localhost", "ip6-localhost", "ip6-loopback")
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """The answer to a request that a browser may have sent for another site."""
+    """The refusal of a request that a browser may have sent for another site."""
 
     status: int
     code: str
@@ -37,10 +38,10 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class CrossSite:
-    """The decision for one service.
+    """Decides for one service which requests it refuses.
 
-    ``hosts``: names by which others reach it, beside the loopback names and every numeric address. ``proxies``: names of
-    proxies in front of it; their pages are its own. ``guarded``: whether it asks for tokens.
+    ``hosts``: its host names, besides the loopback names and all numeric addresses. ``proxies``: names of proxies in front of it,
+    whose pages count as its own. ``guarded``: whether it requires tokens.
     """
 
     def __init__(self, hosts: Iterable[str], proxies: Iterable[str], guarded: bool) -> None:
@@ -49,7 +50,7 @@ class CrossSite:
         self._guarded = guarded
 
     def check(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> Refused | None:
-        """``headers``: names in lower case, as ASGI gives them. None: the request may be served."""
+        """Return the refusal; None if the request may be served. ``headers``: as in ASGI, with names in lower case."""
         hosts: list[str] = []
         origins: list[str] = []
         sites: list[str] = []
@@ -69,7 +70,7 @@ class CrossSite:
             return Refused(
                 421,
                 "bad-request",
-                f"host {_shown(hosts[0])} is not a name of this service, which asks for no tokens: add it to "
+                f"host {_shown(hosts[0])} is not a name of this service, which requires no tokens: add it to "
                 f"security.hosts, or use an address such as 127.0.0.1",
             )
         for origin in origins:
@@ -77,8 +78,8 @@ class CrossSite:
                 return Refused(
                     403,
                     "forbidden",
-                    f"origin {_shown(origin)} is another site than {_shown(hosts[0])}: a page of it may not send requests "
-                    f"here; if it is this service behind a proxy, add its host name to security.hosts",
+                    f"origin {_shown(origin)} is another site than {_shown(hosts[0])}: its pages may not send requests "
+                    f"here; if it is a proxy of this service, add its host name to security.hosts",
                 )
         for site in sites:
             if site.strip().lower() not in _OWN_SITE:
@@ -102,12 +103,12 @@ class CrossSite:
     def _is_own_origin(self, origin: str, host: str) -> bool:
         scheme, separator, place = origin.strip().lower().partition("://")
         if not separator or scheme not in ("http", "https"):
-            return False  # "null" too: a file, or a page without rights
+            return False  # also "null": a file, or a page without rights
         return place == host.strip().lower() or _name(place) in self._proxies
 
 
 def _name(written: str) -> str:
-    """Of ``name``, ``name:port``, ``[address]:port``; "" for anything else."""
+    """Return the name in ``name``, ``name:port`` or ``[address]:port``; "" for anything else."""
     if _HOST.fullmatch(written) is None:
         return ""
     try:
@@ -133,6 +134,6 @@ def _media_type(written: str) -> str:
 
 
 def _shown(value: str) -> str:
-    """Short, and without signs that a terminal or log would obey."""
+    """Return ``value`` short and escaped, for a terminal or log."""
     text = ascii(value)
     return text if len(text) <= 80 else text[:77] + "...'"

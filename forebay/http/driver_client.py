@@ -1,4 +1,4 @@
-"""One client for all drivers of a stream: of several the one that leads is found, and kept while it answers."""
+"""A client for all drivers of a stream: it finds the leading driver, and keeps it while it answers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from forebay.security.roles import Role
 from forebay.settings.schema import Settings
 
 Answer = TypeVar("Answer")
-Found = TypeVar("Found")
 
 
 class DriverClient:
-    """Calls the driver at work, as :class:`forebay.http.client.Client` does; thread-safe. ``urls``: as ``driver.all_urls``.
+    """Calls the leading driver, as :class:`forebay.http.client.Client` does. Thread-safe. ``urls``: as ``driver.all_urls``.
 
-    A request that nobody took (nobody listens, or a standby answered) goes to the next url at once, once round. One that may
-    have been taken is never sent twice by itself: its error is raised, and the next request begins at the next url.
+    If no driver decided a request (no process listens, or a standby answered), it is sent to the next URL immediately, once to
+    each. A request that a driver may have decided is not repeated: its error is raised, and the next request begins at the next
+    URL.
     """
 
     def __init__(
         self, urls: Sequence[str], timeout_seconds: float = 10.0, access: Access = NO_ACCESS, stream: str = ""
     ) -> None:
-        """``stream``: named to a person when nobody listens at any of ``urls``; "" for processes, which wait."""
+        """``stream``: the name in the error for a user if no driver listens at any URL; "" for processes, which wait."""
         self._stream = stream
         self._clients = [Client(url, timeout_seconds, access) for url in urls]
         self._urls = tuple(url.rstrip("/") for url in urls)
@@ -39,13 +39,13 @@ class DriverClient:
     def of(
         cls, settings: Settings, timeout_seconds: float = 10.0, role: Role = "operator", name: str | None = None
     ) -> DriverClient:
-        """Of the stream's drivers, for a process of ``role``. Raises SettingsError as ``Access.of``."""
+        """Return the client of a process with ``role``. Raises SettingsError as ``Access.of``."""
         asked_by_person = settings.stream if role == "operator" else ""
         return cls(settings.driver.all_urls, timeout_seconds, Access.of(settings, role, name), asked_by_person)
 
     @property
     def url(self) -> str:
-        """Of the driver that is asked first."""
+        """The URL of the driver to which the next request goes first."""
         return self._urls[self._current]
 
     def post(self, path: str, body: msgspec.Struct, answer: type[Answer]) -> Answer:
@@ -53,16 +53,16 @@ class DriverClient:
         return self._ask(lambda client: client.post(path, body, answer))
 
     def get(self, path: str, answer: type[Answer]) -> Answer:
-        """As ``Client.get``; a read that got no answer goes on to the next url too."""
+        """As ``Client.get``. A request without an answer is sent to the next URL too."""
         return self._ask(lambda client: client.get(path, answer), repeatable=True)
 
     def close(self) -> None:
         for client in self._clients:
             client.close()
 
-    def _ask(self, ask: Callable[[Client], Found], repeatable: bool = False) -> Found:
+    def _ask(self, ask: Callable[[Client], Answer], repeatable: bool = False) -> Answer:
         words: list[str] = []
-        silent = 0  # drivers' urls where nobody listens
+        silent = 0  # number of URLs where no process listens
         refused: AccessError | None = None
         for _ in self._clients:
             tried = self._current
@@ -81,10 +81,10 @@ class DriverClient:
                 words.append(str(error))
                 refused = error if isinstance(error, AccessError) else refused
         if refused is not None:
-            raise AccessError("no driver that leads answers: " + "; ".join(words), refused.code)
-        raise UnreachableError("no driver that leads answers: " + "; ".join(words))
+            raise AccessError("no leading driver answered: " + "; ".join(words), refused.code)
+        raise UnreachableError("no leading driver answered: " + "; ".join(words))
 
     def _pass_on(self, tried: int) -> None:
         with self._lock:
-            if self._current == tried:  # else another thread did
+            if self._current == tried:  # otherwise another thread has done it
                 self._current = (tried + 1) % len(self._clients)

@@ -1,7 +1,7 @@
-"""Files as answers without a copy in this process: the kernel sends them from its page cache (sendfile).
+"""Answers that are files, which the kernel sends from its page cache (sendfile), without a copy in this process.
 
-uvicorn has no such answer, so its protocol is given ASGI's extension for it, ``http.response.zerocopysend``. Where bytes must
-pass through this process (TLS) the extension is not offered, and a file is read and sent chunk by chunk.
+uvicorn lacks such answers, so :class:`Protocol` adds ASGI's extension for them, ``http.response.zerocopysend``. With TLS the
+bytes must pass through this process: the extension is not offered, and a file is read and sent in chunks.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ log = logging.getLogger(__name__)
 
 EXTENSION = "http.response.zerocopysend"
 
-#: read and sent at once where the kernel can't send the file itself
+#: bytes of one chunk, if the kernel can't send the file itself
 CHUNK_BYTES = 1 << 20
-#: threads that wait for disks and sockets, for all connections of a server together
+#: number of threads that wait for disks and sockets, for all connections of a server
 THREADS = 4
-#: a turn of such a thread ends after so many bytes, or when the reader took nothing for so long: then it is another one's
+#: a thread sends at most this many bytes, or waits this long for the reader, before it serves another connection
 TURN_BYTES = 8 << 20
 TURN_WAIT_MS = 10
 
 
 class FileResponse(Response[None]):
-    """Bytes ``[start, end)`` of the open file ``descriptor``, which it closes. ``name``: in words, for the log. A file that was
-    deleted meanwhile is served to its end; where one is too short, or can't be read, the connection breaks off."""
+    """Bytes ``[start, end)`` of the open file ``descriptor``, which it closes. ``name``: the file's name in the log.
+
+    A file that is deleted meanwhile is sent to its end. If it is too short or can't be read, the connection ends.
+    """
 
     def __init__(
         self, name: str, descriptor: int, start: int, end: int, status: int, headers: Mapping[str, str]
@@ -65,7 +67,7 @@ class _SendingFile(ASGIResponse):
             else:
                 await self._send_chunks(send, descriptor, start, end)
         except (OSError, EOFError) as error:
-            log.error("%s could not be sent to its end: %s", self._name, error)
+            log.error("cannot send %s to its end: %s", self._name, error)
         finally:
             os.close(descriptor)
 
@@ -80,7 +82,7 @@ class _SendingFile(ASGIResponse):
 
 
 class Senders:
-    """The threads that send files, and for how long a reader may take nothing before it is given up. For one server."""
+    """The threads of one server that send files. ``idle_seconds``: maximum time in which a reader accepts no byte."""
 
     def __init__(self, idle_seconds: float) -> None:
         self.idle_seconds = idle_seconds
@@ -90,7 +92,8 @@ class Senders:
         self._threads.shutdown(wait=True)
 
     async def send(self, connection: int, file: int, offset: int, count: int) -> None:
-        """Raises EOFError if the file has fewer bytes, TimeoutError, OSError. Neither descriptor is used after it returned."""
+        """Send bytes of ``file`` to ``connection``. Neither descriptor is used after the return. Raises EOFError if the file has
+        fewer bytes, TimeoutError, OSError."""
         loop = asyncio.get_running_loop()
         while count:
             turn = loop.run_in_executor(self._threads, _turn, connection, file, offset, min(count, TURN_BYTES))
@@ -106,7 +109,7 @@ class Senders:
 
 
 def _turn(connection: int, file: int, offset: int, count: int) -> int:
-    """Bytes that went off in one turn of a thread."""
+    """Return the bytes that were sent in one turn of a thread."""
     waiting = select.poll()
     waiting.register(connection, select.POLLOUT)
     left = count
@@ -139,8 +142,7 @@ async def _writable(loop: asyncio.AbstractEventLoop, connection: int) -> None:
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's protocol with the extension, with an end to waiting for a reader that takes nothing, and without the body of a
-    request that was answered."""
+    """uvicorn's protocol with the extension and a timeout for idle readers. It drops a request's body after the answer."""
 
     def __init__(self, *args: Any, senders: Senders, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -151,16 +153,16 @@ class Protocol(HttpToolsProtocol):
             cycle.scope.setdefault("extensions", {})[EXTENSION] = {}
 
         async def sending(scope: Any, receive: Any, _: Any) -> None:
-            # the connection keeps its scope until the next request, and a framework puts the request's body there
+            # the connection keeps its scope until the next request, and the framework stores the request's body there
             own = {**scope, "state": dict(scope["state"])}
             try:
                 await app(own, receive, lambda message: self._send(cycle, message))
-            except asyncio.CancelledError:  # the server ends, and has waited as long as it may
-                log.warning("an answer to %s %s was not finished in time", scope["method"], scope["path"])
+            except asyncio.CancelledError:  # the server's grace period has ended
+                log.warning("an answer to %s %s was not sent in time", scope["method"], scope["path"])
                 self.transport.abort()
                 self._is_lost(cycle)
             finally:
-                cycle.body = bytearray()  # what the application did not read
+                cycle.body = bytearray()  # the part that the application did not read
 
         super()._start_asgi_task(cycle, sending)
 
@@ -176,12 +178,12 @@ class Protocol(HttpToolsProtocol):
         try:
             await asyncio.wait_for(self.flow.drain(), self._senders.idle_seconds)
         except asyncio.TimeoutError:
-            log.info("a reader took nothing for %g s", self._senders.idle_seconds)
+            log.info("a reader accepted no data for %g s", self._senders.idle_seconds)
             self.transport.abort()
 
     async def _send_file(self, cycle: Any, file: int, offset: int, count: int) -> None:
         if not self.transport.is_closing():
-            self.transport.set_write_buffer_limits(0)  # what goes by the socket itself must not overtake the headers
+            self.transport.set_write_buffer_limits(0)  # bytes of the socket itself must not overtake the headers
             if self.flow.write_paused:
                 await self._drained()
         if self._is_lost(cycle):
@@ -193,7 +195,7 @@ class Protocol(HttpToolsProtocol):
             self.transport.abort()
             self._is_lost(cycle)
             if isinstance(error, (ConnectionError, asyncio.TimeoutError)):
-                log.info("a reader is gone, or took nothing for %g s", self._senders.idle_seconds)
+                log.info("a reader closed the connection, or accepted no data for %g s", self._senders.idle_seconds)
                 return
             raise
         finally:
@@ -205,6 +207,6 @@ class Protocol(HttpToolsProtocol):
         await cycle.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _is_lost(self, cycle: Any) -> bool:
-        """Whether the connection is closing; uvicorn then expects no more of the answer."""
+        """Return whether the connection is closing; uvicorn then expects no more of the answer."""
         cycle.disconnected |= self.transport.is_closing()
         return bool(cycle.disconnected)

@@ -1,7 +1,7 @@
-"""Connections that have not authenticated yet: their number is bounded, and a newcomer takes the place of an old one. Pure.
+"""Connections that are not authenticated yet: their number is bounded, and a new one replaces an old one. No I/O.
 
-A refused newcomer would let a flood of silent connections keep everybody out. So the newcomer gets its place, and the oldest
-connection of the peer that has the most ends. A peer with few connections loses none to a peer with many.
+If new connections were refused, a flood of silent connections would exclude all other clients. So a new connection is accepted,
+and the oldest connection of the peer with the most connections ends. A peer with few connections loses none to a peer with many.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Generic, TypeVar
 
 Connection = TypeVar("Connection", bound=Hashable)
 
-#: bits of an IPv6 address that one peer can't choose freely
+#: number of bits of an IPv6 address that a peer can't choose freely
 _IPV6_PREFIX = 64
 
 
 def peer_of(address: str) -> str:
-    """The peer that connections from the numeric ``address`` count for: an IPv4 address, or an IPv6 network of 64 bits."""
+    """Return the peer to which the numeric ``address`` belongs: an IPv4 address, or an IPv6 network of 64 bits."""
     if ":" not in address:
         return address
     parsed = ipaddress.IPv6Address(address)
@@ -40,15 +40,15 @@ class Unauthenticated(Generic[Connection]):
         return len(self._peer)
 
     def add(self, connection: Connection, peer: str) -> Connection | None:
-        """Add ``connection``; return the one that has to end for it, which is removed. None where there was room."""
+        """Add ``connection``. Remove and return the connection that must end for it; None if there is room."""
         self._arrivals += 1
         self._peer[connection] = peer
         self._of_peer.setdefault(peer, OrderedDict())[connection] = self._arrivals
         return self.pop() if len(self._peer) > self._room else None
 
     def pop(self) -> Connection | None:
-        """Remove and return the oldest connection of the peer that has the most; of several such peers, the oldest of them all.
-        None where there is none."""
+        """Remove and return the oldest connection of the peer with the most connections; among several such peers, the oldest.
+        None without connections."""
         if not self._peer:
             return None
         most = max(self._of_peer.values(), key=lambda of_one: (len(of_one), -next(iter(of_one.values()))))
@@ -57,7 +57,7 @@ class Unauthenticated(Generic[Connection]):
         return oldest
 
     def discard(self, connection: Connection) -> None:
-        """Remove ``connection``, if it is here."""
+        """Remove ``connection``, if it is present."""
         peer = self._peer.pop(connection, None)
         if peer is None:
             return

@@ -1,1 +1,1 @@
-"""Values of the domain and their units: offsets, ranges, blocks, records in columns; the tree of errors."""
+"""The values that all parts share: offsets, ranges, blocks, records in columns, units; and the class hierarchy of errors."""

@@ -1,8 +1,8 @@
-"""How large the compressed buffers of an Arrow IPC stream say they are, told before anything is decompressed.
+"""Reads the decompressed sizes that the buffers of an Arrow IPC stream declare, without decompressing them.
 
-Arrow allocates what a buffer claims. Where that is (Arrow's columnar format, *IPC Streaming Format* and *Buffer Compression*):
-the flatbuffer of each message lists its buffers as offset and length within the body, and a compressed one begins with its
-length when decompressed, 8 bytes, -1 for one that is stored as it is.
+Arrow allocates the declared size. Arrow's columnar format (*IPC Streaming Format* and *Buffer Compression*) stores it as follows:
+the flatbuffer of each message lists its buffers as offset and length within the body. A compressed buffer begins with 8 bytes,
+its decompressed length; -1 means that the buffer is not compressed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 _RECORD_BATCH, _DICTIONARY_BATCH = 3, 2
-#: places in the tables of Arrow's Message.fbs
+#: field numbers in the tables of Arrow's Message.fbs
 _MESSAGE_HEADER_TYPE, _MESSAGE_HEADER = 1, 2
 _DICTIONARY_DATA = 1
 _BATCH_BUFFERS, _BATCH_COMPRESSION = 2, 3
@@ -22,9 +22,9 @@ _LENGTH = struct.Struct("<q")
 
 
 def decompressed_sizes(payload: Any) -> Iterator[tuple[int, ...]]:
-    """For each compressed message of the stream, what each of its buffers says to hold, in bytes.
+    """Return the declared decompressed size of each buffer in bytes, for each compressed message of the stream.
 
-    Raises ``pa.ArrowException``, OSError or ValueError for what is no IPC stream.
+    Raises ``pa.ArrowException``, OSError or ValueError if ``payload`` is not an IPC stream.
     """
     for message in pa.ipc.MessageReader.open_stream(payload):
         if message.body is None or not message.body.size:
@@ -32,7 +32,7 @@ def decompressed_sizes(payload: Any) -> Iterator[tuple[int, ...]]:
         try:
             yield tuple(_sizes(memoryview(message.metadata).cast("B"), memoryview(message.body).cast("B")))
         except struct.error as error:
-            raise ValueError(f"a message's description is cut off: {error}") from None
+            raise ValueError(f"the metadata of a message is truncated: {error}") from None
 
 
 def _sizes(description: memoryview, body: memoryview) -> Iterator[int]:
@@ -57,12 +57,12 @@ def _sizes(description: memoryview, body: memoryview) -> Iterator[int]:
 
 
 def _offset(description: memoryview, at: int) -> int:
-    """Where the thing is that ``at`` refers to."""
+    """Return the position that the offset at ``at`` refers to."""
     return at + int(struct.unpack_from("<I", description, at)[0])
 
 
 def _field(description: memoryview, table: int, place: int) -> int:
-    """Where field number ``place`` of a table is; 0 if it is absent."""
+    """Return the position of field number ``place`` of a table; 0 if the field is absent."""
     (back,) = struct.unpack_from("<i", description, table)
     vtable = table - back
     (size,) = struct.unpack_from("<H", description, vtable)

@@ -1,14 +1,14 @@
-"""The seam between Kafka and the block builder: columns per topic-partition, never single messages.
+"""What a source returns to a receiver: columns of records per partition, never single messages; and how it is started.
 
-A source gives :class:`Columns`; the receiver's machine looks only at their numbers (offsets, rows, bytes, generation) and
-passes the Arrow batches on to whoever encodes a block. So the simulation can run the same machine over columns that hold
-nothing but offsets.
+A source returns :class:`Columns`. The receiver's machine reads only their numbers (offsets, rows, bytes, generation) and passes
+the Arrow batches on to the encoder of blocks. So the simulation runs the same machine over columns that hold only offsets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -19,8 +19,9 @@ from forebay.model.values import TopicPartition
 class Columns:
     """Consecutive records of one partition from one poll, in offset order.
 
-    ``generation``: the tag of the assignment they were polled under; a receiver drops every other. ``batch``: a
-    ``pyarrow.RecordBatch`` of ``forebay.model.records.SOURCE_SCHEMA`` (opaque to the machine). ``bytes``: keys and values.
+    ``generation``: the generation of the start under which they were polled; a receiver drops records of any other. ``batch``: a
+    ``pyarrow.RecordBatch`` of ``forebay.model.records.SOURCE_SCHEMA`` (opaque to the machine). ``bytes``: size of the keys and
+    values.
     """
 
     tp: TopicPartition
@@ -36,7 +37,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class EndOfPartition:
-    """The source reached the end: every offset below ``offset`` was given or does not hold a record."""
+    """The source reached the end: each offset below ``offset`` was returned or holds no record."""
 
     tp: TopicPartition
     generation: int
@@ -45,8 +46,11 @@ class EndOfPartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFault:
-    """The source can't continue this partition at its position. ``kind`` as in ``messages.Fault``. ``end``: where the log of
-    the epochs that were read ends now, if the broker told it (truncation); else -1."""
+    """The source can't continue this partition at its position.
+
+    ``kind``: as in ``messages.Fault``. ``end``: for a truncation, where the log of the leader epochs that were read ends now,
+    if the broker reported it; else -1.
+    """
 
     tp: TopicPartition
     generation: int
@@ -56,9 +60,26 @@ class PartitionFault:
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Where to assign a partition: at ``offset``, with the leader epoch of the record before it (-1: unknown)."""
+    """Where to begin to read a partition: at ``offset``, with the leader epoch of the record before it (-1: unknown)."""
 
     tp: TopicPartition
     offset: int
     leader_epoch: int
     generation: int
+
+
+class RebalanceListener(Protocol):
+    """Receives the decisions of the consumer group, within the source's ``poll`` and on its thread. Never raises."""
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """The group gave these partitions to this receiver. They deliver nothing before they are started."""
+
+    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """The group takes these partitions away; this receiver owns them until this returns.
+
+        Returns when their records are sealed, stored and reported, or the deadline has passed. May name partitions that were
+        never assigned.
+        """
+
+    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """The session expired, and another member may own these partitions. Their unreported records are dropped."""

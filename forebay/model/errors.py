@@ -1,45 +1,45 @@
-"""The one error tree of Forebay.
+"""The class hierarchy of Forebay's errors.
 
 ::
 
     ForebayError
-    ├── UsageError                 what a person asked for can't be: says what, where, what is allowed      exit 2
+    ├── UsageError                 a request of the user is invalid: names the value and what is allowed   exit 2
     │   ├── SettingsError          … in the configuration: names the file and the key
-    │   └── UnknownTopicError      … of Kafka: no such topic or partition, now
+    │   └── UnknownTopicError      … Kafka has no such topic or partition now
     ├── UnreachableError           a broker, driver, agent or store did not answer in time                 exit 3
-    │   ├── TurnedAwayError        … since it takes nothing of that kind in just now: ask again later
-    │   └── NotTakenError          … and nobody decided anything: nobody listens there, or a standby does
-    │       ├── NoListenerError … and nothing accepts connections at that address
-    │       └── AccessError        … or who listens knows no token of ours that may do that                exit 2
-    ├── AlreadyRunningError        another process does this already: names it; nothing was started            exit 5
-    ├── FencedError                this process's epoch or token is outdated; nothing it does may count    exit 4
-    ├── RefusedError               a service understood the request and said no (its words are kept)
-    ├── StoreError                 a store could not do what was asked
-    │   ├── OutOfSpaceError        … for lack of space: wait and try again, nothing failed
-    │   └── DeniedError            … since it does not know these credentials, or gives them no right to it
-    ├── CorruptionError            bytes are not what was written: carries path, offset and reason
-    ├── NewerVersionError          bytes were written by a newer release: not corrupt, not readable here
-    ├── RangeNotHeldError          Kafka does not hold the very records of a range any more, or can't prove that it does
-    │   ├── OutOfRangeError        … it holds none at the range's first offset any more
-    │   ├── ShortReadError         … its log ends before the range does
-    │   ├── OvershotError          … the next record after one inside lies at the range's end or beyond it
-    │   └── OffsetGapError              … offsets inside hold no record: compacted, or of a transaction
+    │   ├── TurnedAwayError        … because it accepts no such requests at this moment: retry later
+    │   └── NotTakenError          … and no driver decided the request: no process listens, or a standby does
+    │       ├── NoListenerError … and no process accepts connections at that address
+    │       └── AccessError        … or the service accepts no token that this process has                 exit 2
+    ├── AlreadyRunningError        another process does this already: names it; nothing was started        exit 5
+    ├── FencedError                this process's epoch or token is outdated: nothing that it does counts  exit 4
+    ├── RefusedError               a service refused the request; the message is the service's
+    ├── StoreError                 a store could not execute a request
+    │   ├── OutOfSpaceError        … for lack of space: wait and retry, nothing failed
+    │   └── DeniedError            … because the credentials are unknown to it, or lack the right
+    ├── CorruptionError            bytes differ from what was written: has path, offset and reason
+    ├── NewerVersionError          bytes were written by a newer release: not corrupt, but unreadable for this one
+    ├── RangeNotHeldError          Kafka no longer holds the same records of a range, or can't prove that it does
+    │   ├── OutOfRangeError        … it holds no record at the range's first offset any more
+    │   ├── ShortReadError         … its log ends before the range
+    │   ├── OvershotError          … the record after one in the range is at its end or beyond
+    │   └── OffsetGapError              … offsets in the range have no record: compacted, or of a transaction
     ├── RecordError                a record of a batch RDD or direct stream could not be deserialised: names its offset
-    ├── MissingKeyError            bytes are encrypted with a key that is not at hand: nothing is wrong with them
-    ├── SourceError                a receiver's source of the user's own (docs/SOURCES.md) failed, or broke its promises
-    ├── UnreadableBlockError       no tier could answer for a range of a batch (INV-5: never an empty partition)
-    │   └── LostBlockError         … and each one said that it has it no more, or damaged: not that it was out of reach
-    ├── EngineLostError            what runs the jobs has ended (Spark's JVM, its context): no attempt can succeed in this process
+    ├── MissingKeyError            bytes are encrypted with a key that this process does not have; they are intact
+    ├── SourceError                a custom source (docs/SOURCES.md) failed, or broke its contract
+    ├── UnreadableBlockError       no tier could return a range of a batch (INV-5: never an empty partition)
+    │   └── LostBlockError         … and each tier has lost or damaged it; none is merely unreachable
+    ├── EngineLostError            the engine of the jobs (Spark's JVM or context) has ended: no attempt in this process succeeds
     └── JobError                   the user's job failed ``job_max_failures`` times; its batch stays intact
 
-Raise or handle; nothing logs an error and goes on as if it had not happened.
+Raise or handle. No code logs an error and continues as if it had not happened.
 """
 
 from __future__ import annotations
 
 
 class ForebayError(Exception):
-    """Base of every error that Forebay raises on purpose. ``exit_code`` is what the command line answers with."""
+    """Base of every error that Forebay raises on purpose. ``exit_code``: that of a process that ends with it."""
 
     exit_code = 1
 
@@ -49,8 +49,10 @@ class UsageError(ForebayError):
 
 
 class SettingsError(UsageError):
-    """A value in the configuration that can't be. The message names file, key, value and what is allowed. ``key``: which one
-    ("section.key"), "" if it is none of one key."""
+    """An invalid value in the configuration. The message names the file, the key, the value and what is allowed.
+
+    ``key``: as "section.key"; "" if the error does not concern a single key.
+    """
 
     def __init__(self, message: str, key: str = "") -> None:
         super().__init__(message)
@@ -58,7 +60,7 @@ class SettingsError(UsageError):
 
 
 class UnknownTopicError(UsageError):
-    """Kafka knows no such topic or partition at this moment: it may be too new for a broker, or just deleted."""
+    """Kafka has no such topic or partition at this moment: it may be too new for this broker, or was just deleted."""
 
 
 class UnreachableError(ForebayError):
@@ -66,12 +68,14 @@ class UnreachableError(ForebayError):
 
 
 class TurnedAwayError(UnreachableError):
-    """Nothing was decided, and whoever said so is at work: the same request may be taken later."""
+    """The service is running but did not decide the request. It may accept the same request later."""
 
 
 class NotTakenError(UnreachableError):
-    """The request reached nobody who could decide it: it may be sent elsewhere at once. ``leader``: where a standby says that
-    the driver at work is; "" if nobody listens, or it knows of none."""
+    """The request reached no process that could decide it, so it may be sent elsewhere immediately.
+
+    ``leader``: the address of the leading driver, as a standby reported it; "" if no process listens or the standby knows none.
+    """
 
     def __init__(self, message: str, leader: str = "") -> None:
         super().__init__(message)
@@ -79,7 +83,7 @@ class NotTakenError(UnreachableError):
 
 
 class NoListenerError(NotTakenError):
-    """``reason``: as the connection's library reported it."""
+    """No process listens at an address. ``reason``: the cause as the HTTP library reported it."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
@@ -87,9 +91,11 @@ class NoListenerError(NotTakenError):
 
 
 class AccessError(NotTakenError):
-    """A service wants another token than it was sent. ``code``: unauthenticated (none that it knows) or forbidden (of another
-    role, or another's name). Processes wait and read their token again, so a service and its clients may get new ones in any
-    order."""
+    """A service refused the token that it received.
+
+    ``code``: "unauthenticated" (an unknown token or none) or "forbidden" (a token of another role or name). Processes wait and
+    read their token again, so tokens may change at a service and its clients in any order.
+    """
 
     exit_code = 2
 
@@ -99,19 +105,19 @@ class AccessError(NotTakenError):
 
 
 class AlreadyRunningError(ForebayError):
-    """Another process does already what this one was to do. The message names it; this one has changed nothing."""
+    """Another process does already what this one should do. The message names it. This process has changed nothing."""
 
     exit_code = 5
 
 
 class FencedError(ForebayError):
-    """Another process has a newer epoch. No supervisor restarts a process that ended with this (INV-4)."""
+    """Another process has a newer epoch. No supervisor restarts a process that ends with this error (INV-4)."""
 
     exit_code = 4
 
 
 class RefusedError(ForebayError):
-    """A service answered no. ``code`` is the machine-readable reason of ``messages.Refusal``."""
+    """A service refused a request. ``code``: the machine-readable reason of ``messages.Refusal``."""
 
     def __init__(self, message: str, code: str = "refused") -> None:
         super().__init__(message)
@@ -127,7 +133,7 @@ class OutOfSpaceError(StoreError):
 
 
 class DeniedError(StoreError):
-    """The store answered that access is denied. ``reason``: in its own short words, such as ``InvalidAccessKeyId``."""
+    """The store denied access. ``reason``: the store's own code, such as ``InvalidAccessKeyId``."""
 
     def __init__(self, words: str, reason: str) -> None:
         super().__init__(words)
@@ -138,7 +144,7 @@ class DeniedError(StoreError):
 
 
 class CorruptionError(ForebayError):
-    """Bytes at ``path`` from ``offset`` on are damaged, for ``reason``."""
+    """Bytes at ``path`` are damaged from ``offset`` on. ``reason``: how."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(f"{path} is damaged at byte {offset}: {reason}")
@@ -148,13 +154,16 @@ class CorruptionError(ForebayError):
 
 
 class NewerVersionError(ForebayError):
-    """Bytes at ``path`` from ``offset`` on carry format ``version``, or within a known one ``feature`` (in words), which
-    this release does not know; it reads up to format ``newest``."""
+    """Bytes at ``path`` from ``offset`` on have a format that this release does not know.
+
+    ``version``: their format. ``newest``: the newest format that this release reads. ``feature``: a description, if the format is
+    known but a part of it is not.
+    """
 
     def __init__(self, path: str, offset: int, version: int, newest: int, feature: str | None = None) -> None:
         super().__init__(
             f"{path} at byte {offset} was written with {feature or f'format {version}'}; "
-            f"this release reads up to format {newest}: use the release that wrote it, or a newer one"
+            f"this release reads formats up to {newest}: use the release that wrote it, or a newer one"
         )
         self.path = path
         self.offset = offset

@@ -1,15 +1,15 @@
-"""What ``kafka.pattern`` matches: the one place that decides it."""
+"""Which topics ``kafka.pattern`` matches; the only place that decides it."""
 
 from __future__ import annotations
 
 import re
 
-#: Kafka's own topics begin with it
+#: prefix of the names of Kafka's own topics
 INTERNAL_PREFIX = "__"
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Whether ``pattern``, a regular expression in Python's syntax, matches the whole name ``topic``.
+    """Return whether ``pattern``, a regular expression in Python's syntax, matches the whole name ``topic``.
 
     A name that begins with ``__`` never matches: Kafka's own topics have such names. Raises ``re.error``.
     """

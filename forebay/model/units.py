@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them: ``200ms``, ``64MB``."""
+"""Durations and sizes in the notation of the configuration: ``200ms``, ``64MB``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIZES = {
 }
 _QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]+)")
 
-#: 100 years: longer ones are slips, and would overflow the timeouts of the operating system
+#: 100 years: a longer duration is a mistake, and would overflow the operating system's timeouts
 _LONGEST_SECONDS = 36_525 * 86_400
 _LARGEST_BYTES = 2**63 - 1
 
@@ -33,10 +33,10 @@ class Size(int):
 
 
 def parse_duration(text: object) -> Duration:
-    """``"200ms"`` → 0.2. Raises ValueError that says what is allowed."""
+    """Return the seconds of a duration: ``"200ms"`` → 0.2. Raises ValueError, which says what is allowed."""
     match = _QUANTITY.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None or match[2] not in _DURATIONS:
-        raise ValueError(f'is no duration: write a number and one of {", ".join(_DURATIONS)}, as in "200ms"')
+        raise ValueError(f'is not a duration: write a number and one of {", ".join(_DURATIONS)}, as in "200ms"')
     seconds = Decimal(match[1]) * _DURATIONS[match[2]]
     if seconds > _LONGEST_SECONDS:
         raise ValueError("is longer than 100 years: write a shorter duration")
@@ -44,13 +44,13 @@ def parse_duration(text: object) -> Duration:
 
 
 def parse_size(text: object) -> Size:
-    """``"64MB"`` → 64000000. Raises ValueError that says what is allowed."""
+    """Return the bytes of a size: ``"64MB"`` → 64000000. Raises ValueError, which says what is allowed."""
     match = _QUANTITY.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None or match[2] not in _SIZES:
-        raise ValueError(f'is no size: write a number and one of {", ".join(_SIZES)}, as in "64MB"')
+        raise ValueError(f'is not a size: write a number and one of {", ".join(_SIZES)}, as in "64MB"')
     size = Decimal(match[1]) * _SIZES[match[2]]
     if size != int(size):
-        raise ValueError("is no whole number of bytes")
+        raise ValueError("is not a whole number of bytes")
     if size > _LARGEST_BYTES:
         raise ValueError("is larger than any store: write a smaller size")
     return Size(size)

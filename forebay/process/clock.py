@@ -1,4 +1,4 @@
-"""Time, as an argument. Decisions take ``now`` as a number; shells take a Clock. Direct calls of ``time`` are banned by lint."""
+"""Time as an argument: decisions take ``now`` as a number, shells take a Clock. The linter bans direct calls of ``time``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from typing import Protocol
 
 
 class Clock(Protocol):
+    """Wall time and monotonic time."""
+
     def wall_ms(self) -> int:
-        """Milliseconds since 1970 UTC. For what people read and for batch times; never for measuring."""
+        """Return milliseconds since 1970 UTC. For display and batch times, never for measuring."""
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back. For delays, deadlines and leases."""
+        """Return seconds on a clock that never goes back. For delays, deadlines and leases."""
 
 
 class SystemClock:
+    """The clocks of the operating system."""
+
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
@@ -23,7 +27,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to: tests and the simulation."""
+    """A clock that moves only by :meth:`advance`; for tests and the simulation."""
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self._ms = float(start_ms)

@@ -1,4 +1,4 @@
-"""The end of what runs in the background: waited for from anywhere, and what failed is raised once."""
+"""The end of background work: any thread can wait for it, and its failure is raised once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 
 class Ending:
-    """From any thread. ``ended``: whether nothing runs yet."""
+    """Whether background work has ended, and how. Thread-safe. ``ended``: whether no work runs at the start."""
 
     def __init__(self, ended: bool = False) -> None:
         self._failure: BaseException | None = None
@@ -16,6 +16,7 @@ class Ending:
 
     @property
     def is_set(self) -> bool:
+        """Whether the work has ended."""
         return self._event.is_set()
 
     def begin(self) -> None:
@@ -23,18 +24,18 @@ class Ending:
         self._event.clear()
 
     def fail(self, error: BaseException) -> None:
-        """The first that is told counts."""
+        """Record the failure; only the first one counts."""
         self._failure = self._failure or error
 
     def end(self) -> None:
         self._event.set()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """False if it has not ended in time. Raises nothing."""
+        """Return whether the work ended within the timeout. Raises nothing."""
         return self._event.wait(timeout_seconds)
 
     def wait_and_raise(self, timeout_seconds: float | None = None) -> bool:
-        """As :meth:`wait`; raises what failed, once."""
+        """As :meth:`wait`, but raise the failure, once."""
         if not self.wait(timeout_seconds):
             return False
         failure, self._failure = self._failure, None

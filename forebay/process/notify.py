@@ -1,8 +1,8 @@
-"""Telling systemd how a service stands (``sd_notify(3)``): ready, its words, alive, stopping.
+"""Reports a service's status to systemd (``sd_notify(3)``): ready, a status line, watchdog pings, stopping.
 
-A watchdog is of use only if what must make progress feeds it, so pings leave from the service's own loops: each says that it
-:meth:`~Notifier.came_round`, and a ping leaves when all of them have since the one before. A loop that hangs stops the pings,
-and systemd ends the process. Where nobody listens (no ``NOTIFY_SOCKET``), nothing is done.
+A watchdog is useful only if its pings depend on progress. So the service's own loops send them: each loop calls
+:meth:`~Notifier.came_round` once in each turn, and a ping is sent when all loops have called it since the last ping. A loop that
+hangs stops the pings, and systemd ends the process. Without systemd (no ``NOTIFY_SOCKET``), nothing is sent.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ from forebay.process.clock import Clock
 
 log = logging.getLogger(__name__)
 
-#: pings in the time after which systemd gives a silent service up; and between two of them at most
+#: pings within systemd's watchdog timeout; maximum seconds between two pings
 PINGS_PER_WATCHDOG, PING_SECONDS_MAX = 4, 15.0
-#: between two looks at how the service stands
+#: interval between two reads of the service's status
 LOOK_SECONDS = 1.0
-#: a service that starts may take so long more from each round of its loops on
+#: how much longer the start may take, from each turn of the service's loops on
 START_SECONDS = 60.0
-#: characters of a status
+#: maximum characters of the status line
 WORDS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """How a service stands. ``ready``: it does what others wait for; ``words``: one line for people; ``stop_seconds``: it
-    stops, and takes no longer than that (None: it does not stop)."""
+    """The status of a service.
+
+    ``ready``: it serves requests. ``words``: one line of text. ``stop_seconds``: maximum time until its end, if it is stopping;
+    else None.
+    """
 
     ready: bool
     words: str
@@ -38,8 +41,8 @@ class ServiceStatus:
 
 
 class Pulse:
-    """When a ping is due: ``interval_seconds`` after the last one at the earliest, and not before every watched loop has come
-    round since. Decides on values alone."""
+    """Decides when a ping is due: at least ``interval_seconds`` after the last one, and after every watched loop has completed a
+    turn since. Does no I/O."""
 
     def __init__(self, interval_seconds: float) -> None:
         self._interval_seconds = interval_seconds
@@ -48,12 +51,12 @@ class Pulse:
         self._next = 0.0
 
     def watch(self, loop: str) -> None:
-        """From now on ``loop`` must come round."""
+        """Require turns of ``loop`` for each ping from now on."""
         self._loops.add(loop)
         self._awaited.add(loop)
 
     def came_round(self, loop: str, now: float) -> bool:
-        """Whether a ping is due now that ``loop`` came round."""
+        """Record a turn of ``loop``, and return whether a ping is due."""
         self._awaited.discard(loop)
         if self._awaited or now < self._next:
             return False
@@ -63,8 +66,12 @@ class Pulse:
 
 
 class Notifier:
-    """Speaks to systemd for one process. ``standing`` is asked about once a second, in the loop that came round: it must not
-    block. May be used from any thread. ``address``: "" if nobody listens."""
+    """Sends one process's status to systemd. Thread-safe.
+
+    ``address``: systemd's socket; "" without systemd. ``watchdog_seconds``: systemd's watchdog timeout; 0 for none.
+    ``service_status``: returns the status; it is called about once a second, in the loop that completed a turn, and must not
+    block.
+    """
 
     def __init__(
         self, address: str, watchdog_seconds: float, clock: Clock, service_status: Callable[[], ServiceStatus]
@@ -87,7 +94,7 @@ class Notifier:
         service_status: Callable[[], ServiceStatus],
         process_id: int,
     ) -> Notifier:
-        """As systemd says in ``environment``, from which it is taken: child processes are none of systemd's business."""
+        """Return the notifier that systemd's variables describe. They are removed, so that no child process notifies systemd."""
         address = environment.pop("NOTIFY_SOCKET", "")
         watchdog = environment.pop("WATCHDOG_USEC", "")
         watched = environment.pop("WATCHDOG_PID", "")
@@ -95,12 +102,12 @@ class Notifier:
         return cls(address, int(watchdog) / 1e6 if ours else 0.0, clock, service_status)
 
     def watch(self, loop: str) -> None:
-        """From now on no ping leaves without ``loop``."""
+        """Require turns of ``loop`` for each ping from now on."""
         with self._lock:
             self._pulse.watch(loop)
 
     def came_round(self, loop: str) -> None:
-        """``loop`` makes progress. Sends what is due: a ping, and what has changed."""
+        """Record a turn of ``loop``. Send what is due: a ping, and a changed status."""
         if not self._address:
             return
         now = self._clock.monotonic()
@@ -122,19 +129,19 @@ class Notifier:
         words = ""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as line:
-                line.setblocking(False)  # a loop that must make progress does not wait for systemd
+                line.setblocking(False)  # a service's loop must not wait for systemd
                 line.connect(self._address)
                 line.send("\n".join(lines).encode())
         except OSError as error:
-            self._said = None  # said again, whole, in the next round
-            words = f"systemd was not told how this service stands: {error}"
+            self._said = None  # the whole status is sent again in the next turn
+            words = f"cannot send the status to systemd: {error}"
         if words and words != self._failed:
             log.warning("%s", words)
         self._failed = words
 
 
 def changes(before: ServiceStatus | None, now: ServiceStatus) -> list[str]:
-    """What systemd is told of the way from ``before`` to ``now``."""
+    """Return the lines for systemd when the status changes from ``before`` to ``now``."""
     lines = []
     if now.ready and not (before and before.ready):
         lines.append("READY=1")

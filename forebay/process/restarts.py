@@ -1,4 +1,4 @@
-"""How long to wait before a process that ended is started again: one policy, for `forebay up` and for managed receivers."""
+"""Delays before an ended process is restarted: one policy, for `forebay up` and for managed receivers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """Delays between restarts of one child: each ``factor`` times the last, until it has run for ``stable_seconds``."""
+    """Delays between restarts of one child. Each is ``factor`` times the last, until the child runs for ``stable_seconds``."""
 
     first_delay_seconds: float = 0.5
     factor: float = 2.0
@@ -15,9 +15,10 @@ class RestartPolicy:
     stable_seconds: float = 60.0
 
     def delay_seconds(self, failures: int) -> float:
-        """Before the restart that follows the ``failures``-th quick end in a row (from 1)."""
-        # a bounded exponent: a child that dies for days must not overflow a float
+        """Return the delay before the restart after quick end number ``failures`` in a row, from 1."""
+        # a bounded exponent: a child that fails for days must not overflow a float
         return min(self.max_delay_seconds, self.first_delay_seconds * self.factor ** min(failures - 1, 64))
 
     def failures_after(self, failures: int, ran_seconds: float) -> int:
+        """Return the number of quick ends in a row after a run of ``ran_seconds``."""
         return 1 if ran_seconds >= self.stable_seconds else failures + 1

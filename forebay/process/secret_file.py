@@ -1,4 +1,4 @@
-"""Files that hold secrets: read whole, and refused where everybody could read them too. Folders for this user alone."""
+"""Secret files, which are refused if other users can access them; and folders that only this user can access."""
 
 from __future__ import annotations
 
@@ -10,62 +10,62 @@ from pathlib import Path
 from forebay.model.errors import SettingsError
 from forebay.model.values import check_name
 
-#: what systemd gives a unit with LoadCredential=NAME:…, as in ``token_file = "credential:NAME"``
+#: prefix of a file that systemd passes to a unit by LoadCredential=NAME:…, as in ``token_file = "credential:NAME"``
 CREDENTIAL = "credential:"
 _DIRECTORY_VARIABLE = "CREDENTIALS_DIRECTORY"
-#: of one file
+#: maximum bytes of a secret file
 BYTES_MAX = 4_000_000
 
 
 def check_secret_path(written: str) -> str:
-    """Raises ValueError, in words, for what names no file: neither a whole path nor ``credential:NAME``."""
+    """Return ``written`` if it is an absolute path or ``credential:NAME``. Raises ValueError otherwise."""
     if written.startswith(CREDENTIAL):
         check_name("credential", written.removeprefix(CREDENTIAL))
     elif not os.path.isabs(written):
-        raise ValueError('write the whole path of a file, from / on, or "credential:NAME" for one that systemd gives')
+        raise ValueError('write an absolute path, or "credential:NAME" for a file that systemd passes')
     return written
 
 
 def secret_path(key: str, written: str, environment: Mapping[str, str] | None = None) -> Path:
-    """Where the file lies that setting ``key`` names. Raises SettingsError for a credential where systemd gives none."""
+    """Return the path of the file that setting ``key`` names. Raises SettingsError if systemd passes no such credential."""
     if not written.startswith(CREDENTIAL):
         return Path(written)
     directory = (os.environ if environment is None else environment).get(_DIRECTORY_VARIABLE, "")
     if not directory:
         raise SettingsError(
-            f"{key}: {written}: this process was given no credentials (${_DIRECTORY_VARIABLE} is not set): start it as a unit "
+            f"{key}: {written}: systemd passed no credentials (${_DIRECTORY_VARIABLE} is not set): start this process as a unit "
             f"with LoadCredential={written.removeprefix(CREDENTIAL)}:FILE, or write the file's path"
         )
     return Path(directory, written.removeprefix(CREDENTIAL))
 
 
 def read_secret(key: str, path: Path) -> str:
-    """The text of ``path``, which setting ``key`` names. Raises SettingsError, which shows nothing of it."""
+    """Return the text of the file that setting ``key`` names. Raises SettingsError, which shows none of it."""
     try:
-        # what is no file, such as a pipe that nobody writes to, is not waited for
+        # opening a pipe without a writer must not wait
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise SettingsError(f"{key}: {path} is no file")
+                raise SettingsError(f"{key}: {path} is not a file")
             if status.st_mode & 0o007:
-                raise SettingsError(f"{key}: {path} can be read or written by everybody: `chmod o= {path}`")
+                raise SettingsError(f"{key}: all users can read or write {path}: run `chmod o= {path}`")
             data = file.read(BYTES_MAX + 1)
     except IsADirectoryError:
-        raise SettingsError(f"{key}: {path} is no file") from None
+        raise SettingsError(f"{key}: {path} is not a file") from None
     except OSError as error:
-        raise SettingsError(f"{key}: {path} can't be read: {error.strerror}") from None
+        raise SettingsError(f"{key}: cannot read {path}: {error.strerror}") from None
     if len(data) > BYTES_MAX:
-        raise SettingsError(f"{key}: {path} has more than {BYTES_MAX} bytes: it can't be the file that was meant")
+        raise SettingsError(f"{key}: {path} has more than {BYTES_MAX} bytes: name another file")
     try:
         return data.decode("ascii")
     except UnicodeDecodeError:
-        raise SettingsError(f"{key}: {path} is no text of ASCII letters, digits and signs") from None
+        raise SettingsError(f"{key}: {path} is not ASCII text") from None
 
 
 def make_private_folder(folder: str | Path) -> None:
-    """Makes ``folder`` and what is missing above it, for this user alone (0700); one that is there stays as it is.
+    """Create ``folder`` and its missing parents, for this user only (0700). An existing folder keeps its mode.
 
-    Raises FileExistsError where a file stands in the way, OSError.
+    Raises FileExistsError if a file has that path, OSError.
     """
     path = Path(folder)
     if path.is_dir():

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT, for services that let something finish first."""
+"""SIGTERM and SIGINT, for services that finish work before they end."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def stop_signals(stop: Callable[[], None], again: Callable[[], None] | None = None) -> Iterator[None]:
-    """While open, the first SIGTERM or SIGINT calls ``stop``, and each later one, whichever of the two, calls ``again``
-    (None: ends the process at once). Both are called in a thread of their own. For the main thread.
+    """While open, the first SIGTERM or SIGINT calls ``stop``, and each later one of either calls ``again``.
 
-    Python runs a signal's handler between two instructions of the main thread. A signal that arrives when that thread is
-    about to wait in a system call is handled when the call returns, which may be never. The byte that Python's C handler
-    writes (:func:`signal.set_wakeup_fd`) does not depend on what the main thread does.
+    ``again``: None ends the process immediately. Both are called in a separate thread. Open it in the main thread.
+
+    Python runs a signal handler between two instructions of the main thread. A signal that arrives just before that thread waits
+    in a system call is handled when the call returns, which may be never. The byte that Python's C handler writes
+    (:func:`signal.set_wakeup_fd`) does not depend on the main thread.
     """
     reads, writes = os.pipe()
     os.set_blocking(writes, False)
 
     def handle(_: int, __: FrameType | None) -> None:
-        if again is None:  # also where a thread of this process could not run
+        if again is None:  # works even if no thread of this process can run
             for number in STOP_SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
 

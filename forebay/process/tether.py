@@ -1,8 +1,8 @@
 """Runs a command that dies with its parent: ``python tether.py PARENT_PID SIGNAL COMMAND…``.
 
-The kernel sends the signal when the thread that started it ends (``PR_SET_PDEATHSIG``), so a supervisor that was
-killed leaves nobody behind who would hold its ports. The setting survives the exec. Kept free of imports beyond the
-standard library: it is started once for each child.
+The kernel sends the signal when the thread that started the command ends (``PR_SET_PDEATHSIG``). So a killed supervisor leaves
+no child behind that holds its ports. The setting survives the exec. This module imports only the standard library, since it
+starts once for each child.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ def main() -> None:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:  # it died before we could ask
+    if os.getppid() != parent:  # it ended before the prctl
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         os.execvp(sys.argv[3], sys.argv[3:])
     except OSError as error:
-        sys.stderr.write(f"can't start {sys.argv[3]}: {error.strerror}\n")
+        sys.stderr.write(f"cannot start {sys.argv[3]}: {error.strerror}\n")
         sys.exit(2)
 
 
 def tethered(command: Sequence[str], number: signal.Signals = signal.SIGKILL) -> list[str]:
-    """``command`` as one that gets signal ``number`` when the calling thread ends."""
+    """Return ``command`` as a command that receives signal ``number`` when the calling thread ends."""
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(int(number)), *command]
 
 

@@ -1,4 +1,4 @@
-"""What Spark's Python workers keep from one task to the next."""
+"""State that Spark's Python workers keep between tasks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _modules = 0
 
 
 def freeze_modules() -> None:
-    """Called where a task begins: what is loaded by now is kept out of all later garbage collections of this process.
+    """Exclude the loaded modules from all later garbage collections of this process. Called when a task begins.
 
-    Spark's worker collects all garbage after each task, before it may take the next one (pyspark/daemon.py). That walks what
-    hundreds of modules are made of, none of which ever is garbage: it takes more CPU than a small task itself.
+    Spark's worker collects all garbage after each task, before the next one begins (pyspark/daemon.py). Such a collection
+    traverses the objects of hundreds of modules, which are never garbage, and takes more CPU than a small task.
     """
     global _modules
-    if len(sys.modules) != _modules:  # else nothing is new but what tasks made, some of which may become garbage
+    if len(sys.modules) != _modules:  # otherwise only objects of tasks are new, and they may become garbage
         gc.freeze()
         _modules = len(sys.modules)

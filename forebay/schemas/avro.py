@@ -1,4 +1,4 @@
-"""Avro: types as Spark's ``from_avro`` has them; bodies by fastavro, which resolves a writer's schema to the reader's."""
+"""Decodes Avro. Types are those of Spark's ``from_avro``; fastavro resolves a writer's schema to the reader's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.kafka.client.registry import RegisteredSchema, missing_extra
+from forebay.kafka.registry.client import RegisteredSchema, missing_extra
 from forebay.model.errors import UsageError
 from forebay.schemas.bodies import Bodies, Decoded, built, cause_of
 
@@ -26,23 +26,23 @@ _TIMES = {
 }
 _DECIMAL = "decimal"
 _PRECISION_MAX = 38
-#: Spark's Avro source calls the members of a union so
+#: prefix of the fields of a union, as in Spark's Avro source
 _MEMBER = "member"
-#: of Python's types, which branch of a union a value is; two branches of one kind could not be told apart
+#: Avro type → the Python type by which a union's branch is recognized; two branches of one Python type are ambiguous
 _KINDS = {
     "boolean": bool, "int": int, "long": int, "float": float, "double": float, "bytes": bytes, "string": str,
     "array": list, "map": dict,
 }  # fmt: skip
 _NAMED = ("record", "error", "enum", "fixed")
 
-Schema = Any  # as JSON has it: a name, a list or an object
+Schema = Any  # as in JSON: a name, a list or an object
 
 
 class AvroFormat:
-    """As ``forebay.schemas.bodies.Format``."""
+    """Implements ``forebay.schemas.bodies.Format``."""
 
     def __init__(self, schema: RegisteredSchema) -> None:
-        """Raises UsageError for what no column can hold, by its path, and for what is no Avro schema."""
+        """Raises UsageError for a field that can't be a column, with its path, and for an invalid Avro schema."""
         self._schema = _whole(schema)
         found = _Types(str(schema))
         self.type = found.of(self._schema, "", raw=False)
@@ -53,11 +53,11 @@ class AvroFormat:
     def writer(self, schema: RegisteredSchema) -> Callable[[Bodies], Decoded]:
         written = _whole(schema)
         theirs = dict(_logical_types(written))
-        # numbers stay numbers, and Arrow calls them times, if both mean the same by every one of them
+        # if both schemas give every number the same meaning, Arrow converts numbers to times
         same = all(theirs.get(path) == self._logical.get(path) for path in theirs.keys() | self._logical.keys())
         keep = frozenset({_DECIMAL} if same else {_DECIMAL, *(name for _, name in _TIMES)})
         read_by, written_by = (_parsed(_stripped(one, keep)) for one in (self._schema, written))
-        return _Reading(
+        return _BodyReader(
             written_by,
             None if _stripped(self._schema, keep) == _stripped(written, keep) else read_by,
             self._raw_type,
@@ -66,7 +66,9 @@ class AvroFormat:
         ).decode
 
 
-class _Reading:
+class _BodyReader:
+    """Decodes bodies of one writer's schema."""
+
     def __init__(
         self,
         writer: Schema,
@@ -93,7 +95,7 @@ class _Reading:
             try:
                 row = read(stream, writer, reader, return_named_type=named)
                 if stream.tell() != end:
-                    raise ValueError(f"{end - start} bytes, of which its schema reads {stream.tell() - start}")
+                    raise ValueError(f"its schema reads {stream.tell() - start} of {end - start} bytes")
                 rows.append(row if convert is None else convert(row))
             except MemoryError:
                 raise
@@ -123,15 +125,15 @@ def _parsed(schema: Schema) -> Schema:
 
 
 def _whole(schema: RegisteredSchema) -> Schema:
-    """With full names, and with what it refers to inside, where it is first named. Raises UsageError."""
+    """Return the schema with full names, and with the schemas that it refers to inserted at first use. Raises UsageError."""
     library = _library()
     named: dict[str, Any] = {}
     try:
         for _, text in schema.references:
             library.parse_schema(json.loads(text), named)
         parsed = library.parse_schema(json.loads(schema.text), named)
-    except Exception as error:  # of what is no schema, whatever it is
-        raise UsageError(f"{schema} can't be read: {cause_of(error)}") from None
+    except Exception as error:  # fastavro raises various exceptions for an invalid schema
+        raise UsageError(f"cannot parse {schema}: {cause_of(error)}") from None
     return _inlined(parsed, named, set())
 
 
@@ -161,7 +163,7 @@ def _inlined(node: Schema, named: Mapping[str, Any], defined: set[str]) -> Schem
 
 
 def _stripped(node: Schema, keep: frozenset[str]) -> Schema:
-    """Without documentation, and without logical types but those in ``keep``."""
+    """Return the schema without documentation, and without logical types except those in ``keep``."""
     if isinstance(node, list):
         return [_stripped(one, keep) for one in node]
     if isinstance(node, str):
@@ -180,7 +182,7 @@ def _stripped(node: Schema, keep: frozenset[str]) -> Schema:
 
 
 def _logical_types(node: Schema) -> Iterator[tuple[str, str]]:
-    """path → the time that the number there is."""
+    """Return (path, logical type) of each number that is a time."""
     return _times(node, "", {}, ())
 
 
@@ -205,20 +207,22 @@ def _times(node: Schema, path: str, named: dict[str, Any], inside: tuple[str, ..
 
 
 class _Types:
+    """Arrow types of a schema's nodes."""
+
     def __init__(self, schema: str) -> None:
         self._schema = schema
         self._named: dict[str, Any] = {}
         self._open: list[str] = []
 
     def of(self, node: Schema, path: str, raw: bool) -> pa.DataType:
-        """``raw``: with times in the unit that Avro has them in."""
+        """Return the type of ``node``. ``raw``: with times in Avro's unit."""
         if isinstance(node, list):
             return self._union(node, path, raw)
         if isinstance(node, str):
             if node in _PRIMITIVES:
                 return _primitive(node)
             if node in self._open:
-                raise self._refused(path, f"{node} holds itself, and a column can't")
+                raise self._refused(path, f"{node} is recursive, which a column can't be")
             return self.of(self._named[node], path, raw)
         kind = node["type"]
         if kind in _NAMED:
@@ -226,7 +230,7 @@ class _Types:
         if node.get("logicalType") == _DECIMAL and kind in ("bytes", "fixed"):
             precision, scale = node.get("precision", 0), node.get("scale", 0)
             if not 0 < precision <= _PRECISION_MAX:
-                raise self._refused(path, f"a decimal of {precision} digits, and {_PRECISION_MAX} are allowed")
+                raise self._refused(path, f"a decimal of {precision} digits: at most {_PRECISION_MAX} are allowed")
             return pa.decimal128(precision, scale)
         time: Any = _TIMES.get((kind, node.get("logicalType", "")))
         if time is not None:
@@ -263,11 +267,11 @@ class _Types:
         kinds = [_kind(one) for one in some]
         twice = {kind for kind in kinds if kind in _KINDS and sum(_KINDS.get(one) is _KINDS[kind] for one in kinds) > 1}
         if twice:
-            raise self._refused(path, f"a union in which {' and '.join(sorted(twice))} can't be told apart")
+            raise self._refused(path, f"a union in which {' and '.join(sorted(twice))} can't be distinguished")
         return pa.struct([pa.field(f"{_MEMBER}{n}", self.of(one, path, raw)) for n, one in enumerate(some)])
 
     def _refused(self, path: str, what: str) -> UsageError:
-        return UsageError(f"{self._schema}: {path.lstrip('.') or 'all of it'} can't be a column: {what}")
+        return UsageError(f"{self._schema}: {path.lstrip('.') or 'the whole schema'} can't be a column: {what}")
 
 
 def _primitive(kind: str) -> pa.DataType:
@@ -284,7 +288,7 @@ def _kind(node: Schema) -> str:
 
 
 def _merged(branches: list[Schema]) -> pa.DataType | None:
-    """Spark's two unions of numbers that are one number."""
+    """Return the single type of Spark's two unions of numbers; None for any other union."""
     kinds = {_kind(one) for one in branches}
     if any(isinstance(one, dict) and "logicalType" in one for one in branches):
         return None
@@ -295,7 +299,8 @@ def _merged(branches: list[Schema]) -> pa.DataType | None:
 
 
 def _converter(node: Schema) -> Callable[[Any], Any] | None:
-    """What makes of fastavro's values, with the named ones of unions as pairs, what the types want; None if they are that."""
+    """Return the function that converts fastavro's values, with named union members as pairs, to the types; None if none is
+    needed."""
     named: dict[str, Any] = {}
     return _convert_by(node, named) if _has_members(node) else None
 
@@ -349,7 +354,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Members:
-    """A union of several types becomes a struct with a field for each, of which one is set."""
+    """Converts a union of several types to a struct with a field for each type. One field is set."""
 
     def __init__(self, branches: list[Schema], named: dict[str, Any]) -> None:
         self._by_name: dict[str, tuple[str, Callable[[Any], Any]]] = {}
@@ -372,7 +377,7 @@ class _Members:
             return {member: convert(value[1])}
         found = self._by_kind.get(type(value))
         if found is None:
-            raise ValueError(f"a value of type {type(value).__name__} is of no branch of the reader's union")
+            raise ValueError(f"the reader's union has no branch for a value of type {type(value).__name__}")
         member, convert = found
         return {member: convert(value)}
 

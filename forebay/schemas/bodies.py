@@ -1,4 +1,4 @@
-"""The seam between a column and a format: bodies in, an array and what could not be decoded out."""
+"""The interface of a format: it decodes bodies to an array, and returns the cause for each that it can't decode."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
-from forebay.kafka.client.registry import RegisteredSchema
+from forebay.kafka.registry.client import RegisteredSchema
 
 T = TypeVar("T")
 
 _CAUSE_LENGTH_MAX = 1_000
-#: what Arrow raises for a value that is none of a type
+#: exceptions of Arrow for a value that does not fit a type
 _UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 class Bodies(NamedTuple):
-    """Of one writer's schema: ``data[starts[i]:ends[i]]``. ``message``: of Protobuf, if a header says it; else it stands before
-    each body."""
+    """Encoded records ``data[starts[i]:ends[i]]`` of one writer's schema.
+
+    ``message``: the Protobuf message that a header names; None: each body begins with it.
+    """
 
     data: memoryview
     starts: Sequence[int]
@@ -27,27 +29,28 @@ class Bodies(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """A row for each body, null where ``causes`` says by its index why there is none."""
+    """An array with a row for each body. ``causes``: index → why a body can't be decoded; its row is null."""
 
     array: pa.Array[Any]
     causes: dict[int, str]
 
 
 class Format(Protocol):
-    """One reader's schema. ``type``: what each record becomes."""
+    """One reader's schema. ``type``: the type of a decoded record."""
 
     type: pa.DataType
 
     def writer(self, schema: RegisteredSchema) -> Callable[[Bodies], Decoded]:
-        """For records that were written by ``schema``. Raises ValueError if no such record can be read."""
+        """Return the decoder for records that were written by ``schema``. Raises ValueError if it can't be decoded."""
 
 
 def cause_of(error: BaseException) -> str:
+    """Return the text of ``error``, shortened."""
     return f"{type(error).__name__}: {error}"[:_CAUSE_LENGTH_MAX]
 
 
 def rows_of(bodies: Bodies, row: Callable[[memoryview], T]) -> tuple[list[T | None], dict[int, str]]:
-    """``row`` of each body; None where it raised."""
+    """Return ``row`` of each body, or None and the cause if it raises."""
     rows: list[T | None] = []
     causes: dict[int, str] = {}
     for index, (start, end) in enumerate(zip(bodies.starts, bodies.ends, strict=True)):
@@ -64,10 +67,10 @@ def rows_of(bodies: Bodies, row: Callable[[memoryview], T]) -> tuple[list[T | No
 def built(
     rows: Sequence[T | None], causes: dict[int, str], make: Callable[[Sequence[T | None]], pa.Array[Any]]
 ) -> Decoded:
-    """``make`` of ``rows``; where it raises, halves are tried, down to the row that is to blame. Adds to ``causes``."""
+    """Return ``make(rows)``. If it raises, retry with halves, down to the rows that cause it, and add these to ``causes``."""
     try:
         return Decoded(make(rows), causes)
-    except MemoryError:  # Arrow's is an ArrowException too, and no row is to blame
+    except MemoryError:  # Arrow's is also an ArrowException, and no row is its cause
         raise
     except _UNFIT as error:
         if len(rows) == 1:

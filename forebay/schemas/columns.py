@@ -1,4 +1,4 @@
-"""Keys and values of record batches, decoded: which columns, by which schema, and what could not be. What runs in tasks."""
+"""Decodes keys and values of record batches by registered schemas. Runs in tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from forebay.kafka.client.registry import AVRO, JSON, RegisteredSchema, Registry, RegistryAccess, check_readable
+from forebay.kafka.registry.client import AVRO, JSON, RegisteredSchema, Registry, RegistryAccess, check_readable
 from forebay.model.errors import UsageError
 from forebay.process.clock import Clock, SystemClock
 from forebay.schemas.avro import AvroFormat
@@ -20,15 +20,17 @@ from forebay.schemas.framing import Framed, framed
 from forebay.schemas.json_schema import JsonFormat
 from forebay.schemas.protobuf import ProtobufFormat
 
-#: writers' schemas that one column keeps ready; of more, it begins anew
+#: maximum decoders of writers' schemas that a column keeps; beyond it, all are dropped
 _WRITERS_MAX = 1_000
-#: so long a schema that the registry does not know is not asked for again
+#: how long a schema that is unknown to the registry is not requested again
 _UNKNOWN_SECONDS = 30.0
 
 
 class ColumnDecoding(msgspec.Struct, frozen=True):
-    """How one column, ``key`` or ``value``, is decoded, by the reader's ``schema``. ``message``: of Protobuf, which of its
-    messages. Can be pickled; shows no password."""
+    """How a column, ``key`` or ``value``, is decoded. Can be pickled; ``repr`` shows no password.
+
+    ``schema``: the reader's. ``message``: for Protobuf, the full name of the message in it.
+    """
 
     column: str
     schema: RegisteredSchema
@@ -36,7 +38,7 @@ class ColumnDecoding(msgspec.Struct, frozen=True):
     message: str = ""
 
     def format(self) -> Format:
-        """Raises UsageError for a schema that no column can hold."""
+        """Return the format of the reader's schema. Raises UsageError for a schema that can't be a column."""
         if self.schema.format == AVRO:
             return AvroFormat(self.schema)
         if self.schema.format == JSON:
@@ -45,16 +47,16 @@ class ColumnDecoding(msgspec.Struct, frozen=True):
 
 
 class DecodedColumn(NamedTuple):
-    """``array``: of the reader's type, null where the record is null or ``causes`` says by its index why it can't be decoded."""
+    """``array``: of the reader's type, null for null and undecodable records. ``causes``: index → why it can't be decoded."""
 
     array: pa.Array[Any]
     causes: dict[int, str]
 
 
 def decode_column(decoding: ColumnDecoding, batch: pa.RecordBatch) -> DecodedColumn:
-    """``batch`` has the columns of Spark's Kafka source. A process keeps the schemas that it has asked for.
+    """Decode one column of ``batch``, which has the columns of Spark's Kafka source. A process keeps the requested schemas.
 
-    Raises UnreachableError if the registry gives no answer, and UsageError if it refuses us: no record is to blame then.
+    Raises UnreachableError if the registry does not answer, and UsageError if it refuses access: no record is the cause of these.
     """
     return _column(decoding).decode(batch)
 
@@ -67,7 +69,7 @@ def _column(decoding: ColumnDecoding) -> _Column:
 class _Column:
     def __init__(self, decoding: ColumnDecoding, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._unknown: dict[int | str, float] = {}  # and until when that counts
+        self._unknown: dict[int | str, float] = {}  # schema → until when it counts as unknown
         self._name = decoding.column
         self._format_name = decoding.schema.format
         self._access = decoding.access
@@ -77,7 +79,7 @@ class _Column:
 
     def decode(self, batch: pa.RecordBatch) -> DecodedColumn:
         collecting = gc.isenabled()
-        gc.disable()  # thousands of rows would be walked by every collection, and none of them can be part of a cycle
+        gc.disable()  # a collection would traverse thousands of rows, and none is part of a cycle
         try:
             with Registry(self._access) as registry:
                 return self._decode(framed(batch, self._name), batch.num_rows, registry)
@@ -87,7 +89,7 @@ class _Column:
 
     def _decode(self, found: Framed, rows: int, registry: Registry) -> DecodedColumn:
         causes = dict(found.causes)
-        places = np.full(rows, -1, np.int64)  # of each row in the joined arrays
+        places = np.full(rows, -1, np.int64)  # index of each row in the joined arrays
         arrays: list[pa.Array[Any]] = []
         held = 0
         for group in found.groups:
@@ -106,7 +108,7 @@ class _Column:
         return DecodedColumn(joined.take(pa.array(places, mask=places < 0)), causes)
 
     def _writer(self, key: int | str, registry: Registry) -> Callable[[Bodies], Decoded] | str:
-        """Or why no record by this schema can be decoded."""
+        """Return the decoder for a writer's schema, or the reason why its records can't be decoded."""
         found = self._writers.get(key)
         if found is not None:
             return found

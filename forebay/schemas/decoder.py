@@ -1,4 +1,4 @@
-"""The same decoding for jobs: of ``batch.decode_arrow``, with its dead letters, and of ``create_rdd``."""
+"""Decoding by a schema registry for jobs: for ``batch.decode_arrow``, with dead letters, and for ``create_rdd``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from forebay.kafka.client.registry import FORMATS, PROTOBUF, Registry, RegistryAccess, check_readable
+from forebay.kafka.registry.client import FORMATS, PROTOBUF, Registry, RegistryAccess, check_readable
 from forebay.model.errors import UsageError
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.schemas.columns import ColumnDecoding, decode_column
@@ -17,8 +17,11 @@ COLUMNS = ("key", "value")
 
 
 class ReaderSchema(msgspec.Struct, frozen=True):
-    """Which schema a column is read by: ``number``, or of ``subject`` the ``version`` (None: the newest when it is asked for).
-    ``format``: avro, json or protobuf. ``message``: of a Protobuf file's messages, by its full name; the first one."""
+    """The schema by which a column is decoded.
+
+    ``format``: avro, json or protobuf. ``number``: of the schema; or ``subject`` and ``version`` (None: the newest version at the
+    time of the request). ``message``: the full name of a Protobuf message; "" for the first one of the file.
+    """
 
     format: str
     subject: str = ""
@@ -28,8 +31,10 @@ class ReaderSchema(msgspec.Struct, frozen=True):
 
 
 def find_columns(access: RegistryAccess, wanted: Mapping[str, ReaderSchema]) -> tuple[ColumnDecoding, ...]:
-    """Asks the registry. ``wanted``: by column, key or value. Raises UsageError for what is not there, or can't be a column;
-    UnreachableError."""
+    """Request the schemas. ``wanted``: column (key or value) → schema.
+
+    Raises UsageError for a schema that does not exist or can't be a column; UnreachableError.
+    """
     with Registry(access) as registry:
         made = tuple(_column(name, schema, access, registry) for name, schema in wanted.items())
     for one in made:
@@ -52,22 +57,23 @@ def _column(name: str, wanted: ReaderSchema, access: RegistryAccess, registry: R
 
 
 class RegistryDecoder:
-    """``batch.decode_arrow(decoder, decoder.schema)``: records that can't be decoded become dead letters.
-    ``create_rdd(…, value_deserializer=decoder.value)``: one record at a time.
+    """Decodes keys and values in a job. Can be pickled. The constructor requests the schemas.
 
-    Can be pickled; asks the registry when it is made."""
+    ``batch.decode_arrow(decoder, decoder.schema)``: records that can't be decoded become dead letters.
+    ``create_rdd(…, value_deserializer=decoder.value)``: one record at a time.
+    """
 
     def __init__(self, access: RegistryAccess, **columns: ReaderSchema) -> None:
         """``columns``: key, value or both. Raises as :func:`find_columns`."""
         self._columns = {one.column: one for one in find_columns(access, columns)}
         types = {name: one.format().type for name, one in self._columns.items()}
-        #: of the rows: the columns of a batch, but for headers
+        #: schema of the decoded rows: the columns of a batch without headers
         self.schema = pa.schema(
             [pa.field(field.name, types.get(field.name, field.type)) for field in DATAFRAME_SCHEMA(False)]
         )
 
     def __call__(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[str | None]]:
-        """The rows that could be decoded, and a cause for each record that could not. Raises UnreachableError."""
+        """Return the decoded rows, and for each record the cause if it can't be decoded. Raises UnreachableError."""
         columns: dict[str, Any] = {name: batch.column(name) for name in self.schema.names}
         causes: list[str | None] = [None] * batch.num_rows
         for name, one in self._columns.items():
@@ -78,10 +84,11 @@ class RegistryDecoder:
         return rows.filter(pa.array([cause is None for cause in causes], pa.bool_())), causes
 
     def key(self, data: bytes) -> Any:
+        """Return the decoded key, as :meth:`value` does."""
         return self._one("key", data)
 
     def value(self, data: bytes) -> Any:
-        """What a record's bytes hold, in Python's types. Raises ValueError if they can't be decoded; UnreachableError."""
+        """Return the decoded value in Python's types. Raises ValueError if it can't be decoded; UnreachableError."""
         return self._one("value", data)
 
     def _one(self, name: str, data: bytes) -> Any:

@@ -1,5 +1,8 @@
-"""Where a record says which schema it was written by: before its body (a zero byte and the schema's number), or in a header
-(with the schema's GUID). Protobuf's message follows, as the way to it through the file."""
+"""Finds the writer's schema of each record.
+
+It is before the body (a zero byte and the schema's number), or in a header (with the number or GUID). For Protobuf, the indexes
+that lead to the message in the file follow.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.model.records import value_lengths
+from forebay.model.arrow_columns import value_lengths
 
 _PREFIX_LENGTH = 5
 _HEADERS = {"key": "__key_schema_id", "value": "__value_schema_id"}
 _GUID_LENGTH = 16
-#: messages nest; a longer way is damage
+#: maximum nesting of a message; a longer list is damaged
 _INDEXES_MAX = 64
 
-#: by which schema: its number or GUID, and of Protobuf from a header the message
+#: number or GUID of a schema, and the Protobuf message if a header names it
 WrittenBy = tuple[int | str, tuple[int, ...] | None]
 
 
 class Group(NamedTuple):
-    """Records of one column by one schema. ``rows``: their indexes; ``starts`` and ``ends``: of the bodies in ``Framed.data``."""
+    """Records of one schema. ``rows``: their indexes; ``starts`` and ``ends``: their bodies in ``Framed.data``."""
 
     key: int | str
     message: tuple[int, ...] | None
@@ -34,7 +37,7 @@ class Group(NamedTuple):
 
 
 class Framed(NamedTuple):
-    """``causes``: by index why a record that is not null says no schema. Null records are in neither."""
+    """Records grouped by schema. ``causes``: index → why a record names no schema. Null records are in neither."""
 
     data: memoryview
     groups: list[Group]
@@ -42,33 +45,33 @@ class Framed(NamedTuple):
 
 
 def framed(batch: pa.RecordBatch, name: str) -> Framed:
-    """The bodies of the column ``name`` (key or value), by schema."""
+    """Return the bodies of the column ``name`` (key or value), grouped by schema."""
     column: Any = batch.column(name)
     lengths = value_lengths(column)
     _, offsets, buffer = column.buffers()
     starts = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column)].astype(np.int64)
     data = memoryview(buffer if buffer is not None else b"").cast("B")
     ends = starts + np.maximum(lengths, 0)
-    told, causes = _from_headers(batch, name)
+    named, causes = _from_headers(batch, name)
     by_prefix = lengths >= 0
-    by_prefix[[*told, *causes]] = False
+    by_prefix[[*named, *causes]] = False
     octets = np.frombuffer(data, np.uint8)
     short = by_prefix & (lengths < _PREFIX_LENGTH)
     for row in np.flatnonzero(short).tolist():
-        causes[row] = f"its {lengths[row]} bytes hold no schema's number"
+        causes[row] = f"its {lengths[row]} bytes have no schema number"
     by_prefix &= ~short
     rows = np.flatnonzero(by_prefix)
     plain = octets[starts[rows]] != 0
     for row in rows[plain].tolist():
-        causes[row] = f"it begins with the byte {octets[starts[row]]:#04x}, not with 0x00 and a schema's number"
+        causes[row] = f"it begins with the byte {octets[starts[row]]:#04x}, not with 0x00 and a schema number"
     rows = rows[~plain]
     numbers = octets[starts[rows][:, None] + np.arange(1, _PREFIX_LENGTH)].copy().view(">u4").ravel().astype(np.int64)
     groups = [
         _group(int(number), None, rows[numbers == number], starts + _PREFIX_LENGTH, ends)
         for number in np.unique(numbers)
     ]
-    for written_by in dict.fromkeys(told.values()):
-        own = np.array([row for row, by in told.items() if by == written_by], np.int64)
+    for written_by in dict.fromkeys(named.values()):
+        own = np.array([row for row, by in named.items() if by == written_by], np.int64)
         groups.append(_group(*written_by, own, starts, ends))
     return Framed(data, groups, causes)
 
@@ -84,17 +87,17 @@ def _group(
 
 
 def _from_headers(batch: pa.RecordBatch, name: str) -> tuple[dict[int, WrittenBy], dict[int, str]]:
-    told: dict[int, WrittenBy] = {}
+    named: dict[int, WrittenBy] = {}
     causes: dict[int, str] = {}
     if "headers" not in batch.schema.names:
-        return told, causes
+        return named, causes
     headers: Any = batch.column("headers")
     if headers.null_count == len(headers):
-        return told, causes
+        return named, causes
     keys: Any = pc.list_flatten(headers)
     mine: Any = pc.equal(keys.field("key"), pa.scalar(_HEADERS[name]))
     if not pc.any(mine).as_py():
-        return told, causes
+        return named, causes
     body: Any = batch.column(name)
     for row in np.unique(
         pc.list_parent_indices(headers).to_numpy()[mine.fill_null(False).to_numpy(zero_copy_only=False)]
@@ -103,10 +106,10 @@ def _from_headers(batch: pa.RecordBatch, name: str) -> tuple[dict[int, WrittenBy
             continue
         value = next(one["value"] for one in headers[int(row)].as_py() if one["key"] == _HEADERS[name])
         try:
-            told[int(row)] = _written_by(value or b"")
+            named[int(row)] = _written_by(value or b"")
         except ValueError as error:
             causes[int(row)] = f"its header {_HEADERS[name]} names no schema: {error}"
-    return told, causes
+    return named, causes
 
 
 def _written_by(header: bytes) -> WrittenBy:
@@ -130,8 +133,11 @@ def _guid(octets: bytes) -> str:
 
 
 def message_indexes(data: memoryview, start: int) -> tuple[tuple[int, ...], int]:
-    """Which message of a Protobuf file, by its place among the file's, that one's nested ones and so on; and where the body
-    begins. Raises ValueError for what is no such list."""
+    """Return the indexes of a Protobuf message (in the file, in that message's nested ones, and so on), and where the body
+    begins.
+
+    Raises ValueError for an invalid list.
+    """
     count, place = _varint(data, start)
     if count == 0:
         return (0,), place
@@ -145,7 +151,7 @@ def message_indexes(data: memoryview, start: int) -> tuple[tuple[int, ...], int]
 
 
 def _varint(data: memoryview, start: int) -> tuple[int, int]:
-    """A zigzag varint of at most 5 bytes."""
+    """Return a zigzag varint of at most 5 bytes, and the position after it."""
     value = 0
     for count in range(5):
         if start + count >= len(data):
@@ -154,4 +160,4 @@ def _varint(data: memoryview, start: int) -> tuple[int, int]:
         value |= (octet & 0x7F) << (7 * count)
         if not octet & 0x80:
             return (value >> 1) ^ -(value & 1), start + count + 1
-    raise ValueError("its message indexes are cut off")
+    raise ValueError("its message indexes are truncated")

@@ -1,5 +1,7 @@
-"""JSON Schema: an object's properties become fields, by their names. Values must be of the types that the reader's schema has;
-what else a schema demands (lengths, patterns, what is required) is not looked at."""
+"""Decodes JSON with a JSON Schema: an object's properties become fields with their names.
+
+Values must have the types of the reader's schema. Other constraints (lengths, patterns, required properties) are not checked.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from forebay.kafka.client.registry import RegisteredSchema
+from forebay.kafka.registry.client import RegisteredSchema
 from forebay.model.errors import UsageError
 from forebay.schemas.bodies import Bodies, Decoded, built, rows_of
 
-#: JSON Schema's names: Arrow's types, and what a value is checked by
+#: JSON Schema's type → Arrow's type, and the Python type for checking a value
 _SCALARS: dict[str, tuple[pa.DataType, Any]] = {
     "string": (pa.string(), str),
     "integer": (pa.int64(), int),
@@ -31,24 +33,24 @@ _Numbers = npt.NDArray[np.int64]
 _NULL = "null"
 _CHOICES = ("oneOf", "anyOf")
 _DEPTH_MAX = 100
-#: between bodies that lie together: a prefix
+#: maximum bytes between adjacent bodies: a prefix
 _GAP_MAX = 16
-#: documents that Arrow reads in one go
+#: maximum documents that Arrow reads in one call
 _DOCUMENTS_MAX = 32_768
 
 
 class JsonFormat:
-    """As ``forebay.schemas.bodies.Format``."""
+    """Implements ``forebay.schemas.bodies.Format``."""
 
     def __init__(self, schema: RegisteredSchema) -> None:
-        """Raises UsageError for what no column can hold, by its path, and for what is no JSON Schema."""
+        """Raises UsageError for a property that can't be a column, with its path, and for an invalid JSON Schema."""
         reading = _Types(schema)
         self.type, checked = reading.of(reading.root, reading.base, "", ())
         self._decode = msgspec.json.Decoder(_or_null(checked)).decode
         self._together = _Together(self.type) if _readable_together(self.type) else None
 
     def writer(self, schema: RegisteredSchema) -> Callable[[Bodies], Decoded]:
-        return self._bodies  # a document says by its names what it holds
+        return self._bodies  # a document names its own properties
 
     def _bodies(self, bodies: Bodies) -> Decoded:
         read = self._together.read(bodies) if self._together is not None else None
@@ -58,7 +60,7 @@ class JsonFormat:
         return built(rows, causes, self._array)
 
     def _row(self, body: memoryview) -> Any:
-        """What it is must not depend on its neighbours, and both readers know what the other one does not."""
+        """Decode one document. Try both readers: the result must not depend on neighbouring documents."""
         try:
             return self._decode(body)
         except Exception:
@@ -80,8 +82,10 @@ def _has_map(type_: pa.DataType) -> bool:
 
 
 class _Together:
-    """Many documents by Arrow's own reader of JSON lines, which is several times as fast, and can't say which one is wrong. It
-    also takes NaN and Infinity for numbers, as Spark does."""
+    """Reads many documents with Arrow's reader of JSON lines, which is several times as fast, but can't name an invalid document.
+
+    It also accepts NaN and Infinity as numbers, as Spark does.
+    """
 
     def __init__(self, type_: pa.DataType) -> None:
         self._type = type_
@@ -91,10 +95,10 @@ class _Together:
         )
 
     def read(self, bodies: Bodies) -> pa.Array[Any] | None:
-        """None if one of them is no object of the type, or may not be: then each has to be looked at by itself.
+        """Return the array; None if a body may not be an object of the type: then each must be read separately.
 
-        Each of them is one document, if there are as many of these as of them: a body that begins with a brace, behind one that
-        ends with a brace and behind a line's end, which no text in JSON can hold, begins a document.
+        If there are as many documents as bodies, each body is one document: a body that begins with a brace, after a body that
+        ends with a brace and a line break, which no JSON string can contain, begins a document.
         """
         starts, ends = np.asarray(bodies.starts, np.int64), np.asarray(bodies.ends, np.int64)
         octets = np.frombuffer(bodies.data, np.uint8)
@@ -119,17 +123,17 @@ class _Together:
             if table.num_rows != count:
                 return None
             made: Any = table.combine_chunks().to_struct_array().combine_chunks()
-            made.validate(full=True)  # texts that are no UTF-8
+            made.validate(full=True)  # finds strings that are not UTF-8
         except pa.ArrowException:
             return None
         return made if made.type == self._type else None
 
 
 def _joined(octets: _Octets, starts: _Numbers, ends: _Numbers) -> bytes | bytearray:
-    """A line's end behind each body, at least one."""
+    """Return the bodies with at least one line break after each."""
     data = octets.data
     gaps = np.unique(starts[1:] - ends[:-1])
-    if len(gaps) == 1 and 0 < gaps[0] <= _GAP_MAX:  # as where all records of a batch are by one schema
+    if len(gaps) == 1 and 0 < gaps[0] <= _GAP_MAX:  # all records of the batch have one schema
         text = bytearray(b"\n" * (int(ends[-1] - starts[0]) + 1))
         text[:-1] = data[starts[0] : ends[-1]]
         np.frombuffer(text, np.uint8)[(starts[1:] - starts[0])[:, None] - np.arange(1, gaps[0] + 1)] = ord("\n")
@@ -139,6 +143,8 @@ def _joined(octets: _Octets, starts: _Numbers, ends: _Numbers) -> bytes | bytear
 
 
 class _Types:
+    """Arrow types of a schema's nodes."""
+
     def __init__(self, schema: RegisteredSchema) -> None:
         self._schema = schema
         self._documents: dict[str, Any] = {}
@@ -146,7 +152,7 @@ class _Types:
             try:
                 document = json.loads(text)
             except ValueError as error:
-                raise UsageError(f"{schema} can't be read: {name or 'it'} is no JSON: {error}") from None
+                raise UsageError(f"cannot parse {schema}: {name or 'it'} is not JSON: {error}") from None
             self._documents[name] = document
             if isinstance(document, Mapping) and isinstance(document.get("$id"), str):
                 self._documents.setdefault(urldefrag(document["$id"]).url, document)
@@ -154,16 +160,18 @@ class _Types:
         self.base = urldefrag(str(self.root.get("$id", ""))).url if isinstance(self.root, Mapping) else ""
 
     def of(self, node: Any, base: str, path: str, inside: tuple[str, ...]) -> tuple[pa.DataType, Any]:
-        """Arrow's type of ``node``, and the one of Python's that msgspec checks its values by. ``base``: the document that its
-        references are relative to; ``inside``: those followed to it."""
+        """Return Arrow's type of ``node``, and the Python type with which msgspec checks its values.
+
+        ``base``: the document to which its references are relative. ``inside``: the references that led to it.
+        """
         if len(inside) > _DEPTH_MAX:
-            raise self._refused(path, "it refers to others without end")
+            raise self._refused(path, "its references never end")
         if not isinstance(node, Mapping):
-            raise self._refused(path, "its schema says nothing of its type")
+            raise self._refused(path, "its schema names no type")
         if "$ref" in node:
             target, found = self._referred(str(node["$ref"]), base, path)
             if target in inside:
-                raise self._refused(path, f"{node['$ref']} holds itself, and a column can't")
+                raise self._refused(path, f"{node['$ref']} is recursive, which a column can't be")
             return self.of(found, urldefrag(target).url, path, (*inside, target))
         for choice in _CHOICES:
             if choice in node:
@@ -178,7 +186,7 @@ class _Types:
             return _SCALARS[kind]
         if kind == "array":
             if not isinstance(node.get("items"), Mapping):
-                raise self._refused(path, "an array whose schema has not one type for its items")
+                raise self._refused(path, "an array whose schema does not name a single type for its items")
             arrow, checked = self.of(node["items"], base, f"{path}[]", inside)
             return pa.list_(arrow), list[checked | None]  # type: ignore[valid-type]
         if kind == "object":
@@ -199,7 +207,7 @@ class _Types:
             return "string"
         if "properties" in node:
             return "object"
-        raise self._refused(path, "only null" if given else "its schema says nothing of its type")
+        raise self._refused(path, "only null" if given else "its schema names no type")
 
     def _object(
         self, node: Mapping[str, Any], base: str, path: str, inside: tuple[str, ...]
@@ -217,7 +225,7 @@ class _Types:
     def _together(
         self, node: Mapping[str, Any], base: str, path: str, inside: tuple[str, ...]
     ) -> tuple[pa.DataType, Any]:
-        """``allOf`` of objects is an object with the properties of all, and of one thing that thing."""
+        """Return the type of ``allOf``: of objects, an object with all properties; of a single schema, that schema's type."""
         rest = {key: value for key, value in node.items() if key != "allOf"}
         parts = [one for one in [*node["allOf"], rest] if _says_type(one)]
         made = [self.of(one, base, path, inside) for one in parts]
@@ -226,22 +234,22 @@ class _Types:
         found: dict[str, tuple[pa.DataType, Any]] = {}
         for arrow, checked in made:
             if not isinstance(arrow, pa.StructType):
-                raise self._refused(path, "allOf of what are not all objects with properties")
+                raise self._refused(path, "allOf with a part that is not an object with properties")
             for name, own in typing.get_type_hints(checked).items():
                 found[name] = (arrow.field(name).type, own)
         if not found:
-            raise self._refused(path, "its schema says nothing of its type")
+            raise self._refused(path, "its schema names no type")
         return _struct(found)
 
     def _referred(self, reference: str, base: str, path: str) -> tuple[str, Any]:
-        """Its full address, and what is there."""
+        """Return the full address of a reference, and the node at it."""
         target = urljoin(base, reference) if base else reference
         address, fragment = urldefrag(target)
         document = next(
             (self._documents[one] for one in (address, urldefrag(reference).url) if one in self._documents), None
         )
         if document is None:
-            raise self._refused(path, f"{reference} is among none of the schema's references")
+            raise self._refused(path, f"{reference} is not one of the schema's references")
         found = document
         for step in [part for part in unquote(fragment).split("/") if part]:
             step = step.replace("~1", "/").replace("~0", "~")
@@ -250,11 +258,11 @@ class _Types:
             elif isinstance(found, list) and step.isdigit() and int(step) < len(found):
                 found = found[int(step)]
             else:
-                raise self._refused(path, f"{reference} leads nowhere")
+                raise self._refused(path, f"{reference} does not exist")
         return target, found
 
     def _refused(self, path: str, what: str) -> UsageError:
-        return UsageError(f"{self._schema}: {path.lstrip('.') or 'all of it'} can't be a column: {what}")
+        return UsageError(f"{self._schema}: {path.lstrip('.') or 'the whole schema'} can't be a column: {what}")
 
 
 def _says_type(node: Any) -> bool:
@@ -269,6 +277,6 @@ def _or_null(checked: Any) -> Any:
 
 def _struct(found: Mapping[str, tuple[pa.DataType, Any]]) -> tuple[pa.DataType, Any]:
     arrow = pa.struct([pa.field(name, own) for name, (own, _) in found.items()])
-    made: Any = typing.TypedDict  # whose fields are known only now
+    made: Any = typing.TypedDict  # with fields that are known only at run time
     checked = made("Properties", {name: _or_null(own) for name, (_, own) in found.items()}, total=False)
     return arrow, checked

@@ -1,5 +1,7 @@
-"""Protobuf: a message's fields become fields, by their numbers. Bodies are read by the reader's message, in C; the writer's file
-says only which message a body is."""
+"""Decodes Protobuf: a message's fields become fields, matched by number.
+
+The reader's message parses bodies, in C. The writer's file only identifies the message of a body.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from forebay.kafka.client.registry import RegisteredSchema, descriptor_bytes, missing_extra
+from forebay.kafka.registry.client import RegisteredSchema, descriptor_bytes, missing_extra
 from forebay.model.errors import UsageError
 from forebay.schemas.bodies import Bodies, Decoded, built, cause_of
 from forebay.schemas.framing import message_indexes
@@ -21,30 +23,30 @@ from forebay.schemas.proto_source import compiled, imports_of
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, FileDescriptor
 
-#: by the names that a .proto file has for them
+#: type in a .proto file → Arrow's type
 _SCALARS: dict[str, pa.DataType] = {
     "double": pa.float64(), "float": pa.float32(), "int32": pa.int32(), "sint32": pa.int32(), "sfixed32": pa.int32(),
     "int64": pa.int64(), "sint64": pa.int64(), "sfixed64": pa.int64(), "uint32": pa.int64(), "fixed32": pa.int64(),
     "uint64": pa.decimal128(20, 0), "fixed64": pa.decimal128(20, 0), "bool": pa.bool_(), "string": pa.string(),
     "bytes": pa.binary(),
 }  # fmt: skip
-#: google.protobuf's messages that are one value
+#: google.protobuf's wrapper messages → type of their value
 _WRAPPED = {
     "DoubleValue": "double", "FloatValue": "float", "Int64Value": "int64", "UInt64Value": "uint64", "Int32Value": "int32",
     "UInt32Value": "uint32", "BoolValue": "bool", "StringValue": "string", "BytesValue": "bytes",
 }  # fmt: skip
 _GOOGLE = "google.protobuf."
-#: indexes of the message
+#: indexes of the first message
 _FIRST = (0,)
 
 Build = Callable[[Sequence[Any]], "pa.Array[Any]"]
 
 
 class ProtobufFormat:
-    """As ``forebay.schemas.bodies.Format``. ``message``: the full name of the reader's; "" for the first one of the file."""
+    """Implements ``forebay.schemas.bodies.Format``. ``message``: full name of the reader's; "" for the first one of the file."""
 
     def __init__(self, schema: RegisteredSchema, message: str = "") -> None:
-        """Raises UsageError for what no column can hold, by its path, and for a file that can't be had."""
+        """Raises UsageError for a field that can't be a column, with its path, and for an invalid file."""
         file = _file(schema)
         self._message = _named(file, message, schema)
         self._schema = schema
@@ -70,7 +72,7 @@ class ProtobufFormat:
         return lambda bodies: self._decode(bodies, check)
 
     def _decode(self, bodies: Bodies, check: Callable[[tuple[int, ...]], None]) -> Decoded:
-        """``check``: raises ValueError if another message than the wanted one lies at these indexes."""
+        """``check``: raises ValueError if another message than the reader's is at these indexes."""
         rows: list[Any] = []
         causes: dict[int, str] = {}
         parse, data, given = self._parse, bodies.data, bodies.message
@@ -78,7 +80,7 @@ class ProtobufFormat:
             try:
                 if given is not None:
                     check(given)
-                elif place < end and data[place] == 0:  # the file's first message, as nearly always
+                elif place < end and data[place] == 0:  # the file's first message, the usual case
                     check(_FIRST)
                     place += 1
                 else:
@@ -97,7 +99,7 @@ class ProtobufFormat:
 
 
 def _file(schema: RegisteredSchema) -> FileDescriptor:
-    """Raises UsageError; UnreachableError if a text can't be compiled now."""
+    """Return the file's descriptor. Raises UsageError; UnreachableError if a text can't be compiled now."""
     try:
         from google.protobuf import descriptor_pool
     except ImportError as error:
@@ -113,13 +115,15 @@ def _file(schema: RegisteredSchema) -> FileDescriptor:
             added.add(file.name)
             pool.Add(file)
         return pool.FindFileByName(file.name)
-    except (TypeError, KeyError, ValueError) as error:  # as the pool refuses what does not fit together
-        raise UsageError(f"{schema} can't be read: {cause_of(error)}") from None
+    except (TypeError, KeyError, ValueError) as error:  # the pool's exceptions for inconsistent files
+        raise UsageError(f"cannot parse {schema}: {cause_of(error)}") from None
 
 
 def _files(schema: RegisteredSchema) -> list[Any]:
-    """FileDescriptorProtos of what it refers to, in that order, and its own. Texts are compiled: they import each other, what is
-    a descriptor, and what comes with the libraries."""
+    """Return the FileDescriptorProtos of the schemas that it refers to, in that order, and its own.
+
+    Texts are compiled. They may import each other, the descriptors, and files of the libraries.
+    """
     from google.protobuf import descriptor_pb2
 
     taken = {name for name, _ in schema.references}
@@ -128,7 +132,7 @@ def _files(schema: RegisteredSchema) -> list[Any]:
     found: dict[str, Any] = {}
     for name, text in (*schema.references, (own, schema.text)):
         data = descriptor_bytes(text)
-        found[name] = None  # in its place
+        found[name] = None  # keeps the order
         if data is None:
             texts[name] = text
         else:
@@ -142,7 +146,7 @@ def _files(schema: RegisteredSchema) -> list[Any]:
         try:
             made = compiled(tuple(texts.items()), (*known.values(), *(file.SerializeToString() for file in held)))
         except UsageError as error:
-            raise UsageError(f"{schema} can't be read: {error}") from None
+            raise UsageError(f"cannot parse {schema}: {error}") from None
         for name, data in zip(texts, made, strict=True):
             found[name] = descriptor_pb2.FileDescriptorProto.FromString(data)
     return list(found.values())
@@ -154,11 +158,11 @@ def _parsed(schema: RegisteredSchema, data: bytes) -> Any:
     try:
         return descriptor_pb2.FileDescriptorProto.FromString(data)
     except message.DecodeError:
-        raise UsageError(f"{schema}: what the registry has is no descriptor of a Protobuf file") from None
+        raise UsageError(f"{schema}: the registry's answer is not the descriptor of a Protobuf file") from None
 
 
 def _known(name: str) -> list[FileDescriptor]:
-    """A file that comes with the libraries, behind what it needs; nothing for any other."""
+    """Return a file of the libraries after its imports; [] for any other file."""
     if not name.endswith(".proto") or not name.startswith(("google/", "confluent/")):
         return []
     module = name.removesuffix(".proto").replace("/", ".") + "_pb2"
@@ -189,7 +193,7 @@ def _named(file: FileDescriptor, message: str, schema: RegisteredSchema) -> Desc
 
 
 def _at(file: FileDescriptor, indexes: tuple[int, ...]) -> Descriptor:
-    """Raises ValueError."""
+    """Return the message at these indexes. Raises ValueError."""
     found: Any = None
     below = list(file.message_types_by_name.values())
     for index in indexes:
@@ -204,7 +208,7 @@ def _at(file: FileDescriptor, indexes: tuple[int, ...]) -> Descriptor:
 
 
 class _Types:
-    """Types, and what builds arrays of them from values of the C messages, whole columns at a time, none of them None."""
+    """Arrow types, and functions that build arrays of them from values of C messages, a column at a time and without None."""
 
     def __init__(self, schema: RegisteredSchema) -> None:
         self._schema = schema
@@ -212,7 +216,7 @@ class _Types:
     def message(self, message: Descriptor, path: str, inside: tuple[str, ...]) -> tuple[pa.DataType, Build]:
         name = message.full_name
         if name in inside or name in (f"{_GOOGLE}Struct", f"{_GOOGLE}Value", f"{_GOOGLE}ListValue"):
-            raise self._refused(path, f"{name} holds itself, and a column can't")
+            raise self._refused(path, f"{name} is recursive, which a column can't be")
         if name.startswith(_GOOGLE) and name.removeprefix(_GOOGLE) in _WRAPPED:
             arrow = _SCALARS[_WRAPPED[name.removeprefix(_GOOGLE)]]
             return arrow, _each(arrow, attrgetter("value"))
@@ -224,7 +228,7 @@ class _Types:
             return arrow, _each(arrow, _microseconds)
         fields: list[tuple[pa.Field[Any], Build]] = []
         for field in message.fields:
-            if not _is_empty(field):  # a column with no field is none
+            if not _is_empty(field):  # a column needs a field
                 below, build = self._field(field, f"{path}.{field.name}", (*inside, name))
                 fields.append((pa.field(field.name, below), build))
         if not fields:
@@ -232,7 +236,7 @@ class _Types:
         return pa.struct([field for field, _ in fields]), _struct(fields)
 
     def _field(self, field: FieldDescriptor, path: str, inside: tuple[str, ...]) -> tuple[pa.DataType, Build]:
-        """``Build`` of the messages that have the field."""
+        """Return the type of a field, and the function that builds its column from messages."""
         get = attrgetter(field.name)
         if _is_map(field):
             entry = field.message_type
@@ -260,7 +264,7 @@ class _Types:
         return arrow, lambda values: pa.array(values, arrow)
 
     def _refused(self, path: str, what: str) -> UsageError:
-        return UsageError(f"{self._schema}: {path.lstrip('.') or 'all of it'} can't be a column: {what}")
+        return UsageError(f"{self._schema}: {path.lstrip('.') or 'the whole schema'} can't be a column: {what}")
 
 
 #: FieldDescriptor.type
@@ -283,7 +287,7 @@ def _is_empty(field: FieldDescriptor) -> bool:
 
 
 class _Names(dict[int, str]):
-    """Of an enumeration's numbers; one that has no name is its digits."""
+    """The names of an enumeration's numbers; a number without a name becomes its digits."""
 
     def __init__(self, enumeration: EnumDescriptor) -> None:
         super().__init__({number: one.name for number, one in enumeration.values_by_number.items()})
@@ -304,7 +308,7 @@ def _microseconds(value: Any) -> int:
 
 
 def _where_present(values: Sequence[Any], build: Build, arrow: pa.DataType) -> pa.Array[Any]:
-    """With a null for each None."""
+    """Build a column with a null for each None."""
     present = [place for place, value in enumerate(values) if value is not None]
     if len(present) == len(values):
         return build(values)

@@ -1,1 +1,1 @@
-"""Roles, tokens, certificates."""
+"""Roles, access tokens and certificates of clients and services."""

@@ -1,5 +1,4 @@
-"""Tokens and certificates at work: what a client sends, what a service asks for. What it all means is
-``forebay.security.roles``."""
+"""Tokens and certificates of a process: what a client sends, and what a service requires. ``forebay.security.roles`` decides."""
 
 from __future__ import annotations
 
@@ -27,15 +26,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: the tokens themselves, as in the file, instead of ``security.token_file``
+#: variable with the content of a token file, instead of ``security.token_file``
 TOKENS_VARIABLE = "FOREBAY_TOKENS"
 _KEY = "security.token_file"
 
 
 class TokenFile:
-    """The tokens of ``written`` (as ``security.token_file``), or of the environment, read again when the file has changed.
+    """The tokens of a file or of the environment. A changed file is read again. Thread-safe.
 
-    A file that can't be read any more, or is wrong by now, leaves the tokens as they were, and the log says so. Thread-safe.
+    ``written``: the value of ``security.token_file``. If the file becomes unreadable or invalid, the previous tokens stay valid,
+    and the log has an error.
     """
 
     def __init__(self, written: str | None, environment: Mapping[str, str] | None = None) -> None:
@@ -48,13 +48,13 @@ class TokenFile:
 
     @property
     def tokens(self) -> Tokens | None:
-        """None where none are configured. Raises SettingsError if they could never be read."""
+        """The current tokens; None if none are configured. Raises SettingsError if they could not be read even once."""
         text = self._environment.get(TOKENS_VARIABLE, "")
         if not text.strip() and self._written is None:
             return None
         with self._lock:
             if text.strip():
-                if self._tokens is None:  # a process's environment stays as it is
+                if self._tokens is None:  # a process's environment does not change
                     self._tokens = parse_tokens(text, TOKENS_VARIABLE)
                 return self._tokens
             assert self._written is not None
@@ -64,7 +64,7 @@ class TokenFile:
                 if self._tokens is None:
                     raise
                 if str(error) != self._wrong:
-                    log.error("%s; the tokens that were read before still count", error)
+                    log.error("%s; the previous tokens stay valid", error)
                 self._wrong = str(error)
             return self._tokens
 
@@ -72,7 +72,7 @@ class TokenFile:
         try:
             status = path.stat()
         except OSError as error:
-            raise SettingsError(f"{_KEY}: {path} can't be read: {error.strerror}") from None
+            raise SettingsError(f"{_KEY}: cannot read {path}: {error.strerror}") from None
         seen = (status.st_mtime_ns, status.st_size, status.st_ino)
         if seen == self._seen:
             return
@@ -88,10 +88,10 @@ def _token_file(written: str | None, process: int) -> TokenFile:
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client shows to the services: a token of ``role`` (and ``name``, if that is bound to one), and its certificate.
+    """The credentials of a client: a token for ``role`` (and ``name``, if the token is bound to one), and a certificate.
 
-    Can be pickled: Spark's tasks get one with their own data. ``token`` is what it sends where this process finds no token of
-    its own in ``token_file`` or the environment. Shows no token.
+    Can be pickled: Spark's tasks receive one with their data. ``token``: used if this process has no token in ``token_file`` or
+    the environment. ``repr`` shows no token.
     """
 
     role: Role = "operator"
@@ -104,7 +104,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, settings: Settings, role: Role, name: str | None = None) -> Access:
-        """Raises SettingsError where tokens are configured and none is for ``role`` and ``name``, or a file can't be read."""
+        """Raises SettingsError if tokens are configured but none fits ``role`` and ``name``, or a file is unreadable."""
         security = settings.security
         access = cls(
             role=role,
@@ -121,15 +121,15 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_tasks(cls, settings: Settings) -> Access:
-        """Return a task's, for processes on hosts that may have no token file; there the paths of certificates are the same."""
+        """Return the access of tasks, whose hosts may have no token file. Certificates have the same paths there."""
         return cls.of(settings, "task").carried()
 
     def carried(self) -> Access:
-        """The same with its token in it, for processes on hosts that may have no token file. Raises SettingsError."""
+        """Return a copy that contains its token, for processes whose hosts may have no token file. Raises SettingsError."""
         return msgspec.structs.replace(self, token=self._token() or "")
 
     def headers(self) -> dict[str, str]:
-        """What is sent with each request. Raises SettingsError if tokens are configured and none fits."""
+        """Return the headers for a request. Raises SettingsError if tokens are configured but none fits."""
         token = self._token()
         return {"authorization": f"Bearer {token}"} if token else {}
 
@@ -148,13 +148,13 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
             read_only = tokens.first("reader") is not None and self.role in ("task", "query")
             raise SettingsError(
                 f"{_KEY}: no token in {self.token_file or TOKENS_VARIABLE} is for {who}: add a line that "
-                f"`forebay token new {self.role}` prints, here and where the services read theirs"
-                + ("; a reader's token reads status and lag alone" if read_only else "")
+                f"`forebay token new {self.role}` prints to it, and to the token file of the services"
+                + ("; a reader's token only reads status and lag" if read_only else "")
             )
         return found
 
     def tls(self) -> ssl.SSLContext:
-        """For the next handshake. Raises SettingsError if a file is no certificate, or no key of it."""
+        """Return the context for the next handshake. Raises SettingsError if a file is not a certificate or its key."""
         return _client_certificates(self.ca_file, self.cert_file, self.key_file, os.getpid()).context()
 
     def __repr__(self) -> str:
@@ -164,15 +164,15 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         return [("of", self.role)]
 
 
-#: sends no token, and trusts the system's authorities
+#: without a token; trusts the system's authorities
 NO_ACCESS = Access()
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one service takes from those who call it, known or not (INV-6)."""
+    """Limits for all clients of a service, authenticated or not (INV-6)."""
 
-    request_bytes: int = 8_000_000  # of a body
-    request_seconds: float = 30.0  # for a request to arrive, from the connection or the answer before
+    request_bytes: int = 8_000_000  # maximum of a body
+    request_seconds: float = 30.0  # until a request has arrived, from the connection or the previous answer on
     connections_max: int = 1_000
 
     @classmethod
@@ -181,20 +181,20 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 def hosts_of(settings: Settings) -> frozenset[str]:
-    """The host names of the services' urls and of this machine."""
+    """Return the host names in the services' URLs and of this machine."""
     urls = (*settings.driver.all_urls, settings.driver.url, settings.agent.url)
     names = {urlsplit(url).hostname or "" for url in urls}
     return frozenset({*names, settings.agent.host or "", socket.gethostname()} - {""})
 
 
 class Guard:
-    """What a service asks of those who call it. Without settings: nothing."""
+    """What a service requires of its clients. Without settings: nothing."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         security = settings.security if settings is not None else None
         self.limits = Limits() if security is None else Limits.of(security)
         self._file = TokenFile(security.token_file if security is not None else None, None if security else {})
-        #: names by which others reach the services of these settings, and those of proxies in front of them
+        #: host names of the services, and of proxies in front of them
         self.hosts = hosts_of(settings) if settings is not None else frozenset()
         self.proxies = frozenset(security.hosts) if security is not None else frozenset()
         self._certificates: Certificates | None = None
@@ -203,47 +203,47 @@ class Guard:
 
     @property
     def guarded(self) -> bool:
-        """Whether there are tokens. Raises SettingsError if they can't be read."""
+        """Whether clients need a token. Raises SettingsError if the tokens are unreadable."""
         return self._file.tokens is not None
 
     @property
     def https(self) -> bool:
-        """Whether there is a certificate to serve with."""
+        """Whether the service has a certificate."""
         return self._certificates is not None
 
     def authorize(self, authorization: str | None, roles: frozenset[Role]) -> Caller:
-        """As ``forebay.security.roles.authorize``, by the tokens as they are now. Cheap: the file is looked at, not read."""
+        """As ``forebay.security.roles.authorize``, with the current tokens. Cheap: an unchanged file is not read."""
         return authorize(self._file.tokens, authorization, roles)
 
     def tls(self) -> ssl.SSLContext | None:
-        """For a server's next handshake; None where it serves plain http. Raises SettingsError for files that are no certificate
-        or key."""
+        """Return the context for the next handshake; None for plain HTTP. Raises SettingsError if a file is not a certificate or
+        its key."""
         return self._certificates.context() if self._certificates is not None else None
 
     def check_address(self, address: str, where: str) -> None:
-        """Raises SettingsError if a service without tokens would be reached from elsewhere at ``address``; ``where``: its url."""
+        """Raise SettingsError if a service without tokens is reachable from other hosts. ``where``: its URL."""
         if self.guarded or is_loopback(address):
             return
         raise SettingsError(
-            f"{where}: without tokens a service listens on this machine alone (127.0.0.1): write lines that "
-            f"`forebay token new ROLE` prints into a file and name it in {_KEY}, or give them by {TOKENS_VARIABLE}"
+            f"{where}: without tokens a service only listens on this machine (127.0.0.1): write lines that "
+            f"`forebay token new ROLE` prints to a file and name it in {_KEY}, or set {TOKENS_VARIABLE} to them"
         )
 
 
-#: of a service that has no tokens: everybody may do everything
+#: the guard of a service without tokens: every client has all roles
 OPEN = Guard()
 
 
 def announce(guard: Guard, url: str) -> None:
-    """Says in the log how a service that listens at ``url`` is guarded."""
+    """Log a warning if a service at ``url`` has no tokens, or sends them unencrypted."""
     if not guard.guarded:
-        log.warning("%s listens without tokens: every process on this machine may do everything there", url)
+        log.warning("%s listens without tokens: every process on this machine has all rights there", url)
     elif url.startswith("http:") and not is_loopback(urlsplit(url).hostname or ""):
-        log.warning("%s: tokens and records travel there unencrypted; name a certificate in security.cert_file", url)
+        log.warning("%s: tokens and records are sent unencrypted; name a certificate in security.cert_file", url)
 
 
 def is_loopback(address: str) -> bool:
-    """Whether ``address``, a number, is reached from this machine alone."""
+    """Return whether the numeric ``address`` is reachable only from this machine."""
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:

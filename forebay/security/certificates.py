@@ -1,4 +1,4 @@
-"""Certificates at work: what a handshake is made with, taken up anew when the files change, and named before they expire."""
+"""TLS contexts of certificate files: a changed file makes a new context, and the log warns before a certificate expires."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from forebay.process.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
 
-#: a certificate that ends sooner is named in the log
+#: the log warns about a certificate that expires within this time
 EXPIRY_NOTICE = timedelta(days=14)
-#: and named again after so long
+#: interval between two warnings
 NOTICE_SECONDS = 24 * 3600.0
 
-#: of a file: modified, size, inode
-_Look = tuple[int, int, int]
+#: state of a file: modification time, size, inode
+_FileState = tuple[int, int, int]
 
 
 class Certificates:
-    """The ssl context of ``cert_file`` with its ``key_file``, and of the authorities in ``ca_file``; None: none of its own, the
-    system's. A server (``server``) that has authorities wants a certificate of each client.
+    """The TLS context of ``cert_file`` with ``key_file`` (None: no certificate) and the authorities in ``ca_file`` (None: the
+    system's). Thread-safe.
 
-    Files that have changed make a new context for the connections that come; those that are open keep theirs. Files that can't
-    be used any more (one of two is written by now) leave the context as it was, and the log says so. Thread-safe.
+    A server (``server``) with ``ca_file`` requires a certificate of each client. If files change, new connections use a new
+    context, and open ones keep theirs. If the files become invalid, for example while they are being replaced, the previous
+    context stays, and the log has an error.
     """
 
     def __init__(
@@ -46,29 +47,30 @@ class Certificates:
         self._key_file = key_file
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._seen: tuple[_Look | None, ...] | None = None
+        self._seen: tuple[_FileState | None, ...] | None = None
         self._context: ssl.SSLContext | None = None
         self._expires: datetime | None = None
         self._notice_at = 0.0
 
     def context(self) -> ssl.SSLContext:
-        """For the next handshake. Cheap: the files are looked at, not read. Raises SettingsError if they could never be used."""
+        """Return the context for the next handshake. Cheap: unchanged files are not read. Raises SettingsError if the files were
+        never valid."""
         with self._lock:
-            seen = tuple(_look(path) for path in (self._ca_file, self._cert_file, self._key_file))
+            seen = tuple(_file_state(path) for path in (self._ca_file, self._cert_file, self._key_file))
             if self._context is None or seen != self._seen:
                 self._renew(seen)
-            self._tell_of_expiry()
+            self._warn_of_expiry()
             assert self._context is not None
             return self._context
 
-    def _renew(self, seen: tuple[_Look | None, ...]) -> None:
+    def _renew(self, seen: tuple[_FileState | None, ...]) -> None:
         try:
             context = self._made()
         except SettingsError as error:
             if self._context is None:
                 raise
             self._seen = seen
-            log.error("%s; the certificates that were read before still count", error)
+            log.error("%s; the previous certificates stay valid", error)
             return
         if self._context is not None:
             log.info("certificates have changed: %s", ", ".join(filter(None, (self._cert_file, self._ca_file))))
@@ -88,7 +90,7 @@ class Certificates:
             context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         return context
 
-    def _tell_of_expiry(self) -> None:
+    def _warn_of_expiry(self) -> None:
         now = self._clock.monotonic()
         if self._expires is None or now < self._notice_at:
             return
@@ -96,13 +98,13 @@ class Certificates:
         left = self._expires - datetime.fromtimestamp(self._clock.wall_ms() / 1000, timezone.utc)
         if left <= timedelta(0):
             log.error(
-                "%s expired at %s: nobody believes it any more; put a new one in its place",
+                "%s expired at %s, so peers refuse it; replace it by a new certificate",
                 self._cert_file,
                 self._until,
             )
         elif left < EXPIRY_NOTICE:
             log.warning(
-                "%s expires at %s, in %d days: put a new one in its place", self._cert_file, self._until, left.days
+                "%s expires at %s, in %d days; replace it by a new certificate", self._cert_file, self._until, left.days
             )
 
     @property
@@ -111,8 +113,8 @@ class Certificates:
         return self._expires.strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _look(path: str | None) -> _Look | None:
-    """None: none is named, or it is not there."""
+def _file_state(path: str | None) -> _FileState | None:
+    """Return the state of a file; None if there is no path or no file."""
     try:
         status = os.stat(path) if path is not None else None
     except OSError:
@@ -121,7 +123,7 @@ def _look(path: str | None) -> _Look | None:
 
 
 def _expires(cert_file: str) -> datetime | None:
-    """When the first certificate of the file, its own, ends; None where that can't be told."""
+    """Return when the file's first certificate, its own, expires; None if it can't be parsed."""
     from cryptography import x509  # takes a tenth of a second, and most processes have no certificate
 
     try:
@@ -134,12 +136,12 @@ def _own(context: ssl.SSLContext, cert_file: str, key_file: str | None) -> None:
     key = "security.cert_file"
 
     def load() -> None:
-        # a key with a passphrase would be asked for at the terminal: it has none, and the file is guarded by its mode
+        # OpenSSL would ask for a passphrase at the terminal; keys have none, and the file's mode protects them
         context.load_cert_chain(cert_file, key_file, password=lambda: "")
 
     def words(error: ssl.SSLError) -> str:
-        reason = (error.reason or "no certificate in it").lower().replace("_", " ")
-        return f"{key}: {cert_file} and {key_file} can't be used: {reason}"
+        reason = (error.reason or "no certificate in the file").lower().replace("_", " ")
+        return f"{key}: cannot use {cert_file} and {key_file}: {reason}"
 
     _load(load, words, f"{key}: {cert_file} or {key_file}")
 
@@ -159,4 +161,4 @@ def _load(load: Callable[[], None], words: Callable[[ssl.SSLError], str], what: 
     except ssl.SSLError as error:
         raise SettingsError(words(error)) from None
     except OSError as error:
-        raise SettingsError(f"{what} can't be read: {error.strerror}") from None
+        raise SettingsError(f"{what}: cannot be read: {error.strerror}") from None

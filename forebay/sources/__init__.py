@@ -1,4 +1,4 @@
-"""Custom sources: the classes that a user's source derives from (docs/SOURCES.md)."""
+"""Kinds of sources, and the base classes of custom sources (docs/SOURCES.md)."""
 
 from forebay.sources.receiving import OffsetGone, Record, Records, ReliableSource, RetryLater, UnreliableSource
 

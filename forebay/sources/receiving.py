@@ -1,12 +1,12 @@
-"""What users subclass to receive from something else than Kafka: ``[receiver] source = "module:Class"`` (docs/SOURCES.md).
+"""Base classes for custom sources: ``[receiver] source = "module:Class"`` (docs/SOURCES.md).
 
-:class:`ReliableSource` is for what can be read again from an offset: a file, a table, another log. Nothing of it is lost or
-repeated, whatever process is killed. :class:`UnreliableSource` is for what can't: a socket, a queue without replay. What was
-taken from it and not accepted by the driver yet is gone when the receiver's process dies; nothing is repeated.
+:class:`ReliableSource` is for origins that can be read again from an offset: a file, a table, another log. No record is lost or
+repeated, whatever process is killed. :class:`UnreliableSource` is for other origins: a socket, a queue without replay. If a
+receiver's process ends, records that the driver has not accepted yet are lost; no record is repeated.
 
-The constructor is given ``[receiver.source_options]`` as keyword arguments and does no I/O, since the driver makes one too.
-Whatever a method raises ends the receiver's process with exit code 1, in words that its last heartbeat carries; who keeps the
-process starts it anew, with growing delay. :class:`RetryLater` is waited for instead.
+The constructor receives ``[receiver.source_options]`` as keyword arguments and does no I/O, since the driver creates an instance
+too. An exception of a method ends the receiver's process with exit code 1; the last heartbeat has its text, and the supervisor
+restarts the process with a growing delay. After :class:`RetryLater`, the receiver retries instead.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from typing import ClassVar, TypeAlias
 
 import pyarrow as pa
 
-#: the end of a partition that can't tell it
+#: the end of a partition whose end is unknown
 UNKNOWN_END = -1
 
 
 class RetryLater(Exception):
-    """Raised in any method: what it needs is not there now. The words are shown; the call is made again, with growing
-    delay, and nothing ends."""
+    """Raised in any method: something that it needs is unavailable now. The receiver shows the text, and repeats the call with a
+    growing delay."""
 
 
 class OffsetGone(Exception):
-    """Raised in ``open`` or ``poll``: ``partition`` can't go on at its position any more, as a file that was cut off. What
-    happens then, ``on_gap`` says; ``first_offset`` and ``end_offset`` are asked for what is there instead."""
+    """Raised in ``open`` or ``poll``: ``partition`` can't continue at its position any more, for example a truncated file.
+
+    ``on_gap`` decides what happens. ``first_offset`` and ``end_offset`` are called for the offsets that remain.
+    """
 
     def __init__(self, partition: str, words: str) -> None:
         super().__init__(f"{partition}: {words}")
@@ -38,9 +40,11 @@ class OffsetGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record. ``offset``: a reliable source's own number of it, ascending within its partition, holes allowed; an
-    unreliable one leaves it out. ``timestamp_ms``: since 1970 UTC, -1 if there is none. ``headers`` are taken in where
-    ``kafka.headers`` is set."""
+    """One record.
+
+    ``offset``: from a reliable source, ascending within its partition, gaps allowed; an unreliable source does not set it.
+    ``timestamp_ms``: since 1970 UTC; -1 for none. ``headers``: taken in if ``kafka.headers`` is set.
+    """
 
     value: bytes | None
     key: bytes | None = None
@@ -49,7 +53,7 @@ class Record:
     headers: Sequence[tuple[str, bytes | None]] = ()
 
 
-#: what a poll gives: records, or the same as columns, of which ``value`` (and ``offset``, if the source is reliable) is needed:
+#: the result of a poll: records, or the same as columns. ``value`` (and ``offset``, if the source is reliable) is required.
 #: ``value``, ``key``: binary or string; ``offset``: int64; ``timestamp``: int64 milliseconds; ``headers``: as in
 #: forebay.model.records
 Records: TypeAlias = Sequence[Record] | pa.RecordBatch
@@ -58,59 +62,73 @@ Records: TypeAlias = Sequence[Record] | pa.RecordBatch
 class ReliableSource(ABC):
     """Reads partitions that can be read again. Each has a name, which is the ``topic`` of its records.
 
-    All methods are called by one thread of the receiver, the one that polls, but for ``partitions``, ``identity``,
-    ``first_offset`` and ``end_offset``: these are called by another thread and in the driver's process too, and need no
-    ``open`` before. None may wait for longer than a few seconds: a receiver whose poll hangs counts as lost.
-    A call that raised has given and changed nothing: what it would have given comes with a later one.
+    The receiver's polling thread calls all methods. Another thread, and the driver's process, also call ``partitions``,
+    ``identity``, ``first_offset`` and ``end_offset``, which need no ``open`` before. No method may wait longer than a few
+    seconds: a receiver whose poll hangs counts as lost. A call that raises must not have returned or changed anything: a later
+    call returns the records.
     """
 
     ordinal: int = 0
 
     @abstractmethod
     def partitions(self) -> Sequence[str]:
-        """The names of all there is to read, of 1 to 249 letters, digits, '.', '_' and '-'. They are dealt over
-        ``receiver.count`` receivers; asked again every ``kafka.discovery_interval``. A name must not come to mean something
-        else, unless ``identity`` tells."""
+        """Return the names of all partitions, of 1 to 249 letters, digits, '.', '_' and '-'.
+
+        They are distributed over ``receiver.count`` receivers. The call is repeated every ``kafka.discovery_interval``. A name
+        must keep its meaning, unless ``identity`` changes.
+        """
 
     @abstractmethod
     def open(self, partition: str, offset: int) -> None:
-        """Begin to read ``partition`` at ``offset``: what is given of it next has that offset or a higher one. One that is open
-        already goes back, or forward, to the offset."""
+        """Begin to read ``partition`` at ``offset``: its next record has this offset or a higher one.
+
+        A partition that is already open moves back or forward to the offset.
+        """
 
     @abstractmethod
     def poll(self, partitions: Sequence[str], max_records: int, timeout_seconds: float) -> Mapping[str, Records]:
-        """Up to ``max_records`` records of all of ``partitions`` together, soon after there are any; {} after
-        ``timeout_seconds``. Of other partitions nothing is wanted now: of an open one, later."""
+        """Return up to ``max_records`` records of all ``partitions`` together, as soon as there are any; {} after
+        ``timeout_seconds``. Other open partitions are paused: return none of their records."""
 
     @abstractmethod
     def close(self) -> None:
-        """The end, also after an error. May be called without ``open``."""
+        """End reading, also after an error. May be called without ``open``."""
 
     def forget(self, partitions: Sequence[str]) -> None:  # noqa: B027 - may be left as it is
-        """These are another receiver's from now on. Needed only by who keeps something for each open partition."""
+        """Stop reading ``partitions``, which another receiver reads from now on. Override it to free their resources."""
 
     def acknowledge(self, positions: Mapping[str, int]) -> None:  # noqa: B027 - may be left as it is
-        """All records below these offsets are durable, so the origin may drop them. It may come again, also with a lower
-        offset than before (by a process that has a successor already), and before ``open``."""
+        """All records below these offsets are durable, so the origin may drop them.
+
+        May be called repeatedly, with a lower offset than before (by a process that already has a successor), and before
+        ``open``.
+        """
 
     def first_offset(self, partition: str) -> int:
-        """The lowest offset that can still be read: where a new partition begins, and a gap ends."""
+        """Return the lowest offset that can still be read: where a new partition begins, and a gap ends."""
         return 0
 
     def end_offset(self, partition: str) -> int:
-        """The offset that the next record to come will have, or a lower bound of it: shown as lag, and the aim of
-        ``--until-caught-up``. UNKNOWN_END if it can't be told."""
+        """Return the offset of the next future record, or a lower bound of it; UNKNOWN_END if it is unknown.
+
+        The lag is shown relative to it, and ``--until-caught-up`` reads up to it.
+        """
         return UNKNOWN_END
 
     def identity(self, partition: str) -> str:
-        """What tells this partition from another one that takes its name, as a file's inode; "" if nothing does. When it
-        changes, a new life begins (``on_gap``)."""
+        """Return an id that distinguishes this partition from another one of the same name, such as a file's inode; "" for none.
+
+        When it changes, a new incarnation begins (``on_gap``).
+        """
         return ""
 
 
 class UnreliableSource(ABC):
-    """Takes in what can't be read again. Each of the ``receiver.count`` receivers has one, and so a partition of its own: its
-    ``ordinal``, from 0, which is known from ``start`` on. Offsets are Forebay's own: dense, from 0, never given twice."""
+    """Takes in records that can't be read again.
+
+    Each of the ``receiver.count`` receivers has one instance, and one partition: its ``ordinal``, from 0, which is set before
+    ``start``. Forebay assigns offsets: consecutive, from 0, never twice.
+    """
 
     #: the ``topic`` of the records; "": the stream's name
     name: ClassVar[str] = ""
@@ -118,13 +136,15 @@ class UnreliableSource(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """The receiver may take records in from now on. Called once in a process."""
+        """Begin to take records in. Called once in a process."""
 
     @abstractmethod
     def poll(self, max_records: int, timeout_seconds: float) -> Records:
-        """Up to ``max_records`` records, soon after there are any; [] after ``timeout_seconds``. Not called while there is no
-        room for records: what comes meanwhile waits where it comes from."""
+        """Return up to ``max_records`` records, as soon as there are any; [] after ``timeout_seconds``.
+
+        Not called while the receiver has no room for records: new ones must wait at their origin.
+        """
 
     @abstractmethod
     def stop(self) -> None:
-        """The end, also after an error. May be called without ``start``."""
+        """End taking records in, also after an error. May be called without ``start``."""

@@ -11,8 +11,8 @@ import numpy as np
 
 from forebay.kafka.consume.spans import Span
 from forebay.messages import IncarnationSpan, IntakeAnswer, IntakePartition
+from forebay.model.arrow_columns import Column
 from forebay.model.errors import UsageError
-from forebay.model.records import Column
 from forebay.model.values import TopicPartition
 from forebay.security.access import Access
 from pyspark_forebay.intake.client import FoundBlocks, Place, Places

@@ -11,12 +11,12 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.planning import split_ranges
+from forebay.kafka.options.access import KafkaAccess
 from forebay.messages import IncarnationSpan, IntakeAnswer, TimedSpan
+from forebay.model.arrow_columns import Column
 from forebay.model.errors import LostBlockError, RangeNotHeldError, UnknownTopicError, UsageError
-from forebay.model.records import Column
 from forebay.model.values import Block, TopicPartition
 from pyspark_forebay.intake.client import Intake, Place, Places, partitions_of
 from pyspark_forebay.intake.planning import (

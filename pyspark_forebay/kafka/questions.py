@@ -11,7 +11,7 @@ from typing import TypeVar
 import tenacity
 
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.client.options import check_options
+from forebay.kafka.options.librdkafka import check_options
 from forebay.model.errors import UnknownTopicError, UnreachableError
 from forebay.model.values import TopicPartition
 from pyspark_forebay.kafka.planning import lower_ends

@@ -9,10 +9,10 @@ from itertools import chain
 import pyarrow as pa
 from pyspark import TaskContext
 
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading, read_range
 from forebay.kafka.consume.spans import Span
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import RangeNotHeldError, UnknownTopicError
 from pyspark_forebay.options.source import FAIL_ON_DATA_LOSS, SourceOptions
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from forebay.kafka.client.java_options import translate
-from forebay.kafka.client.safe_options import without_forced
+from forebay.kafka.options.java import translate
+from forebay.kafka.options.safe import without_forced
 from forebay.model.errors import UsageError
 from forebay.model.values import check_name
 from forebay.security.access import Access
@@ -175,7 +175,7 @@ def read_options(
         ) / 1000,
         offset_retries=whole_number(given, "fetchOffset.numRetries", at_least=0, default=3) or 0,
         offset_retry_seconds=(whole_number(given, "fetchOffset.retryIntervalMs", at_least=0, default=1000) or 0) / 1000,
-        warnings=(*_warnings(given, streaming), *kafka.told, *forced),
+        warnings=(*_warnings(given, streaming), *kafka.changes, *forced),
         intake=intake,
         decoding=decoding,
     )  # fmt: skip

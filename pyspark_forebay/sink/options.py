@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from forebay.kafka.client.java_options import translate
+from forebay.kafka.options.java import translate
 from forebay.model.errors import UsageError
 from pyspark_forebay.options.values import by_name, flag, kafka_options, unknown_options
 
@@ -41,7 +41,7 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
     given = by_name(options)
     translated = translate(kafka_options(given, _REFUSED))
     kafka = dict(translated.options)
-    warnings = [*unknown_options(given, KNOWN), *translated.told]
+    warnings = [*unknown_options(given, KNOWN), *translated.changes]
     transactional = flag(given, "transactional", False)
     seconds = _TRANSACTION_SECONDS
     if transactional:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from driver.journal import bounds, history
-from driver.journal import log as journal
+from driver.journal import reading as journal
 from driver.journal.history import FinishedBatch
 from driver.journal.state import State
 from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError, RefusedError
@@ -47,15 +47,15 @@ def newest_copy(wal: Storage, stream: str) -> tuple[State, str, list[str]]:
     words: list[str] = []
     for path in snapshot_copies(wal, stream):
         try:
-            brought: list[str] = []
-            state = journal.snapshot_in(wal, path, brought)
+            corrections: list[str] = []
+            state = journal.snapshot_in(wal, path, corrections)
         except FileNotFoundError:
             continue  # superseded since the listing
         except (CorruptionError, NewerVersionError) as error:
             words.append(f"snapshot copy {path} can't be used, an older one is used: {error}")
             continue
         if state is not None:
-            return state, path, [*words, *brought, *(bounds.begin_again(state) if brought else ())]
+            return state, path, [*words, *corrections, *(bounds.begin_again(state) if corrections else ())]
         words.append(f"snapshot copy {path} was not finished; an older one is used")
     detail = f": {'; '.join(words)}" if words else ""
     raise RefusedError(

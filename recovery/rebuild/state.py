@@ -21,7 +21,7 @@ from driver.journal.state import (
     Replay,
     State,
 )
-from driver.journal.transitions import UNBARRED_MAX
+from driver.journal.transitions.receivers import UNBARRED_MAX
 from forebay.model.values import Block, numbered
 from recovery.rebuild.evidence import Evidence, FoundBlock
 from recovery.rebuild.walk import MissingOffsets, NotTaken, Walk

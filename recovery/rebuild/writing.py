@@ -9,11 +9,12 @@ from collections.abc import Callable, Generator
 
 import msgspec
 
-from driver.journal import log as journal
+from driver.journal import reading as journal
 from driver.journal import timeline
+from driver.journal.files import Claim, claim_path, newest_claim
 from driver.journal.history import HistoryWriter
-from driver.journal.log import Claim, Journal, claim_path, newest_claim
 from driver.journal.state import BrokenInvariant, State
+from driver.journal.writing import Journal
 from forebay.model.errors import CorruptionError, FencedError, RefusedError, StoreError
 from forebay.model.values import Block, numbered, timeline_of
 from forebay.process import failpoints
@@ -101,14 +102,14 @@ def steps(
     yield "written"
     failpoints.hit("rebuild.after-blocks")
     if plan.archive:
-        writer = HistoryWriter(journal_storage, stream, epoch, segment_bytes, now, new_uid)
+        writer = HistoryWriter(journal_storage, stream, epoch, segment_bytes=segment_bytes, now=now, new_uid=new_uid)
         try:
             writer.append(plan.archive)
         finally:
             writer.close()
     yield "archived"
     failpoints.hit("rebuild.after-history")
-    opened = Journal(journal_storage, stream, epoch, state, segment_bytes, now, new_uid)
+    opened = Journal(journal_storage, stream, epoch, state, segment_bytes=segment_bytes, now=now, new_uid=new_uid)
     try:
         opened.snapshot()
         yield "snapshot"

@@ -29,10 +29,10 @@ LINES = {
     "arrow": ["records/s", "records/s, values unread", "Spark's job over no records"],
     "dataframe": ["records/s"],
     "reports": [
-        "64 at once / one at a time",
+        "64 at the same time / one at a time",
         "the same, each sync 2 ms slower",
-        "64 at once, with a token / without",
-        "64 at once, with a token by https / without",
+        "64 at the same time, with a token / without",
+        "64 at the same time, with a token by https / without",
     ],
     "journal": ["time to open"],
     "opening": ["requests, old / young"],
@@ -41,7 +41,7 @@ LINES = {
         "report latency, median, all waiting / few",
         "report latency, 99th percentile, all waiting / few",
         "the same, median, few waiting / a bare post and fdatasync",
-        "the longest report amid all",
+        "the longest report while all wait",
         "taken in",
         "tick → job called with all blocks",
         "the same, processor time of the driver",
@@ -69,7 +69,7 @@ LINES = {
     "blocks": [
         "one reader, 16 MB",
         "one reader, 64 MB",
-        "64 readers at once, 64 MB",
+        "64 readers at the same time, 64 MB",
         "the same: CPU of the server per GB",
         "agent's memory for each of 64 readers",
     ],
@@ -123,7 +123,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
         for name in LINES
     ],
 )
-def test_a_benchmark_gives_its_lines(name: str, tiny: Setup) -> None:
+def test_benchmark_prints_its_figures(name: str, tiny: Setup) -> None:
     if name in NEEDS_KAFKA:
         require_kafka()
     if name in ("object-wal", "opening"):

@@ -1,4 +1,4 @@
-"""A cluster of several hosts with a real Spark and a real Kafka: where tasks read, and what lost hosts and cut lines cost.
+"""A cluster of several hosts with a real Spark and a real Kafka: where tasks read, and the effect of lost hosts and cut links.
 
 Whatever happens, each record is in exactly one batch, and the audit is clean (INV-2, INV-3).
 """
@@ -59,7 +59,7 @@ class Scene:
                 and set(owners.values()) == {r.receiver_id for r in receivers}
             )
 
-        self.cluster.wait(found, f"all at work again after the cut {after}")
+        self.cluster.wait(found, f"all to run again after the cut {after}")
         self.go_on()
 
     def lose_for_good(self, name: str) -> None:
@@ -146,8 +146,8 @@ def test_tasks_read_what_their_host_holds_and_cut_lines_and_a_lost_host_cost_no_
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_without_a_wal_and_with_two_copies_a_lost_host_costs_no_batch(tmp_path: Path) -> None:
-    """INV-1, INV-5: what lay on the lost host is read from its second copy; Kafka is not asked for it."""
+def test_without_a_wal_and_with_a_replica_a_lost_host_costs_no_batch(tmp_path: Path) -> None:
+    """INV-1, INV-5: blocks of the lost host are read from their replicas, not from Kafka."""
     settings = {"wal": {"url": "none"}, "receiver": {"copies": 2}, "kafka": {"read_blocks": False}}
     with scene_of(tmp_path, **settings) as scene:
         scene.go_on(1000)
@@ -199,7 +199,7 @@ CUTS = [("w1", DRIVER), (DRIVER, "w1"), ("w2", KAFKA), (KAFKA, "w2"), (DRIVER, K
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_whatever_line_is_cut_nothing_is_lost_or_repeated_and_all_goes_on(scene: Scene) -> None:
+def test_cut_of_any_link_loses_and_repeats_nothing(scene: Scene) -> None:
     """Between a receiver's host and the driver (which is its agent's and executor's line too), that host and Kafka, driver and
     Kafka: each way alone and both; an agent alone; a host from all others, which then comes back; each longer than every
     time-out."""
@@ -218,7 +218,7 @@ def test_whatever_line_is_cut_nothing_is_lost_or_repeated_and_all_goes_on(scene:
     kept = processes(cluster)
     cluster.pause("w2")
     scene.go_on(6000)
-    assert processes(cluster) == kept, "an agent that is silent costs no receiver while that is heard"
+    assert processes(cluster) == kept, "a silent agent costs no receiver that still sends heartbeats"
     cluster.wake("w2")
     scene.all_at_work("w2's agent – all others")
     assert processes(cluster) == kept

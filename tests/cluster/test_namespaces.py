@@ -1,4 +1,4 @@
-"""Hosts of the tests' own: what is sent arrives, is lost where it was cut, and nothing is left of a test that was killed."""
+"""The tests' own hosts: packets arrive or are lost at a cut, and nothing remains of a killed test."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.namespaces import Network, _ip, require_namespaces
 #: prints what comes by datagram, one line each
 _LISTEN = """
 import socket, sys
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as heard:
-    heard.bind((sys.argv[1], 9))
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+    listener.bind((sys.argv[1], 9))
     print("listening", flush=True)
     while True:
-        print(heard.recv(100).decode(), flush=True)
+        print(listener.recv(100).decode(), flush=True)
 """
 _SEND = """
 import socket, sys
@@ -60,7 +60,7 @@ class Ear:
         self._process.communicate()
 
 
-def test_cuts_lose_what_is_sent_in_the_direction_that_is_cut(network: Network) -> None:
+def test_cuts_lose_packets_in_the_cut_direction(network: Network) -> None:
     ears = {name: Ear(network, name) for name in ("w1", "w2")}
     one, two = ears.values()
     try:
@@ -96,7 +96,7 @@ def test_each_host_has_a_name_and_folders_of_its_own(network: Network, tmp_path:
     assert not list((tmp_path / "blocks").iterdir())
 
 
-def test_what_a_killed_test_left_is_taken_down_by_the_next(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_test_are_removed_by_the_next(tmp_path: Path) -> None:
     require_namespaces(missing)
     script = f"""
 import os, pathlib, subprocess

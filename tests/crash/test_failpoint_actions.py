@@ -1,4 +1,4 @@
-"""A failpoint acts where it stands, before the thread that came to it does anything else."""
+"""A failpoint acts at its place, before the thread that reached it does anything else."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The power fails at every step of the write path: what was told durable is there afterwards (INV-1).
+"""The power fails at every step of the write path: what was reported as durable is there afterwards (INV-1).
 
-Over a store that forgets what was not synced (tests/support/forgetful.py), with appendable files and with whole objects. The
-log's writer alone: tests/wal/segments/test_writer.py and test_object_writer.py. Here: the receiver's store, with its threads,
-and the driver's journal, from its opening to its snapshots and what these make superfluous.
+The store loses data that was not synced (tests/support/forgetful.py), with appendable files and with whole objects. The log
+writer alone is tested in tests/wal/test_writer.py and test_object_writer.py. Here are the receiver's store with its threads, and
+the driver's journal, from its opening to its snapshots and the deletion of what they supersede.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from random import Random
 import pytest
 
 from driver.journal import events as ev
-from driver.journal import log as journal
+from driver.journal import opening
+from driver.journal import reading as journal
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.model.values import Block
@@ -46,7 +47,7 @@ def land_all(storage: ForgetfulStorage) -> None:
 def stored_before_the_crash(
     storage: ForgetfulStorage, monkeypatch: pytest.MonkeyPatch, step: int | None
 ) -> tuple[list[Block], bool]:
-    """What the receiver was told to be durable until the power failed, and whether it did."""
+    """Return what was reported to the receiver as durable until the power failed, and whether it failed."""
     told: queue.Queue[inp.Input | None] = queue.Queue()
     storage.crash_at_step = step
 
@@ -73,7 +74,7 @@ def stored_before_the_crash(
 
 
 @KINDS
-def test_every_block_that_was_told_stored_outlives_a_power_loss_at_any_step(
+def test_every_block_reported_as_stored_outlives_a_power_loss_at_any_step(
     monkeypatch: pytest.MonkeyPatch, appendable: bool
 ) -> None:
     told_counts = set()
@@ -96,12 +97,12 @@ def test_every_block_that_was_told_stored_outlives_a_power_loss_at_any_step(
 
 def work(storage: ForgetfulStorage, answered: list[ev.Event]) -> None:
     """Two drivers after each other: each answers, writes a snapshot, answers, and drops what that makes superfluous.
-    ``answered``: events whose effects somebody was told of."""
+    ``answered``: events whose effects were reported to a process."""
     events = some_events()
     third = len(events) // 3
     uids = itertools.count(1)
     for part in (events[:third], events[third:]):
-        led, state = journal.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids), segment_bytes=1500)
+        led, state = opening.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids), segment_bytes=1500)
         half = len(part) // 2
         for group in (part[:half], part[half:]):
             for event in group:
@@ -129,7 +130,7 @@ def states() -> list[State]:
 
 
 @KINDS
-def test_everything_that_was_answered_is_in_the_journal_after_a_power_loss_at_any_step(appendable: bool) -> None:
+def test_every_answered_event_is_in_the_journal_after_a_power_loss_at_any_step(appendable: bool) -> None:
     """INV-1, INV-7, and INV-4: the next driver leads, whatever its predecessor's opening left behind."""
     after = states()
     for step in itertools.count(1):
@@ -144,7 +145,7 @@ def test_everything_that_was_answered_is_in_the_journal_after_a_power_loss_at_an
         storage.crash_host(Random(step))
         if step % 2:
             land_all(storage)
-        _, state = journal.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: 99)
+        _, state = opening.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: 99)
         land_all(storage)
         assert journal.read(storage, STREAM).state == state, f"step {step}"
         # one event was perhaps durable when the power failed, and not yet answered

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from deploy.commands.dead_letters import is_pending, record_name, text_of
+from deploy.commands.dead_letters.reporting import record_name, text_of
+from deploy.commands.dead_letters.stored import is_pending
 from deploy.main import main
 from driver import IngestContext
 from driver.batches.batch import Batch, BatchWork
@@ -19,7 +20,7 @@ from driver.batches.decoding import Decoder, decode_task
 from driver.batches.local_engine import dead_letter_plan
 from driver.batches.tasks import KafkaRecord
 from driver.decisions.replay import RewindTo
-from driver.listeners.dispatch import BatchCompleted, BatchFailed, BatchStarted, BatchSubmitted, Listener
+from driver.listeners.events import BatchCompleted, BatchFailed, BatchStarted, BatchSubmitted, Listener
 from driver.tracker.requests import BeginReplay
 from forebay import messages as m
 from forebay.http.client import Client
@@ -88,8 +89,8 @@ blocks = "{folder}/blocks"
         raise AssertionError("the driver did not get ready")
 
     def run(self, records: int, bad: int, *listeners: Listener) -> m.StatusAnswer:
-        """Takes in ``records``, of which those whose offset ``bad`` divides can't be decoded; the first attempt fails at its
-        end, with more dead letters than the second."""
+        """Takes in ``records``; those whose offset is a multiple of ``bad`` can't be decoded. The first attempt fails at its end,
+        with more dead letters than the second."""
         done = threading.Event()
         attempts: list[int] = []
 
@@ -144,7 +145,7 @@ def stream(
     return Stream(tmp_path, topic, mock_broker.options, capsys)
 
 
-def test_dead_letters_of_a_real_driver_are_listed_and_shown_and_its_listeners_heard_it_all(stream: Stream) -> None:
+def test_dead_letters_of_a_real_driver_are_listed_and_its_listeners_got_all_events(stream: Stream) -> None:
     kept = Kept()
     status = stream.run(10, 5, kept)
     assert [type(event) for event in kept.heard] == [
@@ -174,7 +175,7 @@ def test_dead_letters_of_a_real_driver_are_listed_and_shown_and_its_listeners_he
     assert stream("show", "nonsense")[0] == 2
 
 
-def test_only_what_no_later_run_can_take_back_counts_as_completed() -> None:
+def test_only_dead_letters_of_the_final_run_count_as_completed() -> None:
     t = Tracked()
     epoch = t.register()
     token = t.claim(epoch).view.token
@@ -218,18 +219,21 @@ def test_a_record_is_named_by_topic_partition_and_offset() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "name either --to-topic TOPIC or --to-source"),
-        (("--to-topic", "{topic}"), "takes this topic in, so the job would get each record again; --to-source"),
-        (("--to-topic", "nowhere"), "there is no such topic; create it first"),
+        ((), "give either --to-topic TOPIC or --to-source"),
+        (
+            ("--to-topic", "{topic}"),
+            "takes this topic in, so the job would get each record again; if that is intended, use --to-source",
+        ),
+        (("--to-topic", "nowhere"), "the topic does not exist; create it first"),
     ],
 )
-def test_where_dead_letters_can_not_go_is_said(stream: Stream, arguments: tuple[str, ...], words: str) -> None:
+def test_an_impossible_target_of_dead_letters_is_named(stream: Stream, arguments: tuple[str, ...], words: str) -> None:
     code, _, err = stream("replay", *(argument.format(topic=stream.topic) for argument in arguments))
     assert code == 2
     assert words in err
 
 
-def test_a_stream_without_a_place_for_them_says_so(stream: Stream) -> None:
+def test_a_stream_without_dead_letters_is_reported(stream: Stream) -> None:
     config = stream.folder / "forebay.toml"
     config.write_text(config.read_text().partition("[dead_letters]")[0])
     code, _, err = stream("list")

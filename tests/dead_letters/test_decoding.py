@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from driver.batches.batch import Batch, BatchWork
-from driver.batches.dead_letters import settle
+from driver.batches.dead_letters import confirm_dead_letters
 from driver.batches.decoding import DeadLetterPlan, Decoder, Part, as_records, decode_parts, of_records
 from driver.batches.local_engine import LocalEngine
 from driver.batches.tasks import KafkaRecord
@@ -72,7 +72,7 @@ class Decoding:
         run = replace(work, attempt=attempt, decodes=[])
         self.engine.run(run, job)
         if settled:
-            settle(run)
+            confirm_dead_letters(run)
 
     def found(self) -> list[CountedRun]:
         return dead_letters.counting(self.storage.list(dead_letters.stream_folder("s")))
@@ -94,7 +94,7 @@ def decode(rows: list[Any], function: Any = number, **options: Any) -> Callable[
     return job
 
 
-def test_what_can_not_be_decoded_is_put_away_with_all_that_is_known_of_it_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_undecodable_records_are_stored_with_their_context_and_the_rest_continues(tmp_path: Path) -> None:
     decoding = Decoding(tmp_path)
     rows: list[Any] = []
     work = decoding.work(
@@ -114,7 +114,7 @@ def test_what_can_not_be_decoded_is_put_away_with_all_that_is_known_of_it_and_th
     assert decoding.found()[0].done
 
 
-def test_a_record_that_no_row_comes_from_is_no_dead_letter(tmp_path: Path) -> None:
+def test_an_omitted_record_is_no_dead_letter(tmp_path: Path) -> None:
     decoding = Decoding(tmp_path)
     rows: list[Any] = []
     decoding.run(
@@ -140,15 +140,15 @@ def test_a_row_that_does_not_fit_the_schema_is_a_dead_letter_by_itself(tmp_path:
 
 
 @pytest.mark.parametrize("row", [{"offset": 1, "other": 2}, (1, 2, 3), "text", 5])
-def test_a_function_that_gives_no_rows_at_all_is_to_blame_and_no_record(tmp_path: Path, row: Any) -> None:
+def test_a_function_that_returns_no_rows_fails_the_batch_and_no_record(tmp_path: Path, row: Any) -> None:
     decoding = Decoding(tmp_path)
-    with pytest.raises(UsageError, match=r"gave .*(the schema has offset, number|a row is a dict)"):
+    with pytest.raises(UsageError, match=r"returned .*(the schema has offset, number|a row is a dict)"):
         decoding.run(decoding.work({("a", 0): numbers(2)}), decode([], lambda _: row))
     assert decoding.storage.list("") == []
 
 
 @pytest.mark.parametrize("kind", [MemoryError, pa.ArrowMemoryError])
-def test_no_record_is_to_blame_where_memory_is_short(kind: type[MemoryError], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_memory_makes_no_dead_letters(kind: type[MemoryError], monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-5: neither in the job's function, nor where its rows become columns."""
 
     made = Decoder._made
@@ -210,12 +210,14 @@ def test_a_function_of_record_batches_may_say_itself_which_records_it_can_not_ta
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (lambda batch: batch, "a record batch with the columns offset, number is wanted"),
-        (lambda batch: None, "gave NoneType"),
-        (lambda batch: (arrow_numbers(batch), ["x"]), "gave 1 causes for 2 records"),
+        (lambda batch: batch, "return a record batch with the columns offset, number"),
+        (lambda batch: None, "returned NoneType"),
+        (lambda batch: (arrow_numbers(batch), ["x"]), "returned 1 causes for 2 records"),
     ],
 )
-def test_a_function_of_record_batches_that_gives_something_else_is_told(tmp_path: Path, given: Any, words: str) -> None:
+def test_a_function_of_record_batches_that_returns_something_else_is_refused(
+    tmp_path: Path, given: Any, words: str
+) -> None:
     decoding = Decoding(tmp_path)
     with pytest.raises(UsageError, match=words):
         decoding.run(decoding.work({("a", 0): numbers(2)}), decode([], given, arrow=True))
@@ -246,7 +248,7 @@ def test_the_example_s_function_takes_flights_and_leaves_the_rest_to_the_dead_le
 
 
 @pytest.mark.parametrize("arrow", [False, True])
-def test_why_a_record_can_not_be_decoded_is_told_in_bounded_words(arrow: bool) -> None:
+def test_the_cause_of_a_dead_letter_is_bounded(arrow: bool) -> None:
     """INV-6: it may hold what the record does."""
     batch = pa.RecordBatch.from_pylist([{"value": b"x" * 5_000, "offset": 0}], schema=DATAFRAME_SCHEMA(False))
 
@@ -284,7 +286,7 @@ def test_too_many_are_noticed_though_no_task_alone_has_them(tmp_path: Path) -> N
     assert not decoding.found()[0].done
 
 
-def test_a_few_bad_records_of_a_small_batch_are_always_let_pass(tmp_path: Path) -> None:
+def test_a_few_bad_records_of_a_small_batch_are_always_allowed(tmp_path: Path) -> None:
     decoding = Decoding(tmp_path)
     decoding.run(decoding.work({("a", 0): numbers(3, bad=(0, 1, 2))}), decode([]))
     assert len(decoding.rows()) == 3
@@ -296,7 +298,7 @@ def test_without_a_place_for_dead_letters_the_first_one_fails_the_batch(tmp_path
         decoding.run(decoding.work({("a", 0): numbers(3, bad=(2,))}), decode([]))
 
 
-def test_a_task_has_its_own_share_of_what_may_fail_where_nobody_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_a_topic_each_task_has_a_share_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a topic: half of its four records, not the nine that the batch may have."""
     sent: list[int] = []
     monkeypatch.setattr(sender, "send", lambda *given, **_: sent.append(sum(batch.num_rows for batch in given[2])))
@@ -359,7 +361,7 @@ def test_of_several_attempts_only_the_one_that_returned_counts(tmp_path: Path) -
     assert decoding.rows() == []
 
 
-def test_what_a_killed_run_left_counts_no_more_once_another_one_is_done() -> None:
+def test_dead_letters_of_a_killed_run_do_not_count_after_another_run() -> None:
     def path(epoch: int, attempt: int, name: str, key: str = KEY) -> str:
         return f"{Run('s', key, 'o', epoch, attempt).folder}/{name}"
 
@@ -375,7 +377,7 @@ def test_what_a_killed_run_left_counts_no_more_once_another_one_is_done() -> Non
     assert [item.run.batch_id for item in dead_letters.counting([*killed, *other])] == [BATCH - 1, BATCH, BATCH]
 
 
-def test_what_a_task_collects_is_written_in_pieces_of_bounded_size(
+def test_dead_letters_of_a_task_are_written_in_pieces_of_bounded_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-6."""
@@ -409,7 +411,7 @@ def test_every_odd_record_comes_back_as_it_was_from_a_file_and_from_a_topic(tmp_
     others = pa.Table.from_pylist(
         [{"timestamp": 0}, {"timestamp": 0, "headers": strange}], schema=DATAFRAME_SCHEMA(True)
     )
-    assert of_records(others).num_rows == 0  # somebody else's, in the same topic
+    assert of_records(others).num_rows == 0  # another program's, in the same topic
     assert [headers or None for headers in back] == [row["headers"] or None for row in kept]
 
 
@@ -434,7 +436,7 @@ def test_decoders_are_named_by_their_function() -> None:
     assert Decoder(number, NUMBERS).name.endswith(":number")
 
 
-def test_a_task_whose_dead_letters_can_not_be_put_away_fails_and_a_retry_finishes_it(
+def test_a_task_whose_dead_letters_can_not_be_stored_fails_and_a_retry_finishes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-5: no record leaves the rows without being put away; a full disk is an error of the task."""

@@ -1,4 +1,4 @@
-"""The command line under test: a configuration in a folder of its own, the real command as a process, a made-up driver."""
+"""The command line under test: a configuration in a separate folder, the real command as a process, a made-up driver."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from litestar import get, post
 from litestar.params import JSONBody
 
 from forebay import messages as m
-from forebay.http.server import Server, application
+from forebay.http.application import application
+from forebay.http.server import Server
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import RefusedError
 from tests.support.ports import free_port
@@ -68,8 +69,8 @@ class Project:
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setattr(
-        "deploy.commands.recovery.ANSWER_SECONDS", 0.1
-    )  # nobody answers at the ports of its configuration
+        "deploy.commands.recovery.surroundings.ANSWER_SECONDS", 0.1
+    )  # no process listens at the ports of its configuration
     return Project(tmp_path)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from deploy.commands.inspection.status import request_rates, tiers_in_words
 from deploy.commands.offsets import group as offsets
-from deploy.commands.status import request_rates, tiers_in_words
 from deploy.console.invocation import person
 from deploy.main import main
 from forebay import messages as m
@@ -41,7 +41,7 @@ def test_status_shows_tables_for_people(
     assert run(project, "status") == 0
     out, err = capsys.readouterr()
     assert err == ""
-    for part in ("t/0", "active", "30", "42", "12", "[bold]r1", "64.0 MB", "not heard yet", "local_copies_given_up 3",
+    for part in ("t/0", "active", "30", "42", "12", "[bold]r1", "64.0 MB", "no heartbeat yet", "local_copies_given_up 3",
                  "http://h:1", "queued", "778", "1234 records/s"):  # fmt: skip
         assert part in out
 
@@ -68,7 +68,7 @@ def test_status_as_json_is_the_drivers_answer(
 
 
 @pytest.mark.parametrize("command", ["status", "offsets"])
-def test_what_needs_a_person_is_said_with_its_command_and_exit_code_1(
+def test_problem_is_reported_with_its_command_and_exit_code_1(
     project: Any,
     made_up_driver: Any,
     capsys: pytest.CaptureFixture[str],
@@ -82,7 +82,7 @@ def test_what_needs_a_person_is_said_with_its_command_and_exit_code_1(
     assert capsys.readouterr().err == f"forebay: {FAULT}\n"
 
 
-def test_a_batch_that_no_tier_can_read_is_said_with_its_command_and_exit_code_1(
+def test_unreadable_batch_is_reported_with_its_command_and_exit_code_1(
     project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], make_status: Any
 ) -> None:
     """INV-5: batches wait for a person, though the driver runs and intake goes on."""
@@ -100,7 +100,7 @@ def cursor(name: str, state: str, detail: str = "") -> m.TrackedCursor:
 
 
 @pytest.mark.parametrize("command", ["status", "cursors"])
-def test_a_cursor_that_expired_is_said_with_its_command_and_exit_code_1(
+def test_expired_cursor_is_reported_with_its_command_and_exit_code_1(
     command: str, project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], make_status: Any
 ) -> None:
     """INV-5: what its query had yet to read is held no more."""
@@ -112,7 +112,7 @@ def test_a_cursor_that_expired_is_said_with_its_command_and_exit_code_1(
     assert ("1 at work, 1 expired; the WAL keeps 2.0 MB" if command == "status" else "3 s ago") in out
 
 
-def test_a_cursor_is_dropped_only_when_it_is_said(
+def test_cursor_is_dropped_only_with_apply(
     project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], make_status: Any
 ) -> None:
     held = msgspec.structs.replace(cursor("a", "silent"), opened_ms=1_700_000_000_000)
@@ -120,12 +120,12 @@ def test_a_cursor_is_dropped_only_when_it_is_said(
     assert run(project, "cursors") == 0
     assert "2023-11-14T22:13:20" in "".join(capsys.readouterr().out.split())
     assert run(project, "cursors", "drop", "a") == 0
-    assert "cursor a of h pid 1 (silent, 40 offsets behind) would be dropped" in capsys.readouterr().err
+    assert "would drop cursor a of h pid 1 (silent, 40 offsets behind)" in capsys.readouterr().err
     assert run(project, "cursors", "drop", "b") == 1
     assert "there is no cursor b" in capsys.readouterr().err
     assert made_up_driver.drops == []
-    assert run(project, "cursors", "drop", "a", "--because", "job is gone", "--yes") == 0
-    assert [(drop.cursor, drop.cause) for drop in made_up_driver.drops] == [("a", person("job is gone"))]
+    assert run(project, "cursors", "drop", "a", "--because", "the job was removed", "--yes") == 0
+    assert [(drop.cursor, drop.cause) for drop in made_up_driver.drops] == [("a", person("the job was removed"))]
 
 
 def test_a_failed_driver_is_exit_code_1(
@@ -169,7 +169,7 @@ def test_status_names_a_journal_out_of_reach_when_no_driver_answers(
 
 
 @pytest.mark.parametrize("flags", [[], ["--dry-run"]])
-def test_accepting_a_gap_changes_nothing_unless_told(
+def test_accepting_a_gap_changes_nothing_without_apply(
     project: Any,
     made_up_driver: Any,
     capsys: pytest.CaptureFixture[str],
@@ -180,7 +180,7 @@ def test_accepting_a_gap_changes_nothing_unless_told(
     made_up_driver.status = make_status(make_partition(fault=FAULT))
     assert run(project, "offsets", "accept-gap", "t/0", "30", "35", *flags) == 0
     assert made_up_driver.gaps == []
-    assert "nothing was changed: say --yes" in capsys.readouterr().err
+    assert "nothing was changed: add --apply" in capsys.readouterr().err
 
 
 def test_accepting_a_gap_asks_the_driver_for_exactly_that_range(project: Any, made_up_driver: Any) -> None:
@@ -206,10 +206,14 @@ def test_a_receiver_is_fenced_first_and_the_gap_accepted_when_the_wal_has_been_s
     ("refusal", "code", "part"),
     [
         (RefusedError("no trouble", "not-found"), 0, "nothing is lost"),
-        (RefusedError("waits for 30 to 33", "conflict"), 1, "receiver r1 is fenced. But waits for 30 to 33"),
+        (
+            RefusedError("waits for 30 to 33", "conflict"),
+            1,
+            "receiver r1 is fenced, but the gap was not accepted: waits for 30 to 33",
+        ),
     ],
 )
-def test_what_remains_after_fencing_may_be_nothing_or_less_than_what_was_named(
+def test_gap_after_fencing_may_be_smaller_or_empty(
     project: Any,
     made_up_driver: Any,
     capsys: pytest.CaptureFixture[str],
@@ -224,9 +228,9 @@ def test_what_remains_after_fencing_may_be_nothing_or_less_than_what_was_named(
 
 
 @pytest.mark.parametrize(
-    ("partition", "code", "part"), [("t/0", 1, "waits for no decision"), ("x/9", 2, "known are t/0")]
+    ("partition", "code", "part"), [("t/0", 1, "waits for no decision"), ("x/9", 2, "its partitions are t/0")]
 )
-def test_a_gap_that_nobody_waits_for_is_refused_before_anything_is_asked(
+def test_gap_of_a_partition_without_a_fault_is_refused_before_any_request(
     project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], partition: str, code: int, part: str
 ) -> None:
     assert run(project, "offsets", "accept-gap", partition, "1", "2") == code
@@ -264,7 +268,7 @@ def test_a_completed_batch_has_no_loss_to_accept(
         (["--to-time", "2026-11-21T16:30:00.5+02:00"], (0, 1795271400500)),
     ],
 )
-def test_a_replay_asks_the_driver_with_who_and_why(
+def test_replay_request_names_the_user_and_the_reason(
     option: list[str], wanted: tuple[int, int], project: Any, made_up_driver: Any
 ) -> None:
     assert run(project, "recover", *option, "--because", "mended", "--yes") == 0
@@ -282,7 +286,7 @@ def test_a_replay_asks_the_driver_with_who_and_why(
         (["--to-batch", "1", "t/0[1, 2)", "--yes"], "RANGE goes with --accept-loss"),
     ],
 )
-def test_a_replay_that_can_t_be_meant_is_told_in_a_sentence(
+def test_impossible_replay_is_refused_with_one_sentence(
     arguments: list[str], words: str, project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(project, "recover", *arguments) == 2

@@ -1,4 +1,4 @@
-"""A machine that systemd boots for tests is gone with them, however they end."""
+"""A machine that systemd boots for tests ends with them, however they end."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def groups(process: int) -> set[str]:
     return {line for line in lines if line.endswith("/init.scope")}
 
 
-def test_machines_of_two_processes_share_no_control_group_and_one_is_gone_when_its_process_was_killed(
+def test_machines_of_two_processes_share_no_control_group_and_end_with_their_process(
     machine: Booted, tmp_path: Path
 ) -> None:
     """With shared ones systemd waits, when it stops a unit, for the end of processes of the other machine's, until time is up."""

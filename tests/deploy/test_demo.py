@@ -1,4 +1,4 @@
-"""The demo: its parts, and the whole of it with a mock broker."""
+"""The demo: its parts, and a whole run with a mock broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from deploy.commands import demo
+from deploy.commands.trial.demo_check import TOPIC, Expected, differences
+from deploy.commands.trial.demo_parts import write_project
+from deploy.commands.trial.demo_run import due_kills
 from deploy.examples.flights import jobs
 from deploy.main import main
 from forebay.settings.load import load
@@ -34,9 +36,9 @@ def test_the_example_with_every_key_names_every_default() -> None:
     assert shown.receiver == ReceiverSettings(count=2)
 
 
-def test_what_the_demo_writes_is_a_configuration_that_loads(tmp_path: Path) -> None:
-    settings = load(demo.write_project(tmp_path, "127.0.0.1:9"), {})
-    assert settings.kafka.topics == (demo.TOPIC,)
+def test_configuration_of_the_demo_is_valid(tmp_path: Path) -> None:
+    settings = load(write_project(tmp_path, "127.0.0.1:9"), {})
+    assert settings.kafka.topics == (TOPIC,)
     assert (tmp_path / "jobs.py").read_text() == Path(jobs.__file__).read_text()
 
 
@@ -59,12 +61,12 @@ def test_the_results_of_a_batch_replace_those_of_an_earlier_run(tmp_path: Path) 
         (100, 2, []),
     ],
 )
-def test_who_is_killed_when(taken_in: int, done: int, due: list[str]) -> None:
-    assert demo.due_kills(taken_in, 100, done) == due
+def test_kills_are_due_at_their_shares(taken_in: int, done: int, due: list[str]) -> None:
+    assert due_kills(taken_in, 100, done) == due
 
 
 def test_the_expected_sums_are_taken_from_the_records_themselves() -> None:
-    expected = demo.Expected()
+    expected = Expected()
     records = [
         (None, b'{"carrier":"AA","arr_delay":-5.0}'),
         (b"k", b'{"carrier":"AA","arr_delay":null,"x":1}'),
@@ -76,7 +78,7 @@ def test_the_expected_sums_are_taken_from_the_records_themselves() -> None:
 
 def report(*findings: Finding, **changes: Any) -> AuditReport:
     incarnation: dict[str, Any] = {
-        "topic": demo.TOPIC, "partition": 0, "number": 1, "cause": "", "start": 0, "until": 3, "completed_until": 3,
+        "topic": TOPIC, "partition": 0, "number": 1, "cause": "", "start": 0, "until": 3, "completed_until": 3,
         "batches": 1, "records": 3, "waiting": 0, "skipped": 0, "gaps": (), "accepted_losses": (), "duplicates": 0,
         "missing": 0,
     }  # fmt: skip
@@ -107,15 +109,15 @@ SUMS = {"AA": (3, 2, 10.0)}
             SUMS,
             report(Finding("missing", "flights", 0, 1, 1, 2, ())),
             {0: 3},
-            "flights/0[1, 2) of life 1 is in no batch",
+            "flights/0[1, 2) life 1 is in no batch",
         ),
         (SUMS, report(gaps=(AuditedGap(1, 2, "x"),)), {0: 3}, "1 gaps"),
         (SUMS, report(waiting=1), {0: 3}, "1 records in no batch yet"),
     ],
 )
 def test_every_difference_is_found(found: Any, audited: AuditReport, loaded: dict[int, int], part: str) -> None:
-    assert demo.differences(SUMS, SUMS, report(), {0: 3}) == []
-    (words,) = demo.differences(SUMS, found, audited, loaded)
+    assert differences(SUMS, SUMS, report(), {0: 3}) == []
+    (words,) = differences(SUMS, found, audited, loaded)
     assert part in words
 
 

@@ -1,4 +1,4 @@
-"""The examples of configuration: this release takes each, and what was not run says so."""
+"""The example configurations: this release accepts each of them, and untested ones say that they are untested."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def in_kubernetes(tmp_path: Path) -> Settings:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(EXAMPLES)))
-def test_an_example_is_taken_as_it_is(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_is_valid_without_changes(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--config", str(path), "validate", "--offline"]) == 0, capsys.readouterr()
 
 
@@ -51,7 +51,7 @@ def test_offline_a_wrong_option_is_found_and_nothing_is_asked(
 
 
 @pytest.mark.parametrize("path", [EXAMPLES / "yarn.toml", KUBERNETES], ids=["yarn", "kubernetes"])
-def test_what_was_never_run_says_so(path: Path) -> None:
+def test_untested_example_says_that_it_is_untested(path: Path) -> None:
     assert "untested" in "".join(path.read_text().splitlines()[:4])
 
 
@@ -63,7 +63,7 @@ def test_pods_name_what_is_there(in_kubernetes: Settings) -> None:
     assert in_kubernetes.driver.urls == (f"http://forebay-driver:{service['ports'][0]['port']}",)
     assert driver["replicas"] == 1
     assert in_kubernetes.security.token_file == "/etc/forebay/secret/tokens"
-    assert in_kubernetes.receiver.mode == "managed"  # nobody else starts them
+    assert in_kubernetes.receiver.mode == "managed"  # no other process starts them
     for pod in (driver["template"]["spec"], agent["template"]["spec"]):
         volumes = {volume["name"] for volume in pod["volumes"]}
         (container,) = pod["containers"]

@@ -1,4 +1,4 @@
-"""A real ``forebay up`` whose job fails, or ends the driver's process: what it writes, and what ``forebay status`` says."""
+"""A real ``forebay up`` whose job fails, or ends the driver's process: its log, and the output of ``forebay status``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``forebay install``: what it puts on a host, what it leaves alone, and the unit files that it puts there."""
+"""``forebay install``: the files that it puts on a host, the files that it keeps, and the unit files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from deploy.commands import install as command
-from deploy.commands.install import Host, Step, _uninstalled
-from deploy.installation import EXAMPLE, ROLES, UNITS, Plan, Role, folders_outside, new_tokens, plan, unit
+from deploy.commands.setup import install as command
+from deploy.commands.setup.install import Host, Step, _uninstalled
+from deploy.commands.setup.installation import (
+    EXAMPLE,
+    ROLES,
+    UNITS,
+    Installation,
+    Role,
+    folders_outside,
+    new_tokens,
+    plan_installation,
+    unit,
+)
 from deploy.main import main
 from driver.decision_loop.stopping import GRACE_SECONDS
 from driver.service import CLOSE_SECONDS as DRIVER_CLOSE_SECONDS
@@ -56,14 +66,14 @@ def outcomes(prefix: Path, capsys: pytest.CaptureFixture[str], *arguments: str) 
 # ---- the host --------------------------------------------------------------------------------------------------------
 
 
-def test_it_changes_nothing_unless_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_install_changes_nothing_without_apply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path) == 0
     assert list(tmp_path.iterdir()) == []
     out, err = capsys.readouterr()
     first, *steps = out.splitlines()
     assert first == f"what would be done below {tmp_path}:"
     assert steps and all(step.startswith("would ") for step in steps)
-    assert err == f"nothing was changed below {tmp_path}: call it with --apply\n"
+    assert err == f"nothing was changed below {tmp_path}: add --apply to do it\n"
     assert run(tmp_path, "--apply") == 0
     first, *steps = capsys.readouterr().out.splitlines()
     assert first == f"what is done below {tmp_path}:"
@@ -141,10 +151,10 @@ def test_configuration_and_tokens_may_be_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "there is no token in it"),
+        (b"", "it has no token"),
         (b"oops\n", "4 characters"),
         (b"redaer 0123456789abcdef-secret\n", "line 1: begins with no role"),
-        ("operator 0123456789abcdef-secr\u00e9t\n".encode(), "no text of ASCII"),
+        ("operator 0123456789abcdef-secr\u00e9t\n".encode(), "not ASCII text"),
     ],
 )
 def test_tokens_that_services_could_not_read_are_refused_before_anything_is_changed(
@@ -174,7 +184,7 @@ def test_a_folder_of_any_name_is_one_word_of_a_unit(tmp_path: Path) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "ReadWritePaths" not in verified.stderr, verified.stderr
-    with pytest.raises(SettingsError, match="can't be printed"):
+    with pytest.raises(SettingsError, match="unprintable characters"):
         unit("agent", writable=["/data/two\nlines"])
 
 
@@ -226,7 +236,7 @@ def test_uninstalling_asks_systemd_only_for_units_that_are_there(tmp_path: Path)
             return Step("run", " ".join(command))
 
     assert run(tmp_path, "--role", "receiver", "--role", "agent", "--yes") == 0
-    wanted = plan(ROLES, PROGRAM, load(EXAMPLE, {}), "", "")
+    wanted = plan_installation(ROLES, PROGRAM, load(EXAMPLE, {}), "", "")
     assert list(_uninstalled(Booted(tmp_path, True), wanted, ROLES, True))
     assert asked == [
         ("systemctl", "disable", "forebay-agent.service", "forebay-receiver@.service"),
@@ -236,9 +246,9 @@ def test_uninstalling_asks_systemd_only_for_units_that_are_there(tmp_path: Path)
     ]
 
 
-def test_one_that_was_cut_off_anywhere_is_completed_by_the_next(tmp_path: Path) -> None:
-    def made(tokens: str = "operator 0123456789abcdef\n") -> Plan:
-        return plan(ROLES, PROGRAM, load(EXAMPLE, {}), EXAMPLE.read_text(), tokens)
+def test_interrupted_installation_is_completed_by_the_next(tmp_path: Path) -> None:
+    def made(tokens: str = "operator 0123456789abcdef\n") -> Installation:
+        return plan_installation(ROLES, PROGRAM, load(EXAMPLE, {}), EXAMPLE.read_text(), tokens)
 
     whole = tmp_path / "whole"
     steps = len(list(Host(whole, True).put(made())))
@@ -256,7 +266,7 @@ def test_one_that_was_cut_off_anywhere_is_completed_by_the_next(tmp_path: Path) 
         assert tree(prefix) == tree(whole), cut
 
 
-def test_a_place_that_cant_be_written_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_place_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "etc").write_text("a file, where a folder would have to be")
     assert run(tmp_path, "--yes") == StoreError.exit_code
     words = capsys.readouterr().err
@@ -287,7 +297,7 @@ def test_only_root_changes_the_system(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "--prefix" in capsys.readouterr().err
 
 
-def test_tokens_are_made_anew_each_time() -> None:
+def test_tokens_differ_at_each_call() -> None:
     assert new_tokens(ROLES) != new_tokens(ROLES)
 
 
@@ -302,7 +312,7 @@ def directives(role: Role) -> configparser.SectionProxy:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_what_another_start_does_not_mend_is_not_started_again(role: Role) -> None:
+def test_failure_that_a_restart_can_not_fix_is_not_restarted(role: Role) -> None:
     """INV-4: a fenced service stays down."""
     service = directives(role)
     assert service["RestartPreventExitStatus"].split() == ["2", "4"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deploy.commands.lag import Lag, look, report, too_much
+from deploy.commands.inspection.lag import Lag, compare_with_kafka, report, too_much
 from deploy.main import main
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.messages import LagAnswer, PartitionProgress
@@ -26,7 +26,7 @@ def progress(
     )  # fmt: skip
 
 
-def test_lag_counts_offsets_estimates_bytes_and_tells_the_age_of_the_oldest_record() -> None:
+def test_lag_has_offsets_estimated_bytes_and_age_of_the_oldest_record() -> None:
     found = report((progress(),), {A: 30}, {(A, 10): NOW - 5_000, (A, 4): NOW - 60_000}, NOW)
     assert found.received == Lag(20, 2000, 5.0)
     assert found.processed == Lag(26, 2600, 60.0)
@@ -38,15 +38,15 @@ def test_totals_add_up_and_take_the_oldest() -> None:
     assert (found.received, found.processed) == (Lag(30, 2100, 7.0), Lag(42, 2760, 9.0))
 
 
-def test_what_kafka_has_dropped_is_as_old_as_its_block_says() -> None:
+def test_dropped_record_has_the_age_of_its_block() -> None:
     """The WAL holds it, and Kafka tells no timestamp any more."""
     found = report((progress(position=30, since=NOW - 90_000),), {A: 30}, {}, NOW)
     assert found.received == Lag(0, 0, 0.0)
     assert found.processed == Lag(26, 2600, 90.0)
 
 
-def test_what_nothing_tells_is_not_known_rather_than_none() -> None:
-    """INV-5: an age that can't be told is beyond every limit."""
+def test_unknown_values_are_null_and_not_zero() -> None:
+    """INV-5: an unknown age exceeds every limit."""
     found = report((progress(size=0.0), progress(1, 5, 5)), {A: 30, B: 5}, {}, NOW)
     assert found.processed == Lag(26, None, None)
     assert too_much(found.processed, None, 3600.0) and not too_much(found.processed, 26, None)
@@ -59,18 +59,18 @@ def test_a_log_that_ends_before_the_position_is_no_lag() -> None:
 @pytest.mark.parametrize(
     ("records", "seconds", "words"), [(26, 60.0, 0), (25, 60.0, 1), (26, 59.0, 1), (0, 0.0, 2), (None, None, 0)]
 )
-def test_a_limit_is_passed_only_beyond_it(records: int | None, seconds: float | None, words: int) -> None:
+def test_limit_is_exceeded_only_beyond_its_value(records: int | None, seconds: float | None, words: int) -> None:
     assert len(too_much(Lag(26, 2600, 60.0), records, seconds)) == words
 
 
-def test_kafka_is_asked_for_no_timestamp_of_what_is_caught_up() -> None:
+def test_no_timestamp_is_requested_for_a_partition_without_lag() -> None:
     asked: list[dict[TopicPartition, int]] = []
 
     def timestamps(positions: Any) -> dict[TopicPartition, int]:
         asked.append(dict(positions))
         return {}
 
-    look((progress(position=10, completed=10), progress(1, 20, 7)), lambda _: {A: 10, B: 20}, timestamps)
+    compare_with_kafka((progress(position=10, completed=10), progress(1, 20, 7)), lambda _: {A: 10, B: 20}, timestamps)
     assert asked == [{}, {B: 7}]
 
 
@@ -87,6 +87,6 @@ def test_lag_asks_driver_and_kafka_and_exits_with_1_beyond_a_limit(
     assert main([*arguments, "--max-records", "26"]) == 0
     assert main([*arguments, "--max-records", "25"]) == 1
     assert main([*arguments, "--max-seconds", "60s"]) == 1
-    assert "more than" in capsys.readouterr().err
+    assert "the limit is" in capsys.readouterr().err
     assert main(["--config", str(project.config), "lag"]) == 0
     assert "t/0" in capsys.readouterr().out

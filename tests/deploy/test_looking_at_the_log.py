@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from deploy.main import main
-from driver.journal import log as journal
+from driver.journal import opening
+from driver.journal import reading as journal
 from driver.journal.transitions import apply
 from forebay.model.values import Block, BlockMeta
 from tests.support.tracked import STREAM, Tracked, offsets
@@ -61,7 +62,7 @@ class Stream:
 
     def keep(self) -> None:
         """Writes the journal."""
-        led, state = journal.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(uids))
+        led, state = opening.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(uids))
         for event in self.tracked.events:
             apply(state, event)
         led.append(self.tracked.events)
@@ -70,7 +71,7 @@ class Stream:
 
     def keep_again(self) -> None:
         """Writes the journal as it is by now."""
-        led, state = journal.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(uids))
+        led, state = opening.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(uids))
         new = self.tracked.events[state.events :]
         for event in new:
             apply(state, event)
@@ -113,7 +114,7 @@ def test_a_clean_stream_passes_all_three(stream: Stream, capsys: pytest.CaptureF
         assert err == ""
 
 
-def test_the_audit_tells_offsets_batches_and_what_waits(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_shows_offsets_batches_and_waiting_records(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
     stream.take_in(0, 10)
     stream.tracked.complete(stream.tracked.batch())
     stream.take_in(10, 25)
@@ -131,8 +132,8 @@ def test_the_audit_tells_offsets_batches_and_what_waits(stream: Stream, capsys: 
 
 
 @pytest.mark.parametrize("command", [["audit"], ["recover"], ["wal", "inspect"], ["wal", "retention"]])
-def test_looking_changes_no_file_and_makes_none(stream: Stream, command: list[str]) -> None:
-    """Looking opens read-only and fences nobody (INV-4)."""
+def test_inspection_changes_and_creates_no_file(stream: Stream, command: list[str]) -> None:
+    """An inspection opens the journal read-only and fences no process (INV-4)."""
 
     def files() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in Path(stream.project.folder).rglob("*") if path.is_file()}
@@ -148,7 +149,7 @@ def test_looking_changes_no_file_and_makes_none(stream: Stream, command: list[st
 def test_a_finding_of_the_audit_is_a_sentence_and_exit_code_1(
     stream: Stream, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-2, INV-5: a hole that somebody made in the history of a partition is told with its exact range."""
+    """INV-2, INV-5: offsets missing from the history of a partition are reported with their exact range."""
     from recovery import audit
 
     stream.take_in(0, 10)
@@ -160,7 +161,7 @@ def test_a_finding_of_the_audit_is_a_sentence_and_exit_code_1(
     monkeypatch.setattr(audit.journal, "read_beside_a_writer", lambda *_: reading)
     assert stream.run("audit") == 1
     err = capsys.readouterr().err
-    assert err == "forebay: t/0[10, 12) of life 1 is in no batch, does not wait and is no gap\n"
+    assert err == "forebay: t/0[10, 12) life 1 is in no batch, is not waiting, and is not a gap\n"
 
 
 def test_no_journal_is_wrong_use_and_not_an_empty_audit(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,9 +176,7 @@ def places(stream: Stream, capsys: pytest.CaptureFixture[str]) -> tuple[int, lis
     return code, json.loads(out)["places"], err
 
 
-def test_a_damaged_block_is_told_with_its_range_and_the_batch_that_needs_it(
-    stream: Stream, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_block_is_reported_with_its_range_and_batch(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
     """INV-5."""
     stream.take_in(0, 10)
     block = stream.take_in(10, 25)
@@ -196,7 +195,7 @@ def test_a_damaged_block_is_told_with_its_range_and_the_batch_that_needs_it(
     assert f"forebay recover --accept-loss {batch} 't/0[10, 25)' --yes" in err
 
 
-def test_a_segment_that_is_gone_is_missing(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deleted_segment_is_reported_as_missing(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
     """INV-5."""
     block = stream.take_in(0, 10)
     stream.keep()
@@ -206,7 +205,7 @@ def test_a_segment_that_is_gone_is_missing(stream: Stream, capsys: pytest.Captur
     assert [(place["decision"], place["ranges"]) for place in found] == [("missing", ["t/0[0, 10)"])]
 
 
-def test_what_was_cleaned_up_while_looking_is_not_missing(
+def test_segment_cleaned_up_during_an_inspection_is_not_missing(
     stream: Stream, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-8: the journal is asked again before a block is called missing."""
@@ -222,9 +221,7 @@ def test_what_was_cleaned_up_while_looking_is_not_missing(
     assert places(stream, capsys)[:2] == (0, [])
 
 
-def test_a_block_that_nobody_reported_is_an_orphan_and_no_finding(
-    stream: Stream, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreported_block_is_an_orphan_and_no_finding(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
     stream.take_in(0, 10)
     stream.store(10, 20)
     stream.keep()
@@ -234,7 +231,7 @@ def test_a_block_that_nobody_reported_is_an_orphan_and_no_finding(
 
 
 @pytest.mark.parametrize(("accepted", "decision", "code"), [(True, "damaged-quarantine", 1), (False, "orphan-keep", 0)])
-def test_a_tail_that_was_cut_off_counts_only_if_it_was_accepted(
+def test_torn_tail_is_a_finding_only_if_it_was_accepted(
     stream: Stream, capsys: pytest.CaptureFixture[str], accepted: bool, decision: str, code: int
 ) -> None:
     """INV-1: an accepted tail is never taken for torn."""
@@ -300,14 +297,14 @@ def test_inspect_names_damage_with_the_ranges_that_it_held_even_when_filtered(
         assert stream.run("wal", "inspect", *arguments) == 1
         err = capsys.readouterr().err
         assert f"forebay: {block.handle.path}, bytes {block.handle.offset} to " in err
-        assert "which held t/0[0, 10): the payload's checksum does not match" in err
+        assert "(t/0[0, 10)): the payload's checksum does not match" in err
     assert stream.run("wal", "inspect", "--partition", "t/1") == 0
 
 
 @pytest.mark.parametrize(
     ("path", "part"),
     [
-        ("/etc/passwd", "does not lie in"),
+        ("/etc/passwd", "is not in"),
         ("flights/none.seg", "has no flights/none.seg"),
         ("../x", "parts are letters"),
     ],
@@ -328,7 +325,7 @@ def retention(stream: Stream, capsys: pytest.CaptureFixture[str]) -> dict[str, A
 def test_retention_shows_each_segment_with_its_size_and_its_reason(
     stream: Stream, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """INV-8: what a batch needs stays; what is released goes by the settings; the open segment of a writer stays."""
+    """INV-8: blocks that a batch needs stay; released blocks are deleted by the settings; a writer's open segment stays."""
     tracked = stream.tracked
     block = stream.take_in(0, 10)
     stream.writer.close()

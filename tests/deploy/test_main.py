@@ -1,4 +1,4 @@
-"""The command line itself: options, help, exit codes, and how mistakes are told."""
+"""The command line itself: options, help, exit codes, and errors."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_every_command_of_a_group_that_the_pages_name_exists(group: str) -> None
 def test_options_count_before_and_after_the_command(
     project: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
-    monkeypatch.setattr("deploy.commands.validation.check_all", lambda settings, path: iter(()))
+    monkeypatch.setattr("deploy.commands.setup.validation.check_all", lambda settings, path: iter(()))
     assert main([str(project.config) if part == "CONFIG" else part for part in arguments]) == 0
     assert json.loads(capsys.readouterr().out) == []
 
@@ -148,7 +148,7 @@ def test_a_fault_of_the_program_is_not_hidden(project: Any, monkeypatch: pytest.
     def broken(settings: object) -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr("deploy.commands.status.ask", broken)
+    monkeypatch.setattr("deploy.commands.inspection.status.ask_status", broken)
     with pytest.raises(RuntimeError, match="a fault"):
         main(["--config", str(project.config), "status"])
 
@@ -204,7 +204,7 @@ def test_up_ends_with_2_and_stops_all_when_the_job_can_not_be_imported(project: 
     project.replace("jobs:process", "nojobs:process")
     done = project.forebay("up")
     assert done.returncode == 2, done.stderr
-    assert "up | driver was used wrongly (exit code 2) and stays down" in done.stderr
+    assert "up | driver found wrong settings or options (exit code 2) and is not restarted" in done.stderr
     assert "driver | forebay: driver.job" in done.stderr
     assert "Traceback" not in done.stderr
 

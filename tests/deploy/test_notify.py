@@ -1,4 +1,4 @@
-"""What systemd is told: by the decisions, over a real socket, and by real services."""
+"""Notifications to systemd: as decisions, over a real socket, and by real services."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_loop_that_begins_later_is_awaited_from_then_on() -> None:
         (ServiceStatus(True, "draining", 35.0), ServiceStatus(True, "draining", 35.0), []),
     ],
 )
-def test_systemd_is_told_what_has_changed(before: ServiceStatus | None, now: ServiceStatus, lines: list[str]) -> None:
+def test_systemd_is_notified_of_changes(before: ServiceStatus | None, now: ServiceStatus, lines: list[str]) -> None:
     assert changes(before, now) == lines
 
 
@@ -117,7 +117,7 @@ def test_a_service_that_starts_asks_for_more_time_and_one_that_is_ready_pings(li
     assert listening.told() == ["WATCHDOG=1"]
 
 
-def test_a_hung_loop_stops_the_pings_though_the_others_go_on(listening: Listening) -> None:
+def test_hung_loop_stops_the_pings_while_other_loops_run(listening: Listening) -> None:
     service = Service(listening)
     service.service_status = ServiceStatus(True, "running")
     service.come_round("http", "decide")
@@ -141,7 +141,7 @@ def test_without_a_watchdog_no_ping_is_sent(listening: Listening) -> None:
     assert listening.told() == []
 
 
-def test_what_was_not_heard_is_said_again(listening: Listening, tmp_path: Path) -> None:
+def test_lost_notification_is_repeated(listening: Listening, tmp_path: Path) -> None:
     service = Service(listening)
     service.service_status = ServiceStatus(True, "running")
     listening.close()
@@ -154,7 +154,7 @@ def test_what_was_not_heard_is_said_again(listening: Listening, tmp_path: Path) 
     again.close()
 
 
-def test_nobody_is_spoken_to_where_nobody_listens_and_child_processes_inherit_nothing() -> None:
+def test_no_notification_without_a_socket_and_no_inheritance_by_children() -> None:
     asked = threading.Event()
 
     def service_status() -> ServiceStatus:
@@ -168,7 +168,7 @@ def test_nobody_is_spoken_to_where_nobody_listens_and_child_processes_inherit_no
     assert environment == {"PATH": "/bin"}
 
 
-def test_a_watchdog_of_another_process_is_none_of_ours(listening: Listening) -> None:
+def test_watchdog_of_another_process_is_ignored(listening: Listening) -> None:
     environment = {"NOTIFY_SOCKET": listening.address, "WATCHDOG_USEC": "4000000", "WATCHDOG_PID": "8"}
     notifier = Notifier.of(environment, ManualClock(), lambda: ServiceStatus(True, "running"), 7)
     notifier.watch("http")

@@ -1,4 +1,4 @@
-"""Offsets as a file: what is in it, and what an import refuses."""
+"""Offsets as a file: its content, and the imports that are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deploy.commands.offsets import file as offsets_file
 from deploy.commands.offsets.file import Commit, commits, exported, read_file, starting_offsets, unheld
 from deploy.main import main
 from driver.journal import events as ev
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.kafka.client import admin
@@ -63,7 +63,7 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin, "KafkaAdmin", Gone)
 
 
-def test_the_file_holds_positions_lives_and_what_is_committed_and_is_read_as_it_was_written(
+def test_export_round_trips_positions_incarnations_and_committed_offsets(
     state: State, settings: Settings, tmp_path: Path
 ) -> None:
     tp = state.partitions["t/0"].tp
@@ -86,13 +86,13 @@ def test_the_file_holds_positions_lives_and_what_is_committed_and_is_read_as_it_
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "is no file that"),
-        ('{"format": 2}', "has format 2, this release reads up to 1"),
+        ("", "is not a file that"),
+        ('{"format": 2}', "has format 2; this release reads formats up to 1"),
         ('{"format": 1}', "missing required field"),
-        ("[1]", "is no file that"),
+        ("[1]", "is not a file that"),
     ],
 )
-def test_a_file_that_is_none_is_refused_in_a_sentence(content: str, words: str, tmp_path: Path) -> None:
+def test_file_of_another_format_is_refused_with_one_sentence(content: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
     path.write_text(content)
     with pytest.raises(UsageError, match=words):
@@ -104,18 +104,18 @@ def test_a_file_that_is_none_is_refused_in_a_sentence(content: str, words: str, 
 @pytest.mark.parametrize(
     ("field", "value"), [("completed", 21), ("completed", -1), ("position", 1 << 63), ("life", 0), ("partition", -1)]
 )
-def test_offsets_that_can_t_be_are_refused(
+def test_impossible_offsets_are_refused(
     field: str, value: int, state: State, settings: Settings, tmp_path: Path
 ) -> None:
     document = msgspec.to_builtins(exported(state, settings, {}, 5))
     document["partitions"][0][field] = value
     path = tmp_path / "offsets.json"
     path.write_text(json.dumps(document))
-    with pytest.raises(UsageError, match=r"can't be|is no file"):
+    with pytest.raises(UsageError, match=r"is impossible|is not a file"):
         read_file(path)
 
 
-def test_the_streams_groups_get_their_own_offsets_with_lineage_and_life(state: State, settings: Settings) -> None:
+def test_streams_groups_get_their_own_offsets_with_timeline_and_incarnation(state: State, settings: Settings) -> None:
     wanted = commits(exported(state, settings, {}, 5), state, settings, None, "completed")
     assert {(c.group, str(c.tp), c.offset, c.metadata) for c in wanted} == {
         ("forebay.flights", "t/0", 20, "forebay:1:1"),
@@ -139,16 +139,14 @@ def test_nothing_is_committed_for_the_streams_groups_beyond_what_the_journal_hol
         commits(offsets, state, settings, group, "completed")
 
 
-def test_offsets_of_another_life_are_refused_for_the_streams_groups(state: State, settings: Settings) -> None:
+def test_offsets_of_another_incarnation_are_refused_for_the_streams_groups(state: State, settings: Settings) -> None:
     offsets = exported(state, settings, {}, 5)
     apply(state, ev.IncarnationBegun(start=ev.IncarnationStart("t", 0, 0, "id-2"), time_ms=1, cause="recreated"))
     with pytest.raises(RefusedError, match="an offset means another record"):
         commits(offsets, state, settings, None, "completed")
 
 
-def test_another_group_goes_on_after_what_is_completed_or_after_what_was_taken_in(
-    state: State, settings: Settings
-) -> None:
+def test_other_group_continues_after_the_completed_or_the_durable_position(state: State, settings: Settings) -> None:
     offsets = exported(state, settings, {}, 5)
     for use, offset in (("completed", 10), ("position", 20)):
         for known in (state, None):
@@ -168,7 +166,7 @@ def test_a_new_stream_can_begin_at_a_files_offsets(
     project.replace("[kafka]\n", lines)
     assert load(project.config, {}).kafka.starting_offsets == {"t/0": 10, "t/1": 0}
     assert main(["--config", str(project.config), "offsets", "import", str(path), "--yes"]) == 2
-    assert "let it begin at these offsets by kafka.starting_offsets" in capsys.readouterr().err
+    assert "set kafka.starting_offsets to begin at these offsets" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -182,12 +180,10 @@ def test_a_new_stream_can_begin_at_a_files_offsets(
         (21, "forebay:1:1", "beyond the end of what Kafka holds, 10 to 20"),
     ],
 )
-def test_an_offset_is_held_from_the_first_one_to_the_one_that_is_written_next(
-    offset: int, metadata: str, said: str
-) -> None:
+def test_offset_is_held_from_the_first_to_the_next_written_one(offset: int, metadata: str, said: str) -> None:
     commit = Commit("g", "t", 0, offset, -1, metadata)
     words = unheld([commit], {"t": 1}, {commit.tp: (10, 20)})
-    assert words == ([f"t/0: offset {offset} for group g lies {said}"] if said else [])
+    assert words == ([f"t/0: offset {offset} for group g is {said}"] if said else [])
 
 
 def test_partitions_and_topics_that_kafka_lacks_are_named() -> None:
@@ -213,7 +209,7 @@ class Importing:
         project.replace('"127.0.0.1:1"', f'"{broker.address}"')
         with KafkaAdmin(broker.options) as admin:
             topic_id = admin.topic_ids([topic])[topic]
-        # the coordinator of a group that nobody has used yet takes a moment to know that it is
+        # the coordinator of an unused group takes a moment to learn that it coordinates the group
         answered = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(UnreachableError), stop=tenacity.stop_after_delay(PATIENCE_SECONDS),
             wait=tenacity.wait_fixed(0.1), reraise=True,
@@ -253,21 +249,21 @@ def importing(
 
 
 @pytest.mark.kafka
-def test_an_import_is_refused_where_kafka_does_not_hold_an_offset_and_changes_nothing(importing: Importing) -> None:
-    """Nobody finds out later: another consumer would begin elsewhere by its own ``auto.offset.reset``."""
+def test_import_of_an_offset_that_kafka_does_not_hold_is_refused_and_changes_nothing(importing: Importing) -> None:
+    """Otherwise another consumer would silently begin elsewhere by its own ``auto.offset.reset``."""
     to = ("--group", importing.group, "--yes")
     importing.delete_before(11)
     code, said = importing(*to)
     assert code == 1
     assert (
-        f"{importing.topic}/0: offset 10 for group {importing.group} lies before the beginning of what Kafka holds, 11 to 20. "
-        "Nothing was changed; --force passes over this"
+        f"{importing.topic}/0: offset 10 for group {importing.group} is before the beginning of what Kafka holds, 11 to 20. "
+        "Nothing was changed; --force sets them anyway"
     ) in said
     importing.document["partitions"][1] |= {"position": 21, "completed": 21}
     code, said = importing("--group", importing.group)
     assert code == 1 and "11 to 20; " in said, "a dry run says it too"
     assert (
-        f"{importing.topic}/1: offset 21 for group {importing.group} lies beyond the end of what Kafka holds, 0 to 20"
+        f"{importing.topic}/1: offset 21 for group {importing.group} is beyond the end of what Kafka holds, 0 to 20"
         in said
     )
     importing.document["partitions"][1] |= {"partition": 7, "position": 3, "completed": 3}
@@ -277,40 +273,38 @@ def test_an_import_is_refused_where_kafka_does_not_hold_an_offset_and_changes_no
 
 
 @pytest.mark.kafka
-def test_an_import_goes_through_where_kafka_holds_all_or_by_force(importing: Importing) -> None:
+def test_import_succeeds_if_kafka_holds_all_offsets_or_by_force(importing: Importing) -> None:
     assert importing("--group", importing.group, "--yes")[0] == 0
     assert importing.committed() == {0: 10, 1: 0}
     importing.delete_before(15)
     importing.document["partitions"][1] |= {"position": 30, "completed": 30}
     code, said = importing("--group", importing.group, "--yes", "--force")
-    assert code == 0 and said.count("passed over: ") == 2
+    assert code == 0 and said.count("ignored because of --force: ") == 2
     assert importing.committed() == {0: 10, 1: 30}
 
 
 @pytest.mark.kafka
-def test_where_a_new_stream_would_begin_is_compared_too(importing: Importing) -> None:
+def test_starting_offsets_of_a_new_stream_are_compared_with_kafka(importing: Importing) -> None:
     """The driver would refuse these lines at its first start."""
     assert importing()[0] == 0
     importing.delete_before(11)
     code, said = importing()
-    assert (
-        code == 1 and f"{importing.topic}/0: offset 10 lies before the beginning of what Kafka holds, 11 to 20" in said
-    )
+    assert code == 1 and f"{importing.topic}/0: offset 10 is before the beginning of what Kafka holds, 11 to 20" in said
     assert importing("--force")[0] == 0
 
 
-def test_kafka_that_can_not_be_asked_is_said(
+def test_unreachable_kafka_is_reported(
     project: Any, state: State, settings: Settings, capsys: pytest.CaptureFixture[str], short_patience: None
 ) -> None:
     path = project.folder / "offsets.json"
     path.write_bytes(msgspec.json.encode(exported(state, settings, {}, 5)))
     command = ["--config", str(project.config), "offsets", "import", str(path)]
     assert main(command) == 0
-    assert "not compared with what Kafka holds: Kafka at 127.0.0.1:1 did not answer" in capsys.readouterr().err
+    assert "not compared with Kafka: Kafka at 127.0.0.1:1 did not answer" in capsys.readouterr().err
     assert main([*command, "--group", "others"]) == 3
     assert "Kafka at 127.0.0.1:1 did not answer" in capsys.readouterr().err
     assert main([*command, "--group", "others", "--force"]) == 0
-    assert "not compared with what Kafka holds" in capsys.readouterr().err
+    assert "not compared with Kafka" in capsys.readouterr().err
 
 
 def test_an_export_without_kafka_says_what_it_leaves_out(
@@ -326,7 +320,7 @@ def test_an_export_without_kafka_says_what_it_leaves_out(
     led.sync()
     path = project.folder / "offsets.json"
     assert main(["--config", str(project.config), "offsets", "export", "--file", str(path)]) == 0
-    assert "committed offsets are left out" in capsys.readouterr().err
+    assert "the file has no committed offsets" in capsys.readouterr().err
     assert [p.committed for p in offsets_file.read_file(path).partitions] == [None, None]
     assert main(["--config", str(project.config), "offsets", "export"]) == 0
     assert json.loads(capsys.readouterr().out)["partitions"][0]["position"] == 20

@@ -1,4 +1,4 @@
-"""docs/operations beside the code: its pages explain what `status` and listeners can show, and name settings that exist."""
+"""docs/operations explains every state that `status` and listeners can show, and names only existing settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from driver.decisions import problems
 from driver.http import health
-from driver.listeners import dispatch as listeners
+from driver.listeners import events as listeners
 from forebay.settings.schema import Settings
 from tests.support.wheel import ROOT
 
@@ -40,7 +40,7 @@ def states() -> Iterator[str]:
 
 
 def _assigned(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Each target with its value, also of several at once."""
+    """Yield each target with its value, also for several at the same time."""
     for target in node.targets:
         if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
             yield from zip(target.elts, node.value.elts, strict=True)

@@ -42,7 +42,7 @@ def test_imports_of_our_names_give_our_packages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["wal.py", "driver/__init__.py"])
-def test_what_is_hidden_is_found(file: str, tmp_path: Path) -> None:
+def test_modules_with_names_of_forebay_are_found(file: str, tmp_path: Path) -> None:
     path = tmp_path / file
     path.parent.mkdir(exist_ok=True)
     path.touch()

@@ -1,4 +1,4 @@
-"""When `forebay up` believes that its first child is ready."""
+"""When ``forebay up`` counts its first child as ready."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_other_messages_do_not_make_it_ready(message: bytes) -> None:
     assert told == [], "leaving waits for what was sent"
 
 
-def test_it_is_ready_once_and_what_is_said_later_fills_no_queue() -> None:
+def test_ready_is_called_once_and_later_messages_fill_no_queue() -> None:
     told: list[str] = []
     first = threading.Event()
 
@@ -43,7 +43,7 @@ def test_it_is_ready_once_and_what_is_said_later_fills_no_queue() -> None:
     assert told == ["ready"]
 
 
-def test_nothing_is_left_of_its_socket_and_no_other_user_reaches_it() -> None:
+def test_socket_is_private_and_removed_afterwards() -> None:
     with ReadySocket(lambda: None) as ready:
         folder = Path(ready.environment["NOTIFY_SOCKET"]).parent
         assert folder.stat().st_mode & 0o777 == 0o700

@@ -1,4 +1,4 @@
-"""The lock of ``forebay up``: who holds it, and that it never outlives its process."""
+"""The lock of ``forebay up``: its holder, and its release with the process."""
 
 from __future__ import annotations
 
@@ -91,4 +91,4 @@ def test_full_disk_does_not_keep_a_stream_from_running(tmp_path: Path, monkeypat
             only_one(tmp_path, "flights", unsaid).__enter__()
     monkeypatch.setattr("deploy.supervision.run_lock.os.open", full)
     with only_one(tmp_path, "flights", said.append):
-        assert "would not be noticed" in said[1]
+        assert "would not be refused" in said[1]

@@ -1,4 +1,4 @@
-"""A second ``forebay up`` by mistake, beside what runs already: nothing of the first is disturbed."""
+"""A second ``forebay up`` by mistake does not disturb the first."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from forebay.messages import StatusAnswer
 from tests.support.up import running, status, until
 
 
-def test_second_up_ends_and_the_first_goes_on(project: Any, url: str) -> None:
+def test_second_up_exits_and_the_first_continues(project: Any, url: str) -> None:
     with running(project, "up") as up:
 
         def at_work() -> StatusAnswer | None:
-            """A receiver is registered, and heard."""
+            """Whether a receiver is registered and has sent a heartbeat."""
             answer = status(url)
             return answer if answer and [r.state in ("active", "waiting") for r in answer.receivers] == [True] else None
 
@@ -36,7 +36,7 @@ def test_up_beside_a_driver_that_leads_starts_nothing(project: Any, url: str) ->
         second = project.forebay("up")
         assert second.returncode == 5, second.stderr
         assert f"pid {driver.pid}" in second.stderr and "leads stream 'flights' already" in second.stderr
-        assert "up | driver found another at work (exit code 5) and stays down" in second.stderr
+        assert "up | driver found the stream already running (exit code 5) and is not restarted" in second.stderr
         assert "agent |" not in second.stderr and "receiver-1 |" not in second.stderr
         answer = until(lambda: status(url))
         assert answer.receivers == () and answer.agents == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deploy.commands.services import children
+from deploy.commands.running.services import children
 from forebay.settings.load import from_values
 from forebay.settings.schema import Settings
 

@@ -52,7 +52,7 @@ def test_a_signal_is_seen_while_the_main_thread_runs_no_python_and_a_second_one_
         assert process.wait(PATIENCE_SECONDS) in (-second, 128 + second)
 
 
-def test_later_signals_are_handed_on_where_something_else_is_to_be_done() -> None:
+def test_later_signals_are_passed_to_the_given_action() -> None:
     with held("again") as process:
         assert process.stdout is not None
         try:

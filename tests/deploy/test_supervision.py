@@ -29,7 +29,7 @@ def test_each_exit_code_has_its_verdict(return_code: int, how: How, verdict: Ver
     assert VERDICTS[how][0] is verdict
 
 
-def test_first_child_that_finds_another_at_work_stops_all() -> None:
+def test_first_child_that_finds_the_stream_running_stops_all() -> None:
     """INV-4: nothing is started that would fence what runs."""
     assert how_it_ended(5, alone=True) is How.NOT_NEEDED
     assert VERDICTS[How.NOT_NEEDED][0] is Verdict.STOP_ALL
@@ -67,5 +67,5 @@ def test_a_child_that_ran_long_enough_begins_with_the_first_delay_again(
         (-200, "was killed by signal 200"),
     ],
 )
-def test_the_end_of_a_child_is_said_in_words(return_code: int, words: str) -> None:
+def test_end_of_a_child_is_described(return_code: int, words: str) -> None:
     assert described(return_code) == words

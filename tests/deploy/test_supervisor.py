@@ -106,7 +106,7 @@ def test_a_killed_child_is_started_again_as_a_new_process() -> None:
         supervisor.stop()
         assert ended() == 0
     assert told.count("a was killed by SIGKILL after") == 1
-    assert told.count("a is started again") == 1
+    assert told.count("a was restarted") == 1
 
 
 def test_a_child_that_fails_again_and_again_is_started_with_growing_delay() -> None:
@@ -114,14 +114,14 @@ def test_a_child_that_fails_again_and_again_is_started_with_growing_delay() -> N
     policy = RestartPolicy(first_delay_seconds=0.01, max_delay_seconds=0.04)
     supervisor = Supervisor([child("a", "import sys; sys.exit(1)")], policy=policy, say=told)
     with running(supervisor) as ended:
-        told.wait("starting it again in 0.04 s", times=2)
+        told.wait("restart in 0.04 s", times=2)
         supervisor.stop()
         assert ended() == 0
-    delays = [sentence.rsplit(" in ", 1)[1] for sentence in told.sentences if "starting it again" in sentence]
+    delays = [sentence.rsplit(" in ", 1)[1] for sentence in told.sentences if "restart in" in sentence]
     assert delays[:4] == ["0.01 s", "0.02 s", "0.04 s", "0.04 s"]
 
 
-def test_a_fenced_child_stays_down_while_the_others_go_on() -> None:
+def test_fenced_child_is_not_restarted_and_the_others_continue() -> None:
     """INV-4."""
     told, lines = Told(), Lines()
     supervisor = Supervisor(
@@ -131,7 +131,7 @@ def test_a_fenced_child_stays_down_while_the_others_go_on() -> None:
         logs=LogLines(stream=lines),
     )
     with running(supervisor) as ended:
-        told.wait("fenced was fenced (exit code 4) and stays down")
+        told.wait("fenced was fenced (exit code 4) and is not restarted")
         lines.wait("other | ready")
         # a restart of the other one comes after any restart of the fenced one could have come
         supervisor.kill("other")
@@ -139,7 +139,7 @@ def test_a_fenced_child_stays_down_while_the_others_go_on() -> None:
         assert supervisor.pid("fenced") is None
         supervisor.stop()
         assert ended() == 4
-    assert told.count("fenced is started again") == 0
+    assert told.count("fenced was restarted") == 0
     assert lines.getvalue().count("other | drained") == 1
 
 
@@ -167,8 +167,8 @@ def test_wrong_use_of_one_child_stops_all_with_its_exit_code() -> None:
     supervisor = Supervisor([child("a", OBEDIENT), wrong], policy=QUICK, say=told, logs=LogLines(stream=lines))
     with running(supervisor) as ended:
         assert ended() == 2
-    assert told.count("stays down: all children share the configuration") == 1
-    assert told.count("started again") == 0
+    assert told.count("is not restarted: all children share the configuration") == 1
+    assert told.count("was restarted") == 0
 
 
 def test_children_stop_by_rank_and_each_rank_waits_for_the_one_before() -> None:
@@ -200,7 +200,7 @@ def test_a_second_request_to_stop_kills_what_is_left() -> None:
         told.wait("stopping")
         supervisor.stop()
         assert ended() == 0
-    assert told.count("killing what is left") == 1
+    assert told.count("killing the remaining services") == 1
 
 
 def test_a_child_that_does_not_stop_in_its_time_is_killed() -> None:
@@ -224,7 +224,7 @@ def test_lines_go_to_a_file_for_each_child_where_a_folder_is_named(tmp_path: Pat
     assert (tmp_path / "logs/b.log").read_text() == "two\n"
 
 
-def test_what_a_dead_child_left_behind_is_killed_with_it(tmp_path: Path) -> None:
+def test_processes_of_a_dead_child_are_killed(tmp_path: Path) -> None:
     """A crashed driver's JVM would keep the ports that the next one needs."""
     code = (
         "import subprocess, sys\n"
@@ -240,7 +240,7 @@ def test_what_a_dead_child_left_behind_is_killed_with_it(tmp_path: Path) -> None
     assert gone(pid)
 
 
-def test_children_die_with_a_supervisor_that_is_killed() -> None:
+def test_children_die_with_a_killed_supervisor() -> None:
     code = (
         "import sys\n"
         "from deploy.supervision.supervisor import *\n"
@@ -275,10 +275,10 @@ FIRST = """
 import os, pathlib, signal, socket, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 print("first runs")
-told = False
+ready = False
 while True:
-    if not told and pathlib.Path(os.environ["MAY"]).exists():
-        told = True
+    if not ready and pathlib.Path(os.environ["MAY"]).exists():
+        ready = True
         line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         line.sendto(b"STATUS=running\\nREADY=1", os.environ["NOTIFY_SOCKET"])
     time.sleep(0.02)
@@ -315,21 +315,21 @@ def test_children_start_when_the_first_one_is_ready(tmp_path: Path) -> None:
     assert lines.getvalue().count("| drained") == 2
 
 
-def test_children_are_not_started_when_the_first_one_finds_another_at_work() -> None:
+def test_children_are_not_started_when_the_first_one_finds_the_stream_running() -> None:
     told, lines = Told(), Lines()
     busy = first("import sys; sys.exit(5)")
     supervisor = Supervisor([busy, child("a", OBEDIENT)], policy=QUICK, say=told, logs=LogLines(stream=lines))
     with running(supervisor) as ended:
         assert ended() == 5
-    assert told.count("first found another at work (exit code 5) and stays down") == 1
+    assert told.count("first found the stream already running (exit code 5) and is not restarted") == 1
     assert lines.getvalue() == ""
 
 
-def test_first_child_that_was_replaced_later_is_started_again(tmp_path: Path) -> None:
+def test_first_child_that_was_replaced_later_is_restarted(tmp_path: Path) -> None:
     told, lines = Told(), Lines()
     (tmp_path / "may").touch()
     over = tmp_path / "over"
-    code = f"{FIRST}    if told and pathlib.Path({str(over)!r}).exists(): sys.exit(5)\n"
+    code = f"{FIRST}    if ready and pathlib.Path({str(over)!r}).exists(): sys.exit(5)\n"
     supervisor = Supervisor(
         [first(code), child("a", OBEDIENT)],
         policy=QUICK,
@@ -340,7 +340,7 @@ def test_first_child_that_was_replaced_later_is_started_again(tmp_path: Path) ->
     with running(supervisor) as ended:
         lines.wait("a | ready")
         over.touch()
-        told.wait("first found another in its place (exit code 5) after")
+        told.wait("first found another process in its place (exit code 5) after")
         lines.wait("first runs", times=2)
         assert supervisor.pid("a") is not None
         supervisor.stop()

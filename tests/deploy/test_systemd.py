@@ -107,7 +107,7 @@ def test_a_host_is_set_up_from_the_wheel_without_a_network(machine: Booted) -> N
 
 def test_services_are_started_when_they_are_ready_and_records_come_through(machine: Booted) -> None:
     for name in ("jobs.py", "sources.py"):
-        text = JOB if name == "jobs.py" else (ROOT / "deploy" / "examples" / "own_sources" / name).read_text()
+        text = JOB if name == "jobs.py" else (ROOT / "deploy" / "examples" / "custom_sources" / name).read_text()
         machine.write(f"/etc/forebay/{name}", text)
         machine.run("chmod", "0644", f"/etc/forebay/{name}")
     machine.write("/etc/forebay/forebay.toml", CONFIGURATION)
@@ -129,7 +129,7 @@ def test_a_service_sees_its_own_folders_and_the_tokens_that_it_was_given(machine
     assert owners == ""
 
 
-def test_a_receiver_whose_polling_hangs_is_ended_by_the_watchdog_and_started_again(machine: Booted) -> None:
+def test_receiver_whose_polling_hangs_is_restarted_by_the_watchdog(machine: Booted) -> None:
     override(
         machine, RECEIVER, "WatchdogSec=4s", "RestartSec=100ms",
         "Environment=FOREBAY_FAILPOINTS=receiver.after-poll=hold", f"Environment=FOREBAY_FAILPOINT_DIR={DATA}",
@@ -163,7 +163,7 @@ def test_a_killed_driver_is_started_again_and_nothing_is_lost(machine: Booted) -
     assert machine.property(DRIVER, "NRestarts") == "1"
 
 
-def test_a_fenced_driver_stays_down(machine: Booted) -> None:
+def test_fenced_driver_is_not_restarted(machine: Booted) -> None:
     """INV-4: exit code 4."""
     machine.run("systemctl", "reset-failed", DRIVER)
     take_over = [FOREBAY, "--config", "/etc/forebay/forebay.toml", "driver", "--take-over"]
@@ -180,7 +180,7 @@ def test_a_fenced_driver_stays_down(machine: Booted) -> None:
     machine.run("systemctl", "start", DRIVER)
 
 
-def test_wrong_use_stays_down_with_one_sentence(machine: Booted) -> None:
+def test_wrong_use_is_not_restarted_and_prints_one_sentence(machine: Booted) -> None:
     machine.run("systemctl", "stop", AGENT)
     override(machine, AGENT, "Environment=FOREBAY__AGENT__QUOTA=lots")
     assert machine.run("systemctl", "start", AGENT, check=False).returncode != 0
@@ -202,7 +202,7 @@ def test_a_unit_that_fails_again_and_again_ends_failed_and_says_why(machine: Boo
     machine.run("systemctl", "stop", AGENT)
     limit = machine.property(AGENT, "StartLimitBurst")
     override(
-        machine, AGENT, "RestartSec=50ms", "ExecStart=", "ExecStart=/bin/sh -c 'echo the disk is gone >&2; exit 1'"
+        machine, AGENT, "RestartSec=50ms", "ExecStart=", "ExecStart=/bin/sh -c 'echo the disk is lost >&2; exit 1'"
     )
     machine.run("systemctl", "start", AGENT, check=False)
     machine.wait(lambda: machine.property(AGENT, "ActiveState") == "failed", "the last end")
@@ -210,7 +210,7 @@ def test_a_unit_that_fails_again_and_again_ends_failed_and_says_why(machine: Boo
     def shown(words: str) -> bool:
         return words in machine.run("systemctl", "status", AGENT, "--no-pager", "--lines=20", check=False).stdout
 
-    for words in ("the disk is gone", "Start request repeated too quickly"):
+    for words in ("the disk is lost", "Start request repeated too quickly"):
         machine.wait(lambda words=words: shown(words), words)  # type: ignore[misc]
     assert int(machine.property(AGENT, "NRestarts")) == int(limit)
     assert machine.run("systemctl", "start", AGENT, check=False).returncode != 0
@@ -233,7 +233,7 @@ def test_a_stop_drains_and_the_audit_is_clean(machine: Booted) -> None:
     )
 
 
-def test_it_is_taken_away_and_the_data_stay(machine: Booted) -> None:
+def test_uninstallation_keeps_the_data(machine: Booted) -> None:
     machine.run("systemctl", "start", DRIVER)
     removed = machine.run(FOREBAY, "install", "--uninstall", "--yes").stdout
     assert f"{'kept':<15}{DATA}" in removed

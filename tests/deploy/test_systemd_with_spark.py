@@ -1,6 +1,6 @@
 """The units with what a user runs in them: a job of Spark's under the driver's, managed receivers under the agent's, and Kafka.
 
-The machine's own name has no address, as on a host that nobody has named anywhere: the harder case for Spark.
+The machine's own name has no address, as on a host without a name in any name service: the harder case for Spark.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Booted]:
     require_kafka()
     folder = tmp_path_factory.mktemp("systemd-with-spark")
     with machine_with_the_wheel(folder, "nameless", {"/opt/cache": cache_directory()}) as machine:
-        machine.write("/etc/resolv.conf", "")  # who asks for a name is answered at once that there is none
+        machine.write("/etc/resolv.conf", "")  # every lookup of a name fails immediately
         yield machine
 
 
@@ -139,12 +139,12 @@ def test_spark_runs_the_job_under_its_unit_and_the_agent_runs_receivers_under_it
     assert set(running_receivers(machine)) == set(RECEIVERS)
 
 
-def test_nothing_of_a_local_spark_is_reached_from_elsewhere(machine: Booted) -> None:
+def test_local_spark_is_unreachable_from_other_hosts(machine: Booted) -> None:
     """Spark itself asks for no token: what it listens at is as open as its address."""
     assert listening(machine) <= {"0100007F", "0000000000000000FFFF00000100007F"}
 
 
-def test_a_receiver_that_the_agent_keeps_is_started_again(machine: Booted) -> None:
+def test_receiver_that_the_agent_keeps_is_restarted(machine: Booted) -> None:
     killed = running_receivers(machine)[RECEIVERS[0]]
     machine.run("kill", "-9", str(killed))
     machine.wait(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.commands import validation
+from deploy.commands.setup import validation
 from deploy.console.invocation import prepare_job_imports
 from deploy.main import main
 from forebay.kafka.embedded.broker import MockBroker
@@ -44,7 +44,9 @@ def test_an_unreachable_broker_is_exit_code_3_and_its_topics_are_unknown(
     assert checks["job"][0] == checks["wal"][0] == checks["journal"][0] == checks["blocks"][0] == "fine"
 
 
-def test_a_missing_topic_is_wrong_and_is_not_made_by_asking(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_topic_is_wrong_and_is_not_created_by_the_check(
+    project: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     with MockBroker() as broker:
         project.replace('127.0.0.1:1"\n[wal]', f'{broker.address}"\n[wal]')
         for _ in range(2):
@@ -53,7 +55,7 @@ def test_a_missing_topic_is_wrong_and_is_not_made_by_asking(project: Any, capsys
             assert checks["broker"][0] == "fine"
             outcome, detail = checks["topics"]
             assert outcome == "wrong"
-            assert detail == f"kafka.topics: {broker.address} has no topic t; create it or name another"
+            assert detail == f"kafka.topics: {broker.address} has no topic t; create it or name another one"
 
 
 def test_an_option_that_librdkafka_does_not_know_is_wrong(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,7 +66,7 @@ def test_an_option_that_librdkafka_does_not_know_is_wrong(project: Any, capsys: 
     assert "fetch.wait.max.mss" in checks["kafka options"][1]
 
 
-def test_writing_is_tried_and_leaves_nothing_behind(project: Any) -> None:
+def test_write_check_leaves_no_file(project: Any) -> None:
     before = sorted(project.folder.iterdir())
     validation.require_writable("wal.url", f"file://{project.folder}/new/folder")
     assert sorted(project.folder.iterdir()) == before
@@ -127,7 +129,7 @@ def quick_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validation, "BROKER_TIMEOUT_SECONDS", 0.2)
 
 
-def test_all_mistakes_of_the_configuration_are_lines_of_their_own(
+def test_each_mistake_of_the_configuration_has_its_own_line(
     project: Any, capsys: pytest.CaptureFixture[str], quick_broker: None
 ) -> None:
     project.replace("[wal]", "[wal]\nretentoin = '1d'")
@@ -185,7 +187,7 @@ def test_modules_that_forebays_packages_hide_are_named(
     _, checks = checked(project, capsys)
     assert checks["names"] == (
         "fine",
-        f"{project.folder}/wal.py: `import wal` gives Forebay's own package; give this one another name if a job needs it",
+        f"{project.folder}/wal.py: `import wal` imports Forebay's own package; rename this one if a job imports it",
     )
 
 

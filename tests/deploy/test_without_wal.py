@@ -56,7 +56,7 @@ def test_recover_without_a_wal_needs_a_journal(words: str, tmp_path: Path, capsy
 def test_validate_says_what_a_stream_without_a_wal_does_not_survive(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from deploy.commands.validation import check_folders
+    from deploy.commands.setup.validation import check_folders
     from forebay.settings.durability_notes import without_wal
     from forebay.settings.load import load
 

@@ -24,9 +24,9 @@ from driver.journal.events import ReplayedBatch, SpansBegun
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay import messages as m
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.consume.spans import Span
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import (
     LostBlockError,
     OffsetGapError,
@@ -408,7 +408,7 @@ def test_dropped_cursor_ends_a_stream_that_does_not_move_it(taken: Taken, monkey
     taken.driver.post("/v1/operator/drop-cursor", m.DropCursorRequest(cursor="direct-s"), m.OperatorAnswer)
     assert stream.ended.wait(PATIENCE_SECONDS)
     (error,) = stream.failed
-    assert isinstance(error, RefusedError) and "gone: dropped by" in str(error)
+    assert isinstance(error, RefusedError) and "does not exist: dropped by" in str(error)
     holding.stop()
 
 

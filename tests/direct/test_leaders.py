@@ -15,11 +15,11 @@ import pytest
 
 from direct.stream.strategies import Assign, Subscribe
 from driver.batches.batch import Batch
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.consumer import KafkaSource
 from forebay.kafka.consume.range_reader import Reading, read_range
 from forebay.kafka.consume.spans import Span
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import JobError, UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
@@ -236,7 +236,7 @@ def test_error_without_a_leader_names_the_broker_to_start_and_the_stream_continu
     runs = Runs(brokers.options, tmp_path / "checkpoint")
     job = RowsRead(runs, Reading(), SHORT_SECONDS)
     warned = threading.Event()
-    told = f"nobody leads {tp} until broker 2 is back"
+    told = f"{tp} has no leader until broker 2 is back"
 
     class Told(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -270,7 +270,7 @@ def test_error_without_a_leader_names_the_broker_to_start_and_the_stream_continu
             admin.ends([tp])
         with pytest.raises(UnreachableError, match=f"offsets of {tp}: {told}"):
             admin.starting_offsets({"timestamp": 1}, [tp], "")  # never taken for "no record is as young"
-    with pytest.raises(UnreachableError, match=rf"gave nothing of {tp}\[0, 50\) from 0 on for .* s: {told}"):
+    with pytest.raises(UnreachableError, match=rf"returned no data of {tp}\[0, 50\) from 0 on for .* s: {told}"):
         list(read_range(job.access, Span(tp.topic, 0, 0, 50), Reading(keep=False)))
     with pytest.raises(JobError, match=rf"{tp}\[0, 50\).*{told}"):
         stream_amid.await_termination(PATIENCE_SECONDS)
@@ -279,7 +279,7 @@ def test_error_without_a_leader_names_the_broker_to_start_and_the_stream_continu
         {"transactional": "true", "kafka.transaction.timeout.ms": "2000"},
     ):
         with pytest.raises(
-            UnreachableError, match=f"of {own} was not taken: .*nobody leads {own} until broker 2 is back"
+            UnreachableError, match=f"of {own} was not accepted: .*{own} has no leader until broker 2 is back"
         ):
             write(sink_of(brokers.options, own.topic, **more), own.topic, 0)
     brokers.start(2)

@@ -155,11 +155,11 @@ def test_rdd_batch_and_query_name_a_partition_without_a_leader(
     once = {"fetchOffset.numRetries": 0, "kafkaConsumer.pollTimeoutMs": 2000}
     query = started(spark, brokers, tp.topic, tmp_path, **once)
     await_rows(query, lambda: 50)
-    told = f"nobody leads {tp} until broker 2 is back"
+    told = f"{tp} has no leader until broker 2 is back"
     brokers.stop(2)
     with pytest.raises(Exception, match=told):
         query.awaitTermination(PATIENCE_SECONDS)
-    with pytest.raises(Exception, match=rf"gave nothing of {tp}\[0, 50\) .*{told}"):
+    with pytest.raises(Exception, match=rf"returned no data of {tp}\[0, 50\) .*{told}"):
         create_rdd(spark, brokers.options, [OffsetRange(tp.topic, 0, 0, 50)], timeout_seconds=2.0).collect()
     frame = spark.read.format("forebay").option("kafka.bootstrap.servers", brokers.options["bootstrap.servers"])
     with pytest.raises(Exception, match=told):

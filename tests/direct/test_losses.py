@@ -44,11 +44,11 @@ from driver.journal.lease import LeaseHeld
 from driver.journal.state import BrokenInvariant, State
 from driver.journal.transitions import apply
 from driver.tracker.requests import AllocateSpans, BeginSpans, EndSpans, SkipSpans
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading, read_range
 from forebay.kafka.consume.spans import Span, is_inside, parse_span, without
 from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.kafka.options.access import KafkaAccess
 from forebay.messages import AcceptLossRequest
 from forebay.model.errors import (
     OutOfRangeError,
@@ -66,6 +66,7 @@ from recovery.audit import report
 from tests.support.again import produce
 from tests.support.direct_runs import Runs
 from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.reads import ReadBy
 from wal import dead_letters
 from wal.storage import MemoryStorage, open_storage
 
@@ -588,19 +589,23 @@ def test_audit_proves_finished_batches_after_they_moved_to_the_history() -> None
     """INV-3: the state forgets them only when the history durably has them."""
     storage = MemoryStorage("direct-history")
     clock = SystemClock()
-    from driver.tracker.requests import Ask, Complete
+    from driver.tracker.requests import Complete
 
     with lead(storage, "s", 2, clock, lambda _: None) as led:
         led.loop.ask(BeginSpans({"t/0": 0}, {"t": "id"}, 1, "given"))
         for begin in (0, 10):
             batch_id = led.loop.ask(AllocateSpans((Span("t", 0, begin, begin + 10, "id"),), 2))
             led.loop.ask(Complete(batch_id, 3, 1))
-        writer = history.HistoryWriter(storage, "s", led.epoch, 1_000_000, lambda: 0.0, lambda: 1)
-        cleaner = Cleaner(led.loop, None, writer, "s", clock, 3600.0, lambda _: None)
+        writer = history.HistoryWriter(
+            storage, "s", led.epoch, segment_bytes=1_000_000, now=lambda: 0.0, new_uid=lambda: 1
+        )
+        cleaner = Cleaner(
+            led.loop, None, history_writer=writer, stream="s", clock=clock, pause_seconds=3600.0, failed=lambda _: None
+        )
         cleaner.look()
-        assert led.loop.ask(Ask(lambda state: (dict(state.batches), state.archived_number))) == ({}, 2)
+        assert led.loop.ask(ReadBy(lambda state: (dict(state.batches), state.archived_number))) == ({}, 2)
         writer.close()
-        state = led.loop.ask(Ask(lambda state: state))
+        state = led.loop.ask(ReadBy(lambda state: state))
         with pytest.raises(RefusedError, match="no completed batch is batch 99: the newest one has number 2"):
             plan(state, (), RewindTo(batch=99))
     assert [batch.spans for batch in history.read(storage, "s")] == [

@@ -96,7 +96,7 @@ def test_partitions_begin_by_the_documented_priority_and_the_log_says_where(
     with caplog.at_level(logging.INFO, "direct.stream"):
         runs.stop(runs.start(Assign(tps, {one: 3}), params=params))
     assert caplog.text.count("'check.crcs' is true, not false") == 1
-    assert f"{one} begins at offset 30: of the checkpoint, which goes before the one that is given" in caplog.text
+    assert f"{one} begins at offset 30: of the checkpoint, which takes precedence over the given one" in caplog.text
     assert f"{two} begins at offset 10: of the checkpoint\n" in caplog.text
 
 

@@ -34,11 +34,11 @@ from driver.decisions.intake import incarnation_spans
 from driver.journal.events import CursorNamed, SpansAllocated, SpansBegun
 from driver.journal.state import BrokenInvariant, State
 from driver.journal.transitions import apply
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.consume.spans import Span
 from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.kafka.options.access import KafkaAccess
 from forebay.messages import IncarnationSpan, IncarnationView, IntakePartition, SpanRequest, TrackedCursor
 from forebay.model.errors import OutOfRangeError, RangeNotHeldError, UnknownTopicError, UsageError
 from forebay.model.values import TopicPartition, numbered

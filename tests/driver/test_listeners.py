@@ -1,4 +1,4 @@
-"""Listeners hear what is durable, in order, off the deciding thread; a slow or broken one disturbs nobody."""
+"""Listeners get durable events, in order, in threads of their own; a slow or broken one disturbs no other."""
 
 from __future__ import annotations
 
@@ -11,25 +11,20 @@ from typing import Any, get_args
 import pytest
 
 from driver.journal import events as ev
-from driver.listeners.dispatch import (
+from driver.listeners.derivation import SeenReceiver, ended, happened_in
+from driver.listeners.dispatch import Channel, Listeners, ListenerSink, find_listener
+from driver.listeners.events import (
     METHODS,
     BatchCompleted,
     BatchSubmitted,
     BlockAdded,
-    Channel,
     GapFound,
     Happened,
     Listener,
-    Listeners,
     RateChanged,
     ReceiverFailed,
     ReceiverStarted,
     ReceiverStopped,
-    SeenReceiver,
-    Told,
-    ended,
-    find_listener,
-    told_of,
 )
 from driver.listeners.web_hook import ATTEMPTS_MAX, WebHook
 from forebay.model.errors import SettingsError
@@ -73,7 +68,7 @@ def telling() -> Iterator[Callable[..., Listeners]]:
         listeners.stop()
 
 
-# ---- what is told ----------------------------------------------------------------------------------------------------
+# ---- which events ----------------------------------------------------------------------------------------------------
 
 
 def test_every_kind_of_event_has_a_method_of_the_listener() -> None:
@@ -81,13 +76,13 @@ def test_every_kind_of_event_has_a_method_of_the_listener() -> None:
     assert set(METHODS.values()) == {name for name in vars(Listener) if not name.startswith("_")}
 
 
-def test_the_journal_s_events_are_told_as_what_they_mean() -> None:
+def test_events_of_the_journal_become_events_for_listeners() -> None:
     t = Tracked()
     heard: list[Any] = []
 
     def say(request: Any) -> Any:
         decision = t.decide(request)
-        heard.extend(happened for event in decision.events for happened in told_of(event, 9))
+        heard.extend(happened for event in decision.events for happened in happened_in(event, 9))
         return decision.answer
 
     t.say = say  # type: ignore[method-assign]
@@ -103,15 +98,15 @@ def test_the_journal_s_events_are_told_as_what_they_mean() -> None:
     assert (heard[2].batch_id, heard[2].number, heard[2].blocks) == (batch, 1, 1)
 
 
-def test_trouble_and_gaps_of_a_partition_are_both_found_gaps() -> None:
+def test_faults_and_gaps_of_a_partition_are_both_gap_events() -> None:
     fault = ev.FaultRecorded("a", 1, "out-of-range", 10, 20, False, "", -1)
     gap = ev.GapRecorded("a", 1, Gap(10, 20, "aged out"), 5)
-    found = [told_of(event, 1)[0] for event in (fault, gap)]
+    found = [happened_in(event, 1)[0] for event in (fault, gap)]
     assert all(isinstance(one, GapFound) and (one.from_offset, one.until_offset) == (10, 20) for one in found)
     assert [one.recorded for one in found] == [False, True]  # type: ignore[union-attr]
 
 
-def test_who_falls_silent_has_failed_unless_it_was_draining_and_is_told_of_once() -> None:
+def test_a_silent_receiver_has_failed_once_unless_it_was_draining() -> None:
     def seen(state: str, epoch: int = 1, name: str = "r1") -> dict[str, SeenReceiver]:
         return {name: SeenReceiver(name, "h1", epoch, state)}
 
@@ -124,23 +119,23 @@ def test_who_falls_silent_has_failed_unless_it_was_draining_and_is_told_of_once(
     assert ended(seen("active"), seen("active"), 1) == []
 
 
-# ---- how it is told --------------------------------------------------------------------------------------------------
+# ---- delivery --------------------------------------------------------------------------------------------------------
 
 
-def test_order_is_kept_and_what_was_told_before_the_end_still_arrives(telling: Callable[..., Listeners]) -> None:
+def test_order_is_kept_and_events_queued_before_the_end_still_arrive(telling: Callable[..., Listeners]) -> None:
     kept = Kept()
-    listeners = telling(Told(kept), length=1000)
+    listeners = telling(ListenerSink(kept), length=1000)
     listeners.tell_all([rate(n) for n in range(500)])
     listeners.stop(PATIENCE_SECONDS)
     assert kept.heard == list(range(500))
     assert listeners.status[0].delivered == 500
 
 
-def test_a_slow_listener_costs_itself_events_and_nobody_else(telling: Callable[..., Listeners]) -> None:
+def test_a_slow_listener_loses_events_and_no_other_does(telling: Callable[..., Listeners]) -> None:
     """INV-6: its queue is bounded, what does not fit is counted, and telling never waits."""
     slow, quick = Kept(), Kept()
     slow.hold.clear()
-    listeners = telling(Told(slow, "slow"), Told(quick, "quick"), length=50)
+    listeners = telling(ListenerSink(slow, "slow"), ListenerSink(quick, "quick"), length=50)
     listeners.tell_all([rate(0)])
     assert slow.began.wait(PATIENCE_SECONDS)
     for n in range(1, 70):
@@ -155,7 +150,7 @@ def test_a_slow_listener_costs_itself_events_and_nobody_else(telling: Callable[.
     assert listeners.status[0].waiting == 0
 
 
-def test_a_listener_that_raises_is_told_on_and_logged_once_for_each_kind(
+def test_a_listener_that_raises_gets_further_events_and_is_logged_once_for_each_kind(
     telling: Callable[..., Listeners], caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(Listener):
@@ -165,7 +160,7 @@ def test_a_listener_that_raises_is_told_on_and_logged_once_for_each_kind(
     class Partial:
         """Has none of the methods."""
 
-    listeners = telling(Told(Broken(), "broken"), Told(Partial(), "partial"))
+    listeners = telling(ListenerSink(Broken(), "broken"), ListenerSink(Partial(), "partial"))
     listeners.tell_all([rate(n) for n in range(6)])
     listeners.stop(PATIENCE_SECONDS)
     broken, partial = listeners.status
@@ -174,12 +169,12 @@ def test_a_listener_that_raises_is_told_on_and_logged_once_for_each_kind(
     assert sum("broken" in record.message for record in caplog.records) == 2
 
 
-def test_one_that_is_added_later_hears_what_comes_then(telling: Callable[..., Listeners]) -> None:
+def test_a_listener_added_later_gets_later_events(telling: Callable[..., Listeners]) -> None:
     listeners = telling()
     assert not listeners
     listeners.tell_all([rate(1)])
     kept = Kept()
-    listeners.add(Channel(Told(kept), 10))
+    listeners.add(Channel(ListenerSink(kept), 10))
     listeners.tell_all([rate(2)])
     listeners.stop(PATIENCE_SECONDS)
     assert kept.heard == [2]
@@ -190,10 +185,10 @@ def test_one_that_is_added_later_hears_what_comes_then(telling: Callable[..., Li
     [
         ("no_such_module:X", "can't be imported: ModuleNotFoundError"),
         ("json:Nothing", "module 'json' has no class 'Nothing'"),
-        ("driver.listeners.dispatch:Told", "can't be made without arguments: TypeError"),
+        ("driver.listeners.dispatch:ListenerSink", "can't be made without arguments: TypeError"),
     ],
 )
-def test_a_listener_that_the_settings_name_wrongly_is_refused_in_words(name: str, words: str) -> None:
+def test_a_wrong_listener_in_the_settings_is_refused_with_the_reason(name: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         find_listener(name)
     assert isinstance(find_listener("driver.listeners:Listener"), Listener)
@@ -264,7 +259,9 @@ def test_the_web_hook_is_posted_events_as_json_in_order(hooked: Hooked, telling:
     assert hooked.requests < 250  # several in one request
 
 
-def test_a_web_hook_that_fails_for_a_moment_gets_all_again(hooked: Hooked, telling: Callable[..., Listeners]) -> None:
+def test_a_web_hook_that_fails_for_a_moment_gets_all_events_again(
+    hooked: Hooked, telling: Callable[..., Listeners]
+) -> None:
     hooked.statuses = [500, 503, 302]
     listeners = telling(WebHook(hooked.url, "flights", 5.0, first_wait_seconds=0.001))
     listeners.tell_all([rate(1)])
@@ -274,7 +271,7 @@ def test_a_web_hook_that_fails_for_a_moment_gets_all_again(hooked: Hooked, telli
     assert (status.failures, status.dropped, status.last_error) == (3, 0, "HTTP 302")
 
 
-def test_a_web_hook_that_stays_away_is_given_up_counted_and_tried_again_with_the_next_events(
+def test_events_for_a_failing_web_hook_are_dropped_counted_and_the_next_ones_tried(
     hooked: Hooked, telling: Callable[..., Listeners], caplog: pytest.LogCaptureFixture
 ) -> None:
     hooked.statuses = [500] * ATTEMPTS_MAX
@@ -302,7 +299,7 @@ def test_a_web_hook_that_does_not_answer_in_time_or_is_down_counts_as_failed(
 
 
 def test_a_driver_that_ends_does_not_wait_for_a_web_hook_that_is_down(telling: Callable[..., Listeners]) -> None:
-    """INV-6: what is tried again gives up when it is told to."""
+    """INV-6: retries end when the driver ends."""
     hook = WebHook("http://127.0.0.1:1/", "flights", 1.0, first_wait_seconds=1000.0)
     listeners = telling(hook)
     listeners.tell_all([rate(1)])

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from driver.background.discovery import discover
+from driver.background.discovery import Known, discover
 from driver.batches.batch import Batch
 from driver.context import IngestContext
 from forebay.http.client import Client
@@ -99,6 +99,8 @@ def test_a_partition_that_appears_later_begins_at_its_beginning_whatever_the_pol
         }
     )
     upstream = CustomUpstream(settings)
-    found = discover(upstream, settings, upstream.partitions(), {"y/0"}, {"y"}, created=True, now_ms=1)
+    found = discover(
+        upstream, settings, upstream.partitions(), Known(frozenset({"y/0"}), frozenset({"y"}), created=True), 1
+    )
     assert found is not None
     assert [(s.topic, s.start, s.topic_id) for s in found.starts] == [("x", 40, "id of x")]

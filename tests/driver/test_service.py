@@ -19,11 +19,11 @@ from driver.batches.local_engine import LocalEngine
 from driver.decisions.allocation import BatchLimits
 from driver.decisions.rate import Gains
 from driver.decisions.rate_sharing import RateLimits
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.journal.lease import Lease, LeaseHeld, lease_path, read_lease
 from driver.journal.timeline import TimelineFound
-from driver.listeners.dispatch import BatchCompleted, BlockAdded, Listener, ReceiverFailed, ReceiverStarted
-from driver.service import Driver
+from driver.listeners.events import BatchCompleted, BlockAdded, Listener, ReceiverFailed, ReceiverStarted
+from driver.service import Driver, DriverOptions
 from forebay import messages as m
 from forebay.http.client import Client
 from forebay.kafka.client.admin import Committed, KafkaAdmin
@@ -367,7 +367,7 @@ def test_nobody_claims_before_kafkas_commits_were_laid_beside_the_journal(
         intake.foreach_batch(Collecting(1))
         assert asked.wait(30)
         receiver = PlayedReceiver(s, intake.url)
-        with pytest.raises(UnreachableError, match="beside the journal"):
+        with pytest.raises(UnreachableError, match="compared with the journal"):
             receiver.look(TopicPartition(s.kafka.topics[0], 0))
         answer.set()
         assert receiver.look(ready(intake, s)).known
@@ -399,7 +399,7 @@ def test_a_topic_missing_or_a_group_refused_is_told_and_ends_nothing(
             if "has members" in caplog.text:
                 break
             threading.Event().wait(0.02)
-    assert caplog.text.count("could not be shown") == 1
+    assert caplog.text.count("could not be published") == 1
 
 
 def test_a_take_over_that_can_not_listen_leaves_the_driver_at_work_alone(settings: Configure) -> None:
@@ -419,7 +419,7 @@ def test_a_deletion_that_the_store_refuses_is_tried_again(
     settings: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-8: an intent is repeated until it is done, and clean-up does not end for it."""
-    monkeypatch.setattr("driver.service.ROUND_SECONDS", 0.05)
+    monkeypatch.setattr("driver.service.housekeeping.ROUND_SECONDS", 0.05)
     refusals: list[str] = []
     really = LocalStorage.delete
 
@@ -451,7 +451,12 @@ def test_an_agent_not_heard_of_lately_is_not_asked_for_blocks(settings: Configur
     s = settings(receiver_timeout="1s")
     clock = ManualClock()
     driver = Driver(
-        s, KafkaAdmin(s.kafka.options), LocalEngine(s, dict), (NamedJob("job", Collecting(1)),), clock, "test"
+        s,
+        upstream=KafkaAdmin(s.kafka.options),
+        engine=LocalEngine(s, dict),
+        jobs=(NamedJob("job", Collecting(1)),),
+        clock=clock,
+        options=DriverOptions(release="test"),
     )
     try:
         driver.start()
@@ -470,7 +475,12 @@ def test_an_agent_that_is_about_to_end_is_asked_for_nothing_until_it_is_back(set
     """Neither for its own blocks nor for copies that it was given."""
     s = settings()
     driver = Driver(
-        s, KafkaAdmin(s.kafka.options), LocalEngine(s, dict), (NamedJob("job", Collecting(1)),), ManualClock(), "test"
+        s,
+        upstream=KafkaAdmin(s.kafka.options),
+        engine=LocalEngine(s, dict),
+        jobs=(NamedJob("job", Collecting(1)),),
+        clock=ManualClock(),
+        options=DriverOptions(release="test"),
     )
     try:
         driver.start()
@@ -485,7 +495,8 @@ def test_an_agent_that_is_about_to_end_is_asked_for_nothing_until_it_is_back(set
                 state=state, copies=("b",),
             )  # fmt: skip
             client.post("/v1/agents/heartbeat", beat, m.AgentHeartbeatAnswer)
-            assert (driver.agent_urls(), driver.cached_copies()) == (urls, copies)
+            assert driver._parts is not None
+            assert (driver.agent_urls(), driver._parts.agents.copies()) == (urls, copies)
         client.close()
     finally:
         driver.close()
@@ -592,20 +603,31 @@ def test_nobody_claims_before_a_snapshot_copy_lies_beside_the_wal(
 class ToldWhenItStandsBy(Driver):
     """A standby whose first opening another driver forestalls."""
 
-    forestalled = 0
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.forestalled = 0
+        self._really_open = self._leadership._open
+        self._leadership._open = self._open  # type: ignore[method-assign]
 
-    def _lead(self, journal_storage: Any, wal_storage: Any) -> Any:
+    def _open(self, stores: Any, url: str) -> Any:
         if not self.forestalled:
             self.forestalled += 1
             self._superseded(FencedError("the lease is of a newer epoch"))  # as its keeper may see it first
             raise FencedError("another driver was quicker")
-        return super()._lead(journal_storage, wal_storage)
+        return self._really_open(stores, url)
 
 
 def standby_of(settings: Settings, job: Any = lambda _: None) -> ToldWhenItStandsBy:
     engine = LocalEngine(settings, dict)
     admin = KafkaAdmin(settings.kafka.options)
-    return ToldWhenItStandsBy(settings, admin, engine, [NamedJob("job", job)], SystemClock(), "0", standby=True)
+    return ToldWhenItStandsBy(
+        settings,
+        upstream=admin,
+        engine=engine,
+        jobs=[NamedJob("job", job)],
+        clock=SystemClock(),
+        options=DriverOptions(release="0", standby=True),
+    )
 
 
 def test_a_standby_that_another_one_forestalled_goes_on_as_standby_and_leads_later(settings: Configure) -> None:
@@ -614,9 +636,9 @@ def test_a_standby_that_another_one_forestalled_goes_on_as_standby_and_leads_lat
     try:
         assert standby.start()
         assert standby.forestalled == 1
-        assert "failed" not in (standby._not_ready() or "")
+        assert "failed" not in (standby._view.not_ready() or "")
         # a drain soon after waits for receivers that it has not heard of yet, however long it stood by
-        assert standby._leads_since > standby._started_at
+        assert standby._leadership.since > standby._started_at
     finally:
         standby.close()
 
@@ -631,7 +653,7 @@ def test_a_standby_decides_nothing_says_who_leads_and_ends_when_told(settings: C
         thread = threading.Thread(target=lambda: led.append(standby.start()))
         thread.start()
         for _ in range(1000):
-            if "leads" in (standby._not_ready() or ""):
+            if "leads" in (standby._view.not_ready() or ""):
                 break
             threading.Event().wait(0.02)
         client = Client(standby.url)
@@ -671,7 +693,7 @@ def test_an_offset_that_somebody_set_in_the_group_is_shown_with_the_way_to_go_th
                 break
             threading.Event().wait(0.02)
         assert f"forebay offsets reset {tp} --to 30" in shown()
-        assert caplog.text.count("by somebody else") == 1
+        assert caplog.text.count("another program set group") == 1
         committed[tp] = Committed(0, -1, "forebay:1:1")
         for _ in range(1000):
             if not shown():
@@ -684,13 +706,20 @@ def test_a_driver_that_is_told_to_stop_while_it_opens_runs_nothing(settings: Con
     """The signal came before there was anything to stop."""
 
     class Told(ToldWhenItStandsBy):
-        def _lead(self, journal_storage: Any, wal_storage: Any) -> Any:
+        def _open(self, stores: Any, url: str) -> Any:
             self.stop()
-            return Driver._lead(self, journal_storage, wal_storage)
+            return self._really_open(stores, url)
 
     s = settings()
     admin = KafkaAdmin(s.kafka.options)
-    told = Told(s, admin, LocalEngine(s, dict), [NamedJob("job", Collecting(1))], SystemClock(), "0", standby=True)
+    told = Told(
+        s,
+        upstream=admin,
+        engine=LocalEngine(s, dict),
+        jobs=[NamedJob("job", Collecting(1))],
+        clock=SystemClock(),
+        options=DriverOptions(release="0", standby=True),
+    )
     assert told.start()
     thread = threading.Thread(target=told.run)
     thread.start()
@@ -767,7 +796,12 @@ def test_who_takes_over_waits_for_the_tasks_of_the_driver_before_or_names_them(
         raise ValueError("no")
 
     first = Driver(
-        s, KafkaAdmin(s.kafka.options), Elsewhere(s, dict), [NamedJob("job", failing)], SystemClock(), "test"
+        s,
+        upstream=KafkaAdmin(s.kafka.options),
+        engine=Elsewhere(s, dict),
+        jobs=[NamedJob("job", failing)],
+        clock=SystemClock(),
+        options=DriverOptions(release="test"),
     )
     context = IngestContext(None, s)
     context._driver = first
@@ -824,7 +858,7 @@ def test_only_a_take_over_waits_as_long_as_the_lease_lasts(
         found.append(fresh)
         asked.set()
 
-    monkeypatch.setattr("driver.service.await_tasks_of", awaited)
+    monkeypatch.setattr("driver.service.leadership.await_tasks_of", awaited)
     with IngestContext(None, settings(), take_over=take_over) as intake:
         intake.foreach_batch(Collecting(1))
         assert asked.wait(30)
@@ -846,22 +880,27 @@ def test_each_part_is_held_to_what_the_settings_say(settings: Configure) -> None
         max_rate_per_partition=97, min_rate_per_partition=83,
     )  # fmt: skip
     s = msgspec.structs.replace(s, receiver=receiver)
-    driver = Driver(s, KafkaAdmin(s.kafka.options), LocalEngine(s, dict), [], SystemClock(), "test")
+    driver = Driver(
+        s,
+        upstream=KafkaAdmin(s.kafka.options),
+        engine=LocalEngine(s, dict),
+        jobs=[],
+        clock=SystemClock(),
+        options=DriverOptions(release="test"),
+    )
     try:
         driver.start()
-        tracker = driver._tracker
-        scheduler, batches = vars(driver._scheduler), vars(tracker.batches)
+        assert driver._parts is not None
+        tracker = driver._parts.tracker
+        scheduler, batches = driver._parts.scheduler, vars(tracker.batches)
+        options, rules = scheduler._options, scheduler._runner._rules
         managed, sharing = vars(tracker.managed), vars(tracker.sharing)
-        learning = scheduler["_completed"].__self__
-        assert {name: scheduler[f"_{name}"] for name in ("interval", "max_failures", "retry_delay")} == {
-            "interval": 7, "max_failures": 3, "retry_delay": 11,
-        }  # fmt: skip
-        assert (scheduler["_concurrent_jobs"], scheduler["_window_batches"], scheduler["_empty_batches"]) == (
-            13,
-            17,
-            True,
-        )
-        assert (scheduler["_unreadable_retry"], scheduler["_tasks"]()) == (19, 23)
+        learning = scheduler._runner._hooks.completed.__self__  # type: ignore[union-attr]
+        assert (options.batch_interval_seconds, rules.max_failures, rules.retry_delay_seconds) == (7, 3, 11)
+        assert (options.concurrent_jobs, options.window_batches, options.empty_batches) == (13, 17, True)
+        assert (rules.unreadable_retry_seconds, options.tasks()) == (19, 23)
+        timer = vars(scheduler._timer)
+        assert (timer["_interval"], timer["_empty_batches"]) == (7, True)
         assert (batches["_max_queued"], batches["_limits"]) == (5 + 13 - 1, BatchLimits(29, 31))
         assert (managed["_count"], managed["_preferred"], managed["_hosts_wait_seconds"]) == (2, ("h7",), 61)
         assert (managed["_moves_max"], managed["_host_failures_max"], managed["_avoid_seconds"]) == (67, 73, 79)

@@ -18,7 +18,7 @@ PAIRS = """
 import json, os, signal, sys, time
 from unittest import mock
 import driver.main
-from forebay.settings.schema import from_values
+from forebay.settings.load import from_values
 
 class Driver:
     url = ""
@@ -36,7 +36,7 @@ for first, second in json.loads(sys.argv[2]):
     child = os.fork()
     if not child:
         signal.alarm(120)
-        with mock.patch.multiple(driver.main, Driver=Driver, upstream_of=mock.Mock()):
+        with mock.patch.multiple(driver.main, Driver=Driver, source_kind=mock.Mock()):
             driver.main.with_engine(settings, (), False)
         os._exit(0)
     assert os.read(begins, 1) == b"r"

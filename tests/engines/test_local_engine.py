@@ -35,7 +35,7 @@ def test_read_gives_the_packed_order_lazily_and_counts_the_tiers(stored: Stored)
 
 
 @pytest.mark.parametrize("name", ["df", "rdd", "arrow"])
-def test_what_needs_spark_says_so(stored: Stored, name: str) -> None:
+def test_rows_that_need_spark_are_refused_with_the_reason(stored: Stored, name: str) -> None:
     with pytest.raises(UsageError, match=rf"batch\.{name} needs Spark"):
         LocalEngine(stored.settings(), dict).run(work(stored), lambda batch: getattr(batch, name))
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from driver.batches.batch import Batch, BatchWork
-from driver.batches.dead_letters import settle
+from driver.batches.dead_letters import confirm_dead_letters
 from driver.batches.tasks import KafkaRecord
 from driver.spark.engine import SparkEngine
 from forebay.model.errors import UnreadableBlockError, UsageError
@@ -35,7 +35,7 @@ def work(stored: Stored) -> BatchWork:
     return BatchWork(1 << 40 | 1, 1, 1_700_000_000_000, False, tuple(tasks), stream="s", epoch=5, output="jobs:process")
 
 
-def test_tasks_give_decoded_rows_and_put_the_rest_away_once_however_often_they_run(
+def test_tasks_return_decoded_rows_and_store_dead_letters_once_even_if_they_run_twice(
     stored: Stored, spark: Any, tmp_path: Path
 ) -> None:
     url = f"file://{tmp_path}/letters"
@@ -43,7 +43,7 @@ def test_tasks_give_decoded_rows_and_put_the_rest_away_once_however_often_they_r
     settings = msgspec.structs.replace(
         plain,
         dead_letters=DeadLetterSettings(url=url),
-        kafka=msgspec.structs.replace(plain.kafka, read_blocks=False),  # nobody is there to be asked
+        kafka=msgspec.structs.replace(plain.kafka, read_blocks=False),  # there is no broker
     )
     engine = SparkEngine(settings, dict, spark)
     engine.start()
@@ -71,7 +71,7 @@ def test_tasks_give_decoded_rows_and_put_the_rest_away_once_however_often_they_r
             batch.decode(number, "no such type at all (")
 
     engine.run(batch_work, job)
-    settle(batch_work)
+    confirm_dead_letters(batch_work)
     count, rows, here = seen
     assert count == 10
     assert rows == [(f"{task}@{n}", n) for task in range(2) for n in range(6) if n != 3]

@@ -177,7 +177,7 @@ def test_an_unreadable_block_surfaces_with_its_ranges(engine: SparkEngine, store
         assert "forebay-unreadable" not in message
 
 
-def test_accepted_losses_are_left_out(engine: SparkEngine, stored: Stored) -> None:
+def test_accepted_losses_are_omitted(engine: SparkEngine, stored: Stored) -> None:
     work = store(stored)
     lost = work.tasks[1][0]
     local_path(stored.blocks_directory, lost.stream, lost.id).unlink()
@@ -195,7 +195,7 @@ def test_accepted_losses_are_left_out(engine: SparkEngine, stored: Stored) -> No
     assert seen["ranges"] == ["a/0[3, 13)", "b/0[0, 1)"]
 
 
-def test_what_the_job_raises_comes_out_as_it_is(engine: SparkEngine, stored: Stored) -> None:
+def test_errors_of_the_job_are_raised_unchanged(engine: SparkEngine, stored: Stored) -> None:
     class MineError(Exception):
         pass
 
@@ -337,7 +337,7 @@ def test_jobs_run_under_a_group_that_names_the_batch(engine: SparkEngine, stored
     assert engine.session.sparkContext.getLocalProperty("spark.job.description") is None
 
 
-def test_engines_of_one_session_never_meet_each_others_cancelled_groups(spark: Any, stored: Stored) -> None:
+def test_engines_of_one_session_never_share_cancelled_groups(spark: Any, stored: Stored) -> None:
     """Two streams under one session, or one engine after another, may run batches of the same number and epoch."""
     work = store(stored)
 
@@ -360,7 +360,7 @@ def test_a_given_session_is_not_stopped(engine: SparkEngine, spark: Any) -> None
     assert os.environ["PYSPARK_PYTHON"]
 
 
-def test_tasks_open_encrypted_blocks_with_keys_that_never_travel(spark: Any, stored: Stored) -> None:
+def test_tasks_open_encrypted_blocks_with_keys_from_their_own_host(spark: Any, stored: Stored) -> None:
     """Each worker reads the file itself; what Spark ships and shows holds the path alone."""
     key = b"k" * 32
     keys = stored.root / "keys"

@@ -1,4 +1,4 @@
-"""What executors lack of this project is brought to them, and what does not fit is refused by name, in one sentence."""
+"""The driver ships Forebay to executors that lack it, and refuses in one sentence what does not fit."""
 
 from __future__ import annotations
 
@@ -20,15 +20,25 @@ from driver.batches.batch import Batch, BatchWork
 from driver.spark import engine as spark_engine
 from driver.spark import executors as spark_executors
 from driver.spark.engine import SparkJobs
-from driver.spark.executors import _FIRST, PYARROW_MAJOR_MIN, Found, _look, bring, misfit, refused, ship, strangers
+from driver.spark.executors import (
+    _FIRST,
+    PYARROW_MAJOR_MIN,
+    ExecutorPython,
+    _look,
+    bring,
+    misfit,
+    refused,
+    ship,
+    strangers,
+)
 from forebay.model.errors import UsageError
 from tests.support.pythons import bare_python, other_python
 
 _ROOT = Path(driver.__file__).parents[1]
 
 
-def test_what_does_not_fit_is_named_with_the_host_and_the_way_out() -> None:
-    good = Found("w1", "0.1.0", "18.0.0", "driver.spark.engine", "")
+def test_a_misfit_is_named_with_its_host_and_the_next_step() -> None:
+    good = ExecutorPython("w1", "0.1.0", "18.0.0", "driver.spark.engine", "")
     assert refused(good, "0.1.0") is None
     assert refused(good._replace(forebay=""), "0.1.0") is None, "it was shipped"
     for found, words in (
@@ -42,11 +52,11 @@ def test_what_does_not_fit_is_named_with_the_host_and_the_way_out() -> None:
         assert all(word in sentence for word in words), sentence
 
 
-def test_the_least_pyarrow_is_the_projects_own() -> None:
+def test_the_minimum_pyarrow_is_the_one_in_pyproject() -> None:
     assert f'"pyarrow>={PYARROW_MAJOR_MIN}",' in (_ROOT / "pyproject.toml").read_text()
 
 
-def test_a_look_at_an_executor_needs_nothing_of_the_project_there(tmp_path: Path) -> None:
+def test_the_check_of_an_executor_needs_no_forebay_there(tmp_path: Path) -> None:
     """And says what can't be imported, of a Python that has all but the project."""
     look = tmp_path / "look"
     look.write_bytes(cloudpickle.dumps(_look(("driver.batches.decoding", "wal"))))
@@ -60,13 +70,13 @@ def test_a_look_at_an_executor_needs_nothing_of_the_project_there(tmp_path: Path
     assert found == [version("pyarrow"), "driver.batches.decoding", "No module named 'driver'"]
 
 
-def test_names_of_hosts_that_differ_are_said() -> None:
+def test_different_names_of_hosts_are_reported() -> None:
     assert strangers({"w1", "w2"}, {"w2", "w3"}) == strangers(set(), {"w1"}) == strangers({"w1"}, ()) == ""
     words = strangers({"10.0.0.2", "10.0.0.1"}, {"w1"})
     assert "10.0.0.1, 10.0.0.2" in words and "on w1;" in words and "agent.host" in words
 
 
-def test_another_python_is_known_by_the_words_of_pyspark() -> None:
+def test_another_python_is_recognised_by_pysparks_error() -> None:
     """Its worker refuses to begin, before anything of ours is asked."""
     versions = {"worker_version": "3.10", "driver_version": "3.12"}
     error = PySparkRuntimeError(errorClass="PYTHON_VERSION_MISMATCH", messageParameters=versions)
@@ -74,7 +84,7 @@ def test_another_python_is_known_by_the_words_of_pyspark() -> None:
     assert words is not None and "executors run Python 3.10, and this driver 3.12" in words
 
 
-def test_an_error_that_is_of_the_batch_is_no_misfit() -> None:
+def test_an_error_of_the_batch_is_no_misfit() -> None:
     assert misfit("Job aborted due to stage failure: Task 0 lost, ValueError: no") is None
 
 
@@ -86,8 +96,8 @@ def _shipped(folder: Path, *modules: str) -> str:
     return sent[0]
 
 
-def test_what_is_sent_is_all_that_tasks_import(tmp_path: Path) -> None:
-    """By a Python that has all but the project; with a package and a module of the user's own, and what lies in the package."""
+def test_the_shipped_zip_contains_all_that_tasks_import(tmp_path: Path) -> None:
+    """With a Python that has everything except Forebay, and with a package, its data file and a module of the user."""
     mine = tmp_path / "mine"
     (mine / "tables").mkdir(parents=True)
     (mine / "tables" / "__init__.py").write_text("import pkgutil\nNAMES = pkgutil.get_data('tables', 'names.txt')\n")
@@ -114,8 +124,11 @@ print(tables.NAMES.decode(), driver.batches.decoding.__file__)
     assert Path(_shipped(tmp_path / "without")).name != Path(archive).name, "another content, another name"
 
 
-def test_a_module_that_cannot_be_brought_is_refused_by_name(tmp_path: Path) -> None:
-    for name, words in (("nowhere_to_be_found", "no module 'nowhere_to_be_found'"), ("math", "no module or package")):
+def test_a_module_that_cannot_be_shipped_is_refused_by_name(tmp_path: Path) -> None:
+    for name, words in (
+        ("nowhere_to_be_found", "no module 'nowhere_to_be_found'"),
+        ("math", "does not consist of Python files"),
+    ):
         with pytest.raises(UsageError, match=words):
             _shipped(tmp_path, name)
     assert not list(tmp_path.iterdir())
@@ -126,7 +139,7 @@ class _Jobs(SparkJobs):
         raise AssertionError("no batch is run here")
 
 
-def test_an_executor_that_was_started_again_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restarted_executor_is_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a host that was looked at before: it may run another Python now. One that does not fit is looked at until it does."""
     there: set[str] = set()
     looked: list[Sequence[str]] = []
@@ -154,7 +167,7 @@ def test_an_executor_that_was_started_again_is_looked_at_again(monkeypatch: pyte
     assert looked[2:] == [["w1"], ["w1"]]
 
 
-def test_what_could_not_be_sent_is_made_and_sent_again(tmp_path: Path) -> None:
+def test_a_zip_that_could_not_be_sent_is_made_and_sent_again(tmp_path: Path) -> None:
     """Not taken for what another engine has sent."""
     sent: list[str] = []
 
@@ -172,7 +185,7 @@ def test_what_could_not_be_sent_is_made_and_sent_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("master", ["spark://here:7077", "yarn", "local-cluster[1,1,512]"])
-def test_a_session_without_an_engine_is_brought_the_project_once(
+def test_a_session_without_an_engine_gets_the_code_once(
     master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not for each RDD, and not if an engine has sent it, with modules of the user's own."""
@@ -192,7 +205,7 @@ def test_a_session_without_an_engine_is_brought_the_project_once(
 
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2, 3]"])
-def test_tasks_in_forks_of_the_driver_are_brought_nothing(master: str, tmp_path: Path) -> None:
+def test_tasks_in_forks_of_the_driver_are_shipped_nothing(master: str, tmp_path: Path) -> None:
     bring(cast(Any, SimpleNamespace(_temp_dir=str(tmp_path), addPyFile=None, master=master)))
     assert not list(tmp_path.iterdir())
 
@@ -254,7 +267,7 @@ attempt()
 
 @pytest.mark.spark
 @pytest.mark.long
-def test_a_python_without_this_project_is_brought_it_and_one_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_a_python_without_forebay_is_shipped_it_and_a_misfit_is_refused(tmp_path: Path) -> None:
     """On executors in processes of their own, by a Python that has all other packages, one that is not there, and one of
     another version. An executor that is killed comes back as another one on the same host."""
     bare = bare_python(tmp_path / "bare")

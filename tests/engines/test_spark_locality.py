@@ -30,7 +30,7 @@ def test_a_task_prefers_the_hosts_that_keep_the_most_of_it() -> None:
 
 def test_each_task_is_a_partition_with_its_hosts(spark: Any) -> None:
     """A host whose name Spark would take for something else is not named: the batch would fail by it. Nor is one where
-    Spark has no executor: tasks would wait for it in vain."""
+    Spark has no executor: tasks would wait for it."""
     tasks = [
         [reference("a", "h1")],
         [reference("b", "executor_1")],

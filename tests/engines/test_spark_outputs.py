@@ -99,7 +99,7 @@ def test_the_example_fills_four_outputs_with_each_batch_once(
         output.close()
 
 
-def test_a_failed_task_leaves_nothing_and_what_could_not_be_read_is_said(
+def test_a_failed_task_leaves_nothing_and_unreadable_ranges_are_named(
     spark: Any,
     stored: Stored,
     tmp_path: Path,

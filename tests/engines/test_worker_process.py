@@ -13,8 +13,8 @@ from pyspark.sql.datasource import InputPartition
 from direct.rdd.tasks import TaskReading, read_batches
 from driver.batches.decoding import decode_in_task
 from driver.batches.tasks import read_in_task
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.consume.range_reader import Reading
+from forebay.kafka.options.access import KafkaAccess
 from pyspark_forebay.intake.batch import IntakeBatchReader
 from pyspark_forebay.intake.planning import IntakeTask
 from pyspark_forebay.intake.stream import IntakeStreamReader

@@ -18,8 +18,9 @@ from litestar import Request, post
 
 from executor_agent.api import AgentStatus, parse_range
 from executor_agent.main import Agent, reached_at
+from forebay.http.application import application
 from forebay.http.client import Client
-from forebay.http.server import Server, application
+from forebay.http.server import Server
 from forebay.messages import AgentHeartbeatAnswer, AgentHeartbeatRequest, Command, Refusal
 from forebay.model.errors import SettingsError, UsageError
 from forebay.process import failpoints

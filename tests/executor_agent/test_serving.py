@@ -221,7 +221,7 @@ def test_a_block_that_cant_be_read_to_its_end_breaks_the_connection_off(
     reader = Reader(agent)
     assert len(reader.rest()) < SIZE
     reader.close()
-    until(lambda: f"block s/{NAME} could not be sent to its end" in caplog.text)
+    until(lambda: f"cannot send block s/{NAME} to its end" in caplog.text)
     assert "Traceback" not in caplog.text
 
 

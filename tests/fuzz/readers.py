@@ -13,10 +13,11 @@ import msgspec
 
 from driver.journal import events as ev
 from driver.journal import history
-from driver.journal import log as journal
+from driver.journal import reading as journal
+from driver.journal.files import claim_path
 from driver.journal.state import State
 from forebay.model.errors import CorruptionError, ForebayError, MissingKeyError, NewerVersionError
-from forebay.model.records import decode_block
+from forebay.model.payload import decode_block
 from forebay.model.values import Block, Handle, numbered
 from tests.fuzz.mutation import mutated, with_checksums
 from tests.support.rows import ODD_ROWS, block, filler
@@ -149,7 +150,7 @@ def _journal_bytes() -> bytes:
 
 def _read_journal(data: bytes) -> None:
     storage = _store(JOURNAL, data)
-    storage.replace(journal.claim_path("s", EPOCH), b"{}")
+    storage.replace(claim_path("s", EPOCH), b"{}")
     journal.read(storage, "s")
 
 
@@ -205,5 +206,5 @@ def readers() -> dict[str, Reader]:
 
 def _with_claim(data: bytes) -> MemoryStorage:
     storage = _store(JOURNAL, data)
-    storage.replace(journal.claim_path("s", EPOCH), b"{}")
+    storage.replace(claim_path("s", EPOCH), b"{}")
     return storage

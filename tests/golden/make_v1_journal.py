@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from driver.journal import history
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.tracker.requests import Archived
 from tests.support.tracked import STREAM, Tracked
 from wal.storage import open_storage
@@ -40,13 +40,13 @@ def main(directory: Path) -> None:
             t.complete(batch)
             done = history.finished(t.state)
             t.say(Archived(tuple(b.batch_id for b in done)))
-    opened, _ = journal.lead(
-        storages[0], STREAM, "golden", LAST_MS, lambda: 4.0, lambda: next(uids), 64_000_000, storages[1]
-    )
+    opened, _ = journal.lead(storages[0], STREAM, "golden", LAST_MS, lambda: 4.0, lambda: next(uids), wal=storages[1])
     opened.append(t.events)
     opened.sync()
     opened.close()
-    writer = history.HistoryWriter(storages[0], STREAM, opened.epoch, 64_000_000, lambda: 4.0, lambda: next(uids))
+    writer = history.HistoryWriter(
+        storages[0], STREAM, opened.epoch, segment_bytes=64_000_000, now=lambda: 4.0, new_uid=lambda: next(uids)
+    )
     writer.append(done)
     writer.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forebay.model.errors import CorruptionError, NewerVersionError
-from forebay.model.records import decode_block
+from forebay.model.payload import decode_block
 from forebay.model.values import Handle
 from tests.golden import make_v1
 from tests.golden.make_v1 import BLOCKS_PATH, JOURNAL_PATH, SWAPPED_PATH

@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 
 from driver.decisions.batch_order import following, window
-from driver.journal import history
-from driver.journal import log as journal
+from driver.journal import history, opening
+from driver.journal import reading as journal
 from driver.tracker import Tracker
 from driver.tracker.requests import Allocate, Archived, Complete, CompleteOutput, KeepWindow
 from forebay.model.values import numbered
-from tests.support.tracked import STREAM
+from tests.support.tracked import STREAM, tracker_options
 from wal.storage import open_storage
 
 FOLDER = Path(__file__).parent / "v1-journal"
@@ -23,10 +23,8 @@ def test_journal_of_the_previous_release_continues_with_outputs_windows_and_conc
     shutil.copytree(FOLDER, tmp_path / "old")
     storages = [open_storage(f"file://{tmp_path}/old/{name}") for name in ("journal", "wal")]
     uids = itertools.count(100)
-    opened, state = journal.lead(
-        storages[0], STREAM, "today", 5_000, lambda: 5.0, lambda: next(uids), 64_000_000, storages[1]
-    )
-    tracker = Tracker(state, opened.epoch, "stop", 6, 0)
+    opened, state = opening.lead(storages[0], STREAM, "today", 5_000, lambda: 5.0, lambda: next(uids), wal=storages[1])
+    tracker = Tracker(state, opened.epoch, tracker_options(max_queued_batches=6))
     first, unfinished, third = (numbered(1, number) for number in (1, 2, 3))
     assert [batch.batch_id for batch in history.read(storages[0], STREAM)] == [first]
     (batch,) = state.unfinished()

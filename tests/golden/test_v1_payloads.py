@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forebay.model.errors import NewerVersionError
-from forebay.model.records import decode_block
+from forebay.model.payload import decode_block
 from forebay.model.values import Handle
 from tests.golden import make_v1_payloads as made
 from tests.golden.make_v1 import BLOCKS_PATH

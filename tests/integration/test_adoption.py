@@ -1,4 +1,4 @@
-"""What a killed receiver left in the WAL and Kafka has dropped since comes in from there (rule 8)."""
+"""Blocks of a killed receiver are adopted from the WAL after Kafka has dropped their records (rule 8)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_block_that_was_never_reported_is_adopted_when_kafka_has_dropped_its_r
         assert not any(incarnation.gaps for incarnation in report.incarnations)
 
 
-def test_a_gap_waits_for_a_receiver_that_sleeps_and_its_block_is_adopted_when_it_wakes(
+def test_gap_waits_for_a_paused_receiver_and_its_block_is_adopted_when_it_resumes(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """It stopped with its frames unsynced, another one took its partitions over, retention passed: with ``record`` nothing is
@@ -112,7 +112,7 @@ def test_a_gap_waits_for_a_receiver_that_sleeps_and_its_block_is_adopted_when_it
         assert adopted(cluster)
 
 
-def test_a_receiver_whose_host_is_gone_is_fenced_and_what_it_took_with_it_is_the_gap(
+def test_receiver_of_a_lost_host_is_fenced_and_its_records_become_the_gap(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """INV-4: by ``accept-gap --fence``. When the receiver wakes all the same it ends with 4, and changes nothing."""
@@ -150,7 +150,7 @@ def test_a_receiver_whose_host_is_gone_is_fenced_and_what_it_took_with_it_is_the
         assert_same_records(cluster.records_seen(), truth.table())
 
 
-def test_a_block_of_the_old_life_is_adopted_before_a_recreated_topic_begins_its_new_one(
+def test_block_of_the_old_incarnation_is_adopted_before_a_recreated_topic_begins_a_new_one(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """Kafka will never hold these records again: they come in under the old life, once."""

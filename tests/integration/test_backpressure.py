@@ -1,4 +1,4 @@
-"""A producer at ten times what the job can do, with Kafka and Spark themselves: what is bounded, and what comes back."""
+"""A producer at ten times the rate of the job, with real Kafka and Spark: what is bounded, and how the stream recovers."""
 
 from __future__ import annotations
 

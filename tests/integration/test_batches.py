@@ -72,9 +72,11 @@ def test_killed_around_outputs_and_windows_each_batch_has_both_outputs_and_the_s
     assert sum(runs.values()) == len(runs) + 1, "made again only where it was not durably done"
 
 
-def heard(cluster: Cluster, *names: str) -> None:
-    """Until the driver that runs has heard these receivers, which may be waiting out a delay: it could not tell them to
-    drain, and as they hold nothing, it would not wait for them."""
+def await_heartbeats(cluster: Cluster, *names: str) -> None:
+    """Wait until the running driver has a heartbeat of these receivers, which may be in a delay before their next attempt.
+
+    Without a heartbeat it could not tell them to drain, and as they hold nothing, it would not wait for them.
+    """
 
     def done() -> bool:
         status = cluster.status()
@@ -87,7 +89,7 @@ def stopped(cluster: Cluster, *names: str) -> dict[str, int]:
     return {name: cluster.await_end(name, may_end=names) for name in names}
 
 
-def test_forebay_stop_drains_and_what_was_taken_in_is_completed(
+def test_forebay_stop_drains_and_completes_all_records_taken_in(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """By the command, and by SIGTERM where the configuration says so."""
@@ -99,7 +101,7 @@ def test_forebay_stop_drains_and_what_was_taken_in_is_completed(
         Cluster(tmp_path, kafka_broker.options, [topic], receivers=2, driver=driver) as cluster,
     ):
         cluster.await_records(100)
-        heard(cluster, "r1", "r2")
+        await_heartbeats(cluster, "r1", "r2")
         done = cluster.command("stop", "--drain", "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["stopped"] is True
@@ -111,7 +113,7 @@ def test_forebay_stop_drains_and_what_was_taken_in_is_completed(
             cluster.restart(name)
         before = state.records_completed
         cluster.wait(lambda: (cluster.status() or state).records_completed > before + 100, "records after the stop")
-        heard(cluster, "r1", "r2")
+        await_heartbeats(cluster, "r1", "r2")
         cluster.process("driver").send_signal(signal.SIGTERM)
         assert stopped(cluster, "driver", "r1", "r2") == {"driver": 0, "r1": 0, "r2": 0}
         state = cluster.state()
@@ -123,7 +125,7 @@ def test_forebay_stop_drains_and_what_was_taken_in_is_completed(
         cluster.check(flow.truth)
 
 
-def test_a_second_signal_ends_a_drain_at_once(
+def test_second_signal_ends_a_drain_immediately(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     topic = topic_name()

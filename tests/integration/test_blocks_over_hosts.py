@@ -26,7 +26,7 @@ def again(batch):
 """
 
 
-def test_tasks_get_blocks_of_an_agent_by_mutual_tls_and_keep_at_their_host_what_only_the_wal_had(
+def test_tasks_get_blocks_of_an_agent_by_mutual_tls_and_cache_blocks_of_the_wal_on_their_host(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """r1 writes its copies on another host. r2 makes none: whatever is local was read from the WAL first, and stored back."""

@@ -1,4 +1,4 @@
-"""The steps of *Recover the WAL* in docs/operations/recovery.md, over real processes and a real Kafka."""
+"""The steps of *Recover the WAL* in docs/operations/recovery.md, with real processes and a real Kafka."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_there_is_a_block_for_the_wal_and_one_for_the_journal() -> None:
     assert ["forebay", "journal", "rebuild", "--yes"] in [command for command, _ in journal]
 
 
-def test_a_wal_that_lost_a_segment_and_bytes_is_whole_after_these_commands(
+def test_damaged_wal_is_whole_after_the_commands_of_the_page(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """INV-2, INV-3, INV-5."""
@@ -76,7 +76,7 @@ def test_a_wal_that_lost_a_segment_and_bytes_is_whole_after_these_commands(
         cluster.check(flow.truth)
 
 
-def test_a_lost_journal_is_there_again_after_these_commands(
+def test_lost_journal_is_rebuilt_by_the_commands_of_the_page(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """INV-1, INV-2: what may have run twice is named."""

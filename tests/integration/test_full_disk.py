@@ -1,5 +1,7 @@
-"""A small disk that fills up under the WAL, the local copies and the journal in turn: what must wait waits and says so,
-nothing is lost, and freed space is enough to go on."""
+"""A small disk that fills up under the WAL, the local copies and the journal in turn.
+
+Processes that need space wait and report it, nothing is lost, and freed space is enough to continue.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def finish(cluster: Cluster, flow: Flow, killed: str = "") -> None:
     assert all(cluster.starts(name) == 1 + (name == killed) for name in cluster.names), "lack of space ends nothing"
 
 
-def test_receivers_wait_for_space_in_the_wal_and_say_so(
+def test_receivers_wait_for_space_in_the_wal_and_report_it(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """Lack of space is not a store timeout (rule 7): it lasts longer than ``store_timeout`` here."""
@@ -139,7 +141,7 @@ def test_local_copies_are_given_up_for_lack_of_space_and_counted(
         finish(cluster, flow)
 
 
-def test_the_driver_waits_for_space_in_the_journal_and_says_so(
+def test_driver_waits_for_space_in_the_journal_and_reports_it(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """Nothing is answered that is not durable; the readiness check says why."""

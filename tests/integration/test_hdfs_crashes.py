@@ -1,5 +1,7 @@
-"""Kill -9 at random moments, of the stream's processes and of HDFS's, with WAL and journal on HDFS: every offset is in
-exactly one completed batch. The seed is printed (tests/integration/test_random_crashes.py)."""
+"""Kill -9 at random moments, of the stream's processes and of HDFS's, with WAL and journal on HDFS.
+
+Every offset is in exactly one completed batch. The seed is printed (tests/integration/test_random_crashes.py).
+"""
 
 from __future__ import annotations
 

@@ -12,18 +12,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from deploy.commands import validation
+from deploy.commands.setup import validation
 from deploy.main import main
 from direct.stream.strategies import Subscribe
 from driver import IngestContext
 from forebay import messages as m
 from forebay.http.client import Client
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume.block_ranges import RangeProgress, RangeReader
 from forebay.kafka.consume.consumer import KafkaSource
 from forebay.kafka.consume.range_reader import Reading, read_range
-from forebay.kafka.consume.ranges import RangeReader, RangeReading
 from forebay.kafka.consume.spans import Span
+from forebay.kafka.options.access import KafkaAccess
 from forebay.kafka.produce.sender import send_rows
 from forebay.kafka.produce.transactions import TransactionalSender
 from forebay.model.errors import UnreachableError
@@ -188,7 +188,7 @@ def test_every_reader_and_writer_names_broker_and_reason(
 
     def task_of_an_intake() -> None:
         wanted = OffsetRange("t", 0, 1, 0, 3, 3, 0, "", 1)
-        RangeReader(access)._fetch({TP: RangeReading.begin(wanted, 0, 3)}, False)
+        RangeReader(access)._fetch({TP: RangeProgress.begin(wanted, 0, 3)}, False)
 
     def committed_offsets() -> None:
         with KafkaAdmin(options, timeout_seconds=SECONDS) as admin:

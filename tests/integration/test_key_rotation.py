@@ -1,4 +1,4 @@
-"""Keys change while real processes run: blocks of the old and of the new one lie in one batch, and nothing shows a key."""
+"""Keys change while real processes run: one batch has blocks of the old and of the new key, and no output shows a key."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Kill -9 of the driver at random moments while batches go to every kind of output: each table holds each record once.
+"""Kill -9 of the driver at random moments while batches go to every kind of output: each table has each record once.
 
-What stands in the tables is read past the helpers, and held against what the producer was acknowledged and against the history.
-The seed is printed; ``FOREBAY_CRASH_SEED`` repeats its draws (not the machine's timing).
+The tables are read without the output helpers, and compared with the acknowledged records and with the history. The seed is
+printed; ``FOREBAY_CRASH_SEED`` repeats its draws (not the machine's timing).
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ def job(batch):
 """
 
 
-def test_killed_with_two_batches_in_work_only_what_was_not_completed_runs_again(
+def test_killed_with_two_batches_in_work_only_uncompleted_ones_run_again(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """INV-3: killed when the later of two was completed first, then when both were in their middle. The completed position

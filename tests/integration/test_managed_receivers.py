@@ -1,4 +1,4 @@
-"""Receivers that agents run where the driver places them: killed, hung, left without a host, moved to a new one."""
+"""Managed receivers that are killed, hang, lose their host, or move to a new one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def managed(cluster: Cluster) -> Mapping[str, ManagedReceiver]:
 
 
 def epochs(cluster: Cluster) -> set[int]:
-    """Of the processes that have registered and are heard: they take a signal as an order to drain."""
+    """Return the epochs of processes that have registered and sent a heartbeat: they drain on a signal."""
     status = cluster.status()
     return {r.epoch for r in status.receivers if r.state not in ("registered", "lost")} if status is not None else set()
 
@@ -36,7 +36,7 @@ def on_hosts(cluster: Cluster, *hosts: str) -> Mapping[str, ManagedReceiver] | N
     return found if settled and placed and set(cluster.owners().values()) == set(found) else None
 
 
-def test_receivers_are_kept_whatever_happens_to_them_and_their_hosts(
+def test_receivers_are_restarted_or_moved_after_any_failure(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """One killed and one hung at the same time, a host that joins, one killed with what runs on it, the driver killed. Nothing
@@ -56,7 +56,7 @@ def test_receivers_are_kept_whatever_happens_to_them_and_their_hosts(
         cluster.start_agent("h2")
         first = cluster.wait(lambda: on_hosts(cluster, "h1", "h2"), "one on each host")
 
-        before = cluster.wait(lambda: len(found := epochs(cluster)) == 2 and found, "both to be heard")
+        before = cluster.wait(lambda: len(found := epochs(cluster)) == 2 and found, "both to send a heartbeat")
         (killed,) = (r for r in first.values() if r.host == "h1")
         (hung,) = (r for r in first.values() if r.host == "h2")
         os.kill(killed.pid, signal.SIGKILL)
@@ -67,7 +67,7 @@ def test_receivers_are_kept_whatever_happens_to_them_and_their_hosts(
         ] * 2
         assert not {r.pid for r in first.values()} & {r.pid for r in found.values()}
 
-        cluster.wait(lambda: len(epochs(cluster) - before) == 2, "both to be heard anew")
+        cluster.wait(lambda: len(epochs(cluster) - before) == 2, "both to send a heartbeat again")
         cluster.start_agent("h3")
         moved = cluster.wait(lambda: on_hosts(cluster, "h1", "h3"), "one to move to the host that joined")
         (stayed,) = (r for r in moved.values() if r.host == "h1")

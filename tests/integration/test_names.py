@@ -1,4 +1,4 @@
-"""A user's modules that have names of Forebay's own packages, beside the job's."""
+"""A user's modules beside the job that have the names of Forebay's own packages."""
 
 from __future__ import annotations
 

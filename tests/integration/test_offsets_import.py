@@ -1,4 +1,4 @@
-"""``forebay offsets export|import`` against a real Kafka: the stream's groups, another one, and who is a member."""
+"""``forebay offsets export|import`` against a real Kafka: the stream's groups, another group, and a group with members."""
 
 from __future__ import annotations
 

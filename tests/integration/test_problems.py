@@ -40,7 +40,7 @@ def test_failing_job_and_silent_processes_are_problems_until_they_are_over(
         cluster.wait(lambda: (s := cluster.status()) and s.state == "failed", "the job to fail")
         code, problems = verdict(cluster)
         assert code == 1
-        assert "RuntimeError: told to fail" in problems["job"]
+        assert "RuntimeError: failing on request" in problems["job"]
         assert f"{tmp_path}/jobs.py:" in problems["job"]
         assert "forebay batch retry" in problems["job"]
         assert "failed: batch " in cluster.health()
@@ -53,7 +53,7 @@ def test_failing_job_and_silent_processes_are_problems_until_they_are_over(
         assert cluster.command("batch", "retry").returncode == 0
         cluster.wait(lambda: (s := cluster.status()) and s.state == "running", "the job to succeed")
         assert cluster.log("driver").count("Traceback") <= 2, "one for each driver"
-        # a driver expects the agents that it has heard itself
+        # a driver expects the agents that have sent it a heartbeat
         cluster.wait(lambda: (s := cluster.status()) and s.agents and s.receivers, "this driver to hear both")
         for name in ("r1", "agent"):
             cluster.pause(name)

@@ -1,4 +1,4 @@
-"""What the batches of real processes are read from when tiers are taken away; and when none is left (INV-5)."""
+"""The tier from which batches of real processes are read when tiers are taken away; and the case when none is left (INV-5)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.witness import assert_same_records
 pytestmark = pytest.mark.kafka
 
 
-def test_batches_come_from_the_wal_when_local_copies_and_agent_are_gone(
+def test_batches_are_read_from_the_wal_when_local_copies_and_agent_are_lost(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     topic = topic_name()
@@ -38,7 +38,7 @@ def test_batches_come_from_the_wal_when_local_copies_and_agent_are_gone(
         cluster.check(flow.truth)
 
 
-def test_batches_come_from_kafka_when_no_copy_of_their_blocks_is_left(
+def test_batches_are_read_from_kafka_when_no_copy_of_their_blocks_is_left(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """Local copies and WAL segments of unfinished batches are deleted under a stopped driver: the rows are the same."""
@@ -70,7 +70,7 @@ def test_batches_come_from_kafka_when_no_copy_of_their_blocks_is_left(
 
 
 @pytest.mark.parametrize("failpoint", ["", "journal.before-sync:LossAccepted", "journal.after-sync:LossAccepted"])
-def test_a_batch_that_no_tier_can_read_waits_until_a_person_accepts_the_loss(
+def test_unreadable_batch_waits_until_an_operator_accepts_the_loss(
     failpoint: str, tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """INV-5: the batch is not completed and not skipped; intake goes on; the loss stays in the audit."""

@@ -1,4 +1,4 @@
-"""A rebalance in mid-block, held open by a failpoint: what was taken in is reported first, or refused; nothing twice."""
+"""A rebalance during a block, held by a failpoint: records taken in are reported first, or refused; none is in two batches."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_rebalance_in_mid_block_loses_and_repeats_nothing(
         assert held.epoch == cluster.wait(lambda: cluster.receiver("r1"), "r1 in status").epoch
 
 
-def test_a_revocation_longer_than_the_groups_patience_is_refused_what_it_reports_late(
+def test_late_report_after_a_revocation_beyond_the_session_is_refused(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """An eager group waits for its members to give up everything first: the one that does not is thrown out in mid-callback,

@@ -67,7 +67,7 @@ def finish(cluster: Cluster, flow: Flow, before: dict[tuple[str, int], int]) -> 
         for path in cluster.seen.iterdir()
         if path.suffix == ".begun" and timeline_of(int(path.name.partition(".")[0])) == 1
     }
-    # the history went with the journal: of the old lineage the batches that the rebuild calls finished count
+    # the history was lost with the journal: of the old timeline, the batches that the rebuild calls completed count
     counted = {batch for batch in old if count_of(batch) <= known} | cluster.completed_batches()
     named = {batch.batch_id for batch in rebuild.repeated}
     assert all(batch in named or 0 in named for batch in old if count_of(batch) > known)
@@ -75,7 +75,7 @@ def finish(cluster: Cluster, flow: Flow, before: dict[tuple[str, int], int]) -> 
     cluster.check_commits()
 
 
-def test_a_deleted_journal_is_rebuilt_and_the_stream_goes_on(
+def test_deleted_journal_is_rebuilt_and_the_stream_continues(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """INV-1, INV-2, INV-3: the driver refuses, the plan changes nothing, the rebuild makes what it said."""
@@ -105,7 +105,7 @@ def test_a_deleted_journal_is_rebuilt_and_the_stream_goes_on(
 def test_a_rebuild_killed_anywhere_is_refused_by_the_driver_and_can_be_run_again(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
-    """Never an empty journal (INV-5): killed at one place after the other, each time as a lineage of its own. The last place
+    """Never an empty journal (INV-5): killed at one place after the other, each time with its own timeline. The last place
     is behind its snapshot: the driver leads what it left."""
     with records_flowing(tmp_path, kafka_broker, topic_name()) as (cluster, flow):
         before = lose_journal(cluster)

@@ -1,5 +1,7 @@
-"""Adoption, recovery and the rebuild of the journal, one after the other, with WAL and journal on a real S3 server (and, in the
-long run, on a real HDFS): one stream of real processes is brought through all three."""
+"""Adoption, recovery and rebuild of the journal in turn, by one stream of real processes, on a real S3 server.
+
+The long run does the same on a real HDFS.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 def test_a_stream_is_adopted_recovered_and_rebuilt_on_a_remote_store(
     tmp_path: Path, store: Store, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
-    """INV-1, INV-2, INV-3, INV-5: every record is in exactly one batch but for those that the rebuild names."""
+    """INV-1, INV-2, INV-3, INV-5: every record is in exactly one batch except those that the rebuild names."""
     topic = topic_name()
     kafka_broker.create_topic(topic)
     with Cluster(
@@ -84,7 +86,7 @@ def adopt_what_kafka_dropped(cluster: Cluster, topic: str, broker: KafkaBroker) 
 
 
 def recover_what_was_damaged(cluster: Cluster, flow: Flow) -> None:
-    """Of what a stopped stream still needs, one object has a byte turned and one is gone: a local copy and Kafka have them.
+    """A stopped stream still needs an object with a flipped byte and a deleted object: a local copy and Kafka have them.
     The batches then read what was written anew, since nothing else has it."""
     before = cluster.wait(cluster.status, "status")
     cluster.await_records(before.records_completed + 100)
@@ -134,7 +136,7 @@ def recover_what_was_damaged(cluster: Cluster, flow: Flow) -> None:
 
 
 def rebuild_the_journal(cluster: Cluster, flow: Flow) -> None:
-    """Every object below the journal's prefix is deleted under a stream at work, its history too."""
+    """Delete every object below the journal's prefix under a running stream, with its history."""
     done = cluster.wait(cluster.status, "status")
     cluster.await_records(done.records_completed + 200)
     for name in ("r1", "driver", "agent"):

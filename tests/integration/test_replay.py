@@ -1,4 +1,4 @@
-"""Rewinding a stream of real processes, after Kafka has dropped the records, with kills in the middle."""
+"""A rewind of a stream of real processes after Kafka has dropped the records, with kills in the middle."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_completed_batches_run_again_from_the_wal_though_kafka_has_dropped_them(
             """A driver that dies of it may have made it durable or not: asked again, it is refused while it runs."""
             if cluster.state().replays:
                 return True
-            cluster.command("recover", "--to-batch", "2", "--because", "a mended job", "--yes")
+            cluster.command("recover", "--to-batch", "2", "--because", "a repaired job", "--yes")
             return bool(cluster.state().replays)
 
         cluster.wait(asked, "the replay to begin")
@@ -62,7 +62,7 @@ def test_completed_batches_run_again_from_the_wal_though_kafka_has_dropped_them(
             cluster.await_hit(failpoint)
         cluster.wait(lambda: cluster.state().replay is None, "the end of the replay")
         (replay,) = cluster.state().replays
-        assert replay.cause.endswith(": a mended job")
+        assert replay.cause.endswith(": a repaired job")
         assert (replay.first_id, replay.last_id, replay.batches, replay.completed) == (
             ids[1], ids[-1], len(ids) - 1, len(ids) - 1,
         )  # fmt: skip

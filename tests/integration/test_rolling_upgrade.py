@@ -1,4 +1,4 @@
-"""A new release takes over from an old one process by process, as docs/operations/upgrade.md has it, while records flow."""
+"""A new release replaces an old one process by process while records flow, by the steps of docs/operations/upgrade.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OLD, NEW = "7.1.0", "7.2.0"
 
 
 def releases(cluster: Cluster) -> dict[str, str]:
-    """Process → release, as `forebay status` tells; of those that were heard."""
+    """Return process → release from `forebay status`, for processes that have sent a heartbeat."""
     status = cluster.status()
     if status is None:
         return {}

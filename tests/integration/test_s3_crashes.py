@@ -1,5 +1,7 @@
-"""WAL and journal on S3: kill -9 at random moments, of the stream's processes and of the store; and a bad network between
-them. Every offset is in exactly one completed batch. The seed is printed (tests/integration/test_random_crashes.py)."""
+"""WAL and journal on S3: kill -9 at random moments, of the stream's processes and of the store; and a faulty network.
+
+Every offset is in exactly one completed batch. The seed is printed (tests/integration/test_random_crashes.py).
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def job(batch):
 
 def fail(rows):
     for batch in rows:
-        raise RuntimeError("told to fail in a task")
+        raise RuntimeError("failing on request in a task")
         yield batch
 """
 
@@ -103,7 +103,7 @@ def test_tokens_passwords_and_keys_are_in_no_log_status_trace_event_or_process_l
         for name in cluster.names:  # no file comes or goes while all are read
             os.killpg(cluster.process(name).pid, signal.SIGSTOP)
             cluster.pause(name)
-        assert "told to fail in a task" in cluster.log("driver"), "no traceback to look through"
+        assert "failing on request in a task" in cluster.log("driver"), "no traceback to look through"
         for canary in CANARIES:
             assert canary.encode() not in lines
             for result in shown:

@@ -1,4 +1,4 @@
-"""The whole way with Spark itself: Kafka, receivers, WAL, driver, agent, and a job over a DataFrame or Arrow batches."""
+"""The whole way with Spark: Kafka, receivers, WAL, driver, agent, and a job over a DataFrame or Arrow batches."""
 
 from __future__ import annotations
 

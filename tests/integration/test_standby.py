@@ -1,4 +1,4 @@
-"""A standby takes over under load from a driver that is killed, and from one that sleeps and wakes when it has lost its lead."""
+"""A standby takes over under load from a killed driver, and from a paused one that resumes after it has lost its lease."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def health(url: str) -> str:
     return ""
 
 
-def test_a_standby_takes_over_from_a_killed_driver_and_the_next_one_from_a_paused_one(
+def test_standby_takes_over_from_a_killed_driver_and_the_next_one_from_a_paused_one(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """INV-4. Receivers and agent, never restarted, find the one that leads. The paused one is held in the middle of a job, and
@@ -48,7 +48,7 @@ def test_a_standby_takes_over_from_a_killed_driver_and_the_next_one_from_a_pause
         cluster.start_rival("second", "driver", "--standby", url=urls[1])
         cluster.wait(lambda: f"{first} (host" in health(urls[1]), "the standby to say who leads")
         asked = cluster.command("status", environment={"FOREBAY__DRIVER__URL": urls[2]})
-        assert asked.returncode == 0, asked.stderr  # nobody listens at the third, and the second stands by
+        assert asked.returncode == 0, asked.stderr  # no process listens at the third, and the second stands by
 
         cluster.kill9("driver")
         cluster.await_records(flow.records)  # asked of the second

@@ -1,4 +1,4 @@
-"""``kafka.pattern`` from end to end: the driver decides which topics it matches, and receivers subscribe to these."""
+"""``kafka.pattern`` from end to end: the driver decides which topics match, and receivers subscribe to these."""
 
 from __future__ import annotations
 

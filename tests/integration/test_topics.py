@@ -1,4 +1,4 @@
-"""What Kafka does to a topic: compaction, aborted transactions, recreation, removed records, a damaged batch (rule 8)."""
+"""Changes of a topic in Kafka: compaction, aborted transactions, recreation, deleted records, a damaged batch (rule 8)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def accept(cluster: Cluster, partitions: set[int]) -> None:
     cluster.wait(decided, f"no trouble of {partitions}")
 
 
-def test_a_compacted_topic_is_taken_in_with_its_holes(
+def test_compacted_topic_is_taken_in_with_its_skipped_offsets(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """Holes at the start and in the middle lie inside ranges; no gap is recorded and nothing waits for a person."""
@@ -132,7 +132,7 @@ def test_aborted_transactions_are_not_taken_in_and_lag_reaches_0(
 
 
 @pytest.mark.parametrize("on_gap", ["stop", "record"])
-def test_a_recreated_topic_begins_a_new_life(
+def test_recreated_topic_begins_a_new_incarnation(
     on_gap: str, tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """The same offsets mean other records: each is in a batch of its own life. With ``stop`` a person decides first. The
@@ -173,7 +173,7 @@ def test_a_recreated_topic_begins_a_new_life(
 
 
 @pytest.mark.parametrize("on_gap", ["stop", "record"])
-def test_records_deleted_under_the_position_are_a_gap_with_its_exact_range(
+def test_records_deleted_at_the_position_are_a_gap_with_its_exact_range(
     on_gap: str, tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """INV-2, INV-5: the gap is journalled, never skipped in silence; other partitions go on meanwhile."""
@@ -204,7 +204,7 @@ def test_records_deleted_under_the_position_are_a_gap_with_its_exact_range(
             dry = cluster.command("offsets", "accept-gap", f"{topic}/0", "100", "150")
             assert dry.returncode == 0 and "nothing was changed" in dry.stderr
             wrong = cluster.command("offsets", "accept-gap", f"{topic}/0", "100", "151", "--yes")
-            assert wrong.returncode == 1, "nobody accepts a loss unseen"
+            assert wrong.returncode == 1, "a loss can't be accepted before it is shown"
             accept(cluster, {0, 1})
         cluster.await_completed(ends)
         for mark in marks:
@@ -229,7 +229,7 @@ def test_records_deleted_under_the_position_are_a_gap_with_its_exact_range(
 def test_a_damaged_batch_stops_its_partition_and_is_never_skipped(
     tmp_path: Path, own_kafka_broker: KafkaBroker
 ) -> None:
-    """INV-5. Bytes of a log segment are flipped on the broker's disk: what lies before is taken in, nothing after it is, the
+    """INV-5. Bytes of a log segment are flipped on the broker's disk: records before them are taken in, none after them, the
     other partitions go on, and status says which offset."""
     broker = own_kafka_broker
     broker.create_topic("damaged")

@@ -1,4 +1,4 @@
-"""A stream without a WAL, by real processes and a real Kafka: hosts' copies are all there is of a block."""
+"""A stream without a WAL, by real processes and a real Kafka: blocks exist only as the hosts' copies."""
 
 from __future__ import annotations
 
@@ -101,10 +101,10 @@ def test_a_batch_whose_only_copies_are_lost_stops_until_the_loss_is_accepted(
 
 
 @pytest.mark.parametrize("killed", ["receiver.after-local-write", "agent.before-copy-kept"])
-def test_with_two_copies_a_lost_host_costs_nothing(
+def test_with_a_replica_a_lost_host_costs_nothing(
     killed: str, tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
-    """INV-1, INV-5: the receiver is killed between its copy and its report, or the second host's agent as it takes one; then the
+    """INV-1, INV-5: the receiver is killed between its copy and its report, or the replica host's agent as it takes one; then the
     receiver's host loses its folder, and Kafka all that was taken in."""
     topic = topic_name()
     kafka_broker.create_topic(topic)

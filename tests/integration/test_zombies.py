@@ -1,4 +1,4 @@
-"""Processes that sleep and wake when another has taken their place: what they still do changes nothing (INV-4)."""
+"""Paused processes that resume after another has replaced them change nothing (INV-4)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ pytestmark = pytest.mark.kafka
 
 
 @pytest.mark.parametrize("failpoint", ["receiver.before-report", "wal.before-sync", "receiver.before-commit"])
-def test_a_receiver_that_slept_past_its_session_changes_nothing(
+def test_receiver_paused_beyond_its_session_changes_nothing(
     failpoint: str, tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """It stops itself with a report unsent, a frame unsynced or a commit unsent, and wakes when r2 has gone on past it. It waits
-    long for answers, so that the report which comes late is one that nobody has seen."""
+    long for answers, so that the late report was never seen before."""
     topic = topic_name()
     kafka_broker.create_topic(topic)
     kafka = {"session.timeout.ms": "1500"}
@@ -89,7 +89,7 @@ def test_a_driver_that_was_taken_over_while_it_slept_changes_nothing_and_exits_f
             cluster.wait(lambda name=name: "out of reach" in cluster.log(name), f"{name} to wait for an answer")
         cluster.start_rival("rival", "driver", "--take-over", url=cluster.another_url())
         (tmp_path / "hold").unlink()
-        for name in ("r1", "r2", "agent"):  # whoever moves a driver tells the others where it is
+        for name in ("r1", "r2", "agent"):  # an operator who moves a driver changes its url in the other services
             cluster.kill9(name)
             cluster.start(name, environment={"FOREBAY__DRIVER__URL": cluster.driver_url})
         cluster.await_records(flow.records)

@@ -1,4 +1,4 @@
-"""Questions to Kafka outside a group."""
+"""Requests to Kafka without membership of a group."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ def test_every_starting_policy_resolves(kafka_broker: KafkaBroker, topic_name: C
             admin.create_topic(topic, 2)
 
 
-def test_the_mock_tells_no_topic_ids_and_is_not_waited_for(
-    mock_broker: MockBroker, topic_name: Callable[[], str]
-) -> None:
+def test_mock_without_topic_ids_is_not_waited_for(mock_broker: MockBroker, topic_name: Callable[[], str]) -> None:
     topic = topic_name()
     mock_broker.create_topic(topic)
     with KafkaAdmin(mock_broker.options) as admin:
@@ -57,7 +55,7 @@ def test_the_mock_tells_no_topic_ids_and_is_not_waited_for(
             mock_broker.create_topic(topic_name(), 3)
 
 
-def test_a_broker_that_is_not_there_is_named() -> None:
+def test_error_names_unreachable_broker() -> None:
     with (
         KafkaAdmin({"bootstrap.servers": "127.0.0.1:1"}) as admin,
         pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"),
@@ -65,8 +63,8 @@ def test_a_broker_that_is_not_there_is_named() -> None:
         admin.check(1.0)
 
 
-def test_a_paced_loader_stays_behind_its_group(mock_broker: MockBroker, topic_name: Callable[[], str]) -> None:
-    """The mock forgets what was not read in time; so no partition gets further ahead of the commits than was asked."""
+def test_paced_loader_stays_close_to_its_group(mock_broker: MockBroker, topic_name: Callable[[], str]) -> None:
+    """The mock drops records that are not read in time, so no partition may get further ahead of the commits than allowed."""
     topic, group = topic_name(), topic_name()
     mock_broker.create_topic(topic)
     furthest = 0
@@ -88,7 +86,7 @@ def test_a_paced_loader_stays_behind_its_group(mock_broker: MockBroker, topic_na
     assert furthest <= 3000 + 2000  # its bound and one chunk
 
 
-def test_the_flights_are_all_there_as_json_keyed_by_tail_number() -> None:
+def test_flights_are_json_keyed_by_tail_number() -> None:
     count, without_key, first = 0, 0, None
     for key, value in flights():
         first = first or (key, value)
@@ -103,7 +101,7 @@ def test_the_flights_are_all_there_as_json_keyed_by_tail_number() -> None:
 
 
 @pytest.mark.kafka
-def test_a_killed_broker_comes_back_on_the_same_ports_with_its_data(
+def test_killed_broker_restarts_on_same_ports_with_its_data(
     own_kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     broker, topic = own_kafka_broker, topic_name()
@@ -120,10 +118,10 @@ def test_a_killed_broker_comes_back_on_the_same_ports_with_its_data(
 
 
 @pytest.mark.kafka
-def test_offsets_of_a_group_are_set_from_outside_partition_by_partition_and_not_while_it_has_members(
+def test_offsets_of_group_without_members_are_set_per_partition(
     kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
-    """librdkafka gives one partition's error to all of a commit, and the callers name partitions."""
+    """librdkafka reports one partition's error for all of a commit, but callers need the partition."""
     topic, group = topic_name(), topic_name()
     kafka_broker.create_topic(topic, 2)
     one, two = partitions_of(topic, 2)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.commands.broker import make_topic
+from deploy.commands.trial.broker import make_topic
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import UsageError
@@ -31,8 +31,8 @@ sys.stdin.read()
 """
 
 
-def test_a_broker_is_gone_when_the_process_that_runs_it_was_killed(tmp_path: Path) -> None:
-    """It would hold its ports and its memory for ever, and nobody would know of it."""
+def test_broker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    """Otherwise it would keep its ports and its memory."""
     require_kafka()
     owner = subprocess.Popen(
         tethered([sys.executable, "-c", _OWNER, str(tmp_path)]),
@@ -47,7 +47,7 @@ def test_a_broker_is_gone_when_the_process_that_runs_it_was_killed(tmp_path: Pat
 
 
 @pytest.mark.kafka
-def test_broker_of_an_earlier_run_starts_again_with_its_address_topics_and_records(tmp_path: Path) -> None:
+def test_broker_of_earlier_run_restarts_with_address_topics_and_records(tmp_path: Path) -> None:
     """As ``forebay broker --kind kafka --data DIR --topic …`` does the second time."""
     require_kafka()
     tp = TopicPartition("t", 0)
@@ -58,12 +58,15 @@ def test_broker_of_an_earlier_run_starts_again_with_its_address_topics_and_recor
     with KafkaBroker(tmp_path / "kafka") as second:
         assert second.address == address
         make_topic(second, "t", 2)
-        with pytest.raises(UsageError, match="--topic t:3: it has 2 partitions already; write t:2, or another --data"):
+        with pytest.raises(
+            UsageError,
+            match="--topic t:3: the topic already has 2 partitions; write t:2, or name another folder with --data",
+        ):
             make_topic(second, "t", 3)
         with KafkaAdmin(second.options) as admin:
             assert admin.ends([tp]) == {tp: 3}
         held = socket.create_server(("127.0.0.1", 0))
-    with held:  # somebody else has the port of the run before
+    with held:  # another process has the port of the earlier run
         properties = tmp_path / "kafka" / "server.properties"
         properties.write_text(properties.read_text().replace(address, f"127.0.0.1:{held.getsockname()[1]}"))
         with KafkaBroker(tmp_path / "kafka") as third, KafkaAdmin(third.options) as admin:

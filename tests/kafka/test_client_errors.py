@@ -1,4 +1,4 @@
-"""A broker that can't be reached: the error says why, in librdkafka's words, and what to check."""
+"""An unreachable broker: the error has librdkafka's reason, and what to check."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import UnreachableError
 from forebay.process.clock import SystemClock
 
-#: so long a question is asked here; what it meets is met within milliseconds
+#: timeout of requests here; their errors occur within milliseconds
 SECONDS = 1.0
 
 
 def refused(**options: str) -> str:
-    """What a question says by a client with ``options``."""
+    """Return the error of a request by a client with ``options``."""
     with KafkaAdmin(options, timeout_seconds=SECONDS) as admin, pytest.raises(UnreachableError) as caught:
         admin.topics()
     return str(caught.value)
@@ -31,7 +31,7 @@ def refused(**options: str) -> str:
 
 @contextmanager
 def http_server() -> Iterator[str]:
-    """The address of a service that is no Kafka, and hangs up on what is no HTTP."""
+    """The address of an HTTP server, which closes other connections."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -51,7 +51,7 @@ def http_server() -> Iterator[str]:
         serving.join()
 
 
-def test_name_that_does_not_resolve_is_named() -> None:
+def test_error_names_unresolvable_host() -> None:
     words = refused(**{"bootstrap.servers": "no-such-host.invalid:9092"})
     assert words.startswith("Kafka at no-such-host.invalid:9092 did not answer: reading the cluster's topics: ")
     assert "Failed to resolve 'no-such-host.invalid:9092'" in words
@@ -59,27 +59,27 @@ def test_name_that_does_not_resolve_is_named() -> None:
     assert words.count("Failed to resolve") == 1
 
 
-def test_refused_connection_is_named() -> None:
+def test_error_names_refused_connection() -> None:
     assert "127.0.0.1:1: Connect to ipv4#127.0.0.1:1 failed: Connection refused" in refused(
         **{"bootstrap.servers": "127.0.0.1:1"}
     )
 
 
-def test_port_that_is_no_kafka_is_named() -> None:
+def test_error_names_port_of_another_service() -> None:
     with http_server() as address:
         words = refused(**{"bootstrap.servers": address})
     assert f"{address}: " in words
     assert "Receive failed" in words or "Invalid response size" in words or "Disconnected" in words
 
 
-def test_tls_against_a_broker_without_is_named() -> None:
+def test_error_names_tls_against_plaintext_listener() -> None:
     with MockBroker() as broker:
         words = refused(**{"bootstrap.servers": broker.address, "security.protocol": "ssl"})
     assert "SSL handshake failed" in words
     assert words.endswith('check "security.protocol" and the certificates ("ssl.ca.location")')
 
 
-def test_sasl_that_the_broker_refuses_is_named_without_the_password() -> None:
+def test_error_names_refused_sasl_without_password() -> None:
     sasl = {
         "security.protocol": "sasl_plaintext",
         "sasl.mechanism": "PLAIN",
@@ -93,7 +93,7 @@ def test_sasl_that_the_broker_refuses_is_named_without_the_password() -> None:
     assert "canary" not in words
 
 
-def test_each_reason_is_kept_once_and_the_first_ones_are_named() -> None:
+def test_each_reason_is_kept_once_and_first_ones_are_named() -> None:
     errors = ClientErrors()
     for number in range(REASONS_MAX + 1):
         for after in (3, 40):
@@ -104,8 +104,8 @@ def test_each_reason_is_kept_once_and_the_first_ones_are_named() -> None:
     assert errors.words() == ""
 
 
-def test_reasons_that_come_in_another_order_give_the_same_text() -> None:
-    """A name with two addresses is tried at either one; a text that changed would be logged again."""
+def test_text_does_not_depend_on_order_of_reasons() -> None:
+    """A name with two addresses is tried at either one, and a changed text would be logged again."""
     brokers = range(2 * REASONS_MAX)
     told = set()
     for errors, attempts in ((ClientErrors(), (*brokers, *brokers)), (ClientErrors(), (*reversed(brokers), 0))):
@@ -115,7 +115,7 @@ def test_reasons_that_come_in_another_order_give_the_same_text() -> None:
     assert len(told) == 1
 
 
-def test_question_for_a_groups_offsets_has_the_reason_of_its_own_client() -> None:
+def test_request_for_group_offsets_has_reason_of_its_client() -> None:
     errors = ClientErrors()
     group = GroupOffsets({"bootstrap.servers": "127.0.0.1:1"}, "g", SystemClock(), errors)
     with pytest.raises(KafkaException):
@@ -126,7 +126,7 @@ def test_question_for_a_groups_offsets_has_the_reason_of_its_own_client() -> Non
 
 
 def test_closed_connection_is_a_reason_unless_it_was_in_use() -> None:
-    """librdkafka writes only to its log that a broker closed the connection, also where an idle one is closed as usual."""
+    """librdkafka only logs that a broker closed a connection, also for idle connections, which is normal."""
     errors = ClientErrors()
     line = "[thrd:b:9092/bootstrap]: b:9092/1: Disconnected: connection closed by peer: receive 0 after POLLIN"
     for facility, state in (("FAIL", "600000ms in state UP"), ("OTHER", "1ms in state APIVERSION_QUERY")):
@@ -139,8 +139,8 @@ def test_closed_connection_is_a_reason_unless_it_was_in_use() -> None:
         errors.forget()
 
 
-def test_each_of_two_questions_in_a_row_names_the_reason() -> None:
-    """The client that is asked again may wait before its next attempt, and report nothing."""
+def test_second_failed_request_names_the_reason_too() -> None:
+    """A client may wait before its next attempt, and report nothing meanwhile."""
     with KafkaAdmin({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=0.5) as admin:
         for _ in range(2):
             with pytest.raises(UnreachableError, match="Connection refused"):

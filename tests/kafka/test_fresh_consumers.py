@@ -9,12 +9,12 @@ import pytest
 
 from direct.rdd import tasks
 from direct.rdd.tasks import TaskReading, read_batches
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume import range_reader
 from forebay.kafka.consume.range_reader import PartitionReader, Reading
 from forebay.kafka.consume.spans import Span
 from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.values import TopicPartition
 from pyspark_forebay.kafka import reading
 from pyspark_forebay.options.source import SourceOptions, read_options

@@ -1,4 +1,4 @@
-"""Commits from outside a group, by a client that is scripted."""
+"""Commits from outside a group, with a scripted client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Answer = tuple[KafkaError | None, dict[TopicPartition, int]]
 
 
 class Scripted:
-    """Answers polls with ``answers`` in order, then with nothing while time passes."""
+    """Answers polls with ``answers`` in order; then time passes without an answer."""
 
     def __init__(self, answers: list[Answer], clock: ManualClock) -> None:
         self.answers = answers
@@ -51,13 +51,13 @@ def play(monkeypatch: pytest.MonkeyPatch, *answers: Answer) -> tuple[GroupOffset
     return GroupOffsets({}, "g", clock, ClientErrors()), client
 
 
-def test_a_late_answer_to_an_earlier_commit_is_not_taken_for_this_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_answer_of_earlier_commit_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = KafkaError(KafkaError.UNKNOWN_MEMBER_ID)
     group, _ = play(monkeypatch, (None, {ONE: 3}), (refused, {ONE: 4}))
     assert [error.code() for error in group.commit({ONE: Commit(4)}, 5.0).values()] == [KafkaError.UNKNOWN_MEMBER_ID]
 
 
-def test_a_commit_that_is_not_answered_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_without_answer_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-6."""
     group, client = play(monkeypatch)
     with pytest.raises(KafkaException) as given_up:
@@ -66,7 +66,7 @@ def test_a_commit_that_is_not_answered_is_given_up_in_time(monkeypatch: pytest.M
     assert client.clock.monotonic() == pytest.approx(5.0, abs=0.1)
 
 
-def test_what_is_wrong_with_a_partition_is_asked_for_one_by_one_and_what_is_wrong_with_the_group_is_not(
+def test_only_errors_of_single_partitions_cause_single_commits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     absent, member = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), KafkaError(KafkaError.UNKNOWN_MEMBER_ID)

@@ -1,4 +1,4 @@
-"""What the source believes of librdkafka: a scripted consumer gives what a real one gives only in bad moments."""
+"""How the source checks librdkafka: a scripted consumer returns what a real one returns only in rare cases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as WirePartition
 
-from forebay.kafka.consume.consumer import CONFIRMATIONS_MAX, FAULTS, KafkaSource
+from forebay.kafka.consume.consumer import CONFIRMATIONS_MAX, KafkaSource
+from forebay.kafka.consume.messages import FAULTS
 from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
 from forebay.model.errors import ForebayError
 from forebay.model.values import TopicPartition
@@ -19,7 +20,7 @@ OTHER = TopicPartition("t", 1)
 
 
 class ScriptedConsumer:
-    """Gives the batches it was told to, one for each consume, and remembers what it was asked."""
+    """Returns the given batches, one for each consume, and records the calls."""
 
     def __init__(self) -> None:
         self.batches: list[list[Message] | Callable[[], list[Message]]] = []
@@ -88,27 +89,27 @@ def scripted(request: pytest.FixtureRequest) -> Scripted:
     return Scripted(request.param)
 
 
-def test_an_older_assignments_records_before_a_start_are_not_taken_for_compaction(scripted: Scripted) -> None:
-    """Rule 3: a hole right at a start is read a second time; the records that lie there win."""
+def test_records_of_older_assignment_do_not_look_like_a_gap(scripted: Scripted) -> None:
+    """Rule 3: a gap at a start is read a second time; if there are records, they count."""
     scripted.start(10)
     assert scripted.poll([record(50), record(51)], [record(10), record(11)]) == [(0, 1, [10, 11])]
 
 
-def test_a_true_hole_at_a_start_is_believed_when_it_is_read_twice(scripted: Scripted) -> None:
+def test_gap_at_start_is_believed_after_second_read(scripted: Scripted) -> None:
     scripted.start(10)
     asked = len(scripted.consumer.asked)
     assert scripted.poll([record(12), record(15)], [record(12), record(15)]) == [(0, 1, [12, 15])]
     assert scripted.consumer.asked[asked:][-1][1][0] == (0, 10)  # assigned again, at the same position
 
 
-def test_a_true_hole_up_to_the_end_is_believed_when_it_is_read_twice(scripted: Scripted) -> None:
+def test_gap_up_to_end_is_believed_after_second_read(scripted: Scripted) -> None:
     scripted.start(10)
     end = event(KafkaError._PARTITION_EOF, 14)
     assert scripted.poll([end], [end]) == [(0, 1, 14)]
 
 
-def test_a_hole_that_changes_with_each_read_is_given_up(scripted: Scripted) -> None:
-    """INV-6: a bound on the reads; INV-5: and it is told."""
+def test_gap_that_changes_with_each_read_becomes_a_fault(scripted: Scripted) -> None:
+    """INV-6: the number of reads is bounded. INV-5: the fault is reported."""
     scripted.start(0)
     told = scripted.poll(*[[record(100 + number)] for number in range(CONFIRMATIONS_MAX + 1)])
     assert told == [(0, 1, "out-of-range")]
@@ -119,8 +120,8 @@ def test_records_of_a_partition_that_was_not_started_are_dropped(scripted: Scrip
     assert scripted.poll([record(0), record(0, partition=1), record(1)]) == [(0, 1, [0, 1])]
 
 
-def test_records_gathered_before_a_rebalance_in_the_same_poll_are_dropped(scripted: Scripted) -> None:
-    """What was polled before the revocation never comes out under the tag of a start made within the callback."""
+def test_records_polled_before_rebalance_are_dropped(scripted: Scripted) -> None:
+    """Records polled before the revocation never get the generation of a start within the callback."""
     scripted.start(0)
 
     def rebalanced() -> list[Message]:
@@ -133,7 +134,7 @@ def test_records_gathered_before_a_rebalance_in_the_same_poll_are_dropped(script
     assert scripted.poll([record(0)]) == [(0, 2, [0])]
 
 
-def test_a_record_that_was_given_already_is_not_given_again(scripted: Scripted) -> None:
+def test_record_is_not_returned_twice(scripted: Scripted) -> None:
     scripted.start(0)
     assert scripted.poll([record(0), record(1)], [record(1), record(2)]) == [(0, 1, [0, 1]), (0, 1, [2])]
 
@@ -144,8 +145,8 @@ def test_offsets_out_of_order_end_the_source(scripted: Scripted) -> None:
         scripted.poll([record(0), record(2), record(1)])
 
 
-def test_what_follows_a_corrupt_batch_is_never_given(scripted: Scripted) -> None:
-    """INV-5: librdkafka goes on behind a batch whose checksum is wrong; that would be a silent hole."""
+def test_records_after_corrupt_batch_are_not_returned(scripted: Scripted) -> None:
+    """INV-5: librdkafka continues after a batch with a wrong checksum, which would be a silent gap."""
     scripted.start(0)
     told = scripted.poll([record(0), event(KafkaError._BAD_MSG, 1), record(5)], [record(6)])
     assert told == [(0, 1, [0]), (0, 1, "corrupt")]
@@ -153,13 +154,13 @@ def test_what_follows_a_corrupt_batch_is_never_given(scripted: Scripted) -> None
     assert scripted.poll([record(1)]) == [(0, 2, [1])]
 
 
-def test_a_lower_leader_epoch_is_truncation(scripted: Scripted) -> None:
+def test_lower_leader_epoch_is_truncation(scripted: Scripted) -> None:
     scripted.start(0, leader_epoch=3)
     assert scripted.poll([record(0, leader_epoch=3)], [record(1, leader_epoch=2)]) == [(0, 1, [0]), (0, 1, "truncated")]
 
 
-def test_a_truncation_says_where_the_log_was_cut_if_the_broker_told_it(scripted: Scripted) -> None:
-    """In librdkafka's words, as its ``auto.offset.reset=error`` gives them."""
+def test_truncation_has_end_of_log_if_broker_reports_it(scripted: Scripted) -> None:
+    """The text is librdkafka's, for ``auto.offset.reset=error``."""
     words = "Partition log truncation detected at offset 100: broker end offset is 80 (offset leader epoch 2). Reset to INVALID."
     cut = Message(topic="t", partition=0, offset=100, error=KafkaError(KafkaError._AUTO_OFFSET_RESET, words))
     scripted.start(100, leader_epoch=2)
@@ -170,14 +171,14 @@ def test_a_truncation_says_where_the_log_was_cut_if_the_broker_told_it(scripted:
 
 
 @pytest.mark.parametrize(("code", "kind"), FAULTS.items(), ids=[KafkaError(code).name() for code in FAULTS])
-def test_every_row_of_the_troubles(code: int, kind: str) -> None:
+def test_each_error_of_the_table_becomes_its_kind_of_fault(code: int, kind: str) -> None:
     scripted = Scripted()
     scripted.start(0)
     scripted.start(0, tp=OTHER)
     assert scripted.poll([event(code, 0), record(0, partition=1)]) == [(1, 1, [0]), (0, 1, kind)]
 
 
-def test_a_passing_error_is_kept_for_status_and_gone_with_the_next_record(scripted: Scripted) -> None:
+def test_transient_error_is_shown_until_next_record(scripted: Scripted) -> None:
     scripted.start(0)
     assert scripted.poll([event(KafkaError._TRANSPORT, 0)]) == []
     assert scripted.source.last_error
@@ -185,15 +186,15 @@ def test_a_passing_error_is_kept_for_status_and_gone_with_the_next_record(script
     assert scripted.source.last_error == ""
 
 
-def test_passing_error_is_over_when_the_group_assigns(scripted: Scripted) -> None:
-    """A member without partitions reads nothing that would show it."""
+def test_transient_error_ends_with_assignment(scripted: Scripted) -> None:
+    """A member without partitions reads no records, which would end the error."""
     scripted.poll([event(KafkaError._TRANSPORT, 0)])
     assert scripted.source.last_error
     scripted.assign()
     assert scripted.source.last_error == ""
 
 
-def test_a_trouble_leaves_other_partitions_alone(scripted: Scripted) -> None:
+def test_fault_does_not_affect_other_partitions(scripted: Scripted) -> None:
     scripted.start(0)
     scripted.start(0, tp=OTHER)
     scripted.poll([record(0), record(0, partition=1), event(KafkaError.OFFSET_OUT_OF_RANGE, 1)])

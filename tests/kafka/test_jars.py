@@ -1,4 +1,4 @@
-"""What the embedded Kafka needs."""
+"""Java and the jars of the embedded Kafka."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.jvm_spark import VERSION as SPARK
 from tests.support.ports import free_port
 
 
-def test_a_missing_java_is_named_with_the_command_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_java_error_names_install_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(UsageError, match="apt-get install -y openjdk-17-jre-headless"):
@@ -26,7 +26,7 @@ def test_a_missing_java_is_named_with_the_command_to_run(monkeypatch: pytest.Mon
 
 
 class Repository(AnsweringHandler):
-    """``jars``: path → what it has; ``troubled``: how often it answers 503 before."""
+    """``jars``: path → content; ``troubled``: how often it answers 503 first."""
 
     jars: ClassVar[dict[str, bytes]]
     troubled: ClassVar[int]
@@ -57,9 +57,7 @@ def listed(folder: Path, **jars: bytes) -> Libraries:
     return Libraries("a-1", "A", folder / "a.jars.lock")
 
 
-def test_jars_are_fetched_once_through_a_repository_that_is_busy_at_first(
-    repository: type[Repository], tmp_path: Path
-) -> None:
+def test_jars_are_fetched_once_from_busy_repository(repository: type[Repository], tmp_path: Path) -> None:
     libraries, cache = listed(tmp_path, a=b"one", b=b"two"), tmp_path / "cache"
     repository.jars = {"/maven2/org/a/1/a-1.jar": b"one", "/maven2/org/b/1/b-1.jar": b"two"}
     repository.troubled = 2
@@ -76,13 +74,13 @@ def test_jars_are_fetched_once_through_a_repository_that_is_busy_at_first(
     [
         (
             {"a": b"one"},
-            r"jars of A could not be fetched: http.*/org/b/1/b-1\.jar: it answered 404 .*FOREBAY_MAVEN=URL",
+            r"cannot fetch the jars of A: http.*/org/b/1/b-1\.jar: status 404 .*FOREBAY_MAVEN=URL",
         ),
-        ({"a": b"one", "b": b"other"}, r"A: http.*/org/b/1/b-1\.jar has the SHA-256 [0-9a-f]{64}, and must have"),
+        ({"a": b"one", "b": b"other"}, r"A: http.*/org/b/1/b-1\.jar has the SHA-256 [0-9a-f]{64} instead of"),
     ],
     ids=["missing", "another"],
 )
-def test_jars_that_are_missing_or_others_than_listed_leave_nothing_that_looks_whole(
+def test_missing_or_different_jar_leaves_no_complete_folder(
     repository: type[Repository], tmp_path: Path, has: dict[str, bytes], words: str
 ) -> None:
     libraries, cache = listed(tmp_path, a=b"one", b=b"two"), tmp_path / "cache"
@@ -93,12 +91,12 @@ def test_jars_that_are_missing_or_others_than_listed_leave_nothing_that_looks_wh
     assert list(cache.iterdir()) == []
 
 
-def test_a_repository_that_is_out_of_reach_is_named_with_the_way_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_unreachable_repository_error_names_next_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FOREBAY_MAVEN", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setattr("forebay.kafka.embedded.jars.BACKOFF_SECONDS", 0)
-    with pytest.raises(UsageError, match=r"(?s)could not be fetched: http://127\.0\.0\.1.*refused.*FOREBAY_MAVEN=URL"):
+    with pytest.raises(
+        UsageError, match=r"(?s)cannot fetch the jars of .*: http://127\.0\.0\.1.*refused.*FOREBAY_MAVEN=URL"
+    ):
         listed(tmp_path, a=b"one").fetch(tmp_path / "cache")
 
 
@@ -111,7 +109,7 @@ def test_a_repository_that_is_out_of_reach_is_named_with_the_way_out(
     ],
     ids=["Kafka", "Hadoop", "Spark's source"],
 )
-def test_each_list_is_of_the_version_that_the_code_names(libraries: Libraries, jar: str) -> None:
+def test_lock_files_match_versions_in_code(libraries: Libraries, jar: str) -> None:
     lines = libraries.lock.read_text().splitlines()
     assert jar in {path for _, path in (line.split("  ") for line in lines)}, "run `make lock`"
     names = [line.rpartition("/")[2] for line in lines]

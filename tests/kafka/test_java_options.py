@@ -1,4 +1,4 @@
-"""Settings of Kafka's Java client: every row of the table, and what is made safe."""
+"""Settings of Kafka's Java client: every row of the table; and safe parameters."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from forebay.kafka.client.java_options import TABLE, translate
-from forebay.kafka.client.safe_options import safe_options
+from forebay.kafka.options.java import TABLE, translate
+from forebay.kafka.options.safe import safe_options
 from forebay.model.errors import SettingsError
 
 PEM = b"-----BEGIN CERTIFICATE-----\n"
@@ -81,23 +81,23 @@ def test_every_row_that_translates_has_an_example_here() -> None:
 
 
 @pytest.mark.parametrize(("name", "value", "found"), TRANSLATED)
-def test_a_setting_is_given_to_librdkafka_under_its_name(name: str, value: str, found: dict[str, str]) -> None:
+def test_setting_is_passed_under_librdkafkas_name(name: str, value: str, found: dict[str, str]) -> None:
     made = translate({"client.id": "c", name: value}, read)
     assert made.options == {"client.id": "c", **found}
-    assert len(made.told) == (found != {name: value})
-    assert not made.told or name in made.told[0]
+    assert len(made.changes) == (found != {name: value})
+    assert not made.changes or name in made.changes[0]
 
 
 @pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.outcome == "left out"])
-def test_a_setting_that_no_record_depends_on_is_left_out_and_told(name: str) -> None:
+def test_harmless_setting_is_left_out_and_reported(name: str) -> None:
     made = translate({name: "s3cret"})
     assert made.options == {}
-    assert f"kafka.{name!r} is left out" in made.told[0]
-    assert "s3cret" not in made.told[0]
+    assert f"kafka.{name!r} is left out" in made.changes[0]
+    assert "s3cret" not in made.changes[0]
 
 
 @pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.outcome == "refused"])
-def test_a_setting_without_a_counterpart_is_refused_by_name_with_the_reason(name: str) -> None:
+def test_setting_without_counterpart_is_refused_with_reason(name: str) -> None:
     with pytest.raises(SettingsError) as refused:
         translate({name: "s3cret"})
     assert name in str(refused.value)
@@ -106,7 +106,7 @@ def test_a_setting_without_a_counterpart_is_refused_by_name_with_the_reason(name
 
 
 def taken(options: Mapping[str, str]) -> None:
-    """By librdkafka, which knows each name in either role."""
+    """Whether librdkafka accepts the options, as a consumer or a producer."""
     Consumer({**options, "group.id": "g", "log_level": "0"}).close()
     Producer({**options, "log_level": "0"})
 
@@ -119,7 +119,7 @@ def taken(options: Mapping[str, str]) -> None:
         if row[2] and not any(k in str(row[2]) for k in ("/k", "text", "/ca", "oauth", "kerberos"))
     ],
 )
-def test_librdkafka_takes_what_is_made(name: str, value: str, found: dict[str, str]) -> None:
+def test_librdkafka_accepts_translated_settings(name: str, value: str, found: dict[str, str]) -> None:
     taken(found)
 
 
@@ -127,24 +127,24 @@ def test_librdkafka_takes_what_is_made(name: str, value: str, found: dict[str, s
     ("name", "value", "words"),
     [
         ("auto.offset.reset", "by_duration:P1D", "allowed are earliest, latest and none"),
-        ("partition.assignment.strategy", "a.StickyAssignor", "librdkafka has"),
+        ("partition.assignment.strategy", "a.StickyAssignor", "librdkafka only has"),
         (
             "key.deserializer",
             "org.apache.kafka.common.serialization.StringDeserializer",
-            "records come and go as bytes",
+            "keys and values are read and written as bytes",
         ),
-        ("buffer.memory", "much", "is no whole number"),
-        ("ssl.truststore.location", "/a.jks", "JKS store, which only Java reads: convert it by `keytool"),
+        ("buffer.memory", "much", "is not a whole number"),
+        ("ssl.truststore.location", "/a.jks", "JKS store, which only Java can read: convert it with `keytool"),
         ("ssl.truststore.location", "/a.p12", "neither PEM nor a PKCS#12 store"),
-        ("ssl.truststore.location", "/absent", "/absent can't be read: No such file"),
+        ("ssl.truststore.location", "/absent", "cannot read /absent: No such file"),
         ("sasl.jaas.config", "username=s3cret", "expected `MODULE required"),
         ("sasl.jaas.config", "a.LdapLoginModule required;", "login module LdapLoginModule"),
         ("sasl.jaas.config", f'{PLAIN} tokenauth="s3cret";', "option 'tokenauth' of PlainLoginModule: allowed are"),
-        ("sasl.jaas.config", f'{PLAIN} password="s3cret"', "it ends with ;"),
-        ("sasl.jaas.config", f'{PLAIN} password="s3cret;', "it ends with ;"),
+        ("sasl.jaas.config", f'{PLAIN} password="s3cret"', "the text must end with ;"),
+        ("sasl.jaas.config", f'{PLAIN} password="s3cret;', "the text must end with ;"),
     ],
 )
-def test_what_cant_be_translated_is_refused_in_a_sentence_without_secrets(name: str, value: str, words: str) -> None:
+def test_untranslatable_setting_is_refused_without_secrets(name: str, value: str, words: str) -> None:
     def stores(path: str) -> bytes:
         if path == "/absent":
             raise FileNotFoundError(2, "No such file or directory")
@@ -159,12 +159,12 @@ def test_what_cant_be_translated_is_refused_in_a_sentence_without_secrets(name: 
 def test_both_names_of_one_setting_must_agree() -> None:
     both = {"fetch.max.wait.ms": "1", "fetch.wait.max.ms": "1"}
     assert translate(both).options == {"fetch.wait.max.ms": "1"}
-    with pytest.raises(SettingsError, match="leave one out"):
+    with pytest.raises(SettingsError, match="remove one of them"):
         translate({**both, "fetch.wait.max.ms": "2"})
 
 
 @pytest.mark.parametrize("password", ["changeit", "wrong1"])
-def test_a_store_that_javas_own_tool_made_gives_its_certificates(tmp_path: Path, password: str) -> None:
+def test_certificates_are_read_from_keytool_store(tmp_path: Path, password: str) -> None:
     store = tmp_path / "trust.jks"  # PKCS#12, whatever its name says, since Java 9
     tool = ["keytool", "-keystore", str(store), "-storepass", "changeit", "-noprompt"]
     made = subprocess.run(
@@ -189,7 +189,7 @@ def test_a_store_that_javas_own_tool_made_gives_its_certificates(tmp_path: Path,
                 translate(options)
 
 
-def test_the_page_shows_the_very_table() -> None:
+def test_page_shows_the_table() -> None:
     page = (Path(__file__).parents[2] / "docs" / "KAFKA_OPTIONS.md").read_text()
     shown = re.findall(r"^\| `([^`]+)` \| ([a-z ]+) \| (.*) \|$", page, re.MULTILINE)
     assert shown == [(name, row.outcome, row.becomes) for name, row in sorted(TABLE.items())]
@@ -200,7 +200,7 @@ def test_the_page_shows_the_very_table() -> None:
 SERVERS = {"bootstrap.servers": "b:1"}
 
 
-def test_no_parameter_makes_a_task_commit_or_move_and_each_change_is_told() -> None:
+def test_no_parameter_lets_task_commit_or_seek_and_changes_are_reported() -> None:
     """INV-1, INV-5."""
     unsafe = {
         **SERVERS, "group.id": "g", "enable.auto.commit": "true", "enable.auto.offset.store": "true", "check.crcs": "false",
@@ -210,18 +210,18 @@ def test_no_parameter_makes_a_task_commit_or_move_and_each_change_is_told() -> N
     assert safe.options == {**SERVERS, "sasl.password": "s3cret", "client.rack": "r"}
     assert (safe.group, safe.task_group, safe.reset) == ("g", "forebay-executor-g", "earliest")
     for name in ("auto.commit", "offset.store", "check.crcs", "offset.reset", "partition.eof", "forebay-executor-g"):
-        assert any(name in sentence for sentence in safe.told), name
-    assert "s3cret" not in f"{safe} {safe.told}"
+        assert any(name in sentence for sentence in safe.changes), name
+    assert "s3cret" not in f"{safe} {safe.changes}"
 
 
-def test_parameters_that_are_safe_are_left_alone() -> None:
+def test_safe_parameters_are_unchanged() -> None:
     safe = safe_options({**SERVERS, "enable.auto.commit": "False", "check.crcs": "1"})
-    assert (safe.group, safe.task_group, safe.reset, len(safe.told)) == ("", "forebay-executor", "latest", 1)
+    assert (safe.group, safe.task_group, safe.reset, len(safe.changes)) == ("", "forebay-executor", "latest", 1)
 
 
 @pytest.mark.parametrize(
     ("options", "words"), [({}, "bootstrap.servers"), ({**SERVERS, "auto.offset.reset": "smallest"}, "'smallest'")]
 )
-def test_parameters_that_cant_be_are_refused(options: dict[str, str], words: str) -> None:
+def test_invalid_parameters_are_refused(options: dict[str, str], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         safe_options(options)

@@ -1,4 +1,4 @@
-"""Where a sender looks for the marker of the transaction before, with made-up clients."""
+"""Where a sender searches for the previous transaction's marker, with scripted clients."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from forebay.kafka.produce.transactions import Marker, TransactionalSender
 from forebay.model.errors import StoreError, UnreachableError
 
 
-def test_a_topic_that_the_sender_before_makes_until_it_is_fenced_is_looked_at_for_its_marker(
+def test_marker_is_read_from_topic_created_until_fencing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """INV-4: it commits a batch, the first of a new topic, while the next sender opens. That batch is not written twice."""
+    """INV-4: the earlier sender commits the first batch of a new topic while the next sender opens. It is not written twice."""
     committed = {"old": 6}
 
     class Producer:
@@ -57,7 +57,7 @@ def test_a_topic_that_the_sender_before_makes_until_it_is_fenced_is_looked_at_fo
 
 
 class _Opened:
-    """A producer whose first calls fail with ``errors``, which are made for a transaction."""
+    """A transactional producer whose first calls fail with ``errors``."""
 
     def __init__(self, *errors: KafkaError) -> None:
         self.errors = list(errors)
@@ -81,7 +81,7 @@ class _Opened:
 
 
 class _Readers:
-    """Consumers, each of which answers with the next of ``answers``; the last one is for all that follow."""
+    """Consumers: each answers with the next of ``answers``, all later ones with the last."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
@@ -123,9 +123,7 @@ _MARKED = SimpleNamespace(error=None, offset=7, metadata="batch 7")
     ],
     ids=["not coordinator", "loading", "of one partition"],
 )
-def test_marker_is_asked_for_again_by_another_consumer_while_the_coordinator_moves(
-    monkeypatch: pytest.MonkeyPatch, first: Any
-) -> None:
+def test_marker_request_is_retried_by_new_consumer(monkeypatch: pytest.MonkeyPatch, first: Any) -> None:
     readers = _Readers(first, _MARKED)
     sender = _opening(monkeypatch, _Opened(), readers)
     assert sender.open() == Marker(7, "batch 7")
@@ -134,25 +132,25 @@ def test_marker_is_asked_for_again_by_another_consumer_while_the_coordinator_mov
     assert readers.closed == 2
 
 
-def test_marker_without_an_answer_is_unreachable_after_the_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marker_without_answer_times_out_as_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     readers = _Readers(KafkaError(KafkaError.NOT_COORDINATOR))
-    with pytest.raises(UnreachableError, match="topic t: its marker can't be read"):
+    with pytest.raises(UnreachableError, match="topic t: cannot read its marker"):
         _opening(monkeypatch, _Opened(), readers, 0.5).open()
     assert readers.made == readers.closed > 1
 
 
-def test_marker_that_is_refused_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_marker_request_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     readers = _Readers(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
-    with pytest.raises(StoreError, match="topic t: its marker can't be read"):
+    with pytest.raises(StoreError, match="topic t: cannot read its marker"):
         _opening(monkeypatch, _Opened(), readers).open()
     assert (readers.made, readers.closed) == (1, 1)
 
 
-def test_id_is_taken_over_again_after_an_error_that_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_takeover_of_id_is_retried_after_transient_error(monkeypatch: pytest.MonkeyPatch) -> None:
     passing = KafkaError(KafkaError._TIMED_OUT, "in time", False, True)
     assert passing.retriable()
     sender = _opening(monkeypatch, _Opened(passing, passing), _Readers(_MARKED))
     assert sender.open() == Marker(7, "batch 7")
     sender.close()
-    with pytest.raises(StoreError, match="topic t: can't be opened for transactions"):
+    with pytest.raises(StoreError, match="topic t: cannot open it for transactions"):
         _opening(monkeypatch, _Opened(KafkaError(KafkaError._STATE)), _Readers(_MARKED)).open()

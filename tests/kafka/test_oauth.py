@@ -1,4 +1,4 @@
-"""A schema registry that wants tokens of OAuth, from a token endpoint that gives them to who proves itself."""
+"""A schema registry that requires OAuth tokens, and a token endpoint that checks client credentials."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from forebay.kafka.client.oauth import ClientCredentials
-from forebay.kafka.client.registry import AVRO, RegisteredSchema, Registry, RegistryAccess
+from forebay.kafka.registry.client import AVRO, RegisteredSchema, Registry, RegistryAccess
+from forebay.kafka.registry.oauth import ClientCredentials
 from forebay.model.errors import UnreachableError, UsageError
 from tests.support.certificates import Authority
 from tests.support.ports import free_port
@@ -38,8 +38,8 @@ def found(with_: RegistryAccess, number: int, times: int = 1) -> list[Registered
         return [registry.schema(number, AVRO) for _ in range(times)]
 
 
-def test_a_token_is_asked_for_once_and_told_the_registry_alone(writers: Writers, number: int, tmp_path: Any) -> None:
-    """Both by https with certificates of an authority of one's own, and the endpoint also trusts the machine's."""
+def test_token_is_requested_once_and_sent_only_to_registry(writers: Writers, number: int, tmp_path: Any) -> None:
+    """Both use https with certificates of a private authority; the endpoint's client also trusts the system's authorities."""
     authority = Authority(tmp_path)
     files = authority.issue("both")
     with (
@@ -54,8 +54,8 @@ def test_a_token_is_asked_for_once_and_told_the_registry_alone(writers: Writers,
 
 
 @pytest.mark.parametrize(("lives_seconds", "tokens"), [(0.001, 3), (None, 1)])
-def test_a_token_that_does_not_hold_much_longer_is_asked_for_anew(lives_seconds: float | None, tokens: int) -> None:
-    """One whose end is not told is used for as long as it goes well."""
+def test_expiring_token_is_replaced(lives_seconds: float | None, tokens: int) -> None:
+    """A token without an expiry time is used until it is refused."""
     with TokenEndpoint("reader", SECRET, lives_seconds=lives_seconds) as endpoint:
         own = {
             "client.id": "reader",
@@ -75,28 +75,30 @@ def test_a_token_that_does_not_hold_much_longer_is_asked_for_anew(lives_seconds:
         }  # fmt: skip
 
 
-def test_who_gets_no_token_is_told_why_and_nothing_that_is_secret(writers: Writers, number: int) -> None:
+def test_refused_token_error_has_cause_without_secrets(writers: Writers, number: int) -> None:
     with (
         TokenEndpoint("reader", SECRET, "schemas") as endpoint,
         RegistryFront(writers.url, endpoint.holds) as front,
     ):
-        with pytest.raises(UsageError, match="refuses us: invalid_client: who are you") as refused:
+        with pytest.raises(UsageError, match="refused a token: invalid_client: who are you") as refused:
             found(access(front.url, endpoint.url, bearer_auth_client_secret=f"not-{SECRET}"), number)
-        with pytest.raises(UsageError, match="refuses us: invalid_scope"):
+        with pytest.raises(UsageError, match="refused a token: invalid_scope"):
             found(access(front.url, endpoint.url, bearer_auth_scope="all"), number)
         assert front.asked == []
         own = access(front.url, endpoint.url)
         for body in ("<html>", "{}", '["x"]', '{"access_token": 1}'):
             endpoint.answers = [(200, body)]
-            with pytest.raises(UsageError, match="gives no token: is it the right address"):
+            with pytest.raises(
+                UsageError, match=r"returned no token; check schema\.registry\.bearer\.auth\.issuer\.endpoint\.url"
+            ):
                 found(own, number)
         endpoint.answers = [(503, "")] * 2
         assert None not in found(own, number)  # asked again
         endpoint.answers = [(503, "")] * 3
-        with pytest.raises(UnreachableError, match="answers 503"):
+        with pytest.raises(UnreachableError, match="answered with status 503"):
             found(own, number)
         endpoint.given.clear()
-        with pytest.raises(UnreachableError, match="does not answer: ConnectError") as away:
+        with pytest.raises(UnreachableError, match="did not answer: ConnectError") as away:
             found(access(front.url, f"http://127.0.0.1:{free_port()}/token"), number)
     assert SECRET not in str(refused.value) + str(away.value)
     assert refused.value.__cause__ is None and refused.value.__suppress_context__
@@ -105,14 +107,17 @@ def test_who_gets_no_token_is_told_why_and_nothing_that_is_secret(writers: Write
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"bearer_auth_client_secret": ""}, "client.secret is not there"),
-        ({"bearer_auth_issuer_endpoint_url": f"https://u:{SECRET}@login/token"}, "allowed is where tokens are given"),
-        ({"bearer_auth_issuer_endpoint_url": "login/token"}, "allowed is where tokens are given"),
+        ({"bearer_auth_client_secret": ""}, "client.secret is missing"),
+        (
+            {"bearer_auth_issuer_endpoint_url": f"https://u:{SECRET}@login/token"},
+            "allowed is the URL of a token endpoint",
+        ),
+        ({"bearer_auth_issuer_endpoint_url": "login/token"}, "allowed is the URL of a token endpoint"),
         ({"bearer_auth_credentials_source": "CUSTOM"}, "'CUSTOM': allowed are STATIC_TOKEN and OAUTHBEARER"),
         ({"ssl_ca_location": "/nowhere.pem"}, "ssl.ca.location: /nowhere.pem: .*No such file"),
     ],
 )
-def test_options_of_tokens_that_cant_be_are_refused(more: dict[str, str], why: str) -> None:
+def test_invalid_token_options_are_refused(more: dict[str, str], why: str) -> None:
     with pytest.raises(UsageError, match=why) as refused:
         found(access("http://registry", "http://login/token", **more), 1)
     assert SECRET not in str(refused.value)

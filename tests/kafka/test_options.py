@@ -1,10 +1,10 @@
-"""What is passed to librdkafka."""
+"""The options for librdkafka."""
 
 from __future__ import annotations
 
 import pytest
 
-from forebay.kafka.client.options import FORCED, check_options, client_options, consumer_options, is_cooperative
+from forebay.kafka.options.librdkafka import FORCED, check_options, client_options, consumer_options, is_cooperative
 from forebay.model.errors import SettingsError
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:9092"}
@@ -15,7 +15,7 @@ def made(options: dict[str, str], memory_bytes: int = 64_000_000) -> dict[str, s
 
 
 @pytest.mark.parametrize("key", FORCED)
-def test_a_forced_option_set_otherwise_is_refused_with_its_reason(key: str) -> None:
+def test_forced_option_with_other_value_is_refused_with_reason(key: str) -> None:
     """INV-1 and INV-5 rest on these."""
     wanted, why = FORCED[key]
     other = {"true": "false", "false": "true"}.get(wanted, "earliest")
@@ -27,17 +27,17 @@ def test_a_forced_option_set_otherwise_is_refused_with_its_reason(key: str) -> N
     assert made({key: wanted})[key] == wanted
 
 
-def test_other_spellings_of_the_forced_value_are_taken() -> None:
+def test_other_spellings_of_forced_value_are_accepted() -> None:
     assert made({"enable.auto.commit": "False", "check.crcs": "1"})["check.crcs"] == "true"
     assert made({"auto.offset.reset": "none"})["auto.offset.reset"] == "error"
 
 
-def test_the_group_has_a_key_of_its_own() -> None:
+def test_group_has_separate_key() -> None:
     with pytest.raises(SettingsError, match=r"kafka\.group instead"):
         made({"group.id": "mine"})
 
 
-def test_an_unknown_option_and_a_bad_value_are_refused_in_one_sentence() -> None:
+def test_unknown_option_and_bad_value_are_refused() -> None:
     with pytest.raises(SettingsError, match=r"no\.such\.option"):
         check_options({**SERVERS, "no.such.option": "1"})
     with pytest.raises(SettingsError, match=r"session\.timeout\.ms"):
@@ -45,16 +45,16 @@ def test_an_unknown_option_and_a_bad_value_are_refused_in_one_sentence() -> None
 
 
 def test_the_prefetch_queue_is_bounded_by_the_receivers_memory() -> None:
-    """INV-6: half of it, whatever the user asked for beyond; less is kept."""
+    """INV-6: it gets half of the memory, even if the user sets more; a smaller value is kept."""
     assert int(made({})["queued.max.messages.kbytes"]) * 1024 <= 32_000_000
     assert int(made({}, 128_000_000)["queued.max.messages.kbytes"]) > 60_000
     assert made({"queued.max.messages.kbytes": "2000"})["queued.max.messages.kbytes"] == "2000"
     assert int(made({"queued.max.messages.kbytes": "1000000"})["queued.max.messages.kbytes"]) * 1024 <= 32_000_000
-    with pytest.raises(SettingsError, match="no whole number"):
+    with pytest.raises(SettingsError, match="not a whole number"):
         made({"fetch.max.bytes": "1MB"})
 
 
-def test_committed_records_only_unless_asked_and_cooperative_unless_asked() -> None:
+def test_defaults_are_read_committed_and_cooperative() -> None:
     assert made({})["isolation.level"] == "read_committed"
     assert made({"isolation.level": "read_uncommitted"})["isolation.level"] == "read_uncommitted"
     assert is_cooperative(made({}))
@@ -62,7 +62,7 @@ def test_committed_records_only_unless_asked_and_cooperative_unless_asked() -> N
     assert is_cooperative(made({"group.protocol": "consumer"}))
 
 
-def test_an_admin_client_gets_nothing_that_only_a_consumer_takes() -> None:
+def test_admin_client_gets_no_consumer_options() -> None:
     options = client_options(
         {**SERVERS, "sasl.username": "u", "fetch.max.bytes": "1", "isolation.level": "read_committed"}
     )
@@ -76,25 +76,23 @@ def test_an_admin_client_gets_nothing_that_only_a_consumer_takes() -> None:
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM"}, "kafka.'sasl.mechanism': 'SCRAM': allowed are"),
         (
             {"security.protocol": "SASL_SSL", "sasl.mechanisms": "PLAIN", "sasl.username": "u"},
-            "kafka.'sasl.password': missing: PLAIN needs it",
+            "kafka.'sasl.password' is missing: PLAIN needs it",
         ),
         (
             {"security.protocol": "sasl_plaintext", "sasl.mechanism": "scram-sha-512", "sasl.password": "canary"},
-            "kafka.'sasl.username': missing: SCRAM-SHA-512 needs it",
+            "kafka.'sasl.username' is missing: SCRAM-SHA-512 needs it",
         ),
         ({"security.protocol": "ssl", "ssl.ca.location": "/no/ca.pem"}, "kafka.'ssl.ca.location': '/no/ca.pem'"),
     ],
 )
-def test_kafkas_own_security_is_checked_before_a_broker_is_asked_and_the_wrong_key_is_named(
-    options: dict[str, str], words: str
-) -> None:
+def test_invalid_security_option_is_named_without_a_broker(options: dict[str, str], words: str) -> None:
     for use in (made, client_options, lambda options: check_options({**SERVERS, **options})):
         with pytest.raises(SettingsError) as refused:
             use(options)
         assert words in str(refused.value) and "canary" not in str(refused.value)
 
 
-def test_options_that_can_reach_a_guarded_broker_pass_through() -> None:
+def test_valid_security_options_pass_through() -> None:
     options = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
     assert made(options).items() >= options.items()
     assert client_options({"security.protocol": "SSL", "ssl.ca.location": "probe"})["ssl.ca.location"] == "probe"

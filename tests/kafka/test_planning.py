@@ -1,4 +1,4 @@
-"""How much is read, and in how many tasks."""
+"""How many offsets are read, and in how many tasks."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def sizes(ranges: list[Span]) -> list[tuple[int, int]]:
     return [(range_.partition, range_.size) for range_ in ranges]
 
 
-def test_a_range_shows_itself_by_the_name_that_users_make_it_by() -> None:
+def test_repr_of_range_has_public_name() -> None:
     assert repr(OffsetRange("t", 0, 5, 9)) == "OffsetRange('t', 0, 5, 9)"
     assert repr(Span("t", 0, 5, 9, "x", 2)) == "OffsetRange('t', 0, 5, 9, topic_id='x', records=2)"
 
 
-def test_empty_ranges_are_skipped_and_the_rest_is_left_alone_where_nothing_is_asked() -> None:
+def test_split_without_limits_only_skips_empty_ranges() -> None:
     assert sizes(split_ranges([Span("t", 0, 5, 5), Span("t", 1, 5, 9)])) == [(1, 4)]
 
 
@@ -53,7 +53,7 @@ SPARK = [
 
 
 @pytest.mark.parametrize(("given", "least", "most", "found"), SPARK)
-def test_ranges_are_cut_as_sparks_calculator_cuts_them(
+def test_ranges_are_cut_as_in_sparks_calculator(
     given: list[int], least: int | None, most: int | None, found: list[int]
 ) -> None:
     ranges = [Span("t", number, 7, 7 + size) for number, size in enumerate(given)]
@@ -65,8 +65,10 @@ def test_ranges_are_cut_as_sparks_calculator_cuts_them(
     st.none() | st.integers(1, 40),
     st.none() | st.integers(1, 500),
 )
-def test_parts_touch_and_cover_what_was_cut(given: list[tuple[int, int]], least: int | None, most: int | None) -> None:
-    """INV-2 for whoever reads them: no offset twice, none left out."""
+def test_parts_are_adjacent_and_cover_the_range(
+    given: list[tuple[int, int]], least: int | None, most: int | None
+) -> None:
+    """INV-2: no offset is read twice, and none is left out."""
     ranges = [Span("t", number, begin, begin + size) for number, (begin, size) in enumerate(given)]
     parts = split_ranges(ranges, least, most)
     for range_ in ranges:
@@ -89,7 +91,7 @@ TOGETHER = [
 
 
 @pytest.mark.parametrize(("given", "parts_max", "offsets_max", "found"), TOGETHER)
-def test_what_is_little_is_read_by_one_task_and_what_is_much_stays_alone(
+def test_small_parts_share_a_task_and_large_ones_do_not(
     given: list[int], parts_max: int, offsets_max: int, found: list[list[int]]
 ) -> None:
     tasks = gathered([Span("t", n, 7, 7 + size) for n, size in enumerate(given)], parts_max, offsets_max)
@@ -97,21 +99,21 @@ def test_what_is_little_is_read_by_one_task_and_what_is_much_stays_alone(
     assert [span.partition for task in tasks for span in task] == list(range(len(given)))  # INV-2: each once, in order
 
 
-def test_a_limit_is_shared_by_lag_and_starves_nobody() -> None:
+def test_limit_is_shared_by_lag_and_starves_no_partition() -> None:
     begin, end = {A: 0, B: 100, C: 7}, {A: 900, B: 200, C: 8}
     assert share_by_lag(begin, end, 100) == {A: 89, B: 109, C: 8}  # 1001 wait: 89.9, 9.99, 0.1
     assert share_by_lag(begin, end, 5000) == end
     assert share_by_lag(end, end, 5) == end
-    assert share_by_lag({A: 900}, {A: 800}, 5) == {A: 800}  # the end went back: whoever asked must see it
+    assert share_by_lag({A: 900}, {A: 800}, 5) == {A: 800}  # the end went back: the caller must see it
 
 
-def test_a_trigger_waits_for_enough_offsets_but_not_for_ever() -> None:
+def test_trigger_waits_for_enough_offsets_within_limit() -> None:
     assert not is_enough({A: 0}, {A: 9}, 10, 1.0, 2.0)
     assert is_enough({A: 0}, {A: 10}, 10, 1.0, 2.0)
     assert is_enough({A: 0}, {A: 0}, 10, 2.0, 2.0)
 
 
-def test_rates_bound_a_batch_by_partition_and_what_was_learned_is_shared_by_lag() -> None:
+def test_rates_bound_each_partition_and_learned_rate_is_shared_by_lag() -> None:
     begin, end = {A: 0, B: 0, C: 0}, {A: 600, B: 300, C: 100}
     none, most, least = PartitionRates(), PartitionRates(50.0), PartitionRates(50.0, 70)
     assert limit_by_rates(begin, end, none, 0, 1) == end
@@ -124,20 +126,20 @@ def test_rates_bound_a_batch_by_partition_and_what_was_learned_is_shared_by_lag(
 
 
 @pytest.mark.parametrize(("most", "least"), [(0.0, 0), (5.0, 0), (5.0, -1), (-1.0, 1)])
-def test_rates_by_which_a_partition_would_wait_for_ever_are_refused(most: float, least: int) -> None:
+def test_rates_that_starve_a_partition_are_refused(most: float, least: int) -> None:
     with pytest.raises(UsageError, match="allowed are most from 0, and least from 1"):
         PartitionRates(most, least)
 
 
-def test_what_lies_between_begins_at_its_end_where_no_beginning_is_known() -> None:
+def test_partition_without_beginning_begins_at_its_end() -> None:
     assert spans({A: 1}, {B: 9, A: 4}, {"t": "id"}) == [Span("t", 0, 1, 4, "id"), Span("t", 1, 9, 9, "id")]
 
 
 @pytest.mark.parametrize(
     ("begin", "end", "words"),
-    [(5, 4, r"t/0\[5, 4\): from 5 lies beyond until 4"), (-1, 4, "offsets begin at 0")],
+    [(5, 4, r"t/0\[5, 4\): from 5 is beyond until 4"), (-1, 4, "offsets begin at 0")],
 )
-def test_a_range_that_cant_be_is_refused_with_both_ends(begin: int, end: int, words: str) -> None:
+def test_impossible_range_is_refused_with_both_ends(begin: int, end: int, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Span("t", 0, begin, end)
     with pytest.raises(UsageError, match="min_partitions 0"):

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.client.kept import Kept
+from forebay.kafka.client.idle_clients import IdleClients
 from forebay.kafka.consume import range_reader
 from forebay.kafka.consume.range_reader import PartitionReader, Reading, read_range
 from forebay.kafka.consume.spans import Span
 from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import (
     OffsetGapError,
     OutOfRangeError,
@@ -57,7 +57,7 @@ def tp(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> TopicPartiti
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Where the consumers that were made began."""
+    """The positions at which consumers were created."""
     positions: list[int] = []
     real = PartitionReader.__init__
 
@@ -82,7 +82,7 @@ def offsets(access: KafkaAccess, range_: Span, reading: Reading = PLAIN, **more:
 
 
 def transaction(options: Mapping[str, str], tp: TopicPartition, count: int, outcome: str) -> None:
-    """``count`` records and one marker; ``outcome`` "": left open."""
+    """Write ``count`` records and one marker; ``outcome`` "" leaves the transaction open."""
     producer = Producer({**options, "transactional.id": f"{tp.topic}-{outcome}"})
     producer.init_transactions(PATIENCE_SECONDS)
     producer.begin_transaction()
@@ -94,7 +94,7 @@ def transaction(options: Mapping[str, str], tp: TopicPartition, count: int, outc
         await_markers(options, [tp])
 
 
-def test_a_range_is_read_with_the_columns_of_sparks_kafka_source(access: KafkaAccess, tp: TopicPartition) -> None:
+def test_range_has_columns_of_sparks_kafka_source(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 3)
     (batch,) = read_range(access, span(tp, 1, 3), Reading(headers=True))
     assert batch.to_pylist()[0] | {"timestamp": 0} == {
@@ -105,19 +105,19 @@ def test_a_range_is_read_with_the_columns_of_sparks_kafka_source(access: KafkaAc
     assert offsets(access, span(tp, 2, 2)) == []
 
 
-def test_what_was_fetched_beyond_a_range_serves_the_next_one(
+def test_records_fetched_beyond_range_serve_next_range(
     access: KafkaAccess, tp: TopicPartition, made: list[int]
 ) -> None:
     produce(access.options, tp, 9_000)
     assert offsets(access, span(tp, 0, 5_000)) == list(range(5_000))
     assert offsets(access, span(tp, 5_000, 5_001)) == [5_000]
     assert offsets(access, span(tp, 5_001, 9_000)) == list(range(5_001, 9_000))
-    produce(access.options, tp, 10)  # it has told the end at 9000 meanwhile
+    produce(access.options, tp, 10)  # it has reported the end at 9000 meanwhile
     assert offsets(access, span(tp, 9_000, 9_010)) == list(range(9_000, 9_010))
     assert made == [0]
 
 
-def test_an_end_that_was_told_before_more_was_written_is_not_believed(access: KafkaAccess, tp: TopicPartition) -> None:
+def test_outdated_end_of_log_is_not_believed(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 5)
     reader = PartitionReader(access, tp, 0, SystemClock())
     assert sum(batch.num_rows for batch in reader.read(span(tp, 0, 5), PLAIN)) == 5
@@ -129,7 +129,7 @@ def test_an_end_that_was_told_before_more_was_written_is_not_believed(access: Ka
     reader.close()
 
 
-def test_a_consumer_serves_only_a_range_that_begins_where_it_stands_with_the_same_parameters(
+def test_kept_consumer_serves_only_range_at_its_position_with_same_parameters(
     access: KafkaAccess, tp: TopicPartition, made: list[int]
 ) -> None:
     produce(access.options, tp, 40)
@@ -148,9 +148,7 @@ def test_a_consumer_serves_only_a_range_that_begins_where_it_stands_with_the_sam
     assert made == [0, 10, 20, 10, 10, 10, 30]
 
 
-def test_readers_of_one_range_at_once_have_each_a_consumer_of_their_own(
-    access: KafkaAccess, tp: TopicPartition, made: list[int]
-) -> None:
+def test_concurrent_readers_have_separate_consumers(access: KafkaAccess, tp: TopicPartition, made: list[int]) -> None:
     produce(access.options, tp, 200)
     assert offsets(access, span(tp, 0, 10)) == list(range(10))
     with ThreadPoolExecutor(4) as pool:
@@ -159,10 +157,8 @@ def test_readers_of_one_range_at_once_have_each_a_consumer_of_their_own(
     assert made == [0, 10, 10, 10]  # the kept one serves the first to come
 
 
-def test_a_forked_child_makes_a_consumer_of_its_own_and_leaves_its_parents_alone(
-    access: KafkaAccess, tp: TopicPartition, made: list[int]
-) -> None:
-    """Spark's workers fork, and no client survives that."""
+def test_forked_child_uses_its_own_consumer(access: KafkaAccess, tp: TopicPartition, made: list[int]) -> None:
+    """Spark's workers fork, and a client can't be used after a fork."""
     produce(access.options, tp, 30)
     assert offsets(access, span(tp, 0, 10)) == list(range(10))
     child = os.fork()
@@ -178,14 +174,14 @@ def test_a_forked_child_makes_a_consumer_of_its_own_and_leaves_its_parents_alone
     assert made == [0]
 
 
-def test_a_number_of_records_that_was_asked_for_is_checked(access: KafkaAccess, tp: TopicPartition) -> None:
+def test_required_number_of_records_is_checked(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 10)
     with pytest.raises(RangeNotHeldError, match=r"\[0, 10\): Kafka holds 10 records of 9"):
         offsets(access, msgspec.structs.replace(span(tp, 0, 10), records=9))
     assert offsets(access, msgspec.structs.replace(span(tp, 0, 10), records=10)) == list(range(10))
 
 
-def test_idle_consumers_are_few_and_end_after_a_while(access: KafkaAccess, tp: TopicPartition) -> None:
+def test_idle_consumers_are_bounded_in_number_and_time(access: KafkaAccess, tp: TopicPartition) -> None:
     """INV-6."""
     clock, closed = ManualClock(), list[str]()
 
@@ -196,7 +192,7 @@ def test_idle_consumers_are_few_and_end_after_a_while(access: KafkaAccess, tp: T
         def close(self) -> None:
             closed.append(self.name)
 
-    kept: Kept[Client] = Kept(2, 60.0, clock)
+    kept: IdleClients[Client] = IdleClients(2, 60.0, clock)
     for name in "abc":
         kept.keep("k", Client(name))
     assert closed == ["a"]
@@ -214,9 +210,7 @@ def test_idle_consumers_are_few_and_end_after_a_while(access: KafkaAccess, tp: T
     assert closed == ["a", "b", "c"]
 
 
-def test_a_range_that_is_not_read_to_its_end_leaves_no_consumer_behind(
-    access: KafkaAccess, tp: TopicPartition, made: list[int]
-) -> None:
+def test_partly_read_range_leaves_no_consumer(access: KafkaAccess, tp: TopicPartition, made: list[int]) -> None:
     produce(access.options, tp, 9_000)
     reading = read_range(access, span(tp, 0, 9_000), PLAIN)
     next(reading)
@@ -224,9 +218,7 @@ def test_a_range_that_is_not_read_to_its_end_leaves_no_consumer_behind(
     assert not any(len(kept) for pools in range_reader._pools.values() for kept in pools)
 
 
-def test_what_kafka_has_dropped_is_out_of_range_and_the_consumer_is_thrown_away(
-    access: KafkaAccess, tp: TopicPartition
-) -> None:
+def test_dropped_records_are_out_of_range_and_consumer_is_closed(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 100)
     with KafkaAdmin(access.options) as admin:
         admin.delete_records({tp: 40})
@@ -239,13 +231,13 @@ def test_what_kafka_has_dropped_is_out_of_range_and_the_consumer_is_thrown_away(
     assert offsets(access, span(tp, 40, 100)) == list(range(40, 100))
 
 
-def test_a_log_that_ends_before_the_range_is_a_short_read_told_at_once(access: KafkaAccess, tp: TopicPartition) -> None:
+def test_log_that_ends_before_range_is_short_read_without_wait(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 10)
     with pytest.raises(ShortReadError, match=r"\[4, 12\): Kafka's log ends at offset 10"):
         offsets(access, span(tp, 4, 12))
 
 
-def test_markers_and_aborted_records_are_holes_that_must_be_allowed(access: KafkaAccess, tp: TopicPartition) -> None:
+def test_markers_and_aborted_records_are_gaps_that_must_be_allowed(access: KafkaAccess, tp: TopicPartition) -> None:
     """Offsets: 0–4 records, 5–7 aborted, 8 its marker, 9–10 committed, 11 its marker, 12–13 records."""
     produce(access.options, tp, 5)
     transaction(access.options, tp, 3, "abort")
@@ -263,10 +255,8 @@ def test_markers_and_aborted_records_are_holes_that_must_be_allowed(access: Kafk
     assert offsets(uncommitted, everything, HOLES) == [0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 12, 13]
 
 
-def test_offsets_without_records_up_to_the_logs_end_are_read_by_one_consumer_in_any_pieces(
-    access: KafkaAccess, tp: TopicPartition
-) -> None:
-    """The client tells the log's end once, in the first piece."""
+def test_one_consumer_reads_offsets_without_records_in_any_pieces(access: KafkaAccess, tp: TopicPartition) -> None:
+    """The client reports the log's end once, in the first piece."""
     produce(access.options, tp, 2)
     transaction(access.options, tp, 6, "abort")
     for piece, found in (((0, 3), [0, 1]), ((3, 6), []), ((6, 9), [])):
@@ -275,16 +265,14 @@ def test_offsets_without_records_up_to_the_logs_end_are_read_by_one_consumer_in_
         offsets(access, span(tp, 9, 10), HOLES)
 
 
-def test_an_open_transaction_ends_the_log_for_whoever_reads_committed_records(
-    access: KafkaAccess, tp: TopicPartition
-) -> None:
+def test_open_transaction_ends_log_for_read_committed(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 2)
     transaction(access.options, tp, 3, "")
-    with pytest.raises(ShortReadError, match=r"ends at offset 2 .what open transactions hold is not counted"):
+    with pytest.raises(ShortReadError, match=r"ends at offset 2 .records of open transactions are not counted"):
         offsets(access, span(tp, 0, 5))
 
 
-def test_ranges_that_begin_elsewhere_ask_by_the_client_of_the_one_before(
+def test_range_at_other_position_reuses_admin_client(
     access: KafkaAccess, tp: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new client takes ten times as long to answer as a small range to read, and Spark moves partitions between workers."""
@@ -302,7 +290,7 @@ def test_ranges_that_begin_elsewhere_ask_by_the_client_of_the_one_before(
     assert len(made) == 3
 
 
-def test_a_topic_that_was_created_again_is_told_by_its_id(access: KafkaAccess, tp: TopicPartition) -> None:
+def test_recreated_topic_is_detected_by_id(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 4)
     with KafkaAdmin(access.options) as admin:
         (topic_id,) = admin.topic_ids([tp.topic]).values()
@@ -312,8 +300,8 @@ def test_a_topic_that_was_created_again_is_told_by_its_id(access: KafkaAccess, t
             offsets(access, span(tp, 2, 4, topic_id))
 
 
-def test_a_broker_that_is_silent_is_given_up_with_the_range(access: KafkaAccess, tp: TopicPartition) -> None:
-    """INV-6. A poll that returns early is no end, and is no progress either."""
+def test_silent_broker_times_out_with_range(access: KafkaAccess, tp: TopicPartition) -> None:
+    """INV-6. A poll that returns early is neither an end nor progress."""
     produce(access.options, tp, 3)
     clock = ManualClock()
     reader = PartitionReader(access, tp, 0, clock)
@@ -330,23 +318,23 @@ def test_a_broker_that_is_silent_is_given_up_with_the_range(access: KafkaAccess,
             return found
 
     reader._consumer = Halting()  # type: ignore[assignment]
-    with pytest.raises(UnreachableError, match=r"gave nothing of .*/0\[0, 3\) from 2 on for 24.0 s"):
+    with pytest.raises(UnreachableError, match=r"returned no data of .*/0\[0, 3\) from 2 on for 24.0 s"):
         list(reader.read(span(tp, 0, 3), PLAIN))
     reader._consumer = real
     reader.close()
 
 
 @pytest.mark.parametrize("name", ["{}-not-there/0", "{}/7"])
-def test_a_topic_or_partition_that_is_not_there_is_not_held(access: KafkaAccess, tp: TopicPartition, name: str) -> None:
-    """INV-5. So that what an intake has of it is read from there, and nobody waits for a broker that is well."""
+def test_missing_topic_or_partition_is_not_held(access: KafkaAccess, tp: TopicPartition, name: str) -> None:
+    """INV-5. So records of an intake are read from there, and no task waits for a healthy broker."""
     topic, _, number = name.format(tp.topic).rpartition("/")
     missing = TopicPartition(topic, int(number))
     with pytest.raises(RangeNotHeldError, match=f"Kafka has no partition {missing}"):
         list(read_range(msgspec.structs.replace(access, timeout_seconds=1.0), span(missing, 0, 3), PLAIN))
 
 
-def test_a_long_stretch_without_records_is_no_silence(access: KafkaAccess, tp: TopicPartition) -> None:
-    """It is fetched piece by piece, which the client alone knows of: time passes, and no record comes."""
+def test_fetched_offsets_without_records_are_progress(access: KafkaAccess, tp: TopicPartition) -> None:
+    """The client fetches it in pieces without returning a record."""
     producer = Producer({**access.options, "transactional.id": tp.topic, "batch.num.messages": 1, "linger.ms": 0})
     producer.init_transactions(PATIENCE_SECONDS)
     for count, end in ((400, producer.abort_transaction), (1, producer.commit_transaction)):
@@ -378,18 +366,18 @@ def test_a_long_stretch_without_records_is_no_silence(access: KafkaAccess, tp: T
     assert rows == [401]
 
 
-def test_a_range_has_a_limit_of_its_own_however_slowly_it_comes(access: KafkaAccess, tp: TopicPartition) -> None:
+def test_slow_range_ends_at_its_time_limit(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 9_000)
     clock = ManualClock()
     reading = Reading(range_seconds_max=10)
     rows = read_range(access, span(tp, 0, 9_000), reading, clock=clock)
     next(rows)
     clock.advance(11)
-    with pytest.raises(UnreachableError, match=r"\[0, 9000\) up to [0-9]+ alone within 11.0 s"):
+    with pytest.raises(UnreachableError, match=r"\[0, 9000\) only up to [0-9]+ within 11.0 s"):
         list(rows)
 
 
-def test_a_restart_of_the_broker_is_waited_for(own_kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> None:
+def test_reader_waits_for_broker_restart(own_kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> None:
     access = KafkaAccess(own_kafka_broker.options, "g", timeout_seconds=PATIENCE_SECONDS)
     tp = TopicPartition(topic_name(), 0)
     own_kafka_broker.create_topic(tp.topic, 1)

@@ -13,8 +13,8 @@ from confluent_kafka.schema_registry import RegisteredSchema as KnownSchema
 from confluent_kafka.schema_registry import Rule, RuleKind, RuleMode, RuleSet, Schema, SchemaReference
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from forebay.kafka.client import registry
-from forebay.kafka.client.registry import (
+from forebay.kafka.registry import client as registry_client
+from forebay.kafka.registry.client import (
     AVRO,
     JSON,
     PROTOBUF,
@@ -49,8 +49,8 @@ def number(writers: Writers) -> int:
     return writers.register("inner-value", INNER)
 
 
-def test_a_schema_is_had_by_its_number_and_by_its_subjects_versions(writers: Writers, number: int) -> None:
-    """With what it refers to, and what that refers to, each before who refers to it."""
+def test_schema_is_read_by_number_and_by_version(writers: Writers, number: int) -> None:
+    """With all referenced schemas, each before those that refer to it."""
     client = writers.client
     middle = '{"type": "record", "name": "Middle", "fields": [{"name": "i", "type": "Inner"}]}'
     client.register_schema("middle-value", Schema(middle, "AVRO", [SchemaReference("Inner", "inner-value", 1)]))
@@ -66,19 +66,19 @@ def test_a_schema_is_had_by_its_number_and_by_its_subjects_versions(writers: Wri
         assert str(newest) == f"schema {made} (version 1 of outer-value)" and str(found) == f"schema {made}"
 
 
-def test_what_is_not_there_or_is_of_another_format_is_told(writers: Writers, number: int) -> None:
+def test_missing_schema_or_other_format_is_reported(writers: Writers, number: int) -> None:
     with Registry(writers.access) as registry:
         assert registry.schema(987654, AVRO) is None
-        with pytest.raises(UsageError, match="has no subject 'nobody-value'"):
-            registry.version("nobody-value", None, AVRO)
+        with pytest.raises(UsageError, match="has no subject 'missing-value'"):
+            registry.version("missing-value", None, AVRO)
         with pytest.raises(UsageError, match="has no version 99 of subject 'inner-value'"):
             registry.version("inner-value", 99, AVRO)
-        with pytest.raises(UsageError, match="is of format avro, not json"):
+        with pytest.raises(UsageError, match="has format avro, not json"):
             registry.version("inner-value", None, JSON)
 
 
-def test_a_protobuf_file_is_a_descriptor_though_the_registry_can_make_none(writers: Writers) -> None:
-    """This one fails where it is asked to serialise what it holds serialised."""
+def test_protobuf_descriptor_is_read_from_registry_that_can_make_none(writers: Writers) -> None:
+    """This registry fails if it is asked to serialise what it holds serialised."""
     file = orders_file()
     writers.protobuf("orders-proto-value", [message_class(file, "shop.Order")()])
     with Registry(writers.access) as registry:
@@ -87,7 +87,7 @@ def test_a_protobuf_file_is_a_descriptor_though_the_registry_can_make_none(write
         assert registry.schema(found.key, PROTOBUF) == RegisteredSchema(found.key, PROTOBUF, found.text)
 
 
-def test_who_we_are_is_told_the_registry_and_nobody_else(writers: Writers, number: int, tmp_path: Path) -> None:
+def test_credentials_are_sent_only_to_the_registry(writers: Writers, number: int, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     files = authority.issue("registry")
     with RegistryFront(writers.url, BASIC, files) as front:
@@ -98,7 +98,7 @@ def test_who_we_are_is_told_the_registry_and_nobody_else(writers: Writers, numbe
         for one in (own, in_url):
             assert SECRET not in repr(one) + str(one) + repr(pickle.loads(pickle.dumps(one)))
         wrong = access(front.url, basic_auth_user_info=f"other:{SECRET}", ssl_ca_location=str(authority.ca_file))
-        with pytest.raises(UsageError, match=r"refuses us \(401\)") as refused:
+        with pytest.raises(UsageError, match=r"refused access \(401\)") as refused:
             ask(wrong, number)
         with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED") as untrusted:
             ask(access(front.url.replace("://", f"://reader:{SECRET}@"), attempts=1), number)
@@ -107,19 +107,19 @@ def test_who_we_are_is_told_the_registry_and_nobody_else(writers: Writers, numbe
         assert ask(access(front.url, bearer_auth_token=SECRET), number) is not None
 
 
-def test_a_registry_out_of_order_is_asked_again_and_then_given_up(writers: Writers, number: int) -> None:
+def test_failing_registry_is_retried_within_attempts(writers: Writers, number: int) -> None:
     with RegistryFront(writers.url) as front:
         front.failures = [503, 429]
         assert ask(access(front.url), number) is not None
-        front.failures = [404, 404]  # as of a registry's other server, which has not heard of it yet
+        front.failures = [404, 404]  # another server of the registry, which does not know it yet
         assert ask(access(front.url), number) is not None
         front.asked.clear()
         front.failures = [503] * 9
-        with pytest.raises(UnreachableError, match="answers 503: out of order"):
+        with pytest.raises(UnreachableError, match="answered with status 503: out of order"):
             ask(access(front.url), number)
         assert len(front.asked) == 3
     nowhere = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(UnreachableError, match=f"the schema registry {nowhere} does not answer"):
+    with pytest.raises(UnreachableError, match=f"the schema registry {nowhere} did not answer"):
         ask(access(nowhere, attempts=2), number)
     assert ask(access(f"{nowhere}, {writers.url}"), number) is not None
 
@@ -127,20 +127,20 @@ def test_a_registry_out_of_order_is_asked_again_and_then_given_up(writers: Write
 @pytest.mark.parametrize(
     ("url", "options", "why"),
     [
-        ("registry:8081", {}, "schema.registry.url: 'registry:8081': allowed is where"),
-        (f"ftp://u:{SECRET}@registry", {}, "schema.registry.url: 'registry': allowed is where"),
+        ("registry:8081", {}, "schema.registry.url: 'registry:8081': allowed are one or more URLs"),
+        (f"ftp://u:{SECRET}@registry", {}, "schema.registry.url: 'registry': allowed are one or more URLs"),
         ("http://registry", {"basic_auth_user_info": SECRET}, "must be in the form"),
         ("http://registry", {"ssl_key_location": "/key"}, "ssl.certificate.location required"),
         ("https://registry", {"ssl_ca_location": "/nowhere.pem"}, "No such file"),
     ],
 )
-def test_options_that_cant_be_are_refused_before_anything_is_asked(url: str, options: Any, why: str) -> None:
+def test_invalid_options_are_refused_before_any_request(url: str, options: Any, why: str) -> None:
     with pytest.raises(UsageError, match=why) as refused:
         ask(access(url, **options), 1)
     assert SECRET not in str(refused.value)
 
 
-def test_without_the_extras_libraries_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_error_names_package(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *more: Any, **named: Any) -> Any:
@@ -149,12 +149,14 @@ def test_without_the_extras_libraries_it_says_what_to_install(monkeypatch: pytes
         return real(name, *more, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UsageError, match=r"libraries that are not here \(httpx2\): pip install 'forebay\[registry\]'"):
+    with pytest.raises(
+        UsageError, match=r"libraries that are not installed \(httpx2\): pip install 'forebay\[registry\]'"
+    ):
         ask(access("http://registry"), 1)
 
 
 class Answering:
-    """As the library's client. ``answers``: by subject what it has, or raises."""
+    """A client of the library. ``answers``: subject → its schema, or the exception."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
@@ -172,7 +174,7 @@ class Answering:
         pass
 
     def newest(self, subject: str, monkeypatch: pytest.MonkeyPatch, format_: str = AVRO) -> RegisteredSchema:
-        monkeypatch.setattr(registry, "_client", lambda *_: self)
+        monkeypatch.setattr(registry_client, "_client", lambda *_: self)
         with Registry(access("http://none")) as asked:
             return asked.version(subject, None, format_)
 
@@ -181,17 +183,17 @@ def referring(name: str, *others: str) -> Schema:
     return Schema(name, "AVRO", [SchemaReference(other, other, 1) for other in others])
 
 
-def test_schemas_may_refer_to_each_other_and_to_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_of_schemas_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-6."""
     client = Answering(a=referring("A", "b", "c"), b=referring("B", "c"), c=referring("C", "b"))
     assert client.newest("a", monkeypatch).references == (("c", "C"), ("b", "B"))
-    monkeypatch.setattr(registry, "_REFERENCES_MAX", 1)
+    monkeypatch.setattr(registry_client, "_REFERENCES_MAX", 1)
     with pytest.raises(UsageError, match="a schema refers to more than 1 others"):
         client.newest("a", monkeypatch)
 
 
-def test_a_registry_that_can_make_no_descriptor_is_asked_for_one_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-6: each attempt takes as long as one may."""
+def test_registry_without_descriptors_is_asked_for_one_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6: each attempt may take the whole timeout."""
     client = Answering(a=[SchemaRegistryError(500, 50001, "can't"), Schema("syntax", "PROTOBUF")])
     assert client.newest("a", monkeypatch, PROTOBUF).text == "syntax"
     assert client.asked == ["serialized", None]
@@ -200,11 +202,11 @@ def test_a_registry_that_can_make_no_descriptor_is_asked_for_one_once(monkeypatc
 @pytest.mark.parametrize(
     ("error", "kind", "why"),
     [
-        (SchemaRegistryError(422, 42201, "what?"), UsageError, "refuses what it is asked: .*what"),
+        (SchemaRegistryError(422, 42201, "what?"), UsageError, "refused the request: .*what"),
         (TypeError("a fault of ours"), TypeError, "a fault of ours"),
     ],
 )
-def test_what_another_attempt_would_not_mend_is_told_at_once(
+def test_lasting_registry_error_is_not_retried(
     error: Exception, kind: type[Exception], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Answering(a=error)
@@ -223,7 +225,7 @@ def test_what_another_attempt_would_not_mend_is_told_at_once(
         ("CONDITION", "READ", False, False),
     ],
 )
-def test_only_rules_that_change_what_is_read_count(
+def test_only_rules_for_readers_count(
     kind: str, mode: str, disabled: bool | None, counts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule = Rule("r", None, RuleKind(kind), RuleMode(mode), "T", None, None, None, None, None, disabled)
@@ -235,7 +237,7 @@ def test_only_rules_that_change_what_is_read_count(
         assert client.newest("a", monkeypatch).rules == ()
 
 
-def test_a_schema_whose_readers_must_run_rules_is_refused() -> None:
-    """As of encrypted fields, which would be taken for what they hold."""
-    with pytest.raises(UsageError, match=r"schema 7 has rules for its readers \(encrypt\), which are not run here"):
+def test_schema_with_rules_for_readers_is_refused() -> None:
+    """Otherwise encrypted fields would be read as values."""
+    with pytest.raises(UsageError, match=r"schema 7 has rules for readers \(encrypt\), which are not supported"):
         check_readable(RegisteredSchema(7, AVRO, "", rules=("encrypt",)), AVRO)

@@ -45,8 +45,8 @@ def fill(broker: Broker, topic: str, records: int, partitions: int = 4, size: in
         )
 
 
-def test_columns_hold_every_kind_of_record_unharmed(broker: Broker, topic: str) -> None:
-    """Null keys, tombstones, empty values, bytes that are no UTF-8, headers and timestamps come as Kafka has them."""
+def test_columns_keep_every_kind_of_record(broker: Broker, topic: str) -> None:
+    """Null keys, tombstones, empty values, bytes that are not UTF-8, headers and timestamps are those of Kafka."""
     rows: list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]] | None]] = [
         (None, b"no key", 1_700_000_000_000, None),
         (b"gone", None, 1_700_000_000_001, None),
@@ -77,9 +77,7 @@ def test_columns_hold_every_kind_of_record_unharmed(broker: Broker, topic: str) 
         assert max(item.max_timestamp_ms for item in reader.polled if isinstance(item, Columns)) == 1_700_000_000_003
 
 
-def test_nothing_is_read_before_start_and_membership_is_kept(
-    broker: Broker, topic: str, protocol: dict[str, str]
-) -> None:
+def test_member_reads_nothing_before_start(broker: Broker, topic: str, protocol: dict[str, str]) -> None:
     fill(broker, topic, 100)
     with Reader({**broker.options, **protocol}, topic, [topic]) as reader:
         poll_until(lambda: len(reader.source.owned) == 4, reader)
@@ -89,10 +87,8 @@ def test_nothing_is_read_before_start_and_membership_is_kept(
         assert reader.source.commit_sync({TopicPartition(topic, 0): Commit(7)}, 10) == {}
 
 
-def test_start_gives_exactly_what_lies_from_the_position_on(
-    broker: Broker, topic: str, protocol: dict[str, str]
-) -> None:
-    """INV-2: no record before the position, none left out; and the end is told."""
+def test_start_returns_exactly_records_from_position_on(broker: Broker, topic: str, protocol: dict[str, str]) -> None:
+    """INV-2: no record before the position, none left out; and the end is reported."""
     fill(broker, topic, 500)
     at = {tp: 100 * tp.partition for tp in partitions_of(topic)}
     with Reader({**broker.options, **protocol}, topic, [topic]) as reader:
@@ -104,10 +100,10 @@ def test_start_gives_exactly_what_lies_from_the_position_on(
             assert set(reader.ends(tp)) == {500}
 
 
-def test_a_rewind_reads_again_under_the_new_generation_and_leaves_others_alone(
+def test_rewind_reads_again_under_new_generation_without_touching_others(
     broker: Broker, topic: str, protocol: dict[str, str]
 ) -> None:
-    """Rule 3: after a start nothing of the older generation comes out, and other partitions go on where they were."""
+    """Rule 3: after a start, no record of the older generation is returned, and other partitions continue."""
     fill(broker, topic, 3000, size=500)
     one, *others = partitions_of(topic)
     with Reader({**broker.options, **protocol}, topic, [topic]) as reader:
@@ -127,9 +123,7 @@ def test_a_rewind_reads_again_under_the_new_generation_and_leaves_others_alone(
             assert reader.offsets(tp) == list(range(3000))
 
 
-def test_pause_gives_nothing_resume_goes_on_without_a_hole(
-    broker: Broker, topic: str, protocol: dict[str, str]
-) -> None:
+def test_resume_continues_without_a_gap_after_pause(broker: Broker, topic: str, protocol: dict[str, str]) -> None:
     fill(broker, topic, 3000, size=500)
     paused, *others = partitions_of(topic)
     with Reader({**broker.options, **protocol}, topic, [topic]) as reader:
@@ -148,7 +142,7 @@ def test_pause_gives_nothing_resume_goes_on_without_a_hole(
         assert [word for word, _ in reader.told] == ["assigned"]
 
 
-def test_start_wakes_a_paused_partition(broker: Broker, topic: str, protocol: dict[str, str]) -> None:
+def test_start_resumes_paused_partition(broker: Broker, topic: str, protocol: dict[str, str]) -> None:
     fill(broker, topic, 100)
     tp = TopicPartition(topic, 1)
     with Reader({**broker.options, **protocol}, topic, [topic]) as reader:
@@ -160,10 +154,10 @@ def test_start_wakes_a_paused_partition(broker: Broker, topic: str, protocol: di
         assert reader.offsets(tp, 2) == list(range(50, 100))
 
 
-def test_a_partition_that_was_paused_when_it_left_is_read_when_it_comes_back(
+def test_partition_revoked_while_paused_is_read_after_reassignment(
     broker: Broker, topic: str, protocol: dict[str, str]
 ) -> None:
-    """librdkafka keeps a pause over from one assignment of a partition to the next, however much later."""
+    """librdkafka keeps a pause until a partition's next assignment, however much later."""
     fill(broker, topic, 100)
     every = frozenset(partitions_of(topic))
     options = {**broker.options, **protocol}
@@ -179,10 +173,10 @@ def test_a_partition_that_was_paused_when_it_left_is_read_when_it_comes_back(
         poll_until(lambda: all(first.offsets(tp, 2) == list(range(50, 100)) for tp in every), first)
 
 
-def test_a_rebalance_tells_both_members_and_moves_partitions_only(
+def test_rebalance_notifies_both_members_and_moves_partitions(
     broker: Broker, topic: str, protocol: dict[str, str]
 ) -> None:
-    """Eager takes everything back first, cooperative only what moves; what is started afterwards is read whole."""
+    """Eager revokes everything first, cooperative only what moves; partitions started later are read completely."""
     fill(broker, topic, 200)
     every = frozenset(partitions_of(topic))
     options = {**broker.options, **protocol}
@@ -216,7 +210,7 @@ def test_a_rebalance_tells_both_members_and_moves_partitions_only(
 def test_source_follows_other_topics(
     kafka_broker: KafkaBroker, protocol: dict[str, str], topic_name: Callable[[], str]
 ) -> None:
-    """Nothing is subscribed to before topics are named; a topic that is not named any more is taken away."""
+    """Without topics there is no subscription; a topic that is no longer named is revoked."""
     broker, topic, other = kafka_broker, topic_name(), topic_name()
     broker.create_topic(topic)
     broker.create_topic(other)
@@ -244,7 +238,7 @@ def test_a_start_within_a_callback_takes_effect_when_the_poll_returns(broker: Br
         assert reader.offsets(tp, 3) == list(range(5, 20))
 
 
-def test_what_the_listener_raises_is_raised_by_poll(broker: Broker, topic: str) -> None:
+def test_poll_raises_listeners_exception(broker: Broker, topic: str) -> None:
     with Reader(broker.options, topic, [topic]) as reader:
 
         def fail(_: object) -> None:
@@ -255,8 +249,8 @@ def test_what_the_listener_raises_is_raised_by_poll(broker: Broker, topic: str) 
             poll_until(lambda: False, reader)
 
 
-def test_commits_answer_per_partition(broker: Broker, topic: str) -> None:
-    """A refused synchronous commit fails for its partition alone; an unassigned one is refused before the broker."""
+def test_commits_are_answered_per_partition(broker: Broker, topic: str) -> None:
+    """A refused synchronous commit fails only for its partition; an unassigned partition is refused without the broker."""
     good, bad, foreign = TopicPartition(topic, 0), TopicPartition(topic, 1), TopicPartition(topic, 99)
     with Reader(broker.options, topic, [topic]) as reader:
         poll_until(lambda: len(reader.source.owned) == 4, reader)
@@ -275,8 +269,8 @@ def test_commits_answer_per_partition(broker: Broker, topic: str) -> None:
             assert set(reader.source.commit_sync({good: Commit(6), bad: Commit(1, -1, too_long)}, 10)) == {bad}
 
 
-def test_a_commit_of_no_member_is_refused(broker: Broker, topic: str) -> None:
-    """A broker would take it for a group without members; the claim must not rest on such a commit."""
+def test_commit_without_membership_is_refused(broker: Broker, topic: str) -> None:
+    """A broker accepts it if the group has no members, so a claim must not depend on such a commit."""
     with Reader(broker.options, topic, [topic]) as reader:
         tp = TopicPartition(topic, 0)
         assert reader.source.commit_sync({tp: Commit(3)}, 5) == {tp: "not a member of the group"}

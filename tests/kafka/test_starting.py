@@ -1,4 +1,4 @@
-"""Where reading begins: by questions to a real Kafka."""
+"""Starting offsets, found by requests to a real Kafka."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def admin(kafka_broker: KafkaBroker) -> Iterator[KafkaAdmin]:
 
 @pytest.fixture
 def tps(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> list[TopicPartition]:
-    """Four partitions; the first has offsets 3 to 10, the second 0 to 5, the others nothing."""
+    """Four partitions; the first has offsets 3 to 10, the second 0 to 5, the others none."""
     topic = topic_name()
     kafka_broker.create_topic(topic, 4)
     one, two, *_ = tps = partitions_of(topic)
@@ -37,7 +37,7 @@ def tps(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> list[TopicP
     return tps
 
 
-def test_every_way_of_naming_a_place_in_one_question(admin: KafkaAdmin, tps: list[TopicPartition]) -> None:
+def test_all_kinds_of_places_are_found_in_one_request(admin: KafkaAdmin, tps: list[TopicPartition]) -> None:
     one, two, three, four = tps
     asked = {one: Timestamp(FIRST_MS + 7), two: "latest", three: 7, four: "earliest"}
     assert find_offsets(admin, asked) == {one: 7, two: 5, three: 7, four: 0}  # type: ignore[arg-type]
@@ -46,18 +46,14 @@ def test_every_way_of_naming_a_place_in_one_question(admin: KafkaAdmin, tps: lis
     assert find_offsets(admin, {}) == {}
 
 
-def test_a_time_without_a_record_is_an_error_or_the_end(admin: KafkaAdmin, tps: list[TopicPartition]) -> None:
+def test_time_after_last_record_is_an_error_or_the_end(admin: KafkaAdmin, tps: list[TopicPartition]) -> None:
     late = {tp: Timestamp(FIRST_MS + 5) for tp in tps}
-    with pytest.raises(
-        UsageError, match=rf"no record of {tps[1]} is as young as timestamp {FIRST_MS + 5}, nor of 2 other"
-    ):
+    with pytest.raises(UsageError, match=rf"{tps[1]} has no record at or after timestamp {FIRST_MS + 5}, and 2 other"):
         find_offsets(admin, late)
     assert list(find_offsets(admin, late, without_record="latest").values()) == [5, 5, 0, 0]
 
 
-def test_the_checkpoint_goes_before_what_is_given_that_before_what_is_committed_and_the_policy_last(
-    admin: KafkaAdmin, tps: list[TopicPartition]
-) -> None:
+def test_precedence_is_checkpoint_given_committed_policy(admin: KafkaAdmin, tps: list[TopicPartition]) -> None:
     one, two, three, four = tps
     known = Known(None, {one: 4, two: -1}, {one: 9, three: 6}, "g")
     assert begin(admin, tps, known, "earliest") == {
@@ -66,14 +62,12 @@ def test_the_checkpoint_goes_before_what_is_given_that_before_what_is_committed_
         three: Position(6, "committed by group g"),
         four: Position(0, "earliest, by the reset policy"),
     }
-    with pytest.raises(UsageError, match=f"nothing says where {four} begins"):
+    with pytest.raises(UsageError, match=f"no starting offset of {four} is known"):
         begin(admin, tps, known, "error")
     assert begin(admin, [one], Known(None, {}, {}), "latest") == {one: Position(10, "latest, by the reset policy")}
 
 
-def test_a_partition_that_the_checkpoint_does_not_know_is_new_and_begins_at_its_beginning(
-    admin: KafkaAdmin, tps: list[TopicPartition]
-) -> None:
+def test_partition_missing_in_checkpoint_begins_at_its_beginning(admin: KafkaAdmin, tps: list[TopicPartition]) -> None:
     one, two, *_ = tps
     known = Known({two: 2}, {one: 9}, {one: 9}, "g")
     assert begin(admin, [one, two], known, "latest") == {
@@ -83,12 +77,12 @@ def test_a_partition_that_the_checkpoint_does_not_know_is_new_and_begins_at_its_
 
 
 @pytest.mark.parametrize("offset", [-3, "soon"])
-def test_an_offset_that_cant_be_is_refused(admin: KafkaAdmin, tps: list[TopicPartition], offset: object) -> None:
+def test_impossible_offset_is_refused(admin: KafkaAdmin, tps: list[TopicPartition], offset: object) -> None:
     with pytest.raises(UsageError, match=r"allowed are offsets from 0, -2 .earliest. and -1"):
         find_offsets(admin, {tps[0]: offset})  # type: ignore[dict-item]
 
 
-def test_what_a_group_committed_is_asked_without_joining_it(
+def test_commits_of_group_are_read_without_joining_it(
     kafka_broker: KafkaBroker, admin: KafkaAdmin, tps: list[TopicPartition]
 ) -> None:
     assert admin.publish("not-joined", {tps[0]: Commit(8)}) == {}

@@ -53,7 +53,7 @@ def rows_in(server: s3.S3Server, name: str) -> list[tuple[int, int, int]]:
 def test_a_kill_before_the_commit_and_reruns_leave_each_row_once(
     server: s3.S3Server, output_process: OutputProcess, tmp_path: Path
 ) -> None:
-    """INV-3: the first kill leaves rows without a commit, the second a commit that nobody called completed."""
+    """INV-3: the first kill leaves rows without a commit, the second a commit whose batch is not completed."""
     arguments = (f"s3://{s3.BUCKET}/killed",)
     given = {"batch_column": "batch", "storage_options": options(server.url)}
     turns = [Turn(1), Turn(2)]
@@ -78,7 +78,7 @@ def test_a_kill_before_the_commit_and_reruns_leave_each_row_once(
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("a", "a")], ids=["two outputs", "two drivers of one"])
-def test_of_two_that_make_the_table_at_once_each_version_is_committed_by_one(
+def test_if_two_drivers_create_the_table_each_version_is_committed_by_one(
     names: tuple[str, str], server: s3.S3Server
 ) -> None:
     """INV-4: both see no table, both make it, both commit behind it."""

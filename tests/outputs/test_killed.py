@@ -185,11 +185,11 @@ def test_a_kill_at_any_point_and_a_rerun_leave_each_row_once(
     assert len(completed.read_text().split()) == len(ALL)
 
 
-def test_a_driver_that_slept_in_a_write_adds_nothing_when_it_wakes(
+def test_a_driver_suspended_in_a_write_adds_nothing_when_it_continues(
     place: Place, output_process: OutputProcess, sleeper: OutputProcess, tmp_path: Path
 ) -> None:
-    """INV-4: it stops with all rows written and not committed; a newer driver runs the same batch; it wakes. Whoever of the two
-    commits, the other does not, and the older one is refused from then on."""
+    """INV-4: it is suspended with all rows written and not committed; a newer driver runs the same batch; it continues. Only one
+    of the two commits, and the older one is refused from then on."""
     options = dict(place.options)
     if place.kind == "sql":
         options |= {"connect_seconds": 1.0, "idle_seconds": 1.0}  # how long the sleeper's lock is waited for

@@ -14,15 +14,15 @@ from deltalake import DeltaTable
 
 from driver.outputs import DeltaOutput, KafkaOutput, ParquetOutput, SqlOutput, Written, transaction_of
 from driver.outputs.parquet import MARKER
-from driver.outputs.run import Run, decoded, reason_to_skip, run_of
+from driver.outputs.run import OutputRun, decoded, reason_to_skip, run_of
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import FencedError, StoreError, UnreadableBlockError, UsageError
 from forebay.model.values import numbered
 from tests.support.output_process import Turn, batch_of, rows_of
 
 
-def run(number: int, replay: int = 0, timeline: int = 1, epoch: int = numbered(3, 1)) -> Run:
-    return Run(
+def run(number: int, replay: int = 0, timeline: int = 1, epoch: int = numbered(3, 1)) -> OutputRun:
+    return OutputRun(
         stream="s",
         output="o",
         timeline=timeline,
@@ -45,15 +45,15 @@ def run(number: int, replay: int = 0, timeline: int = 1, epoch: int = numbered(3
         (run(6, replay=1), run(6, replay=1), False),
         (run(10, replay=1), run(11), True),  # new batches after it
         (run(10, replay=1), run(5, replay=2), True),
-        (run(7), run(1, timeline=2), True),  # ids ascend over lineages
+        (run(7), run(1, timeline=2), True),  # ids ascend over timelines
         (run(1, timeline=2), run(7), False),
-        # the rebuilt journal forgot the replay and counts anew; run_of gives a replay the lineage of its journal
+        # the rebuilt journal counts replays from 1 again; run_of gives a replay the timeline of its journal
         (run(7, replay=1), run(5, replay=1, timeline=2), True),
         (run(2, epoch=numbered(3, 1)), run(2, epoch=numbered(3, 2)), False),  # by the driver before this one
     ],
 )
-def test_a_run_is_written_unless_it_or_a_later_one_of_its_line_is_there(
-    last: Run | None, own: Run, written: bool
+def test_a_run_is_written_unless_it_or_a_later_run_of_its_sequence_is_in_the_output(
+    last: OutputRun | None, own: OutputRun, written: bool
 ) -> None:
     assert (reason_to_skip(own, last) == "") == written
 
@@ -71,7 +71,7 @@ def test_a_first_run_that_was_committed_before_a_replay_is_skipped_after_it() ->
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta", "sql"])
-def test_a_batch_is_in_once_though_a_replay_comes_between_its_commit_and_its_completion(
+def test_a_batch_is_in_the_output_once_despite_a_replay_between_commit_and_completion(
     kind: str, tmp_path: Path
 ) -> None:
     """INV-3."""
@@ -103,7 +103,7 @@ def test_a_newer_drivers_output_refuses_an_older_driver() -> None:
         reason_to_skip(run(9, epoch=numbered(1, 8)), run(2, epoch=numbered(1, 9)))
 
 
-def test_deltas_version_ascends_within_an_application_of_one_lineage_and_replay() -> None:
+def test_deltas_version_ascends_within_an_application_of_one_timeline_and_replay() -> None:
     """After a rebuild the same number is another batch: it must not be taken for the one before."""
     first, second = (transaction_of(batch_of(Turn(number)), "o") for number in (1, 2))
     assert first[0] == second[0] == "forebay/flights/o/1/0" and first[1] < second[1]
@@ -130,7 +130,7 @@ def outputs(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta", "sql"])
-def test_what_it_did_is_answered_and_noted_and_unreadable_rows_leave_nothing(kind: str, tmp_path: Path) -> None:
+def test_a_write_is_answered_and_noted_and_unreadable_rows_leave_nothing(kind: str, tmp_path: Path) -> None:
     """INV-5: the error of the rows is the job's, whatever library was in between."""
     output = outputs(tmp_path)[kind]
 
@@ -162,13 +162,13 @@ def test_a_second_write_of_one_batch_is_refused_and_not_taken_for_written(kind: 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta", "sql"])
 @pytest.mark.parametrize("data", [7, "rows", {"a": 1}, [1, 2], None])
-def test_what_is_no_rows_is_refused(kind: str, data: Any, tmp_path: Path) -> None:
+def test_data_that_is_no_rows_is_refused(kind: str, data: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="an output writes a Spark DataFrame"):
         outputs(tmp_path)[kind].write(batch_of(Turn(1)), data)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta", "sql", "kafka"])
-def test_batches_in_work_at_once_are_refused(kind: str, tmp_path: Path) -> None:
+def test_concurrent_batches_are_refused(kind: str, tmp_path: Path) -> None:
     output = KafkaOutput({}, "t") if kind == "kafka" else outputs(tmp_path)[kind]
     with pytest.raises(UsageError, match=r"set driver\.concurrent_jobs = 1"):
         output.write(batch_of(Turn(1), concurrent_jobs=2), rows_of(Turn(1)))
@@ -178,7 +178,7 @@ def test_batches_in_work_at_once_are_refused(kind: str, tmp_path: Path) -> None:
     ("make", "words"),
     [
         (lambda f: ParquetOutput("s3://bucket/x"), "use a table format, such as DeltaOutput"),
-        (lambda f: ParquetOutput("/data/x"), "only file:/// and hdfs:///? can move"),
+        (lambda f: ParquetOutput("/data/x"), "only file:/// and hdfs:///? can rename"),
         (lambda f: ParquetOutput(f"file://{f}", name="../x"), "output '../x': allowed are"),
         (
             lambda f: ParquetOutput(f"file://{f}", partition_by=("a",)).write(batch_of(Turn(1)), rows_of(Turn(1))),
@@ -204,23 +204,25 @@ def test_batches_in_work_at_once_are_refused(kind: str, tmp_path: Path) -> None:
         ),
         (
             lambda f: DeltaOutput(f"file://{f}/d", batch_column="place").write(batch_of(Turn(1)), rows_of(Turn(1))),
-            "have a column place already",
+            "already have a column place",
         ),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(make: Callable[[Path], Any], words: str, tmp_path: Path) -> None:
+def test_impossible_outputs_are_refused_in_one_sentence(
+    make: Callable[[Path], Any], words: str, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=words) as refused:
         make(tmp_path)
     assert "secret" not in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_two_outputs_cannot_share_a_folder_and_a_strangers_marker_is_left(tmp_path: Path) -> None:
+def test_two_outputs_cannot_share_a_folder_and_another_programs_marker_stays(tmp_path: Path) -> None:
     ParquetOutput(f"file://{tmp_path}", name="a").write(batch_of(Turn(1)), rows_of(Turn(1)))
-    with pytest.raises(UsageError, match="is of output 'a' of stream 'flights'"):
+    with pytest.raises(UsageError, match="belongs to output 'a' of stream 'flights'"):
         ParquetOutput(f"file://{tmp_path}", name="b").write(batch_of(Turn(1)), rows_of(Turn(1)))
     (tmp_path / f"batch={Turn(2).batch_id}").mkdir()
     (tmp_path / f"batch={Turn(2).batch_id}" / "mine").write_text("kept")
-    with pytest.raises(StoreError, match="is there, and not by this run"):
+    with pytest.raises(StoreError, match="exists, and this run did not write it"):
         ParquetOutput(f"file://{tmp_path}", name="a").write(batch_of(Turn(2)), rows_of(Turn(2)))
     (tmp_path / f"batch={Turn(2).batch_id}" / MARKER).write_text("{}")
     with pytest.raises(StoreError, match="is no marker of Forebay"):
@@ -260,13 +262,13 @@ def test_passwords_and_rows_are_in_no_error(tmp_path: Path) -> None:
 @pytest.mark.kafka
 def test_kafka_refuses_what_it_cannot_send(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> None:
     topic = topic_name()
-    with pytest.raises(UsageError, match=f"topic {topic} is not there"):
+    with pytest.raises(UsageError, match=f"topic {topic} does not exist"):
         KafkaOutput(kafka_broker.options, topic, name="o").write(batch_of(Turn(1)), rows_of(Turn(1)))
     kafka_broker.create_topic(topic)
     output = KafkaOutput(kafka_broker.options, topic, name=topic[-60:].lstrip("-"))
     with pytest.raises(UsageError, match="need a column value"):
         output.write(batch_of(Turn(1)), pa.table({"x": [1]}))
-    with pytest.raises(UsageError, match="column value is int64: bytes or text is allowed"):
+    with pytest.raises(UsageError, match="column value is int64: cast it to bytes or text"):
         output.write(batch_of(Turn(1)), pa.table({"value": [1]}))
     rows = pa.table({"value": ["a"], "headers": [[{"key": "h", "value": b"1"}]], "partition": [0]})
     assert output.write(batch_of(Turn(1)), rows).rows == 1
@@ -276,12 +278,12 @@ def test_kafka_refuses_what_it_cannot_send(kafka_broker: KafkaBroker, topic_name
     output.close()
 
 
-def test_a_batch_of_several_at_once_names_the_output() -> None:
+def test_the_refusal_of_concurrent_batches_names_the_output() -> None:
     with pytest.raises(UsageError, match="output 'o' commits batches in order"):
         run_of(batch_of(Turn(1), concurrent_jobs=4), "o")
 
 
-def test_a_folder_that_gave_way_to_a_replay_that_was_killed_goes_back_before_anything_else(tmp_path: Path) -> None:
+def test_a_folder_replaced_by_a_killed_replay_is_moved_back_first(tmp_path: Path) -> None:
     """Whatever batch comes next: a rebuilt journal has cut the replay off, say."""
     output = ParquetOutput(f"file://{tmp_path}")
     output.write(batch_of(Turn(1)), rows_of(Turn(1)))

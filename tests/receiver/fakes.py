@@ -11,12 +11,13 @@ from litestar import post
 from litestar.params import Body
 
 from forebay import messages as m
-from forebay.http.server import Server, application
-from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
+from forebay.http.application import application
+from forebay.http.server import Server
+from forebay.model.columns import Columns, EndOfPartition, PartitionFault, RebalanceListener, Start
 from forebay.model.errors import UnreachableError
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import Block, TopicPartition, numbered
-from receiver.source import CommitPoint, Listener
+from receiver.source import CommitPoint
 
 
 class FakeTracker:
@@ -161,11 +162,11 @@ class FakeKafka:
         self._poll_records = poll_records
         self._starts: dict[TopicPartition, Start] = {}
         self._ended: set[TopicPartition] = set()
-        self._listener: Listener | None = None
+        self._listener: RebalanceListener | None = None
         self._assigned = False
         self._idle = threading.Event()
 
-    def subscribe(self, listener: Listener) -> None:
+    def subscribe(self, listener: RebalanceListener) -> None:
         self._listener = listener
 
     def poll(self, max_records: int, timeout_seconds: float) -> list[Columns | EndOfPartition | PartitionFault]:

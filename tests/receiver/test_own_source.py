@@ -215,7 +215,7 @@ def test_the_id_is_the_ordinal() -> None:
         ("HERE", {}, "has no class 'HERE'"),
         ("HandClock", {}, "must be a subclass of ReliableSource or UnreliableSource"),
         ("NotWhole", {}, r"lacks close, partitions, poll\(\)"),
-        ("Lists", {"folder": "/x"}, r"is made with \(count: .*unexpected keyword argument 'folder'"),
+        ("Lists", {"folder": "/x"}, r"the parameters of .* are \(count: .*unexpected keyword argument 'folder'"),
         ("SaysNo", {}, "ValueError: no folder is named"),
         ("NamedBadly", {}, "name = 'a/b'"),
     ],
@@ -409,11 +409,11 @@ def test_marks_are_the_sources_own_or_unknown() -> None:
     own.end_offset = lambda partition: -1  # type: ignore[method-assign]
     assert adapter.watermarks(A, 1.0) == (0, END_UNTOLD)
     own.end_offset = lambda partition: None  # type: ignore[method-assign,assignment,return-value]
-    with pytest.raises(SourceError, match=r"end_offset\(\) gave None"):
+    with pytest.raises(SourceError, match=r"end_offset\(\) returned None"):
         adapter.high_watermark(A)
     own.end_offset = lambda partition: (1 << 62) + 1  # type: ignore[method-assign]
     with pytest.raises(
-        SourceError, match=rf"end_offset\(\) gave {(1 << 62) + 1}: it must be a whole number from -1 to {1 << 62}"
+        SourceError, match=rf"end_offset\(\) returned {(1 << 62) + 1}: it must be a whole number from -1 to {1 << 62}"
     ):
         adapter.watermarks(A, 1.0)
     own.fails["end_offset"] = RetryLater("")

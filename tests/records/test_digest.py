@@ -11,7 +11,9 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.model.records import BLOCK_SCHEMA, decode_block, digest, to_dataframe
+from forebay.model.digest import digest
+from forebay.model.payload import decode_block
+from forebay.model.records import BLOCK_SCHEMA, to_dataframe
 from tests.support.rows import ODD_ROWS, Row, block, source_batch
 
 HEADERS = st.none() | st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=3)

@@ -9,17 +9,15 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from forebay.model.digest import digest
 from forebay.model.errors import CorruptionError
+from forebay.model.payload import Compression, decode_block, encode_block
 from forebay.model.records import (
     BLOCK_SCHEMA,
     DATAFRAME_SCHEMA,
     SOURCE_SCHEMA,
-    Compression,
     RangeRows,
     as_source,
-    decode_block,
-    digest,
-    encode_block,
     extent,
     to_dataframe,
 )

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from deploy.commands.recovery import Surroundings, apply_plan
+from deploy.commands.recovery.execution import apply_plan
+from deploy.commands.recovery.surroundings import Surroundings
 from deploy.main import main
 from driver.journal.state import State
 from executor_agent.main import Agent

@@ -7,10 +7,10 @@ import itertools
 import msgspec
 import pytest
 
-from deploy.commands.audit import exceptions, sentence
+from deploy.commands.inspection.audit import exceptions, sentence
 from driver.decisions.replay import RewindTo
 from driver.journal import history
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.journal.history import FinishedBatch, FinishedRange, HistoryWriter
 from driver.journal.transitions import apply
 from driver.tracker.requests import BeginReplay
@@ -152,7 +152,9 @@ def test_the_audit_reads_journal_and_history_from_their_store() -> None:
         apply(state, event)
     led.append(t.events)
     led.sync()
-    writer = HistoryWriter(storage, STREAM, led.epoch, 1000, lambda: 1.0, lambda: next(numbers))
+    writer = HistoryWriter(
+        storage, STREAM, led.epoch, segment_bytes=1000, now=lambda: 1.0, new_uid=lambda: next(numbers)
+    )
     assert not audit.audit(storage, STREAM).clean
     for batch in archived(t):
         writer.append((batch,))
@@ -174,7 +176,9 @@ def test_a_listing_that_hides_a_segment_of_the_history_hides_no_batch(
     storage = MemoryStorage(f"audit-{next(numbers)}")
     t = worked()
     done = archived(t)[0]
-    writer = HistoryWriter(storage, STREAM, numbered(1, 1), 1, lambda: 1.0, lambda: next(numbers))
+    writer = HistoryWriter(
+        storage, STREAM, numbered(1, 1), segment_bytes=1, now=lambda: 1.0, new_uid=lambda: next(numbers)
+    )
     batches = [msgspec.structs.replace(done, number=number) for number in range(1, 5)]
     for batch in batches:
         writer.append((batch,))
@@ -199,7 +203,9 @@ def test_the_audit_notices_each_segment_that_the_history_loses() -> None:
         t.complete(t.batch())
     done = history.finished(t.state)
     for journal_epoch, batches in ((1, done[:3]), (2, done[3:])):
-        writer = HistoryWriter(storage, STREAM, numbered(1, journal_epoch), 1, lambda: 1.0, lambda: next(numbers))
+        writer = HistoryWriter(
+            storage, STREAM, numbered(1, journal_epoch), segment_bytes=1, now=lambda: 1.0, new_uid=lambda: next(numbers)
+        )
         for batch in batches:
             writer.append((batch,))
     t.archive(*(batch.batch_id for batch in done))
@@ -260,7 +266,7 @@ def test_a_replay_with_another_packing_is_a_finding() -> None:
     t.state.replaying[batch] = msgspec.structs.replace(t.state.replaying[batch], tasks=())
     report = audit.report(t.state, ())
     assert [finding.kind for finding in report.findings] == ["replay"]
-    assert "another packing" in sentence(report.findings[0])
+    assert "a different packing" in sentence(report.findings[0])
 
 
 def test_loss_belongs_to_the_incarnation_in_its_label() -> None:

@@ -329,7 +329,7 @@ store.open()
 """
 RECOVERY = """
 from recovery import damaged_copies
-from forebay.settings.schema import load
+from forebay.settings.load import load
 from wal.storage import open_storage
 settings = load(Path(sys.argv[2]), {})
 setattr({"os": os, "Path": Path}[owner], name, die)

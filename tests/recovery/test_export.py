@@ -19,7 +19,8 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.produce.sender import send
 from forebay.model.errors import ForebayError, UsageError
-from forebay.model.records import RangeRows, decode_block, encode_block, to_dataframe
+from forebay.model.payload import decode_block, encode_block
+from forebay.model.records import RangeRows, to_dataframe
 from forebay.model.values import Block, Handle
 from forebay.model.values import TopicPartition as Tp
 from tests.recovery.test_killed import CONFIGURATION
@@ -50,7 +51,7 @@ class Exporting:
 
 @pytest.fixture
 def exporting(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Exporting:
-    monkeypatch.setattr("deploy.commands.recovery.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("deploy.commands.recovery.surroundings.ANSWER_SECONDS", 0.1)
     return Exporting(tmp_path, capsys)
 
 
@@ -101,7 +102,7 @@ def test_a_batch_is_exported_also_when_only_the_history_knows_it(exporting: Expo
     code, done, _ = exporting("--batch", str(later), "--output", str(tmp_path / "second"))
     assert code == 0 and offsets(done["files"][0]) == [5, 6, 7, 8, 9]
     code, _, err = exporting("--batch", "77", "--output", str(tmp_path / "third"))
-    assert code == 2 and "--batch 77: the stream has no such batch" in err
+    assert code == 2 and "--batch 77: the stream has no batch with this id or number" in err
 
 
 def test_encrypted_blocks_are_exported_with_their_keys_alone(exporting: Exporting, tmp_path: Path) -> None:
@@ -144,7 +145,7 @@ def test_missing_or_unreadable_ranges_are_reported_and_the_rest_exported(exporti
     code, done, err = exporting("--range", "t/0[0, 12)", "--output", str(tmp_path / "out"))
     assert code == 1 and offsets(done["files"][0]) == [5, 6, 7, 8, 9]
     assert done["absent"] == ["t/0[10, 12)"]
-    assert "not held: t/0[10, 12)" in err and f"no tier can read block {block.id} with t/0[0, 5)" in err
+    assert "not in the WAL: t/0[10, 12)" in err and f"no tier can read block {block.id} with t/0[0, 5)" in err
 
 
 def test_existing_file_is_never_overwritten(exporting: Exporting, tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ def test_existing_file_is_never_overwritten(exporting: Exporting, tmp_path: Path
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "t-0.parquet").write_text("mine")
     code, _, err = exporting("--range", "t/0[0, 5)", "--output", str(tmp_path / "out"))
-    assert code == 2 and "is there already" in err
+    assert code == 2 and "already exists" in err
     assert (tmp_path / "out" / "t-0.parquet").read_text() == "mine"
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["t-0.parquet"]
 
@@ -190,7 +191,7 @@ def test_records_go_back_into_a_topic_as_they_were(
     kafka_broker: KafkaBroker,
     topic_name: Callable[[], str],
 ) -> None:
-    monkeypatch.setattr("deploy.commands.recovery.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("deploy.commands.recovery.surroundings.ANSWER_SECONDS", 0.1)
     exporting = Exporting(tmp_path, capsys, kafka_broker.options["bootstrap.servers"])
     logged = exporting.logged
     logged.receiver("r1")
@@ -231,7 +232,7 @@ def test_nulls_headers_and_odd_values_arrive_as_they_are(
     acknowledged: list[int] = []
     bounded = topic_name()
     kafka_broker.create_topic(bounded, 1)
-    with pytest.raises(ForebayError, match=rf"one of {bounded}/0 was not taken: .*message.timestamp.after.max.ms"):
+    with pytest.raises(ForebayError, match=rf"one of {bounded}/0 was not accepted: .*message.timestamp.after.max.ms"):
         send(kafka_broker.options, bounded, [to_dataframe(b, "t") for b in stored])
     sent = send(kafka_broker.options, topic, [to_dataframe(b, "t") for b in stored], progress=acknowledged.append)
     assert sent == sum(acknowledged) == len(ODD_ROWS)

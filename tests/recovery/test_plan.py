@@ -111,7 +111,7 @@ def test_missing_segments_and_torn_tails_are_findings_without_the_journal(tmp_pa
     logged.wal.delete(paths[1])
     found = verified(logged.wal, STREAM, None)
     assert found.findings == () and [(h.first, h.last) for h in found.holes] == [(2, 2)]
-    assert any("segments 2 to 2 are not there" in words for words in sentences(found, wal_only=True))
+    assert any("segments 2 to 2 are missing" in words for words in sentences(found, wal_only=True))
     logged.overwrite(paths[2], logged.wal.read(paths[2])[:-200])
     assert [p.path for p in verified(logged.wal, STREAM, None).findings] == [paths[2]]
 
@@ -138,7 +138,7 @@ def test_unreadable_journal_is_reported_and_the_wal_verified_alone(
         file.write_bytes(data)
     assert main(["--config", str(config), "--json", "wal", "verify"]) == 1
     out, err = capsys.readouterr()
-    assert json.loads(out)["segments"] == 3 and "the journal can't be read" in err
+    assert json.loads(out)["segments"] == 3 and "cannot read the journal" in err
     assert main(["--config", str(config), "wal", "verify", "--wal-only"]) == 0
 
 

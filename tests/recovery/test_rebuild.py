@@ -12,8 +12,8 @@ import pytest
 
 from driver.background.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
 from driver.journal import events as ev
-from driver.journal import history, timeline
-from driver.journal import log as journal
+from driver.journal import history, opening, timeline
+from driver.journal.files import Claim, claim_path
 from driver.journal.lease import LeaseKeeper, lease_path
 from driver.journal.state import State
 from driver.journal.timeline import TimelineFound
@@ -28,7 +28,7 @@ from recovery import audit, rebuild
 from recovery.plan import HistoryView, history_view
 from recovery.rebuild import RebuildPlan
 from tests.support.forgetful import Crash, ForgetfulStorage
-from tests.support.tracked import STREAM, Tracked, offsets
+from tests.support.tracked import STREAM, Tracked, offsets, tracker_options
 from tests.support.unlisted import Unlisted
 from wal.blocks import encode_meta
 from wal.decisions.retention import Limits
@@ -57,12 +57,19 @@ class Lost:
         self.wal = self.wal or MemoryStorage(f"{name}-wal")
         self.wal.put_new(layout.timeline_marker(STREAM, 1), self.claim)
         self.copies = SnapshotCopies(
-            self.t.say, self.wal, STREAM, numbered(1, 1), ManualClock(1_000), 0.0, FOREVER, lambda: next(numbers)
+            self.t.say,
+            self.wal,
+            stream=STREAM,
+            epoch=numbered(1, 1),
+            clock=ManualClock(1_000),
+            interval_seconds=0.0,
+            limits=FOREVER,
+            new_uid=lambda: next(numbers),
         )
 
     @property
     def claim(self) -> bytes:
-        return msgspec.json.encode(journal.Claim(numbered(1, 1), "test", 1))
+        return msgspec.json.encode(Claim(numbered(1, 1), "test", 1))
 
     def copy(self) -> str:
         following, state = encoded(self.t.state)
@@ -72,11 +79,9 @@ class Lost:
 
     def keep(self) -> None:
         """Writes the journal."""
-        led, state = journal.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
+        led, state = opening.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
         self.wal.delete(layout.timeline_marker(STREAM, 1))
-        self.wal.put_new(
-            layout.timeline_marker(STREAM, 1), self.journal.read(journal.claim_path(STREAM, numbered(1, 1)))
-        )
+        self.wal.put_new(layout.timeline_marker(STREAM, 1), self.journal.read(claim_path(STREAM, numbered(1, 1))))
         for event in self.t.events:
             apply(state, event)
         led.append(self.t.events)
@@ -119,7 +124,7 @@ class Lost:
         )
 
     def lead(self) -> State:
-        return journal.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers), wal=self.wal)[1]
+        return opening.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers), wal=self.wal)[1]
 
 
 def damage(storage: Storage, handle: Handle) -> None:
@@ -294,7 +299,12 @@ def test_batch_finished_in_a_surviving_history_is_not_repeated() -> None:
         lost.take_in(epoch, offsets(20, 30, token))
         if survives:
             writer = history.HistoryWriter(
-                lost.journal, STREAM, numbered(1, 1), 1 << 20, lambda: 1.0, lambda: next(numbers)
+                lost.journal,
+                STREAM,
+                numbered(1, 1),
+                segment_bytes=1 << 20,
+                now=lambda: 1.0,
+                new_uid=lambda: next(numbers),
             )
             writer.append(done)
             writer.close()
@@ -391,7 +401,7 @@ def test_partition_whose_copied_position_exceeds_the_last_offset_restarts() -> N
     lost.copies.write(following, msgspec.msgpack.encode(tree))
     found, _, notes = rebuild.newest_copy(lost.wal, STREAM)
     assert found.partitions["t/0"].position == 0
-    assert "life 2 begins at offset 0" in notes[-1]
+    assert "incarnation 2 begins at offset 0" in notes[-1]
 
 
 @pytest.mark.parametrize("hidden", [0, 1])
@@ -418,8 +428,8 @@ def test_a_journal_that_lost_a_segment_or_its_end_is_rebuilt() -> None:
         lost.copy()
         lost.take_in(epoch, offsets(0, 10, token))
         lost.keep()
-        led, _ = journal.lead(lost.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers), wal=lost.wal)
-        keeper = LeaseKeeper(lost.journal, STREAM, led.epoch, "test", "", 600.0)
+        led, _ = opening.lead(lost.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers), wal=lost.wal)
+        keeper = LeaseKeeper(lost.journal, STREAM, led.epoch, owner="test", url="", duration_seconds=600.0)
         keeper.follow(lambda led=led: led.confirmed + 1)  # type: ignore[misc]  # one more, which is cut off
         keeper.begin()
         keeper.end()
@@ -475,7 +485,7 @@ def test_numbers_of_the_new_timeline_exceed_all_of_the_old_one() -> None:
     lost.rebuild()
     state = lost.lead()
     assert min(state.next_epoch(), state.next_token(), state.next_batch_id(), state.cleanup_count + 1) > numbered(2, 0)
-    tracker = Tracker(state, numbered(2, 2), "stop", 4, 0)
+    tracker = Tracker(state, numbered(2, 2), tracker_options())
     with pytest.raises(FencedError, match="not registered"):
         tracker.decide(m.LookupRequest(receiver_id="r1", epoch=old, partitions=()), 0.0, 0)
 
@@ -534,7 +544,7 @@ def test_paused_rebuild_changes_nothing_after_another_one() -> None:
 def test_driver_paused_during_several_rebuilds_is_fenced() -> None:
     """INV-4: it looks up the timeline after its own; a killed attempt left only its marker."""
     lost = Lost()
-    led, _ = journal.lead(lost.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
+    led, _ = opening.lead(lost.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
     lost.copy()
     for path in lost.journal.list(""):
         lost.journal.delete(path)
@@ -560,7 +570,9 @@ def test_batches_archived_after_the_loss_count_only_without_a_missing_one_before
         lost.take_in(epoch, offsets(until - 10, until, token))
         t.complete(t.batch())
     done = history.finished(t.state)
-    writer = history.HistoryWriter(lost.journal, STREAM, numbered(1, 1), 1 << 20, lambda: 1.0, lambda: next(numbers))
+    writer = history.HistoryWriter(
+        lost.journal, STREAM, numbered(1, 1), segment_bytes=1 << 20, now=lambda: 1.0, new_uid=lambda: next(numbers)
+    )
     writer.append(done[2:])
     writer.close()
     plan = lost.rebuild()
@@ -667,7 +679,9 @@ def test_block_named_by_a_surviving_history_was_accepted() -> None:
     lost, epoch, token = created_again()
     block = lost.take_in(epoch, offsets(5, 20, token))
     lost.t.complete(lost.t.batch())
-    writer = history.HistoryWriter(lost.journal, STREAM, numbered(1, 1), 1 << 20, lambda: 1.0, lambda: next(numbers))
+    writer = history.HistoryWriter(
+        lost.journal, STREAM, numbered(1, 1), segment_bytes=1 << 20, now=lambda: 1.0, new_uid=lambda: next(numbers)
+    )
     writer.append(history.finished(lost.t.state))
     writer.close()
     plan = lost.rebuild()

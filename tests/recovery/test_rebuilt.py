@@ -28,7 +28,14 @@ def test_a_block_that_recovery_moved_after_the_newest_copy_is_found_by_a_rebuild
     logged.keep()
     uids = itertools.count(1000)
     copies = SnapshotCopies(
-        lambda _: None, logged.wal, STREAM, numbered(1, 1), SystemClock(), 0.0, Limits(0), lambda: next(uids)
+        lambda _: None,
+        logged.wal,
+        stream=STREAM,
+        epoch=numbered(1, 1),
+        clock=SystemClock(),
+        interval_seconds=0.0,
+        limits=Limits(0),
+        new_uid=lambda: next(uids),
     )
     copies.write(*encoded(logged.state()))
     logged.damage(damaged)

@@ -8,13 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from deploy.commands.recovery import Surroundings, apply_plan, look
+from deploy.commands.recovery.execution import apply_plan, make_plan
+from deploy.commands.recovery.surroundings import Surroundings
 from deploy.commands.wal.verification import verified
 from driver.journal.events import CleanupIntended
 from driver.journal.lease import LeaseHeld, LeaseKeeper
 from driver.journal.transitions import apply
 from forebay.model.errors import ForebayError, StoreError, UsageError
-from forebay.model.records import decode_block
+from forebay.model.payload import decode_block
 from forebay.model.values import Block
 from recovery.copies import WalCopies
 from recovery.examination import UnnamedFrame
@@ -42,7 +43,7 @@ class Alone(Surroundings):
 
 
 def planned(logged: Logged, unreachable: str = "") -> RecoveryPlan:
-    return look(logged.settings, logged.journal, logged.wal, Alone(logged, unreachable), logged.kafka.read_ranges)
+    return make_plan(logged.settings, logged.journal, logged.wal, Alone(logged, unreachable), logged.kafka.read_ranges)
 
 
 def applied(logged: Logged, unreachable: str = "") -> RecoveryPlan:
@@ -309,10 +310,10 @@ def test_recovery_refuses_while_a_driver_runs_and_says_how_to_stop_it(logged: Lo
     logged.keep()
     logged.damage(block)
     epoch = 1 << 40 | 1
-    lease = LeaseKeeper(logged.journal, STREAM, epoch, "driver", "http://d", 0.3)
+    lease = LeaseKeeper(logged.journal, STREAM, epoch, owner="driver", url="http://d", duration_seconds=0.3)
     lease.start()
     try:
-        with pytest.raises(LeaseHeld, match="with SIGTERM, then call this again"):
+        with pytest.raises(LeaseHeld, match="with SIGTERM, then repeat this command"):
             applied(logged)
     finally:
         lease.stop()

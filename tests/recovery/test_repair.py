@@ -10,7 +10,7 @@ import pytest
 
 from deploy.commands.wal.repair import RepairReport, repaired
 from deploy.commands.wal.verification import verified
-from driver.journal.log import newest_claim
+from driver.journal.files import newest_claim
 from driver.journal.state import REPAIR_WRITER
 from forebay.model.values import Block
 from tests.recovery.test_recovering import Alone, served

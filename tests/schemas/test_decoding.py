@@ -1,4 +1,4 @@
-"""Columns of record batches, decoded by a real schema registry, from records that confluent-kafka's own serialisers wrote."""
+"""Columns decoded with a real schema registry, from records of confluent-kafka's own serialisers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference
 
 from driver.batches.decoding import Decoder
-from forebay.kafka.client.registry import AVRO, JSON, PROTOBUF, RegisteredSchema, RegistryAccess
+from forebay.kafka.registry.client import AVRO, JSON, PROTOBUF, RegisteredSchema, RegistryAccess
 from forebay.model.errors import UnreachableError, UsageError
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.process.clock import ManualClock
@@ -55,7 +55,7 @@ def test_records_of_many_writers_stay_in_their_order(writers: Writers) -> None:
         assert sorted(found.causes) == [4, 7]
 
 
-def test_protobuf_and_json_come_as_their_serialisers_wrote_them(writers: Writers) -> None:
+def test_protobuf_and_json_decode_what_serialisers_wrote(writers: Writers) -> None:
     file = orders_file()
     other = message_class(file, "shop.Other")
     values = writers.protobuf("orders-value", [other(text=text) for text in "ab"])
@@ -64,11 +64,11 @@ def test_protobuf_and_json_come_as_their_serialisers_wrote_them(writers: Writers
     documents = writers.json("visits-value", VISIT, [{"page": "/"}])
     assert decode_column(writers.decoding("visits-value", JSON), batch(documents)).array.to_pylist() == [{"page": "/"}]
     mixed = decode_column(writers.decoding("visits-value", JSON), batch(values))
-    assert "is of format protobuf, not json" in mixed.causes[0]
+    assert "has format protobuf, not json" in mixed.causes[0]
 
 
-def test_protobuf_files_that_a_registry_holds_as_they_were_written_resolve_each_other(writers: Writers) -> None:
-    """As Java's clients register them; this registry makes no descriptor of them, though it is asked for one."""
+def test_protobuf_files_held_as_text_import_each_other(writers: Writers) -> None:
+    """As Java's clients register them. This registry returns no descriptor, though one is requested."""
     line = 'syntax = "proto3"; package shop; message Line { string sku = 1; }'
     writers.client.register_schema("shop/line.proto", Schema(line, "PROTOBUF"))
     order = (
@@ -87,7 +87,7 @@ def test_protobuf_files_that_a_registry_holds_as_they_were_written_resolve_each_
     assert found.array.to_pylist() == [{"line": None, "id": 8}] and found.causes == {}
 
 
-def test_a_guid_in_a_header_is_asked_for(writers: Writers) -> None:
+def test_schema_is_requested_by_guid_in_header(writers: Writers) -> None:
     number = writers.register("guid-value", record("a"))
     decoding = writers.decoding("guid-value", AVRO)
     header = [{"key": "__value_schema_id", "value": b"\1" + bytes.fromhex(GUID.replace("-", ""))}]
@@ -102,7 +102,7 @@ def test_a_guid_in_a_header_is_asked_for(writers: Writers) -> None:
         assert len(front.asked) == 1  # once for all of them
 
 
-def test_a_process_asks_once_for_a_schema_and_again_after_a_while_for_one_that_is_not_there(writers: Writers) -> None:
+def test_schema_is_requested_once_and_unknown_one_again_later(writers: Writers) -> None:
     (value,) = writers.avro("once-value", record("a", "c"), [{"a": 1, "c": 2}])
     decoding = writers.decoding("once-value", AVRO)
     other = writers.register("once-other-value", record("d"))
@@ -124,7 +124,7 @@ def test_a_process_asks_once_for_a_schema_and_again_after_a_while_for_one_that_i
 
 
 class Known:
-    """As ``Registry``, of these schemas by their numbers. ``asked``: which, and whether patiently."""
+    """A registry with these schemas. ``asked``: the requested numbers, and whether patiently."""
 
     def __init__(self, *schemas: RegisteredSchema) -> None:
         self._schemas = {schema.key: schema for schema in schemas}
@@ -152,8 +152,8 @@ def longs(*numbers: int) -> pa.RecordBatch:
     return batch([b"\0" + number.to_bytes(4, "big") + b"\2" for number in numbers])
 
 
-def test_a_process_keeps_what_it_knows_of_so_many_writers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-6. Of several that the registry does not know only the first is waited for: they are junk, or come together."""
+def test_process_keeps_bounded_number_of_writers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6. Of several unknown schemas, only the first is waited for: they are junk, or appear together."""
     known = Known(*map(long_of, range(2, 8)))
     monkeypatch.setattr(columns, "Registry", known)
     decoding = ColumnDecoding("value", long_of(1), RegistryAccess("http://kept"))
@@ -170,7 +170,7 @@ def test_a_process_keeps_what_it_knows_of_so_many_writers(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("collecting", [True, False])
-def test_the_collector_is_afterwards_as_it_was(collecting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_garbage_collector_state_is_restored(collecting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "Registry", Known())
     column = _Column(ColumnDecoding("value", long_of(1), RegistryAccess("http://none")))
     try:
@@ -184,40 +184,40 @@ def test_the_collector_is_afterwards_as_it_was(collecting: bool, monkeypatch: py
         gc.enable()
 
 
-def test_a_readers_schema_that_can_not_be_is_refused_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by each task."""
+def test_invalid_readers_schema_is_refused_when_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only in each task."""
     itself = '{"type": "record", "name": "R", "fields": [{"name": "x", "type": ["null", "R"]}]}'
     known = Known(RegisteredSchema(1, JSON, "{}"), RegisteredSchema(2, AVRO, itself))
     monkeypatch.setattr(decoder_module, "Registry", known)
     for column, number, why in (
         ("topic", 1, "topic as avro: allowed are key and value"),
         ("value", 9, "the schema registry has no schema 9"),
-        ("value", 1, "schema 1 is of format json, not avro"),
-        ("value", 2, "schema 2: x can't be a column: R holds itself"),
+        ("value", 1, "schema 1 has format json, not avro"),
+        ("value", 2, "schema 2: x can't be a column: R is recursive"),
     ):
         with pytest.raises(UsageError, match=why):
             find_columns(RegistryAccess("http://none"), {column: ReaderSchema(AVRO, number=number)})
 
 
-def test_no_record_is_to_blame_when_the_registry_is_away(writers: Writers) -> None:
-    """Neither here, nor where a job's own records that can't be decoded become dead letters."""
+def test_unreachable_registry_is_not_an_error_of_a_record(writers: Writers) -> None:
+    """Neither in a query, nor in a job with dead letters."""
     (value,) = writers.avro("away-value", record("a"), [{"a": 1}])
     decoder = RegistryDecoder(writers.access, value=ReaderSchema(AVRO, "away-value"))
     strange = batch([b"\0\0\0\1\0x", value])
     gone = RegistryAccess(f"http://127.0.0.1:{free_port()}", attempts=2)
     away = ColumnDecoding("value", decoder._columns["value"].schema, gone)
-    with pytest.raises(UnreachableError, match="does not answer"):
+    with pytest.raises(UnreachableError, match="did not answer"):
         decode_column(away, strange)
     decoder._columns["value"] = away
-    with pytest.raises(UnreachableError, match="does not answer"):
+    with pytest.raises(UnreachableError, match="did not answer"):
         Decoder(decoder, decoder.schema, arrow=True).decode(strange)
-    with pytest.raises(UnreachableError, match="does not answer"):
+    with pytest.raises(UnreachableError, match="did not answer"):
         Decoder(lambda record: {"value": decoder.value(record.value)}, decoder.schema).decode(strange)
 
 
 @pytest.mark.parametrize("kind", [MemoryError, pa.ArrowMemoryError])
-def test_no_record_is_to_blame_where_memory_is_short(kind: type[MemoryError], monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-5: a query that takes records that can't be decoded for null would lose good ones."""
+def test_lack_of_memory_is_not_an_error_of_a_record(kind: type[MemoryError], monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-5: a query that reads undecodable records as null would lose good ones."""
 
     def short(*_: Any, **__: Any) -> Any:
         raise kind("no memory")
@@ -240,12 +240,12 @@ def test_no_record_is_to_blame_where_memory_is_short(kind: type[MemoryError], mo
         built([1], {}, lambda rows: answers.pop(0)(rows))
 
 
-def test_why_a_record_cant_be_decoded_is_told_in_bounded_words() -> None:
-    """INV-6: it may hold what the record does."""
+def test_cause_of_undecodable_record_is_bounded() -> None:
+    """INV-6: it may contain the record."""
     assert len(cause_of(ValueError("x" * 5_000))) == 1_000
 
 
-def test_a_jobs_decoder_gives_rows_and_causes_and_values_one_by_one(writers: Writers) -> None:
+def test_decoder_of_job_returns_rows_causes_and_single_values(writers: Writers) -> None:
     (value,) = writers.avro("job-value", record("a"), [{"a": 1}])
     decoder = pickle.loads(
         pickle.dumps(RegistryDecoder(writers.access, value=ReaderSchema(AVRO, "job-value", version=1)))
@@ -256,9 +256,9 @@ def test_a_jobs_decoder_gives_rows_and_causes_and_values_one_by_one(writers: Wri
         {"value": {"a": 1}, "offset": 0},
         {"value": None, "offset": 2},
     ]
-    assert decoded.causes == {1: "value: its 4 bytes hold no schema's number"}
+    assert decoded.causes == {1: "value: its 4 bytes have no schema number"}
     assert decoder.value(value) == {"a": 1}
-    with pytest.raises(ValueError, match="hold no schema's number"):
+    with pytest.raises(ValueError, match="have no schema number"):
         decoder.value(b"junk")
     with pytest.raises(UsageError, match="value as xml: allowed are key and value, as avro, json, protobuf"):
         RegistryDecoder(writers.access, value=ReaderSchema("xml", "job-value"))

@@ -1,4 +1,4 @@
-"""By which schema a record says that it was written."""
+"""Which writer's schema a record names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bodies(found: pa.RecordBatch) -> dict[int, tuple[int | str, bytes]]:
     }
 
 
-def test_each_record_is_under_the_number_before_its_body_whatever_slice_it_is_in() -> None:
+def test_records_are_grouped_by_number_before_body_in_any_slice() -> None:
     values = [b"\0\0\0\0\7one", None, b"\0\0\0\1\0two", b"\0\0\0\0\7", b"\0\xff\xff\xff\xffmost"]
     expected = {0: (7, b"one"), 2: (256, b"two"), 3: (7, b""), 4: (0xFFFFFFFF, b"most")}
     assert bodies(batch(values)) == expected
@@ -39,18 +39,18 @@ def test_each_record_is_under_the_number_before_its_body_whatever_slice_it_is_in
     assert framed(batch([None, None]), "value").groups == []
 
 
-def test_what_names_no_schema_is_told_by_its_first_byte_or_its_length() -> None:
+def test_record_without_schema_has_first_byte_or_length_as_cause() -> None:
     found = framed(batch([b"{}......", b"\0\0\0", b"", b"\1\0\0\0\7x"]), "value")
     assert found.groups == []
     assert found.causes == {
-        0: "it begins with the byte 0x7b, not with 0x00 and a schema's number",
-        1: "its 3 bytes hold no schema's number",
-        2: "its 0 bytes hold no schema's number",
-        3: "it begins with the byte 0x01, not with 0x00 and a schema's number",
+        0: "it begins with the byte 0x7b, not with 0x00 and a schema number",
+        1: "its 3 bytes have no schema number",
+        2: "its 0 bytes have no schema number",
+        3: "it begins with the byte 0x01, not with 0x00 and a schema number",
     }
 
 
-def test_a_header_counts_for_more_and_leaves_the_body_whole() -> None:
+def test_header_has_precedence_and_body_has_no_prefix() -> None:
     guid = b"\1" + bytes.fromhex(GUID.replace("-", ""))
     name = "__value_schema_id"
     found = batch(
@@ -76,12 +76,12 @@ def test_a_header_counts_for_more_and_leaves_the_body_whole() -> None:
     }
 
 
-def test_the_way_to_a_protobuf_message_stands_before_it() -> None:
+def test_message_indexes_are_read_before_the_body() -> None:
     assert message_indexes(memoryview(b"..\0body"), 2) == ((0,), 3)
     assert message_indexes(memoryview(b"\4\2\x80\1body"), 0) == ((1, 64), 4)
     assert message_indexes(memoryview(b"\x80\1" + b"\2" * 64), 0) == ((1,) * 64, 66)
     for bad in (b"", b"\4\2", b"\x80\x80\x80\x80\x80\1", b"\2\x80\x80\x80\x80\x80\0"):
-        with pytest.raises(ValueError, match="its message indexes are cut off"):
+        with pytest.raises(ValueError, match="its message indexes are truncated"):
             message_indexes(memoryview(bad), 0)
     for bad, count in ((b"\1", -1), (b"\x82\1" + b"\2" * 65, 65)):
         with pytest.raises(ValueError, match=f"a list of {count} message indexes"):

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies
 
-from forebay.kafka.client.registry import JSON, RegisteredSchema
+from forebay.kafka.registry.client import JSON, RegisteredSchema
 from forebay.model.errors import UsageError
 from forebay.schemas import json_schema
 from forebay.schemas.bodies import Bodies, Decoded, built, rows_of
@@ -61,7 +61,7 @@ def test_each_type_becomes_a_column_of_sparks(schema: Any, arrow: pa.DataType, g
     assert found.causes == {} and found.array.to_pylist() == [{"x": expected}, {"x": None}, None]
 
 
-def test_other_documents_are_referred_to_by_name_or_by_id() -> None:
+def test_references_resolve_by_name_or_id() -> None:
     other = {"$id": "https://example.test/inner.json", "definitions": {"n": {"type": "integer"}}, **INNER}
     for base, reference in (("", "inner.json"), ("https://example.test/outer.json", "inner.json")):
         schema = registered({"$id": base, "properties": {"x": {"$ref": reference}}}, **{"inner.json": other})
@@ -70,7 +70,7 @@ def test_other_documents_are_referred_to_by_name_or_by_id() -> None:
     assert JsonFormat(schema).type == pa.struct([("x", pa.int64())])
 
 
-def test_documents_that_do_not_fit_are_told_one_by_one_and_nothing_is_bent_to_fit() -> None:
+def test_each_unfit_document_has_its_cause_and_is_not_coerced() -> None:
     schema = registered({"properties": {"n": {"type": "integer"}, "l": {"type": "array", "items": {"type": "string"}}}})
     bad = [
         '{"n": 1.5}',
@@ -95,29 +95,32 @@ def test_documents_that_do_not_fit_are_told_one_by_one_and_nothing_is_bent_to_fi
         ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, "oneOf of 2 types"),
         ({"type": ["string", "integer"]}, r"several types \(string, integer\)"),
         ({"type": "object"}, "an object whose schema names no properties"),
-        ({"type": "array", "items": [{"type": "string"}]}, "an array whose schema has not one type for its items"),
-        ({}, "its schema says nothing of its type"),
-        (True, "its schema says nothing of its type"),
-        ({"enum": [1, "a"]}, "its schema says nothing of its type"),
+        (
+            {"type": "array", "items": [{"type": "string"}]},
+            "an array whose schema does not name a single type for its items",
+        ),
+        ({}, "its schema names no type"),
+        (True, "its schema names no type"),
+        ({"enum": [1, "a"]}, "its schema names no type"),
         ({"type": "null"}, "only null"),
-        ({"$ref": "#"}, "# holds itself"),
-        ({"$ref": "#/nowhere"}, "#/nowhere leads nowhere"),
-        ({"$ref": "#/properties/x/l/1", "l": [{}]}, "#/properties/x/l/1 leads nowhere"),
+        ({"$ref": "#"}, "# is recursive"),
+        ({"$ref": "#/nowhere"}, "#/nowhere does not exist"),
+        ({"$ref": "#/properties/x/l/1", "l": [{}]}, "#/properties/x/l/1 does not exist"),
         (
             {"$ref": "#/properties/x/l/0", "l": [{"$ref": f"#/properties/x/l/{next_}"} for next_ in range(1, 200)]},
-            "it refers to others without end",
+            "its references never end",
         ),
-        ({"$ref": "other.json"}, "other.json is among none of the schema's references"),
-        ({"type": "array", "items": {"$ref": "#/properties/x"}}, "#/properties/x holds itself"),
+        ({"$ref": "other.json"}, "other.json is not one of the schema's references"),
+        ({"type": "array", "items": {"$ref": "#/properties/x"}}, "#/properties/x is recursive"),
     ],
 )
-def test_what_no_column_can_hold_is_refused_by_its_path(schema: Any, why: str) -> None:
+def test_type_that_cant_be_a_column_is_refused_with_its_path(schema: Any, why: str) -> None:
     with pytest.raises(UsageError, match=rf"schema 7: x(\[\]|\.x)* can't be a column: {why}"):
         JsonFormat(with_x(schema))
 
 
-def test_a_schema_that_is_no_json_is_refused() -> None:
-    with pytest.raises(UsageError, match="schema 7 can't be read: it is no JSON"):
+def test_schema_that_is_not_json_is_refused() -> None:
+    with pytest.raises(UsageError, match="cannot parse schema 7: it is not JSON"):
         JsonFormat(RegisteredSchema(7, JSON, "{"))
 
 
@@ -133,7 +136,7 @@ WHOLE = [
     b'{"a":1,"f":2,"s":"x","b":true,"o":{"x":1,"y":[{}]},"l":["a",null]}', b'{ "a" : -0,\n "s" : "\\u0041\\ud83d\\ude00" }',
     b"{}", b'{"o":null,"l":[]}', b'{"z":[1e5,"}{"],"f":1e-400}', b'{"o":{},"\\u0061":7,"s":"NaN"}',
 ]  # fmt: skip
-#: no document, or none of the type, or more than one; and what only a reader of many at once could take for something else
+#: no document, one of another type, or more than one; and text that only a reader of many documents could misread
 BROKEN = [
     b'{"a":1}{"a":2}', b'{"a":1} {}', b'{"a":1}\0}', b'{"a":1}{"a":2}\0}', b'{"a":1', b'"b":2}', b"", b"{", b"}", b"null", b"[]",
     b'{"a":"1"}', b'{"a":1.5}', b'{"a":true}', b'{"s":1}', b'{"a":9223372036854775808}', b'{"a":NaN}',
@@ -151,7 +154,7 @@ def bodies(rows: list[bytes], gap: bytes) -> Bodies:
 @pytest.mark.parametrize("gap", [b"", b"\0\0\0\0\1", b"x" * 30])
 @hypothesis.given(rows=strategies.lists(strategies.sampled_from(WHOLE * 8 + BROKEN), min_size=1, max_size=6))
 @hypothesis.example(rows=[WHOLE[0]])
-def test_what_is_read_together_is_what_each_document_says_by_itself(gap: bytes, rows: list[bytes]) -> None:
+def test_documents_read_together_equal_those_read_one_by_one(gap: bytes, rows: list[bytes]) -> None:
     given = bodies(rows, gap)
     alone, causes = rows_of(given, TOGETHER._decode)
     expected = built(alone, causes, TOGETHER._array)
@@ -164,8 +167,8 @@ def test_what_is_read_together_is_what_each_document_says_by_itself(gap: bytes, 
     assert found.causes == expected.causes and found.array.equals(expected.array)
 
 
-def test_what_only_one_of_two_readers_takes_is_taken_among_any_neighbours() -> None:
-    """NaN and Infinity, as Spark takes them, fields without end that are none of ours, and a field that is there twice."""
+def test_value_that_one_reader_accepts_is_accepted_among_any_neighbours() -> None:
+    """NaN and Infinity, as in Spark; very deep unknown fields; and a field that occurs twice."""
     deep = b'{"z":' + b"[" * 2000 + b"]" * 2000 + b',"a":2}'
     odd = [b'{"f":NaN}', b'{"f":-Infinity,"z":NaN}', deep, b'{"a":1,"a":3}']
     expected = ["nan", "-inf", "2", "3"]
@@ -177,8 +180,8 @@ def test_what_only_one_of_two_readers_takes_is_taken_among_any_neighbours() -> N
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_document_that_is_none_is_never_read_together_with_others(broken: bytes) -> None:
-    """Though another one may be missing, so that there are as many as there should be."""
+def test_invalid_document_is_never_read_together_with_others(broken: bytes) -> None:
+    """Even if another document is missing, so that the numbers agree."""
     assert TOGETHER._together is not None
     for rows in ([broken], [broken, WHOLE[0]], [WHOLE[0], broken], [broken, b"", WHOLE[0]], [broken, b'"}', broken]):
         assert TOGETHER._together.read(bodies(rows, b"\0\0\0\0\1")) is None or broken == b'{"a":1,"a":2}'
@@ -193,15 +196,15 @@ def test_a_document_that_is_none_is_never_read_together_with_others(broken: byte
         (b'{"s":"}', b'{"}'),  # of a text, which no line's end can be in
     ],
 )
-def test_one_document_in_two_bodies_and_two_in_one_are_not_as_many(halves: tuple[bytes, bytes], gap: bytes) -> None:
+def test_document_over_two_bodies_is_not_read_together(halves: tuple[bytes, bytes], gap: bytes) -> None:
     rows = [*halves, b'{"a":1}{"a":2}']
     assert TOGETHER._together is not None
     assert TOGETHER._together.read(bodies(rows, gap)) is None
     assert sorted(TOGETHER.writer(registered(ALL))(bodies(rows, gap)).causes) == [0, 1, 2]
 
 
-def test_much_that_lies_between_documents_is_not_copied_with_them() -> None:
-    """INV-6: the values of a batch may be of many writers."""
+def test_bytes_between_documents_are_not_copied() -> None:
+    """INV-6: the values of a batch may have many writers."""
     for gap, copied in ((b"x" * 16, 31), (b"x" * 17, 16)):
         given = bodies([b'{"a":1}'] * 2, gap)
         octets = np.frombuffer(given.data, np.uint8)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 
-from forebay.kafka.client.registry import PROTOBUF, RegisteredSchema
+from forebay.kafka.registry.client import PROTOBUF, RegisteredSchema
 from forebay.model.errors import UnreachableError, UsageError
 from forebay.schemas import proto_source
 from forebay.schemas.bodies import Bodies, Decoded
@@ -78,8 +78,8 @@ def test_each_type_becomes_a_column_of_sparks() -> None:
     ]  # fmt: skip
 
 
-def test_fields_are_known_by_their_numbers() -> None:
-    """A writer's further field is left out, one that it has not is empty, and one of another type counts as not written."""
+def test_fields_are_matched_by_number() -> None:
+    """An unknown field is ignored, a missing one is empty, and one of another type counts as missing."""
     reader = ProtobufFormat(registered(small_file(now=STRING, count=INT64)))
     older = small_file(before=STRING)
     newer = small_file(now=STRING, count=STRING, more=STRING)
@@ -89,7 +89,7 @@ def test_fields_are_known_by_their_numbers() -> None:
     assert read(reader, registered(newer, key=9), b"\0" + new).array.to_pylist() == [{"now": "n", "count": 0}]
 
 
-def test_another_message_of_the_file_is_no_record_of_this_one() -> None:
+def test_other_message_of_file_is_undecodable() -> None:
     file = orders_file()
     other = message_class(file, "shop.Other")(text="t").SerializeToString()
     rows = (b"\2\2" + other, b"\4\0\0", b"\2\6", b"\0\xff", b"", b"\2\1" + other, b"\4\0", b"\0")
@@ -98,9 +98,9 @@ def test_another_message_of_the_file_is_no_record_of_this_one() -> None:
     assert found.causes[0] == "ValueError: it is a shop.Other, not a shop.Order"
     assert found.causes[1] == "ValueError: it is a shop.Order.Line, not a shop.Order"
     assert found.causes[2] == "ValueError: its schema has no message at [3]"
-    assert "DecodeError" in found.causes[3] and "cut off" in found.causes[4]
+    assert "DecodeError" in found.causes[3] and "truncated" in found.causes[4]
     assert found.causes[5] == "ValueError: its schema has no message at [-1]"
-    assert found.causes[6] == "ValueError: its message indexes are cut off"  # and don't go on in the next body
+    assert found.causes[6] == "ValueError: its message indexes are truncated"  # and don't go on in the next body
     for name in ("shop.Other", "Other"):
         named = ProtobufFormat(registered(file), name)
         assert read(named, registered(file), b"\2\2" + other).array.to_pylist() == [{"text": "t"}]
@@ -110,14 +110,14 @@ def test_another_message_of_the_file_is_no_record_of_this_one() -> None:
         ProtobufFormat(registered(file), "None")
 
 
-def test_a_header_says_which_message_a_whole_body_is() -> None:
+def test_header_names_message_of_whole_body() -> None:
     file = orders_file()
     other = message_class(file, "shop.Other")(text="t").SerializeToString()
     decode = ProtobufFormat(registered(file), "Other").writer(registered(file))
     assert decode(Bodies(memoryview(other), [0], [len(other)], (1,))).array.to_pylist() == [{"text": "t"}]
 
 
-def test_files_that_are_imported_come_from_the_schemas_references() -> None:
+def test_imports_come_from_references() -> None:
     file = small_file("outer.proto", x=STRING)
     file.dependency.append("inner/small.proto")
     file.message_type[0].name = "Outer"
@@ -125,19 +125,19 @@ def test_files_that_are_imported_come_from_the_schemas_references() -> None:
     inner = ("inner/small.proto", text_of(small_file("whatever", z=STRING)))
     found = ProtobufFormat(registered(file, inner))
     assert found.type == pa.struct([("x", pa.string()), ("y", pa.struct([("z", pa.string())]))])
-    with pytest.raises(UsageError, match="schema 7 can't be read"):
+    with pytest.raises(UsageError, match="cannot parse schema 7"):
         ProtobufFormat(registered(file))
 
 
-def test_what_a_schema_imports_names_no_module_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whoever may register a schema could have any module run that lies where Python looks for them."""
+def test_import_of_schema_loads_no_python_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Otherwise a user who can register a schema could run any module on Python's path."""
     (tmp_path / "anything_pb2.py").write_text("DESCRIPTOR = None")
     monkeypatch.syspath_prepend(tmp_path)
     file = small_file(x=STRING)
     file.dependency.append("anything.proto")
     text = 'syntax = "proto3"; import "anything.proto"; message M { string a = 1; }'
     for schema in (registered(file), RegisteredSchema(7, PROTOBUF, text)):
-        with pytest.raises(UsageError, match="schema 7 can't be read"):
+        with pytest.raises(UsageError, match="cannot parse schema 7"):
             ProtobufFormat(schema)
     assert "anything_pb2" not in sys.modules
 
@@ -154,30 +154,32 @@ def _itself(file: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (_struct, "y can't be a column: google.protobuf.Struct holds itself"),
-        (_itself, "y can't be a column: Small holds itself"),
+        (_struct, "y can't be a column: google.protobuf.Struct is recursive"),
+        (_itself, "y can't be a column: Small is recursive"),
         (
             lambda file: file.message_type[0].ClearField("field"),
-            "all of it can't be a column: the message Small has no fields",
+            "the whole schema can't be a column: the message Small has no fields",
         ),
         (lambda file: file.ClearField("message_type"), "has no message"),
     ],
 )
-def test_what_no_column_can_hold_is_refused_by_its_path(change: Any, why: str) -> None:
+def test_type_that_cant_be_a_column_is_refused_with_its_path(change: Any, why: str) -> None:
     file = small_file(x=STRING)
     change(file)
     with pytest.raises(UsageError, match=why):
         ProtobufFormat(registered(file))
 
 
-def test_what_is_no_descriptor_is_refused() -> None:
+def test_invalid_descriptor_is_refused() -> None:
     text = base64.b64encode(b"\xff" * 9).decode()
     for schema in (RegisteredSchema(7, PROTOBUF, text), registered(small_file(x=STRING), ("other.proto", text))):
-        with pytest.raises(UsageError, match="schema 7: what the registry has is no descriptor of a Protobuf file"):
+        with pytest.raises(
+            UsageError, match="schema 7: the registry's answer is not the descriptor of a Protobuf file"
+        ):
             ProtobufFormat(schema)
 
 
-def test_a_message_without_fields_is_no_column() -> None:
+def test_message_without_fields_is_not_a_column() -> None:
     file = small_file(x=STRING)
     file.message_type.add(name="Empty")
     file.message_type[0].field.add(name="y", number=2, type=MESSAGE, label=ONE, type_name=".Empty")
@@ -209,8 +211,8 @@ def line_file() -> descriptor_pb2.FileDescriptorProto:
 
 
 @pytest.mark.parametrize("line", [LINE_TEXT, text_of(line_file())], ids=["text", "descriptor"])
-def test_a_file_that_the_registry_has_as_text_is_compiled_with_what_it_imports(line: str) -> None:
-    """Of the libraries' own files and of its references, whichever way these are held; or imported by a descriptor."""
+def test_text_of_file_is_compiled_with_its_imports(line: str) -> None:
+    """Imports of the libraries' files, of references in either form, and from a descriptor."""
     written = RegisteredSchema(7, PROTOBUF, TEXT, (("shop/line.proto", line),))
     found = ProtobufFormat(written)
     assert found.type == pa.struct(
@@ -234,20 +236,20 @@ def test_a_file_that_the_registry_has_as_text_is_compiled_with_what_it_imports(l
 @pytest.mark.parametrize(
     ("text", "references", "why"),
     [
-        ('syntax = "proto3"; message M { Nobody a = 1; }', (), r"schema 7 can't be read: protoc .*: schema.proto:1:\d+: .Nobody"),
+        ('syntax = "proto3"; message M { Absent a = 1; }', (), r"cannot parse schema 7: protoc .*: schema.proto:1:\d+: .Absent"),
         ('syntax = "proto3"; import "gone.proto"; message M {}', (), "gone.proto.*not found"),
-        ("plain words", (), "protoc does not take it: schema.proto:1:1: "),
-        (TEXT, (("../line.proto", LINE_TEXT),), "'../line.proto' is no name of a Protobuf file"),
-        (TEXT, (("--plugin=x.proto", LINE_TEXT),), "'--plugin=x.proto' is no name"),
-        (TEXT, (("@x.proto", LINE_TEXT),), "'@x.proto' is no name"),
-        (TEXT, (("/tmp/line.proto", LINE_TEXT),), "'/tmp/line.proto' is no name"),
-        (TEXT, (("a/../line.proto", LINE_TEXT),), "'a/../line.proto' is no name"),
-        (TEXT, (("a.proto=/tmp/line.proto", LINE_TEXT),), "'a.proto=/tmp/line.proto' is no name"),
+        ("plain words", (), "protoc refused it: schema.proto:1:1: "),
+        (TEXT, (("../line.proto", LINE_TEXT),), "'../line.proto' is not a name of a Protobuf file"),
+        (TEXT, (("--plugin=x.proto", LINE_TEXT),), "'--plugin=x.proto' is not a name"),
+        (TEXT, (("@x.proto", LINE_TEXT),), "'@x.proto' is not a name"),
+        (TEXT, (("/tmp/line.proto", LINE_TEXT),), "'/tmp/line.proto' is not a name"),
+        (TEXT, (("a/../line.proto", LINE_TEXT),), "'a/../line.proto' is not a name"),
+        (TEXT, (("a.proto=/tmp/line.proto", LINE_TEXT),), "'a.proto=/tmp/line.proto' is not a name"),
         ('syntax = "proto3"; message M {' + "".join(f" Nobody{n} a{n} = {n};" for n in range(1, 99)) + "}", (), "Nobody1"),
     ],
 )  # fmt: skip
-def test_a_text_that_does_not_compile_is_refused_in_protocs_words(text: str, references: Any, why: str) -> None:
-    """Files are told by the schema's own names, of which none is taken for an option, or a file of this machine."""
+def test_text_that_does_not_compile_is_refused_with_protocs_message(text: str, references: Any, why: str) -> None:
+    """Errors use the schema's names. No name is used as an option or as a file of this machine."""
     schema = RegisteredSchema(7, PROTOBUF, text, references)
     with pytest.raises(UsageError, match=why) as refused:
         ProtobufFormat(schema)
@@ -257,8 +259,8 @@ def test_a_text_that_does_not_compile_is_refused_in_protocs_words(text: str, ref
         ProtobufFormat(registered(small_file(x=STRING))).writer(schema)
 
 
-def test_what_protoc_reads_and_writes_has_no_name_on_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """So that who is killed meanwhile leaves nothing behind."""
+def test_files_of_protoc_have_no_name_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """So a killed process leaves no file."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     run, seen = subprocess.run, []
 
@@ -271,14 +273,16 @@ def test_what_protoc_reads_and_writes_has_no_name_on_the_disk(monkeypatch: pytes
     assert seen == [[]]
 
 
-def test_no_schema_is_to_blame_where_this_machine_cant_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_machine_that_cant_compile_is_unreachable_not_schema_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     schema = RegisteredSchema(7, PROTOBUF, 'syntax = "proto3"; message OfNoOtherTest { string a = 1; }')
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    with pytest.raises(UnreachableError, match="protoc could not run: FileNotFoundError"):
+    with pytest.raises(UnreachableError, match="cannot run protoc: FileNotFoundError"):
         ProtobufFormat(schema)
     monkeypatch.undo()
     monkeypatch.setattr(proto_source, "_COMPILE_SECONDS", 0.0)
-    with pytest.raises(UnreachableError, match="protoc could not run: TimeoutExpired"):
+    with pytest.raises(UnreachableError, match="cannot run protoc: TimeoutExpired"):
         ProtobufFormat(schema)
     monkeypatch.setitem(sys.modules, "grpc_tools", None)
     with pytest.raises(UnreachableError, match=r"\(grpc_tools\): pip install 'forebay\[registry\]'"):

@@ -1,4 +1,4 @@
-"""A server that can open no more files goes on, and one that starts may open as many as its connections need."""
+"""A server without file descriptors keeps running; a starting one raises its limit to what its connections need."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Silent(asyncio.Protocol):
 
 
 @pytest.mark.parametrize(("number", "ends"), [(errno.EMFILE, True), (errno.ENFILE, True), (errno.ECONNABORTED, False)])
-def test_server_without_a_descriptor_ends_its_oldest_silent_connection_and_goes_on(
+def test_server_without_descriptors_ends_oldest_silent_connection(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int, ends: bool
 ) -> None:
     monkeypatch.setattr(accepting, "_REST_SECONDS", 0.0)
@@ -72,7 +72,7 @@ def test_server_without_a_descriptor_ends_its_oldest_silent_connection_and_goes_
         await asyncio.gather(*reading, return_exceptions=True)
 
     asyncio.run(run())
-    assert f"no connection can be accepted: {os.strerror(number)}" in caplog.text
+    assert f"cannot accept connections: {os.strerror(number)}" in caplog.text
 
 
 def test_server_pauses_between_errors_that_do_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_server_pauses_between_errors_that_do_not_end(monkeypatch: pytest.Monkey
         (2000, 2000, None, True),
     ],
 )
-def test_process_may_open_as_many_files_as_its_connections_need_or_a_warning_says_so(
+def test_descriptor_limit_is_raised_or_warned_about(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     soft: int,

@@ -1,4 +1,4 @@
-"""https between the parts: certificates that don't prove what they should are refused, on either side."""
+"""https between the processes: each side refuses invalid certificates."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ import pytest
 from litestar import get
 
 from executor_agent.main import Agent
+from forebay.http.application import application, needs
 from forebay.http.client import Client
-from forebay.http.server import Server, application, needs
+from forebay.http.server import Server
 from forebay.model.errors import SettingsError, UnreachableError
 from forebay.process.clock import ManualClock
 from forebay.security.access import Access, Guard
@@ -60,7 +61,7 @@ def ask(url: str, **files: str) -> bytes:
         client.close()
 
 
-def test_a_server_is_believed_by_its_authority_its_name_and_its_date(authority: Authority, tmp_path: Path) -> None:
+def test_server_certificate_needs_authority_name_and_date(authority: Authority, tmp_path: Path) -> None:
     other = Authority(tmp_path, "somebody-else")
     with serving(tmp_path, **authority.issue("host")) as url:
         assert ask(url, ca_file=str(authority.ca_file)) == b"fine"
@@ -83,7 +84,7 @@ def test_a_server_is_believed_by_its_authority_its_name_and_its_date(authority: 
         ask(url, ca_file=str(authority.ca_file))
 
 
-def test_a_server_with_an_authority_wants_a_clients_certificate(authority: Authority, tmp_path: Path) -> None:
+def test_server_with_authority_requires_client_certificate(authority: Authority, tmp_path: Path) -> None:
     ca_file = str(authority.ca_file)
     other = Authority(tmp_path, "somebody-else")
     with serving(tmp_path, ca_file=ca_file, **authority.issue("host")) as url:
@@ -126,13 +127,13 @@ def read_from(url: str, reference: BlockReference, access: Access) -> object:
 
 
 def replaced(files: dict[str, str], by: dict[str, str]) -> None:
-    """As a person or a tool puts new ones in their place: first the key, then the certificate."""
+    """Replace the files as a person or tool does: first the key, then the certificate."""
     for kind in ("key_file", "cert_file"):
         os.replace(by[kind], files[kind])
 
 
 def peer(url: str, ca_file: Path) -> str:
-    """Whose certificate a server shows: by a handshake of its own."""
+    """Return the certificate that a server shows in a new handshake."""
     parts = urlsplit(url)
     context = ssl.create_default_context(cafile=str(ca_file))
     with (
@@ -144,24 +145,22 @@ def peer(url: str, ca_file: Path) -> str:
         return str(dict(pair for names in certificate["subject"] for pair in names)["commonName"])  # type: ignore[misc]
 
 
-def test_a_server_shows_a_renewed_certificate_without_a_restart(
+def test_server_uses_renewed_certificate_without_restart(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Between the two files being written it goes on with those before, and says so."""
+    """While only one of the two files is new, it keeps the old ones, and logs an error."""
     files, renewed = authority.issue("host"), authority.issue("renewed")
     with serving(tmp_path, **files) as url:
         assert peer(url, authority.ca_file) == "host"
         os.replace(renewed["key_file"], files["key_file"])
         assert peer(url, authority.ca_file) == "host"
-        assert "can't be used: key values mismatch; the certificates that were read before still count" in caplog.text
+        assert "key values mismatch; the previous certificates stay valid" in caplog.text
         os.replace(renewed["cert_file"], files["cert_file"])
         assert peer(url, authority.ca_file) == "renewed"
 
 
-def test_clients_show_a_renewed_certificate_and_believe_a_renewed_authority(
-    authority: Authority, tmp_path: Path
-) -> None:
-    """What was valid by the old authority alone is refused by then, in both directions."""
+def test_clients_use_renewed_certificate_and_authority(authority: Authority, tmp_path: Path) -> None:
+    """Certificates of only the old authority are then refused, in both directions."""
     client_files, server_files = authority.issue("client"), authority.issue("host")
     believed = tmp_path / "believed.pem"
     believed.write_bytes(authority.ca_file.read_bytes())
@@ -180,7 +179,7 @@ def test_clients_show_a_renewed_certificate_and_believe_a_renewed_authority(
         client.close()
 
 
-def test_a_certificate_that_ends_soon_or_has_ended_is_named_in_the_log_once_a_day(
+def test_log_warns_daily_about_expiring_certificate(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock(int(datetime.now(timezone.utc).timestamp() * 1000))
@@ -204,23 +203,23 @@ def test_a_certificate_that_ends_soon_or_has_ended_is_named_in_the_log_once_a_da
     assert not caplog.records
 
 
-def test_a_server_that_nobody_calls_still_names_its_certificate(
+def test_idle_server_warns_about_its_certificate(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(tmp_path, **authority.issue("host", valid_days=1)):
         assert "expires at" in caplog.text
 
 
-def test_what_is_no_certificate_is_refused_in_one_sentence(authority: Authority, tmp_path: Path) -> None:
+def test_invalid_certificate_is_refused_in_one_sentence(authority: Authority, tmp_path: Path) -> None:
     files, others = authority.issue("host"), authority.issue("another")
     spoilt = tmp_path / "spoilt.pem"
     spoilt.write_text("no certificate")
     for wrong, words in (
-        ({**files, "key_file": others["key_file"]}, "can't be used: key values mismatch"),
-        ({**files, "cert_file": str(spoilt)}, "can't be used"),
-        ({**files, "cert_file": str(tmp_path / "gone.pem")}, "can't be read: No such file"),
+        ({**files, "key_file": others["key_file"]}, r"cannot use .*: key values mismatch"),
+        ({**files, "cert_file": str(spoilt)}, "cannot use"),
+        ({**files, "cert_file": str(tmp_path / "gone.pem")}, "cannot be read: No such file"),
         ({**files, "ca_file": str(spoilt)}, "no certificate of an authority"),
-        ({**files, "ca_file": str(tmp_path / "gone.pem")}, "security.ca_file: .* can't be read"),
+        ({**files, "ca_file": str(tmp_path / "gone.pem")}, "security.ca_file: .* cannot be read"),
     ):
         with pytest.raises(SettingsError, match=words):
             Guard(settings(tmp_path, **wrong)).tls()
@@ -228,16 +227,14 @@ def test_what_is_no_certificate_is_refused_in_one_sentence(authority: Authority,
             Access.of(settings(tmp_path, **wrong), "operator")
 
 
-def test_https_without_a_certificate_and_the_other_way_round_are_not_served(
-    authority: Authority, tmp_path: Path
-) -> None:
+def test_scheme_and_certificate_must_agree(authority: Authority, tmp_path: Path) -> None:
     with (
         pytest.raises(SettingsError, match="https needs security"),
         Server(application("t", "1", []), "https://127.0.0.1:0", guard=Guard(settings(tmp_path))),
     ):
         pass
     with (
-        pytest.raises(SettingsError, match="write it with https://"),
+        pytest.raises(SettingsError, match="with certificates, write https://"),
         Server(
             application("t", "1", []), "http://127.0.0.1:0", guard=Guard(settings(tmp_path, **authority.issue("host")))
         ),
@@ -245,7 +242,7 @@ def test_https_without_a_certificate_and_the_other_way_round_are_not_served(
         pass
 
 
-def test_a_key_that_is_locked_is_refused_and_not_asked_for(authority: Authority, tmp_path: Path) -> None:
+def test_key_with_passphrase_is_refused_without_prompt(authority: Authority, tmp_path: Path) -> None:
     """A service has no terminal."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -256,6 +253,6 @@ def test_a_key_that_is_locked_is_refused_and_not_asked_for(authority: Authority,
     Path(files["key_file"]).write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
     )
-    with pytest.raises(SettingsError, match="can't be used"):
+    with pytest.raises(SettingsError, match="cannot use"):
         Guard(settings(tmp_path, **files)).tls()
     assert os.path.exists(files["cert_file"])

@@ -1,4 +1,4 @@
-"""Requests that a web page makes a browser send: to services without tokens, and to guarded ones."""
+"""Requests that a browser sends for a web page, to services without and with tokens."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def guard(folder: Path, **security: Any) -> Guard:
 @pytest.fixture
 def driver(submitted: Submitted, tmp_path: Path) -> Iterator[str]:
     open_guard = guard(tmp_path, hosts=["Proxy.example."])
-    app = tracker_application(submitted, submitted, lambda: None, "test", open_guard)
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=open_guard)
     with Server(app, "http://127.0.0.1:0", guard=open_guard) as server:
         yield server.url
 
@@ -79,7 +79,7 @@ def agent(tmp_path: Path) -> Iterator[str]:
 
 
 def ask(url: str, method: str, path: str, *headers: tuple[str, str]) -> tuple[int, str]:
-    """Status and body, with ``headers`` and no others but the length; ``host`` is the url's unless given."""
+    """Return status and body of a request with only ``headers`` and the length; ``host``: by default the URL's."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 0, timeout=30)
     try:
@@ -120,7 +120,7 @@ FOREIGN = [
 def test_a_page_of_another_site_changes_nothing_at_a_driver_without_tokens(
     driver: str, submitted: Submitted, path: str, status: int, header: tuple[str, str]
 ) -> None:
-    """On the short way of frequent messages too."""
+    """Also on the short path for frequent messages."""
     answered, words = ask(driver, "POST", path, JSON, header)
     assert answered == status, words
     assert not submitted.requests
@@ -161,9 +161,7 @@ def test_a_post_at_an_agent_needs_json(agent: str, content_type: str, status: in
         [""],
     ],
 )
-def test_a_post_that_a_page_can_send_without_asking_first_is_refused(
-    driver: str, submitted: Submitted, path: str, types: list[str]
-) -> None:
+def test_post_without_preflight_is_refused(driver: str, submitted: Submitted, path: str, types: list[str]) -> None:
     status, words = ask(driver, "POST", path, *(("content-type", written) for written in types))
     assert status == 415 and "content-type: application/json" in words
     assert not submitted.requests
@@ -190,7 +188,7 @@ def test_own_pages_and_programs_without_an_origin_are_served(
     assert len(submitted.requests) == 1
 
 
-def test_two_hosts_or_none_are_no_request(driver: str) -> None:
+def test_request_needs_exactly_one_host(driver: str) -> None:
     assert ask(driver, "GET", "/v1/health", ("host", "localhost"), ("host", "localhost"))[0] == 400
     parts = urlsplit(driver)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 0, timeout=30)
@@ -207,8 +205,8 @@ def test_a_refusal_says_what_to_set(driver: str) -> None:
     )
 
 
-def test_the_names_in_the_settings_urls_are_accepted(submitted: Submitted, tmp_path: Path) -> None:
-    """As others are told to ask for the services."""
+def test_host_names_in_settings_are_accepted(submitted: Submitted, tmp_path: Path) -> None:
+    """Other processes use these names."""
     made = settings(tmp_path)
     made = msgspec.structs.replace(
         made,
@@ -219,20 +217,20 @@ def test_the_names_in_the_settings_urls_are_accepted(submitted: Submitted, tmp_p
     hosts = ("one.example:1", "two.example", "agent.example", "h1:7081")
     for host in hosts:
         assert check("GET", [(b"host", host.encode())]) is None
-    app = tracker_application(submitted, submitted, lambda: None, "test", Guard(made))
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=Guard(made))
     with Server(app, "http://127.1:0", guard=Guard(made)) as server:  # a name that is no address, and its own
         for host in (*hosts, "127.1"):
             assert ask(server.url, "GET", "/v1/health", ("host", host))[0] == 200
         assert ask(server.url, "GET", "/v1/health", ("host", "evil.example"))[0] == 421
 
 
-def test_with_tokens_any_host_is_answered_and_no_page_of_another_site(submitted: Submitted, tmp_path: Path) -> None:
+def test_service_with_tokens_accepts_any_host_but_no_other_origin(submitted: Submitted, tmp_path: Path) -> None:
     """A rebound page has no token."""
     tokens = tmp_path / "tokens"
     tokens.touch(mode=0o600)
     tokens.write_text(TOKEN + "\n")
     guarded = guard(tmp_path, token_file=str(tokens))
-    app = tracker_application(submitted, submitted, lambda: None, "test", guarded)
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=guarded)
     bearer = ("authorization", f"Bearer {TOKEN}")
     with Server(app, "http://127.0.0.1:0", guard=guarded) as server:
         assert ask(server.url, "POST", STOP, JSON, bearer, ("host", "any.example"))[0] == 200
@@ -244,7 +242,7 @@ def test_with_tokens_any_host_is_answered_and_no_page_of_another_site(submitted:
     assert len(submitted.requests) == 1
 
 
-def test_our_own_client_is_served(driver: str, submitted: Submitted) -> None:
+def test_own_client_is_served(driver: str, submitted: Submitted) -> None:
     Client(driver).post(REPORT, m.ReportRequest(receiver_id="r", epoch=1, blocks=()), m.Done)
     Client(driver.replace("127.0.0.1", "localhost")).post(STOP, m.StopRequest(), m.Done)
     assert len(submitted.requests) == 2

@@ -20,7 +20,7 @@ GROWTH_BYTES_MAX = 100_000_000
 
 
 @pytest.mark.parametrize("kind", ["driver", "agent"])
-def test_heartbeats_with_a_token_are_answered_while_a_flood_without_one_flows(
+def test_heartbeats_are_answered_during_flood_without_tokens(
     kind: str, tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str]
 ) -> None:
     """On a connection that is kept, and on new ones; and memory is bounded."""

@@ -1,4 +1,4 @@
-"""What a service holds for a connection that is idle after a large request was answered (INV-6)."""
+"""What a service keeps for an idle connection after a large request (INV-6)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from litestar import post
 from litestar.params import JSONBody
 
 from forebay import messages as m
+from forebay.http.application import application
 from forebay.http.client import Client
-from forebay.http.server import Server, application
+from forebay.http.server import Server
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import UsageError
 from forebay.security.access import Limits
@@ -62,12 +63,12 @@ def ask(connection: http.client.HTTPConnection, method: str, path: str, body: by
 
 
 def is_open(connection: http.client.HTTPConnection) -> bool:
-    """Nothing comes on an idle connection, but for its end."""
+    """Whether an idle connection is open: only its end could arrive on it."""
     return connection.sock is not None and not select.select([connection.sock], [], [], 0)[0]
 
 
 def held_bytes(service: Service, method: str, path: str, body: bytes) -> int | None:
-    """Of the service's memory, for all connections together; None if one of them was closed before that was known."""
+    """Return the service's memory for all connections; None if a connection was closed meanwhile."""
     service.ask("GET", "/v1/status")  # answered after the service saw the end of connections that were closed before
     before = service.memory_bytes()
     with ExitStack() as opened:
@@ -81,7 +82,7 @@ def held_bytes(service: Service, method: str, path: str, body: bytes) -> int | N
         return held if all(map(is_open, connections)) else None
 
 
-def test_body_is_freed_when_its_request_was_answered_not_with_its_connection(
+def test_body_is_freed_after_answer_while_connection_stays(
     service: Service, request_of: tuple[str, str, str, bytes]
 ) -> None:
     _, method, path, body = request_of
@@ -91,7 +92,7 @@ def test_body_is_freed_when_its_request_was_answered_not_with_its_connection(
             print(f"{method} {path}: {held / 1e6:+.1f} MB held for {CONNECTIONS} connections")
             assert held < CONNECTIONS * HELD_BYTES_MAX
             return
-    pytest.fail(f"none of {ATTEMPTS} times were {CONNECTIONS} connections open at once")
+    pytest.fail(f"none of {ATTEMPTS} times were {CONNECTIONS} connections open at the same time")
 
 
 @post("/v1/operator/fence", status_code=200)
@@ -109,7 +110,7 @@ async def fence(data: JSONBody[m.FenceRequest]) -> m.OperatorAnswer:
     ],
 )  # fmt: skip
 def test_refused_body_is_freed_without_a_collection(body: bytes, words: str) -> None:
-    """A service that is quiet may not collect cycles for minutes."""
+    """An idle service may not collect cycles for minutes."""
     body %= _TEXT
     with (
         Server(application("driver", "0.1.0", [fence]), "http://127.0.0.1:0") as server,

@@ -13,16 +13,9 @@ from litestar import get, post
 from litestar.params import JSONBody
 
 from forebay import messages as m
-from forebay.http.server import (
-    BODY_BYTES_PER_SECOND_MIN,
-    HEADERS_BYTES_MAX,
-    HEADERS_MAX,
-    PIPELINED_MAX,
-    URL_BYTES_MAX,
-    Server,
-    application,
-    needs,
-)
+from forebay.http.application import application, needs
+from forebay.http.bounded import BODY_BYTES_PER_SECOND_MIN, HEADERS_BYTES_MAX, HEADERS_MAX, PIPELINED_MAX, URL_BYTES_MAX
+from forebay.http.server import Server
 from forebay.security.access import Guard
 from tests.support.certificates import Authority
 from tests.support.guarded import settings
@@ -68,7 +61,7 @@ def ended(connection: socket.socket) -> bool:
 
 
 def answered(connection: socket.socket) -> bytes:
-    """The head of the answer, when its body has come too: head and body may come apart."""
+    """Return the head of the answer after its body has arrived, which may be later."""
     received = b""
     while (end := received.find(b"\r\n\r\n")) < 0 or len(received) < end + 4 + _length(received[:end]):
         part = connection.recv(1000)
@@ -91,7 +84,7 @@ def _length(head: bytes) -> int:
         b"\r\n",
     ],
 )
-def test_a_request_that_does_not_arrive_ends_its_connection(server: Server, sent: bytes) -> None:
+def test_incomplete_request_ends_connection(server: Server, sent: bytes) -> None:
     with connect(server) as connection:
         connection.sendall(sent)
         while not ended(connection):  # what it may say before
@@ -99,8 +92,8 @@ def test_a_request_that_does_not_arrive_ends_its_connection(server: Server, sent
 
 
 @pytest.mark.parametrize("server", ["2s"], indirect=True)  # the request may be sent late
-def test_empty_lines_after_an_answer_do_not_keep_a_connection(server: Server) -> None:
-    """They begin no request, and the wait for the next one had ended with the first byte."""
+def test_empty_lines_do_not_keep_connection(server: Server) -> None:
+    """They begin no request, but the first byte ended the wait for the next one."""
     with connect(server) as connection:
         connection.sendall(b"GET /v1/fine HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         answer = b""
@@ -111,7 +104,7 @@ def test_empty_lines_after_an_answer_do_not_keep_a_connection(server: Server) ->
 
 
 @pytest.mark.parametrize("server", ["60s"], indirect=True)
-def test_a_connection_that_is_kept_is_given_the_time_for_each_request(server: Server) -> None:
+def test_kept_connection_has_time_limit_per_request(server: Server) -> None:
     with urllib3.HTTPConnectionPool("127.0.0.1", urlsplit(server.url).port or 0, maxsize=1, retries=False) as pool:
         assert [pool.request("GET", "/v1/fine").data for _ in range(3)] == [b"fine"] * 3
         assert pool.num_connections == 1
@@ -124,7 +117,7 @@ POST = b"POST /v1/read HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/
 
 
 @pytest.mark.parametrize("length", [b"content-length: 9\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n9\r\n"])
-def test_a_body_that_stops_midway_ends_its_connection_without_an_answer(tmp_path: Path, length: bytes) -> None:
+def test_incomplete_body_ends_connection_without_answer(tmp_path: Path, length: bytes) -> None:
     """The route waits for the rest, so nothing else ends the connection."""
     limited = settings(tmp_path, request_timeout="300ms", request_size="65536B")
     app = application("t", "1", [read])
@@ -134,7 +127,7 @@ def test_a_body_that_stops_midway_ends_its_connection_without_an_answer(tmp_path
 
 
 def test_a_body_may_take_longer_than_its_head(server: Server) -> None:
-    """For each so many bytes it says to have, a second. A silent connection that came later shows how the time passes."""
+    """It has one second more for each unit of its length. A later silent connection shows the passing time."""
     body = b"{}".rjust(600 * BODY_BYTES_PER_SECOND_MIN // 100)
     with connect(server) as connection:
         connection.sendall(POST + b"content-length: %d\r\n\r\n" % len(body) + body[:100])
@@ -145,8 +138,8 @@ def test_a_body_may_take_longer_than_its_head(server: Server) -> None:
         assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_body_that_was_answered_before_it_arrived_has_no_more_time_than_a_head(server: Server) -> None:
-    """However long it says it is: a byte now and then would keep the connection for years."""
+def test_unread_body_has_time_limit_of_a_head(server: Server) -> None:
+    """Otherwise a byte now and then would keep the connection for years."""
     with connect(server) as connection:
         connection.sendall(POST + b"content-length: %d\r\n\r\n" % (1 << 60))
         assert connection.recv(1000).startswith(b"HTTP/1.1 413 ")
@@ -184,7 +177,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("server", ["600s"], indirect=True)
 @pytest.mark.parametrize("name", ENDLESS)
-def test_a_request_whose_head_has_no_end_is_refused_with_its_bound(server: Server, name: str) -> None:
+def test_endless_head_is_refused_with_its_limit(server: Server, name: str) -> None:
     first, again, answer = ENDLESS[name]
     with connect(server) as connection:
         connection.sendall(first)
@@ -214,7 +207,7 @@ def test_a_request_whose_head_has_no_end_is_refused_with_its_bound(server: Serve
 
 
 @pytest.mark.parametrize("server", ["60s"], indirect=True)
-def test_a_head_is_served_up_to_each_bound_and_refused_one_beyond(server: Server) -> None:
+def test_head_is_served_up_to_each_limit_and_refused_beyond(server: Server) -> None:
     for more_url, more_headers, more_bytes, status in ((0, 0, 0, 200), (1, 0, 0, 414), (0, 1, -3, 431), (0, 0, 1, 431)):
         url = b"/v1/fine?".ljust(URL_BYTES_MAX + more_url, b"a")
         small = HEADERS_MAX - 2 + more_headers  # beside host and long
@@ -227,8 +220,8 @@ def test_a_head_is_served_up_to_each_bound_and_refused_one_beyond(server: Server
 
 
 @pytest.mark.parametrize("server", ["60s"], indirect=True)
-def test_more_requests_than_may_wait_for_answers_end_their_connection(server: Server) -> None:
-    """One read has room for thousands of them, and each costs far more than its bytes."""
+def test_too_many_pipelined_requests_end_connection(server: Server) -> None:
+    """One read can contain thousands of them, and each costs far more than its bytes."""
     request = HEAD + b"\r\n"
     for number, answered in ((PIPELINED_MAX + 1, True), (PIPELINED_MAX + 2, False)):
         with connect(server) as connection:
@@ -249,9 +242,7 @@ def test_more_requests_than_may_wait_for_answers_end_their_connection(server: Se
 
 
 @pytest.mark.parametrize("server", ["600s"], indirect=True)
-def test_silent_connections_end_for_new_ones_and_keep_nobody_out(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_silent_connections_end_for_new_ones(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     with urllib3.HTTPConnectionPool("127.0.0.1", urlsplit(server.url).port or 0, retries=False) as pool:
         assert pool.request("GET", "/v1/fine").status == 200
         silent = [connect(server) for _ in range(30)]
@@ -267,8 +258,8 @@ def test_silent_connections_end_for_new_ones_and_keep_nobody_out(
                 connection.recv(1)
         for connection in silent:
             connection.close()
-    lines = [r.getMessage() for r in caplog.records if "ended before they authenticated" in r.getMessage()]
-    assert len(lines) == 1 and "the last one from 127.0.0.1: more than 8 at a time" in lines[0]
+    lines = [r.getMessage() for r in caplog.records if "unauthenticated connections" in r.getMessage()]
+    assert len(lines) == 1 and "the last one from 127.0.0.1: more than 8 at the same time" in lines[0]
 
 
 @pytest.mark.parametrize("server", ["600s"], indirect=True)
@@ -284,7 +275,7 @@ def test_silent_connections_of_one_peer_end_none_of_another(server: Server) -> N
 
 
 @pytest.mark.parametrize("server", ["600s"], indirect=True)
-def test_connections_that_end_give_their_places_back(server: Server) -> None:
+def test_ended_connections_free_their_places(server: Server) -> None:
     with connect(server) as oldest:
         for _ in range(20):
             with connect(server) as connection:
@@ -303,7 +294,7 @@ def test_connections_that_end_give_their_places_back(server: Server) -> None:
 
 
 @pytest.mark.parametrize("server", ["600s"], indirect=True)
-def test_authenticated_connections_beyond_the_limit_are_told_and_silent_ones_do_not_count(server: Server) -> None:
+def test_authenticated_connections_beyond_limit_are_refused_and_silent_ones_do_not_count(server: Server) -> None:
     silent = [connect(server) for _ in range(8)]
     known = [connect(server) for _ in range(9)]
     answers = []
@@ -338,7 +329,7 @@ async def guarded() -> str:
 @pytest.mark.parametrize(
     ("request_line", "status"), [(b"GET /v1/health HTTP/1.1", b"200"), (b"GET /v1/guarded HTTP/1.1", b"401")]
 )
-def test_a_connection_without_a_valid_token_stays_unauthenticated_whatever_it_asks(
+def test_connection_without_valid_token_stays_unauthenticated(
     guarded_server: Server, request_line: bytes, status: bytes
 ) -> None:
     host = b"\r\nhost: any.example\r\n"
@@ -362,13 +353,13 @@ CLIENT_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 
 
 @pytest.mark.parametrize("sent", [b"", CLIENT_HELLO])
-def test_a_handshake_that_does_not_arrive_ends_its_connection(https_server: Server, sent: bytes) -> None:
+def test_incomplete_handshake_ends_connection(https_server: Server, sent: bytes) -> None:
     with connect(https_server) as connection:
         connection.sendall(sent)
         assert ended(connection)
 
 
-def test_what_begins_no_handshake_ends_its_connection(https_server: Server) -> None:
+def test_bytes_other_than_handshake_end_connection(https_server: Server) -> None:
     with connect(https_server) as connection:
         connection.sendall(b"GET /v1/fine HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         while not ended(connection):  # an alert before
@@ -376,8 +367,8 @@ def test_what_begins_no_handshake_ends_its_connection(https_server: Server) -> N
 
 
 @pytest.mark.parametrize("https_server", ["600s"], indirect=True)
-def test_handshakes_without_an_end_make_room_for_new_ones(https_server: Server, tmp_path: Path) -> None:
-    """They count from their first byte on, and keep nobody out."""
+def test_unfinished_handshakes_end_for_new_ones(https_server: Server, tmp_path: Path) -> None:
+    """They count from their first byte, and exclude no client."""
     silent = [connect(https_server) for _ in range(12)]
     assert all(ended(connection) for connection in silent[:4])
     with urllib3.PoolManager(ca_certs=str(tmp_path / "authority.pem"), retries=False) as pool:

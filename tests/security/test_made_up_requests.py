@@ -1,4 +1,4 @@
-"""Requests made up from the services' own documents, fitting and not, sent to the real services."""
+"""Valid and invalid requests, generated from the services' OpenAPI documents and sent to the real services."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def service(
 
 
 def send_to_every_route(url: str, examples: int) -> int:
-    """How many were sent, of each route and of either kind at least one. Each is answered, and none by a fault of the service."""
+    """Return the number of requests: for each route, at least one of each kind. Each is answered without a server error."""
     client = Client(url, access=Access(token=TOKEN))
     document = msgspec.json.decode(client.request("GET", "/v1/openapi.json"))
     client.close()
@@ -78,7 +78,7 @@ def send_to_every_route(url: str, examples: int) -> int:
 
 
 def send_large_bodies(service: Service) -> int:
-    """Bytes of all bodies sent, each just below what is allowed: to every route that takes one, fitting JSON and not."""
+    """Return the bytes of all bodies: valid and invalid JSON of almost the maximum size, to every route that takes one."""
     document = msgspec.json.decode(service.ask("GET", "/v1/openapi.json"))
     padding = b"x" * (Limits().request_bytes - 100)
     bodies = (b'{"padding": "' + padding + b'"}', b'"' + padding, padding)
@@ -93,8 +93,8 @@ def send_large_bodies(service: Service) -> int:
 
 
 def require_bounded_memory(service: Service, send: Callable[[], object]) -> None:
-    """INV-6: neither what ``send`` sends nor bodies, of which there are far more bytes than that, stay in the service."""
-    send_large_bodies(service)  # what it needs at once, and keeps for the next
+    """INV-6: the service keeps neither the requests of ``send`` nor their bodies, which have far more bytes."""
+    send_large_bodies(service)  # memory that it needs at first, and keeps for the next bodies
     before = service.memory_bytes()
     send()
     sent = 0
@@ -105,13 +105,13 @@ def require_bounded_memory(service: Service, send: Callable[[], object]) -> None
     assert grown < GROWTH_BYTES_MAX
 
 
-def test_no_request_made_up_from_the_documents_is_a_services_fault(service: Service) -> None:
-    """And the service is as well as before: neither what fits nor what does not has stopped it, or stayed in its memory."""
+def test_no_generated_request_causes_a_server_error(service: Service) -> None:
+    """Afterwards the service works as before, and has kept none of them in memory."""
     require_bounded_memory(service, lambda: send_to_every_route(service.url, examples=4))
     assert service.ask("GET", "/v1/status")
 
 
 @pytest.mark.long
-def test_hundreds_of_requests_to_each_route_are_no_services_fault(service: Service) -> None:
+def test_hundreds_of_generated_requests_cause_no_server_error(service: Service) -> None:
     require_bounded_memory(service, lambda: send_to_every_route(service.url, examples=500))
     assert service.ask("GET", "/v1/status")

@@ -1,4 +1,4 @@
-"""Every route of both services, as their own documents name them, asked by whoever must not."""
+"""Requests without the needed role to every route of both services, as their OpenAPI documents name them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from driver.http.api import check_agent_url, tracker_application
 from executor_agent.api import agent_application
 from executor_agent.store import BlockStore
 from forebay import messages as m
+from forebay.http.application import application
 from forebay.http.client import Client
-from forebay.http.server import Server, application
+from forebay.http.server import Server
 from forebay.model.errors import AccessError, SettingsError, UsageError
 from forebay.process.clock import SystemClock
 from forebay.security.access import Access, Guard
@@ -51,7 +52,7 @@ def token(who: str) -> str:
 
 
 class Submitted:
-    """Nothing must come so far that was not allowed."""
+    """No refused request may arrive here."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
@@ -83,7 +84,9 @@ def guard(tmp_path: Path) -> Guard:
 @pytest.fixture(params=["driver", "agent"])
 def url(request: pytest.FixtureRequest, guard: Guard, submitted: Submitted, tmp_path: Path) -> Iterator[str]:
     if request.param == "driver":
-        app: Any = tracker_application(submitted, submitted, lambda: "the reason why", "test", guard)
+        app: Any = tracker_application(
+            submitted, status=submitted, ready=lambda: "the reason why", release="test", guard=guard
+        )
     else:
         store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock())
         store.open()
@@ -114,8 +117,8 @@ def ask(url: str, method: str, path: str, authorization: str | None, body: bytes
     return urllib3.request(method, url + path, headers=headers, body=body if method == "POST" else None, retries=False)
 
 
-def test_every_route_refuses_whoever_sends_no_token_that_is_known(url: str, submitted: Submitted) -> None:
-    """No token, a wrong one, one that was rotated out, and what is no token at all."""
+def test_every_route_refuses_unknown_tokens(url: str, submitted: Submitted) -> None:
+    """No token, a wrong one, a removed one, and an invalid one."""
     for method, path in routes(url):
         if not may(method, path):
             continue
@@ -147,8 +150,8 @@ def test_every_route_refuses_every_role_but_its_own(url: str, submitted: Submitt
     assert allowed > len(ROLES)
 
 
-def test_a_reader_changes_nothing_and_gets_no_record(url: str, submitted: Submitted) -> None:
-    """Dashboards have this token, and often lie about where many people can read it."""
+def test_reader_token_changes_nothing_and_reads_no_record(url: str, submitted: Submitted) -> None:
+    """Dashboards have this token, and many people can often read it there."""
     allowed = set()
     for method, path in routes(url):
         if may(method, path) and ask(url, method, path, f"Bearer {token('reader')}").status != 403:
@@ -167,7 +170,7 @@ def test_every_refusal_of_a_role_names_the_role_needed_and_the_command(url: str)
                 assert made in may(method, path) and f"but of role {role}:" in words
 
 
-def test_the_forms_of_a_path_that_mean_the_same_are_guarded_the_same(url: str, submitted: Submitted) -> None:
+def test_equivalent_paths_are_guarded_equally(url: str, submitted: Submitted) -> None:
     for method, path in routes(url):
         if not may(method, path):
             continue
@@ -181,8 +184,8 @@ def test_the_forms_of_a_path_that_mean_the_same_are_guarded_the_same(url: str, s
     assert not submitted.requests
 
 
-def test_health_needs_no_token_and_says_why_only_to_whoever_has_one(guard: Guard, submitted: Submitted) -> None:
-    app = tracker_application(submitted, submitted, lambda: "the reason why", "test", guard)
+def test_health_needs_no_token_but_shows_reason_only_with_one(guard: Guard, submitted: Submitted) -> None:
+    app = tracker_application(submitted, status=submitted, ready=lambda: "the reason why", release="test", guard=guard)
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         unknown = ask(server.url, "GET", "/v1/health", None)
         assert unknown.status == 503 and b"reason" not in unknown.data
@@ -223,12 +226,12 @@ NAMED: list[tuple[str, msgspec.Struct]] = [
 
 @pytest.mark.parametrize(("path", "message"), NAMED, ids=[path for path, _ in NAMED])
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_token_that_is_of_one_receiver_or_host_can_not_speak_for_another(
+def test_token_of_one_receiver_or_host_does_not_act_for_another(
     path: str, message: Any, chunked: bool, guard: Guard, submitted: Submitted
 ) -> None:
-    """On both ways: a body of unknown length goes through the framework."""
+    """On both paths: a body of unknown length goes through the framework."""
     name, field = ("agent:h1", "host") if "agents" in path else ("receiver:r1", "receiver_id")
-    app = tracker_application(submitted, submitted, lambda: None, "test", guard)
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=guard)
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         for value, status in (("other", 403), (name.partition(":")[2], 200)):
             body: Any = msgspec.json.encode(msgspec.structs.replace(message, **{field: value}))
@@ -244,11 +247,11 @@ def test_a_token_that_is_of_one_receiver_or_host_can_not_speak_for_another(
 
 
 @pytest.mark.parametrize(("path", "message"), NAMED, ids=[path for path, _ in NAMED])
-def test_a_message_that_is_whole_is_decided_for_nobody_who_may_not(
+def test_valid_message_without_right_is_not_decided(
     path: str, message: Any, guard: Guard, submitted: Submitted
 ) -> None:
-    """On the short way too, which takes nothing but whole messages."""
-    app = tracker_application(submitted, submitted, lambda: None, "test", guard)
+    """Also on the short path, which accepts only complete messages."""
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=guard)
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         body = msgspec.json.encode(message)
         assert ask(server.url, "POST", path, None, body).status == 401
@@ -257,7 +260,7 @@ def test_a_message_that_is_whole_is_decided_for_nobody_who_may_not(
     assert not submitted.requests
 
 
-def test_a_receivers_token_gives_agents_copies_of_its_own_blocks_alone(guard: Guard, tmp_path: Path) -> None:
+def test_receivers_token_stores_only_copies_of_its_own_blocks(guard: Guard, tmp_path: Path) -> None:
     store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock())
     store.open()
     app = agent_application(store, lambda: None, "test", 30.0, guard)  # type: ignore[arg-type, return-value]
@@ -273,8 +276,8 @@ def test_a_receivers_token_gives_agents_copies_of_its_own_blocks_alone(guard: Gu
             assert answer.status == status, answer.data
 
 
-def test_without_a_wal_nobody_but_its_receiver_replaces_a_copy(guard: Guard, tmp_path: Path) -> None:
-    """INV-5: it may be the last one, and who reads blocks must not be able to put another in its place."""
+def test_without_wal_only_receiver_replaces_copy(guard: Guard, tmp_path: Path) -> None:
+    """INV-5: it may be the last copy, so readers of blocks must not replace it."""
     for gives_up, allowed in ((True, {"receiver", "task"}), (False, {"receiver"})):
         store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock(), gives_up)
         store.open()
@@ -298,14 +301,14 @@ def test_without_a_wal_nobody_but_its_receiver_replaces_a_copy(guard: Guard, tmp
         ("http://[::1", False, False),
     ],
 )
-def test_tasks_are_sent_to_no_url_that_is_not_an_agents(url: str, https: bool, fine: bool) -> None:
+def test_tasks_only_receive_urls_of_agents(url: str, https: bool, fine: bool) -> None:
     """A task's token goes there."""
     with contextlib.nullcontext() if fine else pytest.raises(UsageError, match="an agent's url is"):
         check_agent_url(url, https)
 
 
-def test_an_agent_that_names_another_url_than_a_services_is_refused(guard: Guard, submitted: Submitted) -> None:
-    app = tracker_application(submitted, submitted, lambda: None, "test", guard)
+def test_agent_with_invalid_url_is_refused(guard: Guard, submitted: Submitted) -> None:
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=guard)
     path, heartbeat = NAMED[-1]
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         body = msgspec.json.encode(msgspec.structs.replace(heartbeat, url="file:///etc/passwd"))
@@ -317,9 +320,9 @@ def test_an_agent_that_names_another_url_than_a_services_is_refused(guard: Guard
 
 
 def test_a_refused_client_says_what_it_needs(guard: Guard, submitted: Submitted) -> None:
-    app = tracker_application(submitted, submitted, lambda: None, "test", guard)
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=guard)
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
-        with pytest.raises(AccessError, match="no token was sent: name a file with one in security"):
+        with pytest.raises(AccessError, match="no token was sent: name a file with a valid token in security"):
             Client(server.url).get("/v1/status", m.StatusAnswer)
         with pytest.raises(AccessError, match=r"not of role operator but of role reader.*`forebay token new operator`"):
             Client(server.url, access=Access(token=token("reader"))).post(
@@ -329,17 +332,17 @@ def test_a_refused_client_says_what_it_needs(guard: Guard, submitted: Submitted)
 
 def test_a_service_without_tokens_does_not_listen_to_the_network(tmp_path: Path) -> None:
     with (
-        pytest.raises(SettingsError, match="listens on this machine alone"),
+        pytest.raises(SettingsError, match="only listens on this machine"),
         Server(application("t", "1", []), "http://0.0.0.0:0", guard=Guard(settings(tmp_path))),
     ):
         pass
 
 
-def test_a_route_that_does_not_say_whose_it_is_is_not_served(guard: Guard) -> None:
+def test_route_without_roles_is_refused(guard: Guard) -> None:
     from litestar import get
 
     @get("/v1/secret")
     async def secret() -> None: ...
 
-    with pytest.raises(ValueError, match="don't say which roles"):
+    with pytest.raises(ValueError, match="do not name the roles"):
         application("t", "1", [secret], guard)

@@ -1,6 +1,6 @@
 """A client that is registered, has claimed and reports sends every message with extreme, missing, repeated and reordered values.
 
-The driver answers each, goes on, keeps its memory, and its journal replays after a kill.
+The driver answers each and continues with bounded memory, and its journal replays after a kill.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from driver.journal import log as journal
+from driver.journal import reading as journal
 from forebay.kafka.embedded.broker import MOCK_PARTITIONS, MockBroker
 from tests.fuzz.wire import Player
 from tests.support.service_process import configured, running
@@ -46,7 +46,7 @@ def play(folder: Path, broker: MockBroker, name: str, seed: object, seconds: flo
         service.process.kill()
         service.process.wait()
     reading = journal.read(open_storage(f"file://{folder}/journal"), "s")
-    assert reading.state is not None and reading.state.blocks and not reading.brought
+    assert reading.state is not None and reading.state.blocks and not reading.corrections
     with running(configuration, "driver") as service:
         again = Player(service, topics, MOCK_PARTITIONS, f"{seed}-again")
         again.register()
@@ -54,7 +54,7 @@ def play(folder: Path, broker: MockBroker, name: str, seed: object, seconds: flo
     return player
 
 
-def test_no_message_of_a_registered_receiver_ends_the_driver(
+def test_no_message_of_registered_receiver_ends_driver(
     tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str]
 ) -> None:
     player = play(tmp_path, mock_broker, topic_name(), "fixed", seconds=6.0, numbers_alone=True)

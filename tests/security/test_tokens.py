@@ -1,4 +1,4 @@
-"""The lines of a token file, what they allow, and who sends which."""
+"""The lines of a token file, their rights, and which client sends which token."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_token_allows_what_its_line_says_and_no_more() -> None:
 
 
 def test_one_token_may_be_of_several_roles_by_a_line_for_each() -> None:
-    """So a reader's token that tasks sent to agents of an older release is known to newer ones too."""
+    """So newer agents accept a reader's token that tasks of an older release send."""
     caller = parse_tokens("reader token-of-a-reader\ntask token-of-a-reader\n", "t").caller("token-of-a-reader")
     assert caller is not None and caller.has({"task"}) and caller.has({"reader"}) and not caller.has({"query"})
     with pytest.raises(AccessError, match="is not of role query or operator but of role task and reader: add the line"):
@@ -56,15 +56,17 @@ def test_one_token_may_be_of_several_roles_by_a_line_for_each() -> None:
 
 
 @pytest.mark.parametrize("role", ["task", "query"])
-def test_a_readers_token_is_sent_by_no_task_and_no_query(role: Role, tmp_path: Path) -> None:
+def test_tasks_and_queries_do_not_send_readers_token(role: Role, tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     file.touch(mode=0o600)
     file.write_text("reader token-of-a-reader\noperator token-of-an-operator\n")
-    with pytest.raises(SettingsError, match=f"forebay token new {role}` prints.*a reader's token reads status and lag"):
+    with pytest.raises(
+        SettingsError, match=f"forebay token new {role}` prints.*a reader's token only reads status and lag"
+    ):
         Access.of(settings(tmp_path, token_file=str(file)), role)
 
 
-def test_an_agents_token_is_of_its_host_alone() -> None:
+def test_agents_token_is_valid_only_for_its_host() -> None:
     agent = authorize(parse_tokens(LINES, "t"), bearer("token-of-agent-h1"), frozenset({"agent"}))
     agent.require("agent", "h1")
     for role, name in (("agent", "h2"), ("receiver", "r1"), ("receiver", "h1")):
@@ -75,14 +77,14 @@ def test_an_agents_token_is_of_its_host_alone() -> None:
 @pytest.mark.parametrize(
     "header", [None, "", "Bearer", "Bearer ", "Bearer token-of-a-rea", "Basic token-of-a-reader", "token-of-a-reader"]
 )
-def test_whoever_sends_no_token_that_is_known_is_nobody(header: str | None) -> None:
+def test_sender_of_unknown_token_is_anonymous(header: str | None) -> None:
     with pytest.raises(AccessError) as refused:
         authorize(parse_tokens(LINES, "t"), header, ANY_ROLE)
     assert refused.value.code == "unauthenticated" and "token-of" not in str(refused.value)
     assert not authorize(parse_tokens(LINES, "t"), header, frozenset()).known
 
 
-def test_one_word_is_a_token_of_all_roles_and_without_tokens_everybody_may_do_all() -> None:
+def test_bare_token_and_missing_token_file_allow_all_roles() -> None:
     tokens = parse_tokens("just-this-one-token\n", "t")
     caller = authorize(tokens, bearer("just-this-one-token"), OPERATOR)
     caller.require("receiver", "any")
@@ -91,7 +93,7 @@ def test_one_word_is_a_token_of_all_roles_and_without_tokens_everybody_may_do_al
 
 
 def test_every_line_is_accepted_and_the_first_one_that_fits_is_sent() -> None:
-    """So a token is rotated: the new line after the old one, then before it, then alone."""
+    """A token is replaced by adding the new line after the old one, moving it before, and removing the old one."""
     tokens = parse_tokens(LINES, "t")
     assert tokens.first("operator") == "token-of-an-operator"
     authorize(tokens, bearer("token-of-an-operator-to-come"), OPERATOR)
@@ -103,8 +105,8 @@ def test_every_line_is_accepted_and_the_first_one_that_fits_is_sent() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "there is no token in it"),
-        ("# none\n", "there is no token in it"),
+        ("", "it has no token"),
+        ("# none\n", "it has no token"),
         ("short\n", "the token has 5 characters"),
         ("reader " + "x" * 513, "allowed are 16 to 512"),
         ("reader:\tx23456789012345678", "allowed are 1 to 64"),
@@ -112,16 +114,16 @@ def test_every_line_is_accepted_and_the_first_one_that_fits_is_sent() -> None:
         ("x23456789012345678 reader", "begins with no role"),
         ("reader x23456789012345678 more", "nothing after it"),
         ("receiver:a-long-name-but-no-token", "the token is missing"),
-        ("reader x2345678901234567\x7f", "signs alone"),
+        ("reader x2345678901234567\x7f", "may only have ASCII letters"),
     ],
 )
-def test_a_line_that_is_none_is_refused_without_showing_the_token(text: str, words: str) -> None:
+def test_invalid_line_is_refused_without_showing_token(text: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words) as refused:
         parse_tokens(text, "t")
     assert "x2345" not in str(refused.value)
 
 
-def test_nothing_that_can_be_printed_shows_a_token() -> None:
+def test_no_repr_shows_a_token() -> None:
     tokens = parse_tokens(LINES, "t")
     access = Access(role="reader", token="token-of-a-reader")
     assert "token-of" not in repr(tokens) + repr(access) + str(tokens.grants[0]) + repr(
@@ -140,9 +142,7 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_token_taken_out_of_the_file_is_refused_and_a_new_one_accepted_without_a_restart(
-    file: Path, tmp_path: Path
-) -> None:
+def test_removed_token_is_refused_and_new_one_accepted_without_restart(file: Path, tmp_path: Path) -> None:
     guard = Guard(settings(tmp_path, token_file=str(file)))
     access = Access.of(settings(tmp_path, token_file=str(file)), "operator")
     guard.authorize(bearer("token-of-an-operator"), OPERATOR)
@@ -153,31 +153,29 @@ def test_a_token_taken_out_of_the_file_is_refused_and_a_new_one_accepted_without
     guard.authorize(access.headers()["authorization"], OPERATOR)
 
 
-def test_a_file_that_is_spoilt_or_gone_leaves_the_tokens_as_they_were(
-    file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_or_deleted_file_keeps_previous_tokens(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     tokens = TokenFile(str(file), {})
     before = tokens.tokens
     file.write_text("oops\n")
-    assert tokens.tokens is before and "still count" in caplog.text
+    assert tokens.tokens is before and "the previous tokens stay valid" in caplog.text
     file.unlink()
     assert tokens.tokens is before
 
 
-def test_a_file_that_everybody_may_read_is_refused(file: Path) -> None:
+def test_file_readable_by_all_users_is_refused(file: Path) -> None:
     file.chmod(0o604)
-    with pytest.raises(SettingsError, match="can be read or written by everybody: `chmod o= "):
+    with pytest.raises(SettingsError, match=r"all users can read or write .*: run `chmod o= "):
         _ = TokenFile(str(file), {}).tokens
 
 
-def test_the_environment_comes_before_the_file_and_its_error_shows_no_token(file: Path) -> None:
+def test_environment_has_precedence_over_file_and_error_shows_no_token(file: Path) -> None:
     tokens = TokenFile(str(file), {TOKENS_VARIABLE: "only-in-the-environment"}).tokens
     assert tokens is not None and tokens.first("reader") == "only-in-the-environment"
     with pytest.raises(SettingsError, match="FOREBAY_TOKENS, line 1: begins with no role"):
         _ = TokenFile(None, {TOKENS_VARIABLE: "redaer token-of-a-reader"}).tokens
 
 
-def test_a_credential_is_looked_for_where_systemd_puts_it(file: Path) -> None:
+def test_credential_is_read_from_systemds_directory(file: Path) -> None:
     environment = {"CREDENTIALS_DIRECTORY": str(file.parent)}
     tokens = TokenFile("credential:tokens", environment).tokens
     assert tokens is not None and tokens.first("reader") == "token-of-a-reader"
@@ -185,20 +183,20 @@ def test_a_credential_is_looked_for_where_systemd_puts_it(file: Path) -> None:
         secret_path("security.token_file", "credential:tokens", {})
 
 
-def test_a_device_or_a_folder_is_no_secret_file(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"  # nobody writes to it: opening it would wait without an end
+def test_device_or_folder_is_refused_as_secret_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"  # without a writer: opening it would wait forever
     os.mkfifo(pipe, 0o600)
     for path in (tmp_path, Path("/dev/zero"), pipe):
-        with pytest.raises(SettingsError, match="is no file"):
+        with pytest.raises(SettingsError, match="is not a file"):
             read_secret("k", path)
 
 
-def test_a_client_without_a_line_for_it_is_told_how_to_make_one(file: Path, tmp_path: Path) -> None:
+def test_client_without_token_error_names_command(file: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="is for agent 'h2': add a line that `forebay token new agent` prints"):
         Access.of(settings(tmp_path, token_file=str(file)), "agent", "h2")
 
 
-def test_a_task_sends_the_token_of_its_own_host_before_the_drivers(file: Path, tmp_path: Path) -> None:
+def test_task_prefers_token_of_its_host(file: Path, tmp_path: Path) -> None:
     given = Access.of_tasks(settings(tmp_path, token_file=str(file)))
     file.write_text("task token-of-this-very-host\n")
     assert given.headers() == {"authorization": "Bearer token-of-this-very-host"}
@@ -207,10 +205,10 @@ def test_a_task_sends_the_token_of_its_own_host_before_the_drivers(file: Path, t
     assert elsewhere.headers() == {"authorization": "Bearer token-of-the-task"}
 
 
-def test_without_tokens_only_this_machine_may_ask(tmp_path: Path) -> None:
+def test_without_tokens_only_loopback_is_allowed(tmp_path: Path) -> None:
     guard = Guard(settings(tmp_path))
     guard.check_address("127.0.0.1", "u")
     guard.check_address("::1", "u")
     for address in ("0.0.0.0", "10.0.0.1", "::", "fe80::1%eth0"):
-        with pytest.raises(SettingsError, match="without tokens a service listens on this machine alone"):
+        with pytest.raises(SettingsError, match="without tokens a service only listens on this machine"):
             guard.check_address(address, "driver.url")

@@ -1,4 +1,4 @@
-"""Which connection ends for a newcomer: the oldest of the peer that has the most."""
+"""Which connection ends for a new one: the oldest of the peer with the most connections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from forebay.http.unauthenticated import Unauthenticated, peer_of
 
 
-def test_a_newcomer_ends_the_oldest_connection_of_the_peer_that_has_the_most() -> None:
+def test_new_connection_ends_oldest_of_peer_with_most() -> None:
     connections: Unauthenticated[str] = Unauthenticated(4)
     for name, peer in (("a1", "a"), ("b1", "b"), ("b2", "b"), ("a2", "a")):
         assert connections.add(name, peer) is None
@@ -20,8 +20,8 @@ def test_a_newcomer_ends_the_oldest_connection_of_the_peer_that_has_the_most() -
     assert connections.add("b4", "b") is None
 
 
-def test_of_peers_with_as_many_connections_the_oldest_connection_ends() -> None:
-    """Whichever peer came first: its older connections may have authenticated meanwhile."""
+def test_among_equal_peers_oldest_connection_ends() -> None:
+    """The order in which peers connected does not matter: a peer's older connections may be authenticated meanwhile."""
     connections: Unauthenticated[str] = Unauthenticated(3)
     for name in ("a1", "b1", "a2"):
         assert connections.add(name, name[0]) is None
@@ -31,7 +31,7 @@ def test_of_peers_with_as_many_connections_the_oldest_connection_ends() -> None:
 
 
 @given(st.lists(st.sampled_from("abcd"), max_size=60))
-def test_a_peer_below_its_share_loses_none_whatever_others_do(flood: list[str]) -> None:
+def test_peer_below_its_share_loses_no_connection(flood: list[str]) -> None:
     connections: Unauthenticated[object] = Unauthenticated(10)
     mine = {"me 1", "me 2"}
     for name in mine:

@@ -65,7 +65,7 @@ def test_load_fills_in_defaults(tmp_path: Path) -> None:
     assert settings.receiver.block_interval == 0.2
     assert settings.receiver.memory == 64_000_000
     wal = settings.wal
-    assert wal.retention == 7 * 24 * 3600
+    assert wal.retention == 7 * 24 * 3600.0
     assert wal.retention_size == 10_000_000_000
     assert wal.retention_blocks == 50_000
     assert wal.retention_free == 2_000_000_000
@@ -217,8 +217,8 @@ def test_starting_offsets_accept_section_of_partitions(tmp_path: Path) -> None:
 NO_TEXT = (7, "write a text")
 NO_LIST = ("a", "write a list")
 NO_BOOL = ("yes", "write true or false")
-NO_DURATION = ("200", "is no duration: write a number and one of ms, s, m, h, d")
-NO_SIZE = ("64Mb", "is no size: write a number and one of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB")
+NO_DURATION = ("200", "is not a duration: write a number and one of ms, s, m, h, d")
+NO_SIZE = ("64Mb", "is not a size: write a number and one of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB")
 NO_TIME = ("0s", "must be longer than 0ms")
 NEGATIVE = (-1, "must be at least 0")
 NONE_AT_ALL = (0, "must be at least 1")
@@ -247,7 +247,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "wal.reserve": NO_SIZE,
     "wal.cleanup_interval": NO_TIME,
     "wal.compression": ("gzip", 'allowed are "none", "lz4", "zstd"'),
-    "wal.key_file": ("keys", 'write the whole path of a file, from / on, or "credential:NAME"'),
+    "wal.key_file": ("keys", 'write an absolute path, or "credential:NAME"'),
     "wal.flush_interval": NO_DURATION,
     "receiver.mode": ("auto", 'allowed are "static", "managed"'),
     "receiver.count": NONE_AT_ALL,
@@ -333,7 +333,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "dead_letters.topic": ("a b", "a topic's name has 1 to 249 letters"),
     "dead_letters.max_fraction": (1.5, "write a number from 0 to 1"),
     "dead_letters.records_allowed": NEGATIVE,
-    "security.token_file": ("t", 'write the whole path of a file, from / on, or "credential:NAME"'),
+    "security.token_file": ("t", 'write an absolute path, or "credential:NAME"'),
     "security.ca_file": ("ca.pem", "write an absolute path of a file"),
     "security.cert_file": ("c.pem", "write an absolute path of a file"),
     "security.key_file": ("k.pem", "write an absolute path of a file"),
@@ -410,11 +410,11 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"receiver__count": 1.5}, ["receiver.count = 1.5", "whole number"]),
     ({"receiver__count": True}, ["receiver.count = true", "whole number"]),
     ({"receiver__local_copies": 1}, ["receiver.local_copies = 1", "true or false"]),
-    ({"receiver__block_interval": "200"}, ['receiver.block_interval = "200"', "no duration", "ms, s, m, h, d"]),
-    ({"receiver__block_interval": 200}, ["receiver.block_interval = 200", "no duration"]),
-    ({"receiver__block_interval": "-1s"}, ['receiver.block_interval = "-1s"', "no duration"]),
+    ({"receiver__block_interval": "200"}, ['receiver.block_interval = "200"', "not a duration", "ms, s, m, h, d"]),
+    ({"receiver__block_interval": 200}, ["receiver.block_interval = 200", "not a duration"]),
+    ({"receiver__block_interval": "-1s"}, ['receiver.block_interval = "-1s"', "not a duration"]),
     ({"receiver__drain_timeout": "40000d"}, ['receiver.drain_timeout = "40000d"', "100 years"]),
-    ({"receiver__memory": "64Mb"}, ['receiver.memory = "64Mb"', "no size", "MB"]),
+    ({"receiver__memory": "64Mb"}, ['receiver.memory = "64Mb"', "not a size", "MB"]),
     ({"receiver__memory": "0.5B"}, ['receiver.memory = "0.5B"', "whole number of bytes"]),
     ({"receiver__memory": "99999999999TB"}, ["receiver.memory", "larger than any store"]),
     (
@@ -475,7 +475,7 @@ def test_missing_section_is_named(section: str) -> None:
     [
         ("FOREBAY__RECEIVER__COUNT", "many", ['receiver.count = "many"', "whole number"]),
         ("FOREBAY__RECEIVER__COUNTS", "1", ["unknown key receiver.counts", "count"]),
-        ("FOREBAY__RECEIVER__BLOCK_INTERVAL", "soon", ['receiver.block_interval = "soon"', "no duration"]),
+        ("FOREBAY__RECEIVER__BLOCK_INTERVAL", "soon", ['receiver.block_interval = "soon"', "not a duration"]),
         ("FOREBAY__RECEIVER__LOCAL_COPIES", "yes", ['receiver.local_copies = "yes"', "true or false"]),
         ("FOREBAY__KAFKA__STARTING_OFFSETS", "{x", ["not valid TOML"]),
         ("FOREBAY__RECEIVERS__COUNT", "1", ["no section [receivers]", "receiver"]),

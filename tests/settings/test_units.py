@@ -26,7 +26,7 @@ def test_a_size_is_a_number_and_a_unit(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "5", "ms", "-1s", "1 week", "1e3s", "1,5s", "infs", 5, None, True, ["1s"]])
 def test_what_is_no_duration_is_refused_with_the_units(text: object) -> None:
-    with pytest.raises(ValueError, match="is no duration: write a number and one of ms, s, m, h, d"):
+    with pytest.raises(ValueError, match="is not a duration: write a number and one of ms, s, m, h, d"):
         parse_duration(text)
 
 

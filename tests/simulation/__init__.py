@@ -2,7 +2,7 @@
 
 What is real: ``driver.tracker``, ``driver.journal.state``, ``driver.journal`` (opening included), ``driver.journal.history``,
 ``recovery.audit``, the clean-up's scan, ``wal.segments.writer``, ``wal.segments.scan``, ``receiver.machine``, the encoding of
-blocks and what Kafka must prove before a task reads from it (``forebay.kafka.consume.ranges``; ``kafka_tier.py`` around it).
+blocks, and what Kafka must prove to a task (``forebay.kafka.consume.block_ranges``; ``kafka_tier.py`` around it).
 What is modelled: Kafka (``kafka.py``), the network (``network.py``), the shells around the machines (``driver_process.py``,
 ``receiver_process.py``) and the disks (``tests.support.forgetful``, which forget what was not synced). No threads, no real
 time: a run is a list of *steps*, each named by a label such as ``r1.2 poll`` or ``deliver r1.2/report#3 d1``, and between any

@@ -22,19 +22,19 @@ from driver.background.cleaner import CleanedWal, Cleaner, due_paths
 from driver.background.discovery import check_commits
 from driver.background.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
 from driver.decision_loop.loop import GROWING, RESERVE_REACHED, is_down_to_reserve
-from driver.decisions.batch_order import Run, following, window
+from driver.decisions.batch_order import RunKey, following, window
 from driver.decisions.intake import intake
 from driver.journal import history
-from driver.journal import log as journal
 from driver.journal.events import Event, IncarnationStart, ReplayedBatch
+from driver.journal.files import newest_claim
 from driver.journal.lease import LeaseKeeper
 from driver.journal.state import ADOPTER, Batch, State
+from driver.journal.writing import Journal
 from driver.tracker import CopyRules, Decision, DeleteSegment, Tracker
 from driver.tracker.cursors import CursorRules
 from driver.tracker.requests import (
     Allocate,
     Archived,
-    Ask,
     CleanedUp,
     CleanLocalCopies,
     Complete,
@@ -45,7 +45,7 @@ from driver.tracker.requests import (
 )
 from forebay import messages as m
 from forebay.kafka.client.admin import Committed
-from forebay.kafka.consume.ranges import Wanted
+from forebay.kafka.consume.block_ranges import Wanted
 from forebay.model.errors import (
     FencedError,
     ForebayError,
@@ -57,7 +57,7 @@ from forebay.model.errors import (
     UnreadableBlockError,
     UsageError,
 )
-from forebay.model.records import decode_block
+from forebay.model.payload import decode_block
 from forebay.model.values import Block, OffsetRange
 from pyspark_forebay.intake.client import FoundBlocks, partitions_of, place_messages
 from pyspark_forebay.intake.planning import BlockPart, next_end, plan_intake_batch, spans_between
@@ -65,6 +65,8 @@ from tests.simulation.hosts import copies_of
 from tests.simulation.network import Exchange
 from tests.simulation.scheduler import Step
 from tests.support.forgetful import Crash
+from tests.support.reads import ReadBy
+from tests.support.tracked import tracker_options
 from wal.blocks import block_of_frame
 from wal.decisions.retention import Limits
 from wal.segments import layout
@@ -117,14 +119,14 @@ class DriverProcess:
         self.paused = False
         self.killed = False
         self.ended: BaseException | None = None
-        self.journal: journal.Journal
+        self.journal: Journal
         self.tracker: Tracker
         self.leading = False
         self.since_snapshot = 0
         self.queue: deque[Waiting] = deque()
         self._group: list[Waiting] = []
         self._deletes: deque[DeleteSegment] = deque()
-        self._in_work: set[Run] = set()
+        self._in_work: set[RunKey] = set()
         self._main = self._run()
         self._next = next(self._main)
         self._tasks: dict[str, Task] = {}
@@ -276,7 +278,7 @@ class DriverProcess:
             yield from self._finish(decided)
 
     def _open(self) -> Generator[str, None, None]:
-        """``journal.lead``, step by step."""
+        """``opening.lead``, step by step."""
         world = self.world
         opening = world.kinds.opening(
             world.journal,
@@ -285,13 +287,13 @@ class DriverProcess:
             world.wall_ms,
             lambda: world.now,
             world.new_uid,
-            1_000_000,
-            None if world.options.copies else world.wal,
+            segment_bytes=1_000_000,
+            wal=None if world.options.copies else world.wal,
         )
         yield "claim"
         next(opening)
-        epoch = journal.newest_claim(world.journal, world.stream)
-        self._lease = LeaseKeeper(world.journal, world.stream, epoch, self.name, "", 10.0)
+        epoch = newest_claim(world.journal, world.stream)
+        self._lease = LeaseKeeper(world.journal, world.stream, epoch, owner=self.name, url="", duration_seconds=10.0)
         with contextlib.suppress(StoreError):  # as its thread does: the next renewal comes
             self._lease.begin()
         yield "read"
@@ -309,10 +311,11 @@ class DriverProcess:
         self.tracker = world.kinds.tracker(
             state,
             self.journal.epoch,
-            world.options.on_gap,
-            world.options.max_queued_batches + world.options.concurrent_jobs - 1,
-            world.options.retention_ms,
-            world.options.retention_bytes,
+            tracker_options(
+                on_gap=world.options.on_gap,
+                max_queued_batches=world.options.max_queued_batches + world.options.concurrent_jobs - 1,
+                retention=Limits(world.options.retention_ms, world.options.retention_bytes),
+            ),
         )
         if world.options.copies:
             self.tracker.replicas.rules = CopyRules(world.options.copies, AGENT_SECONDS, 1)
@@ -324,39 +327,44 @@ class DriverProcess:
             self.queue.append(Waiting(KeepWindow(world.options.window_batches)))
         self._deletes.extend(self.tracker.pending_actions())
         self._history = world.kinds.history(
-            world.journal, world.stream, self.journal.epoch, 1_000_000, lambda: world.now, world.new_uid
+            world.journal,
+            world.stream,
+            self.journal.epoch,
+            segment_bytes=1_000_000,
+            now=lambda: world.now,
+            new_uid=world.new_uid,
         )
         self._limits = Limits(world.options.retention_ms, world.options.retention_bytes)
         self._copies = SnapshotCopies(
             lambda _: None,  # asked by a thread that is never started
             world.wal,
-            world.stream,
-            self.journal.epoch,
-            world.clock,
-            0.0,
-            self._limits,
-            world.new_uid,
+            stream=world.stream,
+            epoch=self.journal.epoch,
+            clock=world.clock,
+            interval_seconds=0.0,
+            limits=self._limits,
+            new_uid=world.new_uid,
         )
         self._cleaner = Cleaner(
             None,  # type: ignore[arg-type]  # its thread, which would ask the loop, is never started
             CleanedWal(world.wal, self._limits, self._copies),
-            self._history,
-            world.stream,
-            world.clock,
-            1.0,
-            lambda _: None,  # only its thread fails
+            history_writer=self._history,
+            stream=world.stream,
+            clock=world.clock,
+            pause_seconds=1.0,
+            failed=lambda _: None,  # only its thread fails
         )
         self.leading = True
         self._adopter = world.kinds.adopter(
             None if world.options.copies else world.wal,
-            world.stream,
-            "host-driver",
-            self.name,
-            "none",
-            SegmentLimits(world.options.segment_bytes, float("inf")),
-            lambda topics: {topic: world.kafka.topic_id(topic) for topic in topics},
-            lambda: world.wall_ms,
-            world.new_uid,
+            stream=world.stream,
+            host="host-driver",
+            instance_id=self.name,
+            compression="none",
+            limits=SegmentLimits(world.options.segment_bytes, float("inf")),
+            topic_ids=lambda topics: {topic: world.kafka.topic_id(topic) for topic in topics},
+            wall_ms=lambda: world.wall_ms,
+            new_uid=world.new_uid,
         )
         # whoever read by the cursor before died with the driver before: nobody waits for it
         self.tracker.cursors.rules = CursorRules(in_use_seconds=0.0)
@@ -470,7 +478,7 @@ class DriverProcess:
         yield FoundPartitions(starts, world.wall_ms, "simulated")
         yield from self._copy()
         committed = {tp: Committed(c.offset, -1, c.metadata) for tp, c in world.kafka.group.committed.items()}
-        positions = yield Ask(lambda s: {p.tp: (p.incarnation.number, p.position) for p in s.partitions.values()})
+        positions = yield ReadBy(lambda s: {p.tp: (p.incarnation.number, p.position) for p in s.partitions.values()})
         check_commits(committed, "group", self.tracker.state.timeline, positions)
 
     def _adopt(self) -> Task:
@@ -502,7 +510,7 @@ class DriverProcess:
         """One of ``driver.batches.scheduler``'s workers. It reads the batches of its window too."""
         while True:
             yield "begin"
-            work = yield Ask(self._begin_batch)
+            work = yield ReadBy(self._begin_batch)
             if work is None:
                 continue
             past = []
@@ -597,19 +605,19 @@ class DriverProcess:
 
     def _run_query(self, query: Query) -> Task:
         world, run = self.world, query.runs
-        shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield Ask(intake))))
+        shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield ReadBy(intake))))
         at = query.finished or dict.fromkeys(shown, (1, 0))
         request = m.OpenCursorRequest(cursor="q", user=f"u{query.runs}", places=place_messages(at))
         epoch = (yield request).epoch
         if query.finished is None:
             query.losses = world.losses
-            shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield Ask(intake))))
+            shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield ReadBy(intake))))
             start = {tp: (p.incarnations[-1].number, p.position) for tp, p in shown.items() if tp in at}
             yield m.MoveCursorRequest(cursor="q", epoch=epoch, places=place_messages(start))
             query.finished = start
         while True:
             yield "trigger"
-            shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield Ask(intake))))
+            shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield ReadBy(intake))))
             begin = query.finished
             if query.planned is None:
                 query.planned = {tp: next_end(place, shown[tp]) for tp, place in begin.items()}
@@ -643,7 +651,7 @@ class DriverProcess:
         while True:
             yield "begin"
             yield from self._delete()
-            batches = yield Ask(self._finished)
+            batches = yield ReadBy(self._finished)
             if batches:
                 yield "archive"
                 try:
@@ -656,7 +664,7 @@ class DriverProcess:
                 continue
             yield from self._copy()
             limits = self._limits
-            due, named = yield Ask(partial(_due_and_named, limits=limits, now_ms=world.wall_ms))
+            due, named = yield ReadBy(partial(_due_and_named, limits=limits, now_ms=world.wall_ms))
             yield "list"
             segments: dict[tuple[str, int], list[tuple[int, str]]] = {}
             for path in world.wal.list(f"{world.stream}/blocks"):
@@ -685,10 +693,10 @@ class DriverProcess:
         """``SnapshotCopies.keep_up``, its I/O as steps; no interval, since rounds of clean-up are rare enough."""
         if self.world.options.copies:
             return
-        due = yield Ask(lambda state: copy_due(state, self._limits, self.world.wall_ms))
+        due = yield ReadBy(lambda state: copy_due(state, self._limits, self.world.wall_ms))
         if due not in (Due.NOW, Due.SOON):
             return
-        following, state = yield Ask(encoded)
+        following, state = yield ReadBy(encoded)
         yield "copy"
         try:
             path = self._copies.write(following, state)

@@ -15,15 +15,15 @@ import msgspec
 from driver.background.discovery import LostJournal
 from driver.journal import events as ev
 from driver.journal import history
-from driver.journal import log as journal
-from driver.journal.block_index import BlockIndex
+from driver.journal import reading as journal
+from driver.journal.files import newest_claim
 from driver.journal.state import ADOPTER, BrokenInvariant, Partition, State
 from driver.journal.timeline import TimelineFound
 from driver.tracker import Decision
 from driver.tracker.requests import Request
 from forebay import messages as m
 from forebay.model.errors import CorruptionError, FencedError, ForebayError, StoreError, UnreadableBlockError
-from forebay.model.records import decode_block
+from forebay.model.payload import decode_block
 from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, count_of, timeline_of
 from recovery import audit
 from tests.simulation.hosts import copies_of
@@ -548,7 +548,7 @@ class Invariants:
             return
         if self.durable is None or _encoded(self.durable) != _encoded(driver.tracker.state):
             raise InvariantViolation("INV-7", f"{driver.name}'s state is not what the durable journal replays to")
-        if driver.tracker.state.index != BlockIndex.of(self.durable):
+        if driver.tracker.state.index != self.durable.build_index():
             raise InvariantViolation("INV-7", f"{driver.name}'s index of blocks is not that of its state")
 
     def decide(self, driver: DriverProcess, request: Request) -> Decision:
@@ -585,7 +585,7 @@ class Invariants:
                 if not result.accepted:
                     continue
                 if state is None or (result.block_id not in state.blocks and result.block_id not in self._cleaned):
-                    outdated = journal.newest_claim(self._world.journal, self._world.stream) > driver.journal.epoch
+                    outdated = newest_claim(self._world.journal, self._world.stream) > driver.journal.epoch
                     raise InvariantViolation(
                         "INV-4" if outdated else "INV-1",
                         f"{driver.name} accepts block {result.block_id}, the journal does not durably hold it",

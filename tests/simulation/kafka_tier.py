@@ -1,10 +1,10 @@
-"""A task that reads a block from Kafka again: the decisions of ``forebay.kafka.consume.ranges`` over the modelled cluster."""
+"""A task that reads a block from Kafka again: ``forebay.kafka.consume.block_ranges``' decisions over the modelled cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forebay.kafka.consume.ranges import RangeReading, Wanted, check_topics
+from forebay.kafka.consume.block_ranges import RangeProgress, Wanted, check_topics
 from forebay.model.records import RangeRows
 from tests.simulation.kafka import Kafka, Log
 from tests.simulation.source import columns
@@ -16,7 +16,7 @@ class KafkaTier:
     def __init__(self, kafka: Kafka, wanted: Sequence[Wanted]) -> None:
         self._kafka = kafka
         self._wanted = wanted
-        self._readings: list[RangeReading] = []
+        self._readings: list[RangeProgress] = []
 
     def ask(self) -> None:
         """What Kafka says of the topics and the logs."""
@@ -24,7 +24,7 @@ class KafkaTier:
         self._check_topics(held)
         for item in held:
             log = self._kafka.log(item.range.tp)
-            self._readings.append(RangeReading.begin(item.range, log.low, log.high))
+            self._readings.append(RangeProgress.begin(item.range, log.low, log.high))
 
     def fetch(self) -> list[RangeRows]:
         """The records of each range that has any."""
@@ -35,7 +35,7 @@ class KafkaTier:
             self._check(reading)
         return [RangeRows(reading.range.tp, reading.batches) for reading in self._readings]
 
-    def _fetch(self, reading: RangeReading, log: Log) -> None:
+    def _fetch(self, reading: RangeProgress, log: Log) -> None:
         found = log.readable(reading.position, 1)
         until = reading.range.until_offset
         if found and found[0] < until:
@@ -45,5 +45,5 @@ class KafkaTier:
     def _check_topics(self, held: Sequence[Wanted]) -> None:
         check_topics(held, {item.range.topic: self._kafka.topic_id(item.range.topic) for item in held})
 
-    def _check(self, reading: RangeReading) -> None:
+    def _check(self, reading: RangeProgress) -> None:
         reading.check()

@@ -1,6 +1,6 @@
 """Old mistakes, planted: each made once by somebody who built such a thing, each caught by its trace.
 
-The product has no switches for them: a mistake is a subclass, or a generator in place of ``journal.opening``.
+The product has no switches for them: a mistake is a subclass, or a generator in place of ``opening_steps``.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from unittest import mock
 
 import msgspec
 
-from driver.background.adoption import Adopter, Orphan, eligible
+from driver.background.adoption import Adopter, Orphan, OrphanSearch, eligible
 from driver.decisions.clean_up import CleanSegment
-from driver.journal import log as journal
+from driver.journal import reading as journal
 from driver.journal.block_index import BlockIndex
 from driver.journal.events import BlockAdded, Event
+from driver.journal.files import newest_claim
 from driver.journal.history import FinishedBatch, HistoryWriter, finished
-from driver.journal.log import Journal
+from driver.journal.opening import opening_steps
 from driver.journal.state import ADOPTER, EndedEpoch, State
+from driver.journal.writing import Journal
 from driver.tracker import Decision, Tracker
 from driver.tracker.requests import Complete, Request, Search
 from forebay import messages as m
-from forebay.kafka.consume.ranges import RangeReading, Wanted
+from forebay.kafka.consume.block_ranges import RangeProgress, Wanted
 from forebay.model.columns import Start
 from forebay.model.errors import StoreError, TurnedAwayError
 from forebay.model.values import Block, TopicPartition
@@ -159,11 +161,15 @@ class WholeBlockAdopter(Adopter):
         return msgspec.structs.replace(block, meta=meta)
 
 
-class TrustingAdopter(Adopter):
+class TrustingSearch(OrphanSearch):
     """Takes the life that a frame names for true."""
 
     def _eligible(self, found: list[Orphan], search: Search, same_topic: bool) -> list[Orphan]:
         return eligible(found, search, same_topic=True)
+
+
+class TrustingAdopter(Adopter):
+    search_type = TrustingSearch
 
 
 class UnbarredAdopter(Adopter):
@@ -273,7 +279,7 @@ class OffsetTrustingTier(KafkaTier):
     def _check_topics(self, held: Sequence[Wanted]) -> None:
         pass
 
-    def _check(self, reading: RangeReading) -> None:
+    def _check(self, reading: RangeProgress) -> None:
         pass
 
 
@@ -309,37 +315,38 @@ class ForgettingHistoryWriter(HistoryWriter):
 
 
 def trusting_opening(
-    storage: Any, stream: str, owner: str, wall_ms: int, now: Any, new_uid: Any, segment_bytes: int, wal: Any
+    storage: Any, stream: str, owner: str, wall_ms: int, now: Any, new_uid: Any, *, segment_bytes: int, wal: Any
 ) -> Generator[str, None, tuple[Journal, Any]]:
     """Goes on from what it read, without a snapshot of its own."""
-    opening = journal.opening(storage, stream, owner, wall_ms, now, new_uid, segment_bytes, wal)
-    yield next(opening)
+    begun = opening_steps(storage, stream, owner, wall_ms, now, new_uid, segment_bytes=segment_bytes, wal=wal)
+    yield next(begun)
     state = journal.read(storage, stream).state
     if state is None:
-        yield next(opening)
-        yield next(opening)
-        return _returned(opening)
+        yield next(begun)
+        yield next(begun)
+        return _returned(begun)
     yield "read"
-    opened = Journal(storage, stream, journal.newest_claim(storage, stream), state, segment_bytes, now, new_uid)
+    newest = newest_claim(storage, stream)
+    opened = Journal(storage, stream, newest, state, segment_bytes=segment_bytes, now=now, new_uid=new_uid)
     opened._writer = opened._new_writer()
     yield "snapshot"
     return opened, state
 
 
 def unchecked_opening(
-    storage: Any, stream: str, owner: str, wall_ms: int, now: Any, new_uid: Any, segment_bytes: int, wal: Any
+    storage: Any, stream: str, owner: str, wall_ms: int, now: Any, new_uid: Any, *, segment_bytes: int, wal: Any
 ) -> Generator[str, None, tuple[Journal, Any]]:
     """Does not ask, after its snapshot, whether another one opened meanwhile."""
-    opening = journal.opening(storage, stream, owner, wall_ms, now, new_uid, segment_bytes, wal)
+    begun = opening_steps(storage, stream, owner, wall_ms, now, new_uid, segment_bytes=segment_bytes, wal=wal)
     for _ in range(3):
-        yield next(opening)
+        yield next(begun)
     with mock.patch.object(Journal, "check"):
-        return _returned(opening)
+        return _returned(begun)
 
 
-def _returned(opening: Generator[str, None, tuple[Journal, Any]]) -> tuple[Journal, Any]:
+def _returned(begun: Generator[str, None, tuple[Journal, Any]]) -> tuple[Journal, Any]:
     try:
-        next(opening)
+        next(begun)
     except StopIteration as end:
         opened: tuple[Journal, Any] = end.value
         return opened

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from forebay.model.arrow_columns import Column
 from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
-from forebay.model.records import SOURCE_SCHEMA, Column
+from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import TopicPartition
 from tests.simulation.kafka import Kafka
 

@@ -7,12 +7,13 @@ import itertools
 import pytest
 
 from driver.decision_loop.loop import DriverLoop
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.tracker import Action, Tracker
 from forebay import messages as m
 from forebay.model.errors import FencedError, UnreachableError
 from forebay.process.clock import ManualClock
 from tests.support.forgetful import ForgetfulStorage
+from tests.support.tracked import tracker_options
 
 
 def test_a_driver_that_was_taken_over_refuses_nobody() -> None:
@@ -21,7 +22,13 @@ def test_a_driver_that_was_taken_over_refuses_nobody() -> None:
     opened, state = journal.lead(disk, "sim", "one", 0, lambda: 0.0, lambda: next(uids))
     ended: list[BaseException] = []
     acted: list[Action] = []
-    loop = DriverLoop(Tracker(state, opened.epoch, "stop", 1, 0), opened, ManualClock(), acted.append, ended.append)
+    loop = DriverLoop(
+        Tracker(state, opened.epoch, tracker_options(max_queued_batches=1)),
+        opened,
+        ManualClock(),
+        perform=acted.append,
+        failed=ended.append,
+    )
     loop.start()
     try:
         question = m.LookupRequest(receiver_id="r1", epoch=1, partitions=())

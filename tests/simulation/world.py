@@ -15,14 +15,14 @@ import msgspec
 from driver.background.adoption import Adopter
 from driver.decisions.replay import Horizon, RewindTo, needed
 from driver.journal import history
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.journal.block_index import Place
 from driver.journal.events import IncarnationStart
 from driver.journal.history import HistoryWriter
 from driver.journal.receiver_limits import IdLimits
 from driver.journal.state import ADOPTER, Partition
 from driver.tracker import Tracker
-from driver.tracker.requests import BeginReplay, HoldForReset, LetGo, Reset
+from driver.tracker.requests import BeginReplay, EndHold, HoldForReset, Reset
 from forebay import messages as m
 from forebay.model.errors import FencedError, StoreError
 from forebay.model.units import Duration, Size
@@ -156,7 +156,7 @@ class Kinds:
 
     machine: Callable[..., ReceiverMachine] = ReceiverMachine
     tracker: Callable[..., Tracker] = Tracker
-    opening: Callable[..., Any] = journal.opening
+    opening: Callable[..., Any] = journal.opening_steps
     driver: type[DriverProcess] = DriverProcess
     receiver: type[ReceiverProcess] = ReceiverProcess
     history: type[HistoryWriter] = HistoryWriter
@@ -477,7 +477,7 @@ class World:
         asked = {
             "hold-reset": HoldForReset((tp,)),
             "reset": Reset((start,), "reset to earliest", "simulated"),
-            "let-go": LetGo((tp,)),
+            "let-go": EndHold((tp,)),
         }
         for name, request in asked.items():
             yield _fault(Step(f"{driver.name} {name} {tp}", partial(driver.queue.append, Waiting(request)), 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.kafka.client.registry import AVRO, PROTOBUF, RegistryAccess
+from forebay.kafka.registry.client import AVRO, PROTOBUF, RegistryAccess
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
 from forebay.schemas.decoder import ReaderSchema

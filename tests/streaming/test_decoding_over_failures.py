@@ -89,10 +89,10 @@ def test_query_continues_without_its_registry_and_misses_and_repeats_nothing(
                 os.killpg(process.pid, signal.SIGKILL)
     assert committed(killed, topic) == 4
     with pytest.raises(
-        StreamingQueryException, match=rf"the schema registry {registry.url} does not answer: ConnectError"
+        StreamingQueryException, match=rf"the schema registry {registry.url} did not answer: ConnectError"
     ):
         run(frame, failed)
-    with pytest.raises(Exception, match=rf"the schema registry {registry.url} does not answer: ConnectError"):
+    with pytest.raises(Exception, match=rf"the schema registry {registry.url} did not answer: ConnectError"):
         source(spark.readStream, kafka_broker, topic, **options, **{"schema.registry.retries": "0"}).load()
     registry.start()
     writers = Writers(registry.url)

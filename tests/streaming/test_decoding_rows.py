@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from forebay.kafka.client.registry import AVRO, RegisteredSchema, RegistryAccess
+from forebay.kafka.registry.client import AVRO, RegisteredSchema, RegistryAccess
 from forebay.model.errors import RecordError
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.schemas.columns import ColumnDecoding
@@ -97,7 +97,8 @@ def test_undecodable_record_is_named_or_null_with_both_causes() -> None:
     assert [(row["key"], row["value"]) for row in found] == [(None, {"a": "x"}), (None, None), ({"a": "x"}, None)]
     assert [row["decodeError"] is None for row in found] == [True, False, True]
     assert (
-        found[1]["decodeError"].startswith("key: schema 1: ") and "; value: its 4 bytes hold" in found[1]["decodeError"]
+        found[1]["decodeError"].startswith("key: schema 1: ")
+        and "; value: its 4 bytes have no schema number" in found[1]["decodeError"]
     )
 
 

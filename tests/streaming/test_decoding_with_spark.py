@@ -147,7 +147,7 @@ def test_unsupported_schema_is_refused_when_the_query_is_created(
     tree = {"type": "record", "name": "Tree", "fields": [{"name": "left", "type": ["null", "Tree"]}]}
     writers.register(f"{topic}-value", tree)
     more = {"schema.registry.url": writers.url, "valueFormat": "avro"}
-    with pytest.raises(Exception, match=rf"version 1 of {topic}-value\): left can't be a column: Tree holds itself"):
+    with pytest.raises(Exception, match=rf"version 1 of {topic}-value\): left can't be a column: Tree is recursive"):
         source(spark.read, kafka_broker, topic, **more).load()
     with pytest.raises(Exception, match=f"has no subject '{topic}-key'"):
         source(spark.read, kafka_broker, topic, **more, keyFormat="avro").load()
@@ -174,7 +174,7 @@ def test_registry_requests_carry_oauth_tokens_and_nothing_shows_the_secret(
         given, asked = len(endpoint.given), len(front.asked)
         wrong = {**more, "schema.registry.bearer.auth.client.secret": f"not-{SECRET}"}
         with pytest.raises(
-            Exception, match=r"the token endpoint http://\S+/token of the .* refuses us: invalid_client"
+            Exception, match=r"the token endpoint http://\S+/token of the .* refused a token: invalid_client"
         ) as no:
             source(spark.read, kafka_broker, topic, **wrong).load().collect()
         assert SECRET not in str(no.value)

@@ -243,7 +243,7 @@ def test_query_with_a_dropped_cursor_fails_every_call_without_a_request(
     reader._planner._cursor._thread.join(PATIENCE_SECONDS)  # its heartbeat was refused
     asked = len(taken.driver.asked)
     for call in (lambda: reader.latestOffset(at, ALL), lambda: reader.partitions(at, at), lambda: reader.commit(at)):
-        with pytest.raises(RefusedError, match="cursor query-q is gone: dropped by"):
+        with pytest.raises(RefusedError, match="cursor query-q does not exist: dropped by"):
             call()
     reader.stop()
     assert len(taken.driver.asked) == asked

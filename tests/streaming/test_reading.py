@@ -12,9 +12,9 @@ from confluent_kafka import Producer
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.client.registry import AVRO, RegisteredSchema, RegistryAccess
 from forebay.kafka.consume.range_reader import forget_consumers
 from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.kafka.registry.client import AVRO, RegisteredSchema, RegistryAccess
 from forebay.model.errors import RangeNotHeldError, UnknownTopicError, UsageError
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.model.values import TopicPartition

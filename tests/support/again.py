@@ -1,4 +1,4 @@
-"""What was taken in of a topic, as ranges and as a block that can be read from Kafka again."""
+"""Records that were taken in, as ranges and as a block that can be read from Kafka again."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as WirePartition
 
 from driver.batches.batch import BatchWork
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.consume.consumer import record_batch
-from forebay.kafka.consume.ranges import Wanted
+from forebay.kafka.consume.block_ranges import Wanted
+from forebay.kafka.consume.messages import record_batch
 from forebay.kafka.embedded.broker import KafkaBroker
-from forebay.model.records import RangeRows, digest, encode_block
+from forebay.kafka.options.access import KafkaAccess
+from forebay.model.digest import digest
+from forebay.model.payload import encode_block
+from forebay.model.records import RangeRows
 from forebay.model.values import BlockMeta, OffsetRange, TopicPartition, block_id
 from forebay.settings.schema import Settings
 from tests.support.kafka import PATIENCE_SECONDS

@@ -1,4 +1,4 @@
-"""A server of HTTP on loopback, or of HTTPS if it is given a certificate, whose answers a test makes."""
+"""An HTTP server on loopback, or HTTPS if it has a certificate, whose answers the test makes."""
 
 from __future__ import annotations
 

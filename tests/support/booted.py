@@ -1,10 +1,10 @@
-"""A machine that systemd boots, for tests of units: this one's own files, below a layer that keeps nothing.
+"""A machine that systemd boots, for tests of units: this machine's files below a layer that is thrown away.
 
-The root is an overlay over ``/`` in a mount namespace of its own, started by ``systemd-nspawn`` with a network of its own that
-has nothing but loopback. All of it stands in a namespace of its own for processes, whose first one the kernel ends with the
-test's process, and the rest with that: systemd-nspawn alone leaves a machine running. Its control groups lie below one of its
-own, or two machines at once would have the same ones. Root is needed, and the packages systemd
-and systemd-container (``python -m tests.support.booted`` installs them).
+The root is an overlay over ``/`` in a separate mount namespace. ``systemd-nspawn`` starts it with a network of loopback alone.
+All of it is in a separate namespace for processes. The kernel ends the first process of that namespace with the test's process,
+and the others with it; systemd-nspawn alone would leave a machine running. Its control groups are below a separate one;
+otherwise two machines at the same time would have the same ones. Needs root and the packages systemd and systemd-container
+(``python -m tests.support.booted`` installs them).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from types import TracebackType
 from forebay.process.tether import tethered
 from tests.support import debian
 
-#: so long a test waits for what must come; never asserted on
+#: maximum wait of a test for an expected event; never asserted on
 PATIENCE_SECONDS = 120.0
 _TICK_SECONDS = 0.1
 _GROUP = "forebay-machine-"
@@ -167,7 +167,7 @@ class Booted:
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                raise AssertionError(f"waited {seconds:g} s in vain for: {what}\n{self.journal()}")
+                raise AssertionError(f"waited {seconds:g} s without success for: {what}\n{self.journal()}")
             time.sleep(_TICK_SECONDS)
 
 
@@ -185,7 +185,7 @@ def _own_groups() -> list[Path]:
                     if not Path(f"/proc/{left.name.removeprefix(_GROUP)}").exists():
                         with suppress(
                             OSError
-                        ):  # what ran in it is just ending, or somebody else removes it: the next one's
+                        ):  # its processes are just ending, or another test removes it: the next one's
                             _remove(left)
                 group = here / f"{_GROUP}{os.getpid()}"
                 group.mkdir()
@@ -200,7 +200,7 @@ def _remove(group: Path) -> None:
 
 
 def await_end(processes: Sequence[int]) -> None:
-    """Returns when none of ``processes`` runs; one that nobody has asked for its end counts as ended."""
+    """Returns when none of ``processes`` runs; one that was not asked to end counts as ended."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while left := [pid for pid in processes if _runs(pid)]:
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""An authority of the tests' own, and certificates that it gives out."""
+"""A certificate authority for tests, and the certificates that it issues."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The real processes in a folder: started, killed, paused, waited for, and what they did checked.
+"""Forebay's real processes in a folder, which a test starts, kills, pauses, waits for and checks.
 
 A :class:`Cluster` starts ``forebay driver``, ``agent`` and ``receiver`` as child processes of the test, each with a log file,
-and restarts what a failpoint or a test killed. Waiting is always for a condition, with a deadline, and a wait in vain fails
-with the end of every log. Checks go by what the job saw (tests/support/witness.py) and by the product's audit, both.
+and restarts what a failpoint or a test killed. Every wait is for a condition, with a deadline; a wait without success fails
+with the end of every log. Checks use both what the job saw (tests/support/witness.py) and the product's audit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from deploy.main import main as command_line
 from driver.journal import history
-from driver.journal import log as journal
+from driver.journal import reading as journal
 from driver.journal.state import State
 from forebay.http.client import Client
 from forebay.kafka.client.admin import KafkaAdmin
@@ -40,7 +40,7 @@ from tests.support.flow import Flow, Truth
 from tests.support.ports import free_port
 from wal.storage import Storage, open_storage
 
-#: so long a test waits for what must come; never asserted on
+#: maximum wait of a test for an expected event; never asserted on
 PATIENCE_SECONDS = 240.0
 _TICK_SECONDS = 0.05
 _COMMAND = str(Path(sys.executable).with_name("forebay"))
@@ -202,7 +202,7 @@ class Cluster:
         environment: Mapping[str, str] | None = None,
         keep: bool = True,
     ) -> None:
-        """Starts a process; what kills it, but for :meth:`kill9`, has it restarted while the test waits (``keep``)."""
+        """Start a process. Unless :meth:`kill9` kills it, it is restarted while the test waits (``keep``)."""
         service = self._services[name]
         assert service.process is None, f"{name} runs already"
         service.failpoints, service.environment, service.wanted = failpoints, dict(environment or {}), keep
@@ -288,12 +288,12 @@ class Cluster:
         return self.await_end(name)
 
     def _tell_to_stop(self, name: str) -> None:
-        """SIGTERM, once the process handles it: one that has just begun would end by it at once."""
+        """Send SIGTERM, once the process handles it; a process that has just begun would die of it."""
         self.wait(lambda: _handles(self.process(name).pid, signal.SIGTERM), f"{name} to handle SIGTERM", may_end=[name])
         self.process(name).terminate()
 
     def await_end(self, name: str, may_end: Sequence[str] = ()) -> int:
-        """The exit code of a process that ends by itself or was told to; those of ``may_end`` may end meanwhile too."""
+        """Return the exit code of a process that ends by itself or on request; those of ``may_end`` may end meanwhile too."""
         service = self._services[name]
         process = self.process(name)
         service.wanted = False
@@ -312,7 +312,7 @@ class Cluster:
     ) -> Found:
         """What ``condition`` returns, as soon as it is something. Meanwhile restarts what was killed.
 
-        Fails after ``seconds``, and at once when a process ended by itself that is not in ``may_end``.
+        Fails after ``seconds``, and immediately when a process ended by itself that is not in ``may_end``.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -321,7 +321,7 @@ class Cluster:
                 return found
             self._tend(may_end, what)
             if time.monotonic() > deadline:
-                raise AssertionError(f"waited {seconds:g} s in vain for: {what}\n{self.describe()}")
+                raise AssertionError(f"waited {seconds:g} s without success for: {what}\n{self.describe()}")
             time.sleep(_TICK_SECONDS)
 
     def _tend(self, may_end: Sequence[str], what: str) -> None:
@@ -510,7 +510,7 @@ class Cluster:
         return report
 
     def check_commits(self) -> None:
-        """INV-1: what is committed to Kafka lies at or below the journal's position, in the same life."""
+        """INV-1: what is committed to Kafka is at or below the journal's position, in the same incarnation."""
         with KafkaAdmin(self.options) as admin:
             partitions = [TopicPartition(p.topic, p.partition) for p in self.state().partitions.values()]
             committed = admin.committed(f"forebay.{_STREAM}", partitions)
@@ -534,7 +534,7 @@ class Cluster:
 
 
 def _state(pid: int) -> str:
-    """The kernel's letter for a process: R, S, T (stopped), Z, …; "" if it is gone."""
+    """Return the kernel's letter for a process: R, S, T (stopped), Z, …; "" if it no longer exists."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -542,7 +542,7 @@ def _state(pid: int) -> str:
 
 
 def _handles(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler of its own for a signal; True of one that is gone, whom nothing is asked any more."""
+    """Whether a process has its own handler for a signal; True for a process that no longer exists."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

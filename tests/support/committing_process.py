@@ -1,6 +1,6 @@
 """A process that commits offsets from outside a group, many a second, until its input ends: ``python -m … ADDRESS TOPIC GROUP``.
 
-Prints ``ready`` once it does, and at the end for each of its groups what is committed, and what it said last.
+It prints ``ready`` when it begins, and at the end for each of its groups the committed offsets and its last message.
 """
 
 from __future__ import annotations

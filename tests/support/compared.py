@@ -1,7 +1,7 @@
-"""What Spark's own Kafka source and this project's are asked alike, on the same topics: cases, and what differs for a reason.
+"""Cases in which Spark's own Kafka source and this project's source get the same requests on the same topics.
 
-A case is options of a batch query, or what happens around a streaming query from one checkpoint. ``T-`` in options and in
-names of topics stands for a prefix of the test's own.
+A case is options of a batch query, or events around a streaming query from one checkpoint; differences have a reason. ``T-`` in
+options and in names of topics stands for a prefix of the test.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _short(start: str, end: str) -> bool:
     return end in _SHORT_ENDS.get(start, ())
 
 
-#: of Java's client, which asks for topics that are not there for so long
+#: maximum time in which Java's client asks for topics that do not exist
 _SHORT_PATIENCE = {"kafka.default.api.timeout.ms": "3000", "kafka.request.timeout.ms": "3000"}
 _REFUSED: dict[str, dict[str, str]] = {
     "nothing to read": {},
@@ -287,7 +287,7 @@ _MORE: dict[str, tuple[bool, dict[str, str]]] = {
         False, {**PLAIN, **_QUICK, "startingOffsets": _at(p0=20, p1=5), "failOnDataLoss": "false"},
     ),
     "options of streaming queries": (False, {**PLAIN, "maxOffsetsPerTrigger": "3", "minOffsetsPerTrigger": "3"}),
-    "an option nobody knows": (False, {**PLAIN, "noSuchOption": "3"}),
+    "an unknown option": (False, {**PLAIN, "noSuchOption": "3"}),
     "a group of one's own": (False, {**PLAIN, "kafka.group.id": "T-group"}),
     "a prefix of groups": (False, {**PLAIN, "groupIdPrefix": "T-group"}),
     "an internal topic": (False, {"subscribe": "__consumer_offsets"}),

@@ -1,4 +1,4 @@
-"""Packages of the distribution that tests need."""
+"""Packages of the Linux distribution that tests need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An intake of which a block is destroyed before its batch has read it: nobody has those records any more."""
+"""An intake with a block that is destroyed before its batch has read it, so that its records exist nowhere."""
 
 from __future__ import annotations
 

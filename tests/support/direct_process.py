@@ -1,6 +1,6 @@
-"""A direct stream in a process of its own, to be killed: writes the ranges of each batch to a file that is named by its id.
+"""A direct stream in a separate process that tests kill; it writes the ranges of each batch to a file named by the batch id.
 
-The process that is started forks one after the other, each when the one before was killed, so that all import once.
+The started process forks one child after the other, each when the previous one was killed, so that modules are imported once.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from direct.stream.settings import StreamSettings
 from direct.stream.strategies import ConsumerStrategy
 from direct.stream.stream import DirectStream
 from driver.batches.batch import Batch, BatchWork
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.consume.range_reader import Reading, read_range
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.values import TopicPartition
 from tests.support.direct_process import InProcess
 from tests.support.kafka import PATIENCE_SECONDS

@@ -1,6 +1,6 @@
-"""Between a store's client and its server: an HTTP proxy that does to requests what networks and stores do.
+"""An HTTP proxy between a store's client and its server that injects the faults of networks and stores.
 
-Each request is counted by its verb, and meets the first fault that is armed for it.
+It counts requests by verb; each request meets the first fault that is armed for it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PIECE_BYTES = 4096
 @dataclass(slots=True)
 class Fault:
     """``verb``: None for all. ``skip``: requests that pass before the first one is met; ``times``: how many are met.
-    ``answered``: called when the server has answered and the client has heard nothing of it yet."""
+    ``answered``: called when the server has answered and the client has not received the answer yet."""
 
     kind: Kind
     verb: str | None = None

@@ -1,8 +1,8 @@
-"""A flood of requests without a token: ``python -m tests.support.flood URL CONNECTIONS``, from a process of its own.
+"""A flood of requests without a token, from a separate process: ``python -m tests.support.flood URL CONNECTIONS``.
 
-As many silent connections as ``CONNECTIONS``, opened again whenever they end, and beside them a few that send a URL, a header, or
-headers without an end, requests with a wrong token, and thousands of requests in one piece. It writes a line when it has opened
-twice ``CONNECTIONS`` connections, and ends with its standard input, at the latest after a minute. Loopback addresses alone.
+It keeps ``CONNECTIONS`` silent connections open, and opens each again when it ends. A few further connections send an endless
+URL, header or series of headers, requests with a wrong token, and thousands of requests in one piece. It writes a line when it
+has opened twice ``CONNECTIONS`` connections, and ends with its standard input, at the latest after a minute. Only for loopback.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records that flow into Kafka while a test does its worst, and what they were: the truth that batches are held against."""
+"""Records that flow into Kafka during a test's faults, and the list of them with which batches are compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that somebody changed so that their CRC-32C stays: four bytes of the forger's choice are enough for any change."""
+"""Bytes changed so that their CRC-32C stays the same: four bytes of the forger's choice are enough for any change."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A store in memory that forgets what was not synced, as a host's page cache does when the power goes.
+"""A store in memory that loses data that was not synced, as a host's page cache does when the power fails.
 
-It keeps, per file and per directory entry, what is durable and what is only cached. :meth:`ForgetfulStorage.crash_host`
-throws the cache away; what it keeps of it anyway is drawn from the caller's random numbers. Deterministic, no threads.
+It keeps for each file and directory entry what is durable and what is only cached. :meth:`ForgetfulStorage.crash_host` drops the
+cache, except parts that the caller's random numbers select. Deterministic, without threads.
 
-Every operation is a row of small steps (write half of the bytes, write the rest, make the name durable, …), counted in
-``steps``; ``crash_at_step`` raises :class:`Crash` just before one of them, so a test can go over all of them.
+Every operation is a series of small steps (write half of the bytes, write the rest, make the name durable, …), counted in
+``steps``; ``crash_at_step`` raises :class:`Crash` just before one of them, so that a test can crash at each step.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class ForgetfulStorage:
         return path
 
     def forget(self, path: str) -> None:
-        """The file is gone for good, as if the disk had lost it. Whoever has it open writes on, into nothing."""
+        """Remove the file, as if the disk had lost it. A process that has it open writes into nothing."""
         self.steps += 1
         self._cached.pop(path, None)
         self._durable.pop(path, None)

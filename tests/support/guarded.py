@@ -1,4 +1,4 @@
-"""Settings of services that ask for tokens and certificates."""
+"""Settings of services that require tokens and certificates."""
 
 from __future__ import annotations
 

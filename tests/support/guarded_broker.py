@@ -1,4 +1,4 @@
-"""A real Kafka that listens in plain text, with SASL and with TLS; and what a user may get wrong about its address."""
+"""A real Kafka that listens in plain text, with SASL and with TLS; and wrong ways to address it."""
 
 from __future__ import annotations
 

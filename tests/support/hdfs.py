@@ -1,4 +1,4 @@
-"""A real HDFS for tests: one NameNode and one DataNode on loopback, to be stopped, killed and restarted, each alone.
+"""A real HDFS for tests: one NameNode and one DataNode on loopback; a test stops, kills and restarts each of them.
 
 ``python -m tests.support.hdfs`` fetches its jars (``make test`` does).
 """
@@ -153,7 +153,7 @@ class HdfsServer:
         """Whether all that runs does its work: the NameNode out of safe mode, and this DataNode, not one that was
         killed, in touch with it."""
         if NAME_NODE not in self._processes:
-            return True  # a DataNode alone has nobody to tell
+            return True  # a DataNode alone has no NameNode to report to
         name_node = self._bean("NameNode,name=NameNodeInfo")
         if name_node is None or DATA_NODE not in self._processes:
             return name_node is not None

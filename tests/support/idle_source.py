@@ -1,6 +1,6 @@
-"""A streaming source in Python that does nothing but what Spark wants of one: what Spark itself takes for a trigger.
+"""A streaming source in Python that does nothing beyond Spark's interface, to measure Spark's own time for a trigger.
 
-Each trigger is one task with a row made of nothing. Needs pyspark 4.2, whose sources are told starts and limits.
+Each trigger is one task with a row made of nothing. Needs pyspark 4.2, which passes starts and limits to sources.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A streaming query over an intake in a process of its own, to be killed: ``python -m … TRACKER FOLDER [END]``.
+"""A streaming query over an intake in a separate process that tests kill: ``python -m … TRACKER FOLDER [END]``.
 
-Reads all that is taken in into Parquet files under FOLDER/out, a few offsets a trigger, until it is killed. With END: reads what
-is there to its end, more at once, and writes what the files then hold to FOLDER/END: ``topic/partition`` → offsets, as JSON.
+It reads all records taken in into Parquet files under FOLDER/out, a few offsets per trigger, until it is killed. With END, it
+reads the existing records with larger triggers, and writes the content of the files to FOLDER/END: ``topic/partition`` →
+offsets, as JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A clock whose wall time can be set, while the time that passes goes on."""
+"""A clock whose wall time can be set, while its monotonic time goes on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from forebay.process.clock import Clock, ManualClock, SystemClock
 
 
 class JumpingClock(ManualClock):
-    """Moves when told to; a jump moves the wall clock alone."""
+    """A clock that only the test moves; a jump moves only the wall clock."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__()

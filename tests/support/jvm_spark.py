@@ -1,5 +1,7 @@
-"""Spark with the Kafka source of its own, to compare with: an environment with that release of pyspark, and the source's jars,
-made once in the cache. ``python -m tests.support.jvm_spark`` makes them (make services, make test in CI)."""
+"""Spark with its own Kafka source, to compare with: an environment with that release of pyspark, and the jars of the source.
+
+It is made once, in the cache; ``python -m tests.support.jvm_spark`` makes it (make services, make test in CI).
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def make() -> Path:
         try:
             work.rename(target)  # its Python finds its packages by its own place
         except OSError:
-            if not (target / "complete").exists():  # an earlier, incomplete one lies there
+            if not (target / "complete").exists():  # an earlier, incomplete one is there
                 shutil.rmtree(target)
                 work.rename(target)
     finally:

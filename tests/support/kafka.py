@@ -1,4 +1,4 @@
-"""What tests of Kafka share: a source with everything it told, and ways to wait for what must come."""
+"""Shared parts of the tests of Kafka: a source with all its events, and waits for events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
 from forebay.model.values import TopicPartition
 
-#: so long a test waits for what must come; never asserted on
+#: maximum wait of a test for an expected event; never asserted on
 PATIENCE_SECONDS = 90.0
 
 
@@ -30,7 +30,7 @@ class Commit:
 
 
 class Reader:
-    """A source, its listener, and everything both of them told."""
+    """A source and its listener, with all events of both."""
 
     def __init__(self, options: Mapping[str, str], group: str, topics: Sequence[str], **more: Any) -> None:
         quick = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "300"}
@@ -92,7 +92,7 @@ def poll_until(condition: Callable[[], object], *readers: Reader) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, (
-            f"waited in vain; {[(reader.told, reader.polled[-3:], reader.source.last_error) for reader in readers]}"
+            f"waited without success; {[(reader.told, reader.polled[-3:], reader.source.last_error) for reader in readers]}"
         )
         for reader in readers:
             reader.poll()
@@ -109,7 +109,7 @@ def partitions_of(topic: str, count: int = 4) -> list[TopicPartition]:
 
 
 def await_markers(options: Mapping[str, str], partitions: Iterable[TopicPartition]) -> None:
-    """Until no transaction is open in these partitions: a producer is told of a commit or an abort before its markers are in
+    """Wait until no transaction is open in these partitions: a producer learns of a commit or an abort before its markers are in
     the log, and till then a reader of committed records ends before them, and what others write may come before them too."""
     wanted = list(partitions)
     deadline = time.monotonic() + PATIENCE_SECONDS

@@ -10,15 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from driver.journal import history
-from driver.journal import log as journal
+from driver.journal import history, opening
+from driver.journal import reading as journal
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from driver.tracker.requests import Archived
 from forebay import messages as m
-from forebay.kafka.consume.ranges import Wanted
+from forebay.kafka.consume.block_ranges import Wanted
+from forebay.model.digest import digest
 from forebay.model.errors import ForebayError
-from forebay.model.records import RangeRows, digest, encode_block
+from forebay.model.payload import encode_block
+from forebay.model.records import RangeRows
 from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id, numbered
 from forebay.settings.load import from_values
 from forebay.settings.schema import Settings
@@ -37,7 +39,7 @@ _numbers = itertools.count(1)
 
 @dataclass
 class MadeUpKafka:
-    """Holds every record that was written, but for the offsets in ``gone``."""
+    """Holds every record that was written, except the offsets in ``gone``."""
 
     gone: set[tuple[int, int]] = field(default_factory=set)  # (partition, offset)
     other_values: bool = False  # the offsets are there, the records are not those that were taken in
@@ -170,7 +172,12 @@ class Logged:
         batch = self.tracked.batch()
         self.tracked.complete(batch)
         writer = history.HistoryWriter(
-            self.journal, STREAM, numbered(1, next(_numbers)), 1_000_000, lambda: 1.0, lambda: next(self._uids)
+            self.journal,
+            STREAM,
+            numbered(1, next(_numbers)),
+            segment_bytes=1_000_000,
+            now=lambda: 1.0,
+            new_uid=lambda: next(self._uids),
         )
         writer.append(history.finished(self.tracked.state))
         writer.close()
@@ -178,7 +185,7 @@ class Logged:
         return batch
 
     def keep(self) -> None:
-        led, state = journal.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(self._uids), wal=self.wal)
+        led, state = opening.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(self._uids), wal=self.wal)
         events = self.tracked.events[self._kept :]
         self._kept += len(events)
         for event in events:
@@ -206,7 +213,7 @@ class Logged:
         self.overwrite(path, bytes(data))
 
     def overwrite(self, path: str, data: bytes) -> None:
-        """As a fault would: a file that somebody has open stays that file."""
+        """Change a file as a fault would: a process that has it open keeps this file."""
         if self.wal.appendable:
             Path(self.root, "wal", path).write_bytes(data)
         else:

@@ -1,7 +1,7 @@
-"""A stream's driver over a long time, as fast as it goes: its deciding thread, journal, history, snapshot copies and clean-up
-over real files, under a clock that is moved by hand. One receiver and one agent are played; no HTTP, no jobs.
+"""A stream's driver over a long time, as fast as possible, under a clock that the test moves.
 
-:meth:`LongRun.sizes` counts all that could grow with the number of batches.
+Decision loop, journal, history, snapshot copies and clean-up work on real files. One receiver and one agent are simulated; there
+is no HTTP and no job. :meth:`LongRun.sizes` counts everything that could grow with the number of batches.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ import msgspec
 from driver.background.cleaner import CleanedWal, Cleaner
 from driver.background.snapshot_copies import SnapshotCopies
 from driver.decision_loop.loop import DriverLoop
-from driver.http.status import status
-from driver.journal import log as journal
+from driver.journal import opening as journal
 from driver.journal.events import IncarnationStart
 from driver.journal.history import HistoryWriter
 from driver.journal.retention_clock import RetentionClock, newest_completion_ms
 from driver.journal.state import State
 from driver.tracker import Tracker
-from driver.tracker.requests import Allocate, Ask, Complete, FoundPartitions
+from driver.tracker.requests import Allocate, Complete, FoundPartitions
 from forebay import messages as m
 from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id
 from forebay.process.clock import ManualClock
+from tests.support.reads import ReadBy
+from tests.support.shown import shown
+from tests.support.tracked import tracker_options
 from wal.blocks import encode_meta
 from wal.decisions.retention import Limits
 from wal.segments import layout
@@ -44,7 +46,6 @@ SEGMENT_BYTES = 10_000
 ROUND_BATCHES = 10
 _NUMBERS = itertools.count(1)
 #: what a status shows of the job, without one
-SOFT: Mapping[str, Any] = {"state": "running", "detail": "", "tiers": {}, "running": {}, "recent": ()}
 
 
 @dataclass
@@ -66,15 +67,34 @@ class LongRun:
         self._journal, state = journal.lead(kept, STREAM, "d", self.clock.wall_ms(), wall_seconds, uid, wal=self._wal)
         epoch = self._journal.epoch
         retention_ms = round(self.retention_seconds * 1000)
-        self.tracker = Tracker(state, epoch, "stop", 4, retention_ms)
-        self.loop = DriverLoop(self.tracker, self._journal, self.clock, lambda a: self.cleaner.perform(a), self._fail)
+        self.tracker = Tracker(state, epoch, tracker_options(retention=Limits(retention_ms)))
+        self.loop = DriverLoop(
+            self.tracker, self._journal, self.clock, perform=lambda a: self.cleaner.perform(a), failed=self._fail
+        )
         limits = Limits(retention_ms, 0)
         self.ageing = RetentionClock(self.clock, self.retention_seconds, newest_completion_ms(state))
-        copies = SnapshotCopies(self.loop.ask, self._wal, STREAM, epoch, self.ageing, 30.0, limits, uid)
+        copies = SnapshotCopies(
+            self.loop.ask,
+            self._wal,
+            stream=STREAM,
+            epoch=epoch,
+            clock=self.ageing,
+            interval_seconds=30.0,
+            limits=limits,
+            new_uid=uid,
+        )
         self.loop.snapshot_taken = copies.want
-        history = HistoryWriter(kept, STREAM, epoch, 64_000_000, wall_seconds, uid)
+        history = HistoryWriter(kept, STREAM, epoch, segment_bytes=64_000_000, now=wall_seconds, new_uid=uid)
         wal = CleanedWal(self._wal, limits, copies)
-        self.cleaner = Cleaner(self.loop, wal, history, STREAM, self.ageing, 2.0, self._fail)
+        self.cleaner = Cleaner(
+            self.loop,
+            wal,
+            history_writer=history,
+            stream=STREAM,
+            clock=self.ageing,
+            pause_seconds=2.0,
+            failed=self._fail,
+        )
         self.loop.start()
         starts = tuple(IncarnationStart(TOPIC, number, 0, "id") for number in range(PARTITIONS))
         self.loop.ask(FoundPartitions(starts, self.clock.wall_ms(), "earliest"))
@@ -146,7 +166,7 @@ class LongRun:
         assert all(result.accepted for result in self.loop.ask(report).results)
 
     def _beat(self) -> None:
-        """The receiver has written all it held; the agent has deleted all that it was told to."""
+        """The receiver has written all it held; the agent has deleted all blocks that the driver named."""
         self.loop.ask(
             m.HeartbeatRequest(
                 receiver_id="r1", epoch=self._epoch, state="active", detail="", acknowledged=0, buffered_bytes=0,
@@ -165,7 +185,7 @@ class LongRun:
     def sizes(self) -> dict[str, int]:
         """Lengths of all collections in the state, its index and the tracker, wherever they are nested; bytes of a snapshot
         and of a status; files and bytes of journal, WAL and snapshot copies, without claims of epochs and the history."""
-        found: dict[str, int] = self.loop.ask(Ask(self._lengths))
+        found: dict[str, int] = self.loop.ask(ReadBy(self._lengths))
         found["snapshot bytes"] = len(msgspec.msgpack.encode(self.tracker.state))
         found["status bytes"] = len(msgspec.json.encode(self._status()))
         for name, folder in (
@@ -194,7 +214,7 @@ class LongRun:
         return min(taken)
 
     def _status(self) -> m.StatusAnswer:
-        return status(self.tracker, self.clock.monotonic(), "test", 10.0, SOFT)
+        return shown(self.tracker, self.clock.monotonic(), 10.0)
 
     def _lengths(self, state: State) -> dict[str, int]:
         found: dict[str, int] = {}

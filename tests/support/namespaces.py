@@ -1,8 +1,8 @@
-"""Hosts on this machine: network namespaces on a bridge, each with an address, a name and folders of its own, and with cuts.
+"""Hosts on this machine: network namespaces on a bridge, each with an address, a name and folders, whose links can be cut.
 
-What runs on a host is started by the command that :meth:`Host.command` gives. The test itself stands on the bridge too, so that
-it reaches every host. Needs root, iproute2 and util-linux. Names hold the id of the test's process: whatever a killed one
-left, the next :class:`Network` takes down.
+:meth:`Host.command` gives the command that starts a process on a host. The test itself is on the bridge too, so that it reaches
+every host. Needs root, iproute2 and util-linux. Names contain the id of the test's process; the next :class:`Network` removes
+what a killed test left.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NETWORK = "198.18.{}"
 _NETWORKS_MAX = 250
 _OUTSIDE = 254
 _OURS = re.compile(r"fb(\d+)(?:-.+)?")
-#: nobody has this address: what is sent there is lost without a word
+#: an address without a host: packets to it are lost without an error
 _NOBODY = "02:00:00:00:00:00"
 _LOCK = Path(tempfile.gettempdir()) / "forebay-test-networks.lock"
 
@@ -123,7 +123,7 @@ class Network:
         with _alone():
             _sweep(lambda pid: pid == os.getpid())
 
-    # ---- cuts: what is sent is lost, nobody is told ------------------------------------------------------------------
+    # ---- cuts: packets are lost without an error ---------------------------------------------------------------------
 
     def cut_way(self, source: str, target: str) -> None:
         """Nothing that ``source`` sends reaches ``target``; the other way all goes through."""

@@ -1,5 +1,7 @@
-"""nginx, the static file server that the agent is measured against: on PATH, else Debian's package unpacked into the cache, where
-it starts no service. ``python -m tests.support.nginx`` fetches it."""
+"""nginx, the static file server with which the agent is compared: from PATH, or Debian's package unpacked into the cache.
+
+The unpacked package starts no service. ``python -m tests.support.nginx`` fetches it.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ def fetch() -> Path:
         shutil.rmtree(work, ignore_errors=True)
     found = binary()
     if found is None:
-        raise UsageError(f"the package {_PACKAGE} brought no nginx: install it, or name one on PATH")
+        raise UsageError(f"the package {_PACKAGE} contains no nginx: install it, or name one on PATH")
     return found
 
 

@@ -1,4 +1,4 @@
-"""The end of a test run: which tests did not run because this machine lacks something, and why."""
+"""The summary of a test run: tests that did not run because this machine lacks something, and the reasons."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Runs batches into an output in a process that can be killed at any failpoint, as a driver would be.
 
-``python -m tests.support.output_process`` imports everything once and forks a child for each task that it is told on stdin:
+``python -m tests.support.output_process`` imports everything once and forks a child for each task on stdin:
 a line of JSON, answered by a line with the child's exit status. A child runs the batches that are not yet in the file of the
 completed ones, in order, and completes each when its job has returned.
 """

@@ -1,8 +1,8 @@
-"""Streaming queries whose planner's process is started again where Spark's own limit ended it.
+"""Streaming queries whose planner process is started again after Spark's own time limit ended it.
 
-Spark gives that process ten seconds from its start to its first word, which no setting changes (docs/STREAMING.md). Until then it
-imports PySpark, NumPy and PyArrow, and nothing of Forebay (tests/streaming/test_planner_start.py): beside many other tests that
-may take as long. No other error is tried again.
+Spark gives this process ten seconds from its start to its first message, which no setting changes (docs/STREAMING.md). Until
+then it imports PySpark, NumPy and PyArrow, and nothing of Forebay (tests/streaming/test_planner_start.py); beside many other
+tests that may take this long. No other error is retried.
 """
 
 from __future__ import annotations

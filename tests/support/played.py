@@ -1,4 +1,4 @@
-"""A receiver played by the test: real WAL frames, real HTTP, every step by hand."""
+"""A receiver that the test plays: real WAL frames, real HTTP, each step by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import itertools
 
 from forebay import messages as m
 from forebay.http.client import Client
-from forebay.model.records import RangeRows, digest, encode_block
+from forebay.model.digest import digest
+from forebay.model.payload import encode_block
+from forebay.model.records import RangeRows
 from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id
 from forebay.settings.schema import Settings
 from tests.support.rows import filler, source_batch
@@ -21,7 +23,7 @@ _numbers = itertools.count(1)
 
 
 class PlayedReceiver:
-    """Registers at once. ``take_in`` stores and reports one block of made-up records."""
+    """Registers immediately. ``take_in`` stores and reports one block of made-up records."""
 
     def __init__(self, settings: Settings, url: str, receiver_id: str = "r1") -> None:
         self.settings = settings

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: a server on loopback, from the binaries of a package, with data of its own."""
+"""A real PostgreSQL for tests: a server on loopback with its own data, from the binaries of a package."""
 
 from __future__ import annotations
 

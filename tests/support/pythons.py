@@ -1,4 +1,4 @@
-"""A Python that has all that this one has, but for the project itself."""
+"""A Python with all packages of this one except the project itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Questions to a source that stands for Kafka, and what Spark finds by them: the same for its own source and for this project's,
-which is what makes the answers comparable. Needs pyspark alone.
+"""Queries of a Kafka source, and Spark's results: the same for Spark's source and for this project's, to compare them.
 
-``python -m tests.support.queries FORMAT CONF`` answers one question a line of its input, as JSON, by a session of its own.
+Needs only pyspark. ``python -m tests.support.queries FORMAT CONF`` answers one query per line of its input, as JSON, in its own
+session.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records as confluent-kafka's own serialisers write them, and the schemas in a registry that these register."""
+"""Records as confluent-kafka's serialisers write them, and the schemas that these register in a registry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2, wrappers_pb2
 
-from forebay.kafka.client.registry import Registry, RegistryAccess
+from forebay.kafka.registry.client import Registry, RegistryAccess
 from forebay.schemas.columns import ColumnDecoding
 
 #: Protobuf's own numbers of types and labels

@@ -1,5 +1,7 @@
-"""What stands before a real schema registry in tests: it wants to know who asks, knows schemas by GUIDs (which the registry
-behind does not), and can be out of order for a while. By https if it is given a certificate."""
+"""A server in front of a real schema registry that adds authentication, schemas by GUID, and outages.
+
+The registry behind it has no GUIDs. It uses https if it has a certificate.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from forebay.model.records import SOURCE_SCHEMA, Compression, RangeRows, digest, encode_block
+from forebay.model.digest import digest
+from forebay.model.payload import Compression, encode_block
+from forebay.model.records import SOURCE_SCHEMA, RangeRows
 from forebay.model.values import BlockMeta, OffsetRange, TopicPartition, block_id
 
 

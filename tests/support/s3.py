@@ -1,4 +1,4 @@
-"""A real S3 server over a folder: started, killed and restarted as a test likes."""
+"""A real S3 server over a folder, which a test starts, kills and restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver or an agent in a process of its own, so that its memory is what requests cost, and its end is seen."""
+"""A driver or an agent in a separate process, so that a test sees its memory and its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.wheel import ROOT
 TOKEN = "a-token-of-all-roles"
 #: longer than any answer takes; a hang is a failure
 HANG_SECONDS = 60.0
-#: a body that is freed goes back to the system at once: else the C library keeps some, for whichever thread had them
+#: a freed body goes back to the system immediately; otherwise the C library keeps some for each thread
 GIVEN_BACK = {"MALLOC_MMAP_THRESHOLD_": "1000000"}
 
 

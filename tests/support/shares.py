@@ -1,7 +1,7 @@
-"""How the tests are shared out among processes that run them side by side (``make test``; ``WORKERS=0``: in one).
+"""The division of the tests among processes that run side by side (``make test``; ``WORKERS=0``: one process).
 
-Most of the suite waits for servers and for processes that were killed, so there are more of these processes than cores. Each
-has servers of its own; nothing is shared but the machine.
+Most of the suite waits for servers and for killed processes, so there are more of these processes than cores. Each has its own
+servers; nothing is shared except the machine.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-#: where tests take seconds: these begin, and each of them goes to whoever is free
+#: where tests take seconds: these begin, and each runs in the next free process
 SLOW = ("tests/crash/", "tests/integration/", "tests/recovery/", "tests/simulation/")
 #: files that start a server or a session of their own: these begin before all others; with the name of their share
 TOGETHER = {

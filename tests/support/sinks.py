@@ -1,4 +1,4 @@
-"""Batches of rows into a topic, as Spark's tasks and planner write them, one after the other while a test does its worst."""
+"""Batches of rows into a topic, as Spark's tasks and planner write them, during a test's faults."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Sink:
         self._thread = threading.Thread(target=self._run, name=f"sink-{topic}")
 
     def await_more(self, batches: int = 2) -> None:
-        """Until so many are written that were begun, but for the first one, after this."""
+        """Until so many are written that were begun after this, except the first one."""
         with self._changed:
             wanted = self._written + batches
             come = self._changed.wait_for(lambda: self._written >= wanted or self._failure, PATIENCE_SECONDS)

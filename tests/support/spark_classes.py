@@ -1,4 +1,4 @@
-"""An archive of Spark's classes for the JVM, so that each of the many Sparks of the tests starts with half of the work.
+"""An archive of Spark's classes for the JVM, which halves the start-up work of the many Sparks of the tests.
 
 See "Class Data Sharing" in Java's guide to its virtual machine: an archive that does not fit (another Java or jar) is ignored.
 """

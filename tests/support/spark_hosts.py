@@ -1,7 +1,7 @@
-"""A small cluster: Kafka, Forebay's driver with Spark's master, and worker hosts, each in a network namespace of its own.
+"""A small cluster in network namespaces: Kafka, Forebay's driver with Spark's master, and worker hosts.
 
-Each worker host runs a Spark worker, a block directory that no other host sees, an agent, and the receivers that the driver
-places there.
+Each worker host runs a Spark worker, an agent and the receivers that the driver places there, and has a block directory that no
+other host sees.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class SparkHosts(Cluster):
                 self.network[name], "deploy.worker.Worker", f"spark://{master.address}:{_MASTER_PORT}",
                 "--host", name, "--cores", "1", "--memory", "600m", "--work-dir", str(self.folder / "spark" / name),
             )  # fmt: skip
-        # whatever tasks need of the project is brought to them
+        # all modules of the project that tasks need are sent to them
         self.start(DRIVER, environment={"PYSPARK_PYTHON": bare_python(self.folder / "python")})
         for name in self.workers:
             self.start_agent(name)
@@ -163,7 +163,7 @@ class SparkHosts(Cluster):
         return self.network[service.name].command(*command)
 
     def lose(self, name: str) -> None:
-        """A worker host is gone for good, with all it ran and held."""
+        """Remove a worker host for good, with its processes and data."""
         service = self._services[name]
         service.wanted = False
         self.network.cut_off(name)

@@ -51,7 +51,7 @@ class Stored:
         )
 
     def settings(self, driver_url: str = "http://127.0.0.1:9", **spark: str) -> Settings:
-        """``driver_url``: by default nobody answers there, and no broker is there to be asked for blocks. The agent takes a
+        """``driver_url``: by default no process answers there, and there is no broker to read blocks from. The agent takes a
         free port, and is host ``h1``."""
         return from_values(
             {

@@ -1,4 +1,4 @@
-"""Every store that the log can be kept in, as the contract's tests need it: opened anew, crashed, or troubled.
+"""Every store of the log, as the contract tests need it: opened again, crashed, or with faults.
 
 A new store is one more entry of ``STORES``.
 """

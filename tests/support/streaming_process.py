@@ -1,9 +1,8 @@
-"""A streaming query in a process of its own, to be killed: ``python -m … SERVERS TOPIC FOLDER [--into TOPIC] [--end]
-[--option NAME=VALUE …]``.
+"""A streaming query in a separate process that tests kill.
 
-Reads the topic, a few offsets a trigger, into Parquet files under FOLDER/out, or into another topic in transactions, until it is
-killed. With ``--end``: reads what is there to its end, and writes what the files then hold to FOLDER/found: partition → offsets,
-as JSON.
+``python -m … SERVERS TOPIC FOLDER [--into TOPIC] [--end] [--option NAME=VALUE …]`` reads the topic, a few offsets per trigger,
+into Parquet files under FOLDER/out, or into another topic in transactions, until it is killed. With ``--end`` it reads the
+existing records, and writes the content of the files to FOLDER/found: partition → offsets, as JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Three real brokers in one cluster, to be killed, stopped and started again, while a test reads from them."""
+"""Three real brokers in one cluster, which a test kills, stops and starts again while it reads from them."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ class ThreeBrokers:
             self._await_ready(number)
 
     def start_all(self) -> None:
-        """The first time: the second and the third at once."""
+        """Start all brokers for the first time: the first one, then the second and the third together."""
         self.start(1)
         for number in (2, 3):
             self._brokers[number].launch()
         with ThreadPoolExecutor(2) as both:
             list(both.map(self._await_ready, (2, 3)))
-        # so that whoever coordinates transactions is one that ends
+        # so that the coordinator of transactions is a broker that ends
         self.create_topic("__transaction_state", [[3, 2, 1]], **{"cleanup.policy": "compact"})
 
     def _await_ready(self, number: int) -> None:
@@ -95,7 +95,7 @@ class ThreeBrokers:
         self._await(lambda metadata: number in metadata.brokers)
 
     def leader(self, tp: TopicPartition) -> int:
-        """-1: nobody."""
+        """Return the id of the partition's leader; -1 if it has none."""
         return int(self.await_(tp, lambda shown: True).leader)
 
     def await_leader(self, tp: TopicPartition, other_than: int) -> None:

@@ -1,4 +1,4 @@
-"""A token endpoint of OAuth for tests: it gives tokens to one client that proves itself, and knows which of them hold."""
+"""An OAuth token endpoint for tests: it gives tokens to one authenticated client, and knows which tokens are valid."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from driver.decisions.allocation import BatchLimits
 from driver.decisions.rate_sharing import RateSharing
 from driver.journal import events as ev
 from driver.journal.state import State
-from driver.tracker import Decision, Tracker
+from driver.tracker import Decision, Tracker, TrackerOptions
 from driver.tracker.requests import (
     Allocate,
     Archived,
@@ -23,6 +23,7 @@ from driver.tracker.requests import (
 )
 from forebay import messages as m
 from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id, numbered
+from wal.decisions.retention import Limits
 
 STREAM = "flights"
 TOPIC = "t"
@@ -51,12 +52,13 @@ class Tracked:
         self.tracker = Tracker(
             self.state,
             numbered(1, 1),
-            self.on_gap,
-            self.max_queued_batches,
-            self.retention_ms,
-            self.retention_bytes,
-            BatchLimits(max_records=self.max_batch_records),
-            self.sharing,
+            tracker_options(
+                on_gap=self.on_gap,
+                max_queued_batches=self.max_queued_batches,
+                batch_limits=BatchLimits(max_records=self.max_batch_records),
+                retention=Limits(self.retention_ms, self.retention_bytes),
+            ),
+            sharing=self.sharing,
         )
         self.sequence: dict[str, int] = {}
         self.claims = 0
@@ -183,3 +185,8 @@ def offsets(
         digest="0" * 16,
         token=token,
     )
+
+
+def tracker_options(**changes: Any) -> TrackerOptions:
+    """Options that ask a person about each gap, queue up to four batches, and delete nothing by age or size."""
+    return TrackerOptions(**{"on_gap": "stop", "max_queued_batches": 4, "retention": Limits(0), **changes})

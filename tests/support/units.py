@@ -1,4 +1,4 @@
-"""A booted machine with this tree's wheel in ``/opt/forebay``, as ``forebay install`` wants to find it."""
+"""A booted machine with this tree's wheel in ``/opt/forebay``, as ``forebay install`` expects it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def override(machine: Booted, unit: str, *directives: str) -> None:
 
 
 def _python_of_the_machine() -> tuple[str, dict[str, Path]]:
-    """Python as the services can see it: this one, put elsewhere if it lies in somebody's home; and the folders for that."""
+    """Python as the services can see it: this one, put elsewhere if it is in a user's home; and the folders for that."""
     folders = {"/opt/dependencies": DEPENDENCIES}
     base = Path(sys.base_prefix).resolve()
     if not str(base).startswith(("/root/", "/home/", "/tmp/")):

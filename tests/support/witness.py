@@ -1,4 +1,4 @@
-"""A job that keeps what each batch held, and the check against what was produced: independent of the product's audit."""
+"""A job that stores the content of each batch, and a check against the produced records, independent of the product's audit."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def keep(batch, rows):
         (SEEN / f"{batch.id}.held").touch()
         time.sleep(0.02)
     if (HERE / "fail").exists():
-        raise RuntimeError("told to fail")
+        raise RuntimeError("failing on request")
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, rows.schema) as file:
         file.write_table(rows)

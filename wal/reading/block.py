@@ -19,7 +19,8 @@ from forebay.model.errors import (
     UnreachableError,
     UnreadableBlockError,
 )
-from forebay.model.records import decode_block, to_dataframe
+from forebay.model.payload import decode_block
+from forebay.model.records import to_dataframe
 from wal.blocks import StoredBlock
 from wal.reading import per_process
 from wal.reading.agents import store_back

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from forebay.model.records import block_rows, to_dataframe
+from forebay.model.payload import block_rows
+from forebay.model.records import to_dataframe
 from forebay.model.values import OffsetRange
 from wal.reading.plan import ReadPlan
 from wal.reading.reference import BlockReference, incarnation_key
@@ -21,7 +22,7 @@ def read_from_kafka(
     """
     if plan.kafka is None:
         return None
-    from forebay.kafka.consume.ranges import Wanted, read_ranges  # loads librdkafka, which few tasks ever need
+    from forebay.kafka.consume.block_ranges import Wanted, read_ranges  # loads librdkafka, which few tasks ever need
 
     asked = [Wanted(range_, plan.topic_ids.get(incarnation_key(range_), "")) for range_ in wanted]
     return tuple(

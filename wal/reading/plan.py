@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from forebay.kafka.client.access import KafkaAccess
+from forebay.kafka.options.access import KafkaAccess
 from forebay.security.access import NO_ACCESS, Access
 from wal.storage import StorageOptions
 

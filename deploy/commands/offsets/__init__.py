@@ -1,1 +1,1 @@
-"""`forebay offsets`: positions shown, written to a file, set, begun anew."""
+"""``forebay offsets``: show, export, import and reset offsets, and accept gaps."""

@@ -1,4 +1,4 @@
-"""``forebay offsets export|import``: positions as a file, and committed offsets in Kafka set from it or from the journal."""
+"""``forebay offsets export|import``: write positions to a file; set committed offsets in Kafka from it or from the journal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Literal
 import click
 import msgspec
 
-from deploy.console.invocation import FINE, Invocation, changing_options, example, pass_invocation, shared_options
+from deploy.console.invocation import (
+    FINE,
+    NOTHING_CHANGED,
+    Invocation,
+    changing_options,
+    example,
+    pass_invocation,
+    shared_options,
+)
 from forebay.model.errors import ForebayError, RefusedError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
 from forebay.model.wire import WIRE_NAMES
@@ -24,16 +32,16 @@ if TYPE_CHECKING:
 
 #: the newest format of the file that this release writes and reads
 FORMAT = 1
-#: larger files are no export of ours
+#: maximum size of a file to import
 FILE_BYTES_MAX = 256_000_000
-#: partitions that one refusal names; how many more there are it counts
+#: maximum number of partitions that one refusal names
 UNHELD_SHOWN = 5
 
 Use = Literal["completed", "position"]
 
 
 class ExportedIncarnation(msgspec.Struct, frozen=True, rename={**WIRE_NAMES, "number": "life"}):
-    """Offsets ``[start, end)`` of one life; ``end`` is None while it lasts."""
+    """Offsets ``[start, end)`` of one incarnation; ``end`` is None for the current one."""
 
     number: int
     topic_id: str
@@ -43,8 +51,11 @@ class ExportedIncarnation(msgspec.Struct, frozen=True, rename={**WIRE_NAMES, "nu
 
 
 class ExportedPartition(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    """``position``: the next offset to take in. ``completed``: up to here all batches are completed. ``committed``: what the
-    stream's group has committed in Kafka; None if nothing, or Kafka did not answer."""
+    """The offsets of one partition.
+
+    ``position``: next offset to take in. ``completed``: offset before which all batches are completed. ``committed``: offset
+    that the stream's group has committed in Kafka; None if there is none or Kafka did not answer.
+    """
 
     topic: str
     partition: int
@@ -65,7 +76,7 @@ class ExportedPartition(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
 
 
 class ExportedOffsets(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    """The file. ``events``: how many of the journal's events it is made of."""
+    """The file of an export. ``events``: number of journal events that the positions result from."""
 
     format: int
     stream: str
@@ -78,7 +89,7 @@ class ExportedOffsets(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
 
 
 def exported(state: State, settings: Settings, committed: Mapping[TopicPartition, int], now_ms: int) -> ExportedOffsets:
-    """The journal's positions as a file holds them."""
+    """Return the journal's positions as the file holds them. ``committed``: committed offsets in Kafka."""
     return ExportedOffsets(
         format=FORMAT,
         stream=state.stream,
@@ -111,11 +122,11 @@ class _Format(msgspec.Struct, frozen=True):
 
 
 def read_file(path: Path) -> ExportedOffsets:
-    """Raises UsageError that names the file and what is wrong with it."""
+    """Read an export from ``path``. Raises UsageError with the file and its fault."""
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise UsageError(
-                f"{path}: is larger than {FILE_BYTES_MAX} bytes: no file that `forebay offsets export` wrote"
+                f"{path}: is larger than {FILE_BYTES_MAX} bytes: not a file that `forebay offsets export` wrote"
             )
         data = path.read_bytes()
     except OSError as error:
@@ -123,23 +134,29 @@ def read_file(path: Path) -> ExportedOffsets:
     try:
         version = msgspec.json.decode(data, type=_Format).format
         if version > FORMAT:
-            raise UsageError(f"{path}: has format {version}, this release reads up to {FORMAT}: use a newer release")
+            raise UsageError(
+                f"{path}: has format {version}; this release reads formats up to {FORMAT}: use a newer release"
+            )
         found = msgspec.json.decode(data, type=ExportedOffsets)
     except msgspec.MsgspecError as error:
-        raise UsageError(f"{path}: is no file that `forebay offsets export` wrote: {error}") from None
+        raise UsageError(f"{path}: is not a file that `forebay offsets export` wrote: {error}") from None
     for p in found.partitions:
         if p.partition < 0 or p.incarnation < 1 or not 0 <= p.completed <= p.position < 1 << 63:
             raise UsageError(
-                f"{path}: {p.tp}: life {p.incarnation}, completed {p.completed}, position {p.position} can't be"
+                f"{path}: {p.tp}: life {p.incarnation}, completed {p.completed}, position {p.position} is impossible: "
+                "export the offsets again"
             )
     if len({p.tp for p in found.partitions}) != len(found.partitions):
-        raise UsageError(f"{path}: names a partition twice")
+        raise UsageError(f"{path}: names a partition twice: export the offsets again")
     return found
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """An offset to commit for a group in Kafka; ``group`` "": where a new stream would begin. ``metadata`` "" but for the
-    stream's own groups, at whose offsets nobody begins to read."""
+    """An offset to commit for a group in Kafka.
+
+    ``group``: "" for the offset where a new stream would begin. ``metadata``: "" for any other group than the stream's own
+    two. No consumer begins to read at the offsets of the stream's own groups.
+    """
 
     group: str
     topic: str
@@ -156,17 +173,17 @@ class Commit(msgspec.Struct, frozen=True):
 def commits(
     offsets: ExportedOffsets, state: State | None, settings: Settings, group: str | None, use: Use
 ) -> list[Commit]:
-    """What an import sets: the stream's two groups, or ``group`` alone.
+    """Return the commits of an import: for the stream's own two groups, or only for ``group``.
 
-    Raises RefusedError where that would say of the stream's own groups what its journal does not hold (INV-1), UsageError
-    for a stream that is not created.
+    Raises RefusedError if a commit of the stream's own groups would exceed the journal's positions (INV-1), UsageError if the
+    stream is not created.
     """
     if group is not None and group not in (settings.group, settings.completed_group):
         return [Commit(group, p.topic, p.partition, p.offset(use), -1, "") for p in offsets.partitions]
     if state is None:
         raise UsageError(
-            f"there is no journal of stream {settings.stream!r} yet: let it begin at these offsets by kafka.starting_offsets "
-            "(shown without --yes), or name another group with --group"
+            f"there is no journal of stream {settings.stream!r} yet: set kafka.starting_offsets to begin at these offsets "
+            "(shown without --apply), or name another group with --group"
         )
     wanted = []
     for p in offsets.partitions:
@@ -176,7 +193,7 @@ def commits(
         if p.incarnation != known.incarnation.number or p.topic_id != known.incarnation.topic_id:
             raise RefusedError(
                 f"{p.tp}: the file is of life {p.incarnation}, the journal is at life {known.incarnation.number}: "
-                "an offset means another record there",
+                "an offset means another record there; export the offsets again",
                 "conflict",
             )
         metadata = f"forebay:{state.timeline}:{known.incarnation.number}"
@@ -188,8 +205,8 @@ def commits(
                 if offset > limit:
                     what = "durable" if name == settings.group else "completed"
                     raise RefusedError(
-                        f"{p.tp}: {offset} lies beyond the {what} position {limit} of the journal: group {name} would claim "
-                        "what was never taken in (INV-1)",
+                        f"{p.tp}: {offset} is beyond the {what} position {limit} of the journal: group {name} would claim "
+                        "records that were never taken in (INV-1)",
                         "conflict",
                     )
                 epoch = known.leader_epoch if offset == known.position else -1
@@ -200,10 +217,10 @@ def commits(
 def unheld(
     wanted: Iterable[Commit], counts: Mapping[str, int], watermarks: Mapping[TopicPartition, tuple[int, int]]
 ) -> list[str]:
-    """In words each offset that Kafka does not hold, in order. ``counts``: topic → its number of partitions;
-    ``watermarks``: (first offset held, next offset to be written) of those that exist.
+    """Return one sentence for each offset that Kafka does not hold, in order.
 
-    The stream's own groups may lie below the first: what they say was taken in stays in the WAL longer than in Kafka.
+    ``counts``: topic → its number of partitions. ``watermarks``: partition → (first offset held, next offset to be written).
+    Offsets of the stream's own groups may be below the first offset held, because the WAL keeps records longer than Kafka.
     """
     words = []
     for commit in wanted:
@@ -216,20 +233,20 @@ def unheld(
         else:
             low, high = watermarks[commit.tp]
             if commit.offset > high:
-                words.append(f"{commit.tp}: {whose} lies beyond the end of what Kafka holds, {low} to {high}")
+                words.append(f"{commit.tp}: {whose} is beyond the end of what Kafka holds, {low} to {high}")
             elif commit.offset < low and not commit.metadata:
-                words.append(f"{commit.tp}: {whose} lies before the beginning of what Kafka holds, {low} to {high}")
+                words.append(f"{commit.tp}: {whose} is before the beginning of what Kafka holds, {low} to {high}")
     return words
 
 
 def starting_offsets(offsets: ExportedOffsets, use: Use) -> str:
-    """The lines of forebay.toml with which a stream that is not created yet begins there."""
+    """Return the lines of forebay.toml with which a new stream begins at these offsets."""
     pairs = ", ".join(f'"{p.tp}" = {p.offset(use)}' for p in offsets.partitions)
     return f"[kafka]\nstarting_offsets = {{ {pairs} }}\n"
 
 
 def _journal(settings: Settings) -> State | None:
-    from driver.journal import log as journal
+    from driver.journal import reading as journal
     from wal.storage import open_storage
 
     storage = open_storage(settings.driver.journal, settings.storage)
@@ -238,16 +255,23 @@ def _journal(settings: Settings) -> State | None:
 
 @click.command(
     "export",
-    short_help="Write positions and lives as JSON.",
+    short_help="Write the positions of all partitions as JSON.",
     epilog=example("forebay offsets export --file offsets.json", "forebay offsets export | jq .partitions"),
 )
-@click.option("--file", "path", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Write it there.")
+@click.option(
+    "--file",
+    "path",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write, replaced as a whole [default: stdout].",
+)
 @shared_options
 @pass_invocation
 def export_offsets(invocation: Invocation, path: Path | None) -> int:
-    """Write for each partition its lives, the position, what is completed, and what the group has committed in Kafka.
+    """Write the offsets of each partition as JSON: incarnations, position, completed position, committed offset in Kafka.
 
-    Reads the journal and fences nobody. Without Kafka the committed offsets are left out, and it is said.
+    Only reads the journal. If Kafka does not answer, the committed offsets are left out, with a message. Use it before a
+    migration, or to start another consumer where this stream is (see `forebay offsets import`).
     """
     settings = invocation.settings()
     state = _journal(settings)
@@ -264,7 +288,7 @@ def export_offsets(invocation: Invocation, path: Path | None) -> int:
                 found = admin.committed(settings.group, [p.tp for p in state.partitions.values()])
                 committed = {tp: commit.offset for tp, commit in found.items()}
     except UnreachableError as error:
-        invocation.say(f"forebay: committed offsets are left out: {error}")
+        invocation.say(f"forebay: the file has no committed offsets: {error}")
     document = exported(state, settings, committed, int(time.time() * 1000))
     text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
     if path is None:
@@ -279,35 +303,37 @@ def export_offsets(invocation: Invocation, path: Path | None) -> int:
         beside.replace(path)
     except OSError as error:
         raise UsageError(f"{path}: can't be written: {error.strerror}") from None
-    invocation.say(f"{path}: {len(document.partitions)} partitions of stream {document.stream}")
+    invocation.say(f"wrote {path}: {len(document.partitions)} partitions of stream {document.stream}")
     return FINE
 
 
 @click.command(
     "import",
-    short_help="Set committed offsets in Kafka.",
+    short_help="Set committed offsets in Kafka, from a file or the journal.",
     epilog=example(
         "forebay offsets import offsets.json", "forebay offsets import --yes",
         "forebay offsets import offsets.json --group another-consumer --yes",
     ),
 )  # fmt: skip
 @click.argument("path", metavar="[FILE]", required=False, type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--group", metavar="GROUP", help="Set this group alone [default: the stream's two groups].")
+@click.option("--group", metavar="GROUP", help="Consumer group to set [default: the stream's two groups].")
 @click.option("--use", type=click.Choice(["completed", "position"]), default="completed", show_default=True,
-              help="Which offsets another group, or a new stream, begins at.")  # fmt: skip
-@click.option("--force", is_flag=True, help="Also offsets that Kafka does not hold, or can't be asked for.")
+              help="Offsets at which another group, or a new stream, begins.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Set offsets also if Kafka does not hold them or does not answer.")
 @changing_options
 @shared_options
 @pass_invocation
 def import_offsets(
     invocation: Invocation, path: Path | None, group: str | None, use: Use, force: bool, yes: bool
 ) -> int:
-    """Set what consumer groups have committed in Kafka, from FILE or else from the journal; never the journal itself.
+    """Set the committed offsets of consumer groups in Kafka, from FILE or from the journal. The journal is never changed.
 
-    The stream's own groups get the positions and the completed positions, and nothing beyond what the journal holds. With
-    --group another consumer goes on where this stream is. For a stream that is not created yet, the lines of forebay.toml are
-    printed with which it begins at these offsets. A group that is set must have no members, and an offset that Kafka does not
-    hold is refused; of the stream's own groups only one beyond its end.
+    By default the stream's own groups get the positions and the completed positions, never beyond the journal. With --group,
+    another consumer continues where this stream is. For a stream that is not created yet, the command prints the lines of
+    forebay.toml with which the stream begins at these offsets.
+
+    The group must have no members. Offsets that Kafka does not hold are refused; for the stream's own groups, only offsets
+    beyond the end of Kafka's log are.
     """
     settings = invocation.settings()
     if settings.custom_source:
@@ -327,12 +353,12 @@ def import_offsets(
         try:
             _check_with_kafka(invocation, settings, offsets, beginnings, force)
         except UnreachableError as error:
-            invocation.say(f"forebay: not compared with what Kafka holds: {error}")
+            invocation.say(f"forebay: the offsets were not compared with Kafka: {error}")
         invocation.write({"done": False, "starting_offsets": lines})
         if not invocation.json:
             click.echo(lines, nl=False)
         invocation.say(
-            "the stream is not created yet: with these lines in forebay.toml it begins there; nothing was changed"
+            "the stream is not created yet: with these lines in forebay.toml it begins at these offsets; nothing was changed"
         )
         return FINE
     wanted = commits(offsets, state, settings, group, use)
@@ -341,7 +367,7 @@ def import_offsets(
     except UnreachableError as error:
         if not force:
             raise
-        invocation.say(f"forebay: not compared with what Kafka holds: {error}")
+        invocation.say(f"forebay: the offsets were not compared with Kafka: {error}")
     if yes:
         from forebay.kafka.client.admin import Committed, KafkaAdmin
 
@@ -351,12 +377,13 @@ def import_offsets(
                 failed = admin.publish(name, points)
                 if failed:
                     words = "; ".join(f"{tp}: {error}" for tp, error in sorted(failed.items()))
-                    raise ForebayError(f"group {name}: {words}; stop its members, then say it again")
+                    raise ForebayError(
+                        f"cannot set the offsets of group {name}: {words}; stop its members, then repeat this command"
+                    )
     invocation.write({"done": yes, "commits": wanted}, lambda: [_table(wanted)])
     groups = ", ".join(dict.fromkeys(commit.group for commit in wanted))
     invocation.say(
-        f"{groups}: {len(wanted)} offsets set" if yes else f"would set {len(wanted)} offsets of {groups}; nothing was "
-        "changed: say --yes to do it"
+        f"set {len(wanted)} offsets of {groups}" if yes else f"would set {len(wanted)} offsets of {groups}; {NOTHING_CHANGED}"
     )  # fmt: skip
     return FINE
 
@@ -364,8 +391,11 @@ def import_offsets(
 def _check_with_kafka(
     invocation: Invocation, settings: Settings, offsets: ExportedOffsets, wanted: Sequence[Commit], force: bool
 ) -> None:
-    """Raises RefusedError for offsets that mean other records by now and, without ``force``, for those that Kafka does not
-    hold; UnreachableError."""
+    """Compare the offsets with Kafka.
+
+    Raises RefusedError if a topic was created again since the export or, without ``force``, if Kafka does not hold an offset;
+    UnreachableError.
+    """
     from forebay.kafka.client.admin import KafkaAdmin
 
     with KafkaAdmin(settings.kafka.options) as admin:
@@ -376,10 +406,10 @@ def _check_with_kafka(
     if words and not force:
         more = f"; and {len(words) - UNHELD_SHOWN} more" if len(words) > UNHELD_SHOWN else ""
         raise RefusedError(
-            f"{'; '.join(words[:UNHELD_SHOWN])}{more}. Nothing was changed; --force passes over this", "conflict"
+            f"{'; '.join(words[:UNHELD_SHOWN])}{more}. Nothing was changed; --force sets them anyway", "conflict"
         )
     for sentence in words:
-        invocation.say(f"forebay: passed over: {sentence}")
+        invocation.say(f"forebay: ignored because of --force: {sentence}")
 
 
 def _refuse_other_records(offsets: ExportedOffsets, topic_ids: Mapping[str, str]) -> None:
@@ -387,8 +417,8 @@ def _refuse_other_records(offsets: ExportedOffsets, topic_ids: Mapping[str, str]
         now = topic_ids.get(p.topic, "")
         if p.topic_id and now and now != p.topic_id:
             raise RefusedError(
-                f"{p.topic} was deleted and created again since: its offsets mean other records (topic id {now}, was "
-                f"{p.topic_id})",
+                f"{p.topic} was deleted and created again since the export: its offsets mean other records (topic id {now}, "
+                f"was {p.topic_id})",
                 "conflict",
             )
 

@@ -1,19 +1,21 @@
-"""``forebay offsets``: how far each partition is, and the decision about offsets that Kafka lost."""
+"""``forebay offsets``: show the position of each partition, or accept a gap that Kafka left."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from deploy.commands.inspection.status import lag_in_words
 from deploy.commands.offsets.file import export_offsets, import_offsets
 from deploy.commands.offsets.reset import reset
-from deploy.commands.status import TIMEOUT_SECONDS, ask, lag_in_words
+from deploy.console.driver_requests import TIMEOUT_SECONDS, ask_status
 from deploy.console.invocation import (
+    FINDINGS,
     FINE,
-    FOUND,
+    NOTHING_CHANGED,
     Invocation,
     because_option,
     changing_options,
@@ -22,6 +24,7 @@ from deploy.console.invocation import (
     person,
     shared_options,
 )
+from deploy.console.parameters import PartitionType
 from forebay.messages import AcceptGapRequest, FenceRequest, OperatorAnswer, TrackedPartition
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.values import TopicPartition
@@ -32,32 +35,31 @@ if TYPE_CHECKING:
     from forebay.http.driver_client import DriverClient
 
 
-#: a receiver that is fenced is the last that was waited for, or there are more: so long the search of the WAL may take
+#: maximum time for the search of the WAL after a receiver is fenced; more receivers may have to settle first
 SEARCH_SECONDS_MAX = 30.0
 SEARCH_PAUSE_SECONDS = 0.25
 
 
 @click.group(
     invoke_without_command=True,
-    short_help="Show, export, import or reset offsets; accept a gap that Kafka left.",
     epilog=example("forebay offsets", "forebay offsets accept-gap flights/0 1200 1800 --yes"),
 )
 @shared_options
 @click.pass_context
 def offsets(context: click.Context) -> int | None:
-    """Show for each partition the offsets taken in, completed, and written in Kafka.
+    """Show for each partition the offset up to which it is taken in and completed, and the end of Kafka's log.
 
     Exits with 1 if a partition waits for a decision.
     """
     if context.invoked_subcommand is not None:
         return None
     invocation = context.ensure_object(Invocation)
-    partitions = ask(invocation.settings()).partitions
+    partitions = ask_status(invocation.settings()).partitions
     invocation.write(partitions, lambda: [_table(partitions)])
     waiting = [partition.fault for partition in partitions if partition.fault]
     for words in waiting:
         invocation.say(f"forebay: {words}")
-    return FOUND if waiting else FINE
+    return FINDINGS if waiting else FINE
 
 
 def _table(partitions: tuple[TrackedPartition, ...]) -> Group:
@@ -81,23 +83,9 @@ def _table(partitions: tuple[TrackedPartition, ...]) -> Group:
     )
 
 
-class PartitionType(click.ParamType[TopicPartition]):
-    """``topic/partition``."""
-
-    name = "topic/partition"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> TopicPartition:
-        if isinstance(value, TopicPartition):
-            return value
-        topic, slash, number = str(value).rpartition("/")
-        if not slash or not topic or not (number.isascii() and number.isdigit()):
-            self.fail(f"{value!r}: write TOPIC/PARTITION, as in flights/0", parameter, context)
-        return TopicPartition(topic, int(number))
-
-
 @offsets.command(
     "accept-gap",
-    short_help="Go on after offsets that Kafka lost.",
+    short_help="Continue a partition after offsets that Kafka lost.",
     epilog=example(
         "forebay offsets accept-gap flights/0 1200 1800", "forebay offsets accept-gap flights/0 1200 1800 --yes"
     ),
@@ -109,7 +97,7 @@ class PartitionType(click.ParamType[TopicPartition]):
 @click.option(
     "--fence",
     metavar="RECEIVER",
-    help="End the epoch of a receiver that the partition waits for and whose host is gone for good.",
+    help="Id of a receiver that the partition waits for and whose host will not return; its epoch is ended first.",
 )
 @changing_options
 @shared_options
@@ -123,11 +111,12 @@ def accept_gap(
     fence: str | None,
     yes: bool,
 ) -> int:
-    """Accept that Kafka lost the offsets FROM (inclusive) to UNTIL (exclusive) of a partition, and go on after them.
+    """Accept that Kafka lost the offsets FROM (inclusive) to UNTIL (exclusive) of a partition, and continue after them.
 
-    The range must be the one that `forebay status` shows. The gap is journalled and stays in every audit. Nothing is given
-    up that the WAL holds: it is searched first, as soon as no receiver can write any more of it. Without --yes nothing is
-    changed.
+    The journal and every audit keep the gap. Records in the WAL are not lost: the driver first waits until no receiver can
+    still write blocks of the partition, and searches the WAL. Without --apply nothing is changed.
+
+    Use it when `forebay status` shows that a partition waits for a decision, with the range that it shows.
     """
     settings = invocation.settings()
     request = AcceptGapRequest(
@@ -138,31 +127,33 @@ def accept_gap(
         cause=person(because),
     )
     if not yes:
-        known = {TopicPartition(p.topic, p.partition): p for p in ask(settings).partitions}
-        words = would_accept(known, partition, from_offset, until_offset, fence)
-        invocation.write({"done": False, "message": words})
-        invocation.say(words)
+        known = {TopicPartition(p.topic, p.partition): p for p in ask_status(settings).partitions}
+        message = would_accept(known, partition, from_offset, until_offset, fence)
+        invocation.write({"done": False, "message": message})
+        invocation.say(message)
         return FINE
     from forebay.http.driver_client import DriverClient
 
     client = DriverClient.of(settings, TIMEOUT_SECONDS)
     try:
-        words = fence_and_accept(client, request, fence) if fence else accept(client, request)
+        message = fence_and_accept(client, request, fence) if fence else accept(client, request)
     finally:
         client.close()
-    invocation.write({"done": True, "message": words})
-    invocation.say(words)
+    invocation.write({"done": True, "message": message})
+    invocation.say(message)
     return FINE
 
 
 def accept(client: DriverClient, request: AcceptGapRequest) -> str:
-    """What the driver says. Raises RefusedError."""
+    """Accept a gap, and return the driver's message. Raises RefusedError."""
     return client.post("/v1/operator/accept-gap", request, OperatorAnswer).message
 
 
 def fence_and_accept(client: DriverClient, request: AcceptGapRequest, receiver_id: str) -> str:
-    """Ends the receiver's epoch, lets the driver search the WAL, and accepts what was shown, if it is still lost then. Raises
-    RefusedError."""
+    """End the receiver's epoch, wait for the driver's search of the WAL, and accept the gap if the offsets are still lost.
+
+    Returns the driver's messages. Raises RefusedError.
+    """
     fence = FenceRequest(topic=request.topic, partition=request.partition, receiver_id=receiver_id)
     fenced = client.post("/v1/operator/fence", fence, OperatorAnswer).message
     deadline = time.monotonic() + SEARCH_SECONDS_MAX
@@ -171,9 +162,9 @@ def fence_and_accept(client: DriverClient, request: AcceptGapRequest, receiver_i
             return f"{fenced}; {accept(client, request)}"
         except RefusedError as refusal:
             if refusal.code == "not-found":  # adopted meanwhile: there is nothing to accept
-                return f"{fenced}; the WAL held what was missing: nothing is lost"
+                return f"{fenced}; the WAL held the missing records: nothing is lost"
             if refusal.code != "not-searched" or time.monotonic() > deadline:
-                raise RefusedError(f"{fenced}. But {refusal}", refusal.code) from None
+                raise RefusedError(f"{fenced}, but the gap was not accepted: {refusal}", refusal.code) from None
         time.sleep(SEARCH_PAUSE_SECONDS)
 
 
@@ -184,16 +175,17 @@ def would_accept(
     until_offset: int,
     fence: str | None,
 ) -> str:
-    """What accepting would do. Raises UsageError for an unknown partition, RefusedError if nothing is to be decided."""
+    """Return what accepting would do. Raises UsageError for an unknown partition, RefusedError if it waits for no decision."""
     tracked = known.get(partition)
     if tracked is None:
-        raise UsageError(f"{partition} is no partition of this stream; known are {', '.join(map(str, sorted(known)))}")
+        raise UsageError(
+            f"{partition} is no partition of this stream; its partitions are {', '.join(map(str, sorted(known)))}"
+        )
     if not tracked.fault:
         raise RefusedError(f"{partition} waits for no decision", "conflict")
     first = f"end the epoch of receiver {fence} and " if fence else ""
     return (
-        f"{tracked.fault}. Would {first}accept {partition} from {from_offset} until {until_offset}; nothing was changed: "
-        "say --yes to do it"
+        f"{tracked.fault}. Would {first}accept {partition} from {from_offset} until {until_offset}; {NOTHING_CHANGED}"
     )
 
 

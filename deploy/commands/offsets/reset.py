@@ -1,4 +1,4 @@
-"""``forebay offsets reset``: partitions begin a new life at other offsets."""
+"""``forebay offsets reset``: begin a new incarnation of partitions at other offsets."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from deploy.commands.replay import MomentType
+from deploy.console.driver_requests import post
 from deploy.console.invocation import (
     FINE,
+    NOTHING_CHANGED,
     Invocation,
     because_option,
     changing_options,
@@ -17,17 +18,18 @@ from deploy.console.invocation import (
     person,
     shared_options,
 )
+from deploy.console.parameters import MomentType
 from forebay.messages import ResetAnswer, ResetRequest
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-#: what a driver may need beyond the time in which receivers settle: Kafka's answers, and a replay that is planned
+#: time for the driver's answer beyond the time for receivers to settle, for requests to Kafka
 MARGIN_SECONDS = 60.0
 
 
 class TopicType(click.ParamType[tuple[str, int]]):
-    """``topic`` or ``topic/partition``; a topic's name has no slash."""
+    """``topic`` or ``topic/partition``; -1 as the partition means all of the topic. The name of a topic has no slash."""
 
     name = "topic"
 
@@ -41,7 +43,7 @@ class TopicType(click.ParamType[tuple[str, int]]):
 
 
 class TargetType(click.ParamType[tuple[str, int]]):
-    """``earliest``, ``latest``, a moment, or an offset."""
+    """``earliest``, ``latest``, a time, or an offset, as the kind and the value of a ``ResetRequest``."""
 
     name = "target"
 
@@ -65,12 +67,12 @@ def _tables(answer: ResetAnswer) -> list[Group]:
         (f"{p.topic}/{p.partition}", p.incarnation, p.position, p.start, p.start - p.position)
         for p in answer.partitions
     ]
-    return [table("New lives", ("partition", "life", "taken in up to", "begins at", "difference"), rows)]
+    return [table("New incarnations", ("partition", "life", "taken in up to", "begins at", "difference"), rows)]
 
 
 @click.command(
     "reset",
-    short_help="Let partitions go on elsewhere.",
+    short_help="Continue partitions at other offsets of Kafka's log.",
     epilog=example(
         "forebay offsets reset flights --to earliest",
         "forebay offsets reset flights/0 --to 1200 --apply",
@@ -78,29 +80,32 @@ def _tables(answer: ResetAnswer) -> list[Group]:
     ),
 )
 @click.argument("named", metavar="TOPIC[/PARTITION]", type=TopicType())
-@click.option("--to", "target", required=True, metavar="earliest|latest|TIME|OFFSET", type=TargetType())
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="earliest|latest|TIME|OFFSET",
+    type=TargetType(),
+    help="Offset where the new incarnation begins, or a time such as 2026-11-21T14:30:00Z.",
+)
 @because_option
 @changing_options
 @shared_options
 @pass_invocation
 def reset(invocation: Invocation, named: tuple[str, int], target: tuple[str, int], because: str, yes: bool) -> int:
-    """Begin a new life of a partition, or of all of a topic, at other offsets of Kafka's log.
+    """Continue a partition, or all partitions of a topic, at other offsets of Kafka's log, in a new incarnation.
 
-    What was taken in stays and is processed; records that lie between are skipped, or come a second time, in the new life. The
-    audit keeps both. Receivers first hand over what they have on its way; if one does not within driver.receiver_timeout,
-    nothing is changed.
+    Records that are already taken in are kept and processed. Records between the old and the new position are skipped, or are
+    taken in a second time. The audit lists both incarnations. The receivers first report their pending blocks; if one does
+    not within driver.receiver_timeout, nothing is changed. Use it to skip records on purpose or to read them again.
     """
-    from forebay.http.driver_client import DriverClient
 
     settings = invocation.settings()
     request = ResetRequest(
         topic=named[0], partition=named[1], to=target[0], value=target[1], apply=yes, cause=person(because)
     )
-    client = DriverClient.of(settings, settings.driver.receiver_timeout + MARGIN_SECONDS)
-    try:
-        answer = client.post("/v1/operator/reset", request, ResetAnswer)
-    finally:
-        client.close()
+    timeout_seconds = settings.driver.receiver_timeout + MARGIN_SECONDS
+    answer = post(settings, "/v1/operator/reset", request, ResetAnswer, timeout_seconds)
     invocation.write(answer, lambda: _tables(answer))
-    invocation.say("new lives were begun" if answer.done else "nothing was changed: say --apply to do it")
+    invocation.say("the new incarnations have begun" if answer.done else NOTHING_CHANGED)
     return FINE

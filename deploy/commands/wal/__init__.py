@@ -1,1 +1,1 @@
-"""`forebay wal`: what is in the log, and what may be done with it."""
+"""``forebay wal``: inspect, verify, follow, repair and export the write-ahead log."""

@@ -1,4 +1,4 @@
-"""``forebay wal export``: records that the WAL still holds, as Parquet files or back in a topic."""
+"""``forebay wal export``: write records that the WAL still holds to Parquet files or into a topic."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
-from deploy.commands.replay import MomentType
 from deploy.console.invocation import (
+    FINDINGS,
     FINE,
-    FOUND,
     Invocation,
     changing_options,
     example,
     pass_invocation,
     shared_options,
 )
+from deploy.console.parameters import MomentType
 from deploy.console.progress import progress_bar
 from forebay.model.errors import OutOfSpaceError, StoreError, UnreadableBlockError, UsageError
 from forebay.model.topic_pattern import matches
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from wal.storage import Storage
 
 
-class Span(NamedTuple):
-    """Offsets ``[start, until)`` of one life of one partition."""
+class WantedRange(NamedTuple):
+    """Offsets ``[start, until)`` of one incarnation of one partition."""
 
     topic: str
     partition: int
@@ -48,31 +48,33 @@ class Span(NamedTuple):
 
     @property
     def label(self) -> str:
+        """The range as people write it: ``flights/0[10, 20) life 2``."""
         incarnation = "" if self.incarnation == 1 else f" life {self.incarnation}"
         return f"{self.topic}/{self.partition}[{self.start}, {self.until}){incarnation}"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What to export; None wants all. ``since_ms``, ``before_ms``: of records' timestamps. ``blocks``: ids."""
+class Selection:
+    """The records to export; None selects all. ``since_ms``, ``before_ms``: bounds of record timestamps. ``blocks``: ids."""
 
-    spans: tuple[Span, ...] | None = None
+    spans: tuple[WantedRange, ...] | None = None
     blocks: frozenset[str] | None = None
     since_ms: int | None = None
     before_ms: int | None = None
 
-    def spans_of(self, r: OffsetRange) -> list[Span]:
-        """What is wanted of a range, by offsets alone."""
-        whole = Span(r.topic, r.partition, r.incarnation, r.from_offset, r.until_offset)
+    def spans_of(self, r: OffsetRange) -> list[WantedRange]:
+        """Return the selected offsets of a range."""
+        whole = WantedRange(r.topic, r.partition, r.incarnation, r.from_offset, r.until_offset)
         if self.spans is None:
             return [whole]
         return [
-            Span(*whole[:3], max(s.start, whole.start), min(s.until, whole.until))
+            WantedRange(*whole[:3], max(s.start, whole.start), min(s.until, whole.until))
             for s in self.spans
             if s[:3] == whole[:3] and s.start < whole.until and s.until > whole.start
         ]
 
     def wants(self, block: Block) -> bool:
+        """Whether the block may hold selected records."""
         if self.blocks is not None and block.id not in self.blocks:
             return False
         return any(
@@ -82,8 +84,11 @@ class Wanted:
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """``absent``: what was asked for and the WAL no longer holds, or nothing ever took in; ``unreadable``: blocks that no tier
-    could read, with their ranges and why. ``records`` of ``topic``: acknowledged."""
+    """The result of an export.
+
+    ``records``: number of records written; into a topic, of records that Kafka acknowledged. ``absent``: selected ranges and
+    blocks that the WAL does not hold. ``unreadable``: one sentence for each block that no tier could read.
+    """
 
     records: int
     files: tuple[str, ...]
@@ -101,21 +106,23 @@ _RANGE = re.compile(
 )
 
 
-def span(text: str) -> Span:
-    """``flights/0[10, 20)`` or ``flights/0[10, 20) life 2``. Raises UsageError."""
+def span(text: str) -> WantedRange:
+    """Return the range ``flights/0[10, 20)`` or ``flights/0[10, 20) life 2``. Raises UsageError."""
     match = _RANGE.fullmatch(text.strip())
     if match is None or int(match["start"]) >= int(match["until"]):
         raise UsageError(
-            f"--range {text!r}: write 'TOPIC/PARTITION[FROM, UNTIL)', and ' life N' for a later life than 1"
+            f"--range {text!r}: write 'TOPIC/PARTITION[FROM, UNTIL)', with ' life N' after it for incarnation N"
         )
-    return Span(
+    return WantedRange(
         match["topic"], int(match["partition"]), int(match["life"] or 1), int(match["start"]), int(match["until"])
     )
 
 
 def blocks_of_batches(journal_storage: Storage, state: State, named: Sequence[int]) -> tuple[frozenset[str], list[str]]:
-    """The blocks of the batches with these ids or numbers, and in words what of them the WAL no longer holds. Raises
-    UsageError for a batch that the stream never had."""
+    """Return the blocks of the batches with these ids or numbers, and a sentence on each batch with deleted blocks.
+
+    Raises UsageError for a batch that the stream never had.
+    """
     from driver.journal import history
 
     tasks = {batch.batch_id: (batch.number, batch.tasks) for batch in state.batches.values()}
@@ -133,18 +140,20 @@ def blocks_of_batches(journal_storage: Storage, state: State, named: Sequence[in
             for block in task
         ]
         if not blocks:
-            raise UsageError(f"--batch {name}: the stream has no such batch; `forebay audit` counts them")
-        gone = [block for block in blocks if block not in state.blocks]
-        if gone:
+            raise UsageError(
+                f"--batch {name}: the stream has no batch with this id or number; `forebay audit` counts its batches"
+            )
+        deleted = [block for block in blocks if block not in state.blocks]
+        if deleted:
             absent.append(
-                f"{len(gone)} of the {len(blocks)} blocks of batch {name} (deleted by wal.retention or one of its limits)"
+                f"{len(deleted)} of the {len(blocks)} blocks of batch {name} (deleted by wal.retention or one of its limits)"
             )
         wanted.update(blocks)
     return frozenset(wanted), absent
 
 
-def absent_spans(wanted: Iterable[Span], held: Iterable[Block]) -> list[str]:
-    """Labels of what of ``wanted`` no block holds."""
+def absent_spans(wanted: Iterable[WantedRange], held: Iterable[Block]) -> list[str]:
+    """Return the labels of those parts of ``wanted`` that no block in ``held`` contains."""
     ranges: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
     for block in held:
         for r in block.meta.ranges:
@@ -154,10 +163,10 @@ def absent_spans(wanted: Iterable[Span], held: Iterable[Block]) -> list[str]:
         reached = asked.start
         for begin, end in sorted(ranges.get(asked[:3], ())):
             if begin > reached and reached < asked.until:
-                absent.append(Span(*asked[:3], reached, min(begin, asked.until)).label)
+                absent.append(WantedRange(*asked[:3], reached, min(begin, asked.until)).label)
             reached = max(reached, end)
         if reached < asked.until:
-            absent.append(Span(*asked[:3], reached, asked.until).label)
+            absent.append(WantedRange(*asked[:3], reached, asked.until).label)
     return absent
 
 
@@ -165,7 +174,7 @@ def absent_spans(wanted: Iterable[Span], held: Iterable[Block]) -> list[str]:
 
 
 class Records(NamedTuple):
-    """Rows of one life of one partition, as Spark's Kafka source has them."""
+    """Rows of one incarnation of one partition, with the columns of Spark's Kafka source."""
 
     topic: str
     partition: int
@@ -173,8 +182,8 @@ class Records(NamedTuple):
     batch: pa.RecordBatch
 
 
-def records(block: Block, plan: ReadPlan, wanted: Wanted) -> Iterator[Records]:
-    """The wanted rows of a block. Raises UnreadableBlockError."""
+def records(block: Block, plan: ReadPlan, wanted: Selection) -> Iterator[Records]:
+    """Yield the selected rows of a block. Raises UnreadableBlockError."""
     from wal.reading import BlockReference, read_block
 
     ranges = {(r.topic, r.partition): r for r in block.meta.ranges}
@@ -187,7 +196,7 @@ def records(block: Block, plan: ReadPlan, wanted: Wanted) -> Iterator[Records]:
                 yield Records(r.topic, r.partition, r.incarnation, kept)
 
 
-def _rows(batch: Any, part: Span, wanted: Wanted) -> Any:
+def _rows(batch: Any, part: WantedRange, wanted: Selection) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -203,9 +212,9 @@ def _rows(batch: Any, part: Span, wanted: Wanted) -> Any:
 
 
 class _Reader:
-    """The wanted rows of all blocks, in the order of acceptance; what can't be read is noted and left out."""
+    """The selected rows of all blocks, in the order of acceptance. Unreadable blocks are noted and left out."""
 
-    def __init__(self, blocks: Sequence[Block], plan: ReadPlan, wanted: Wanted) -> None:
+    def __init__(self, blocks: Sequence[Block], plan: ReadPlan, wanted: Selection) -> None:
         self._blocks = blocks
         self._plan = plan
         self._wanted = wanted
@@ -225,9 +234,9 @@ class _Reader:
 
 
 def _read_plan(settings: Settings, state: State, blocks: Sequence[Block]) -> ReadPlan:
-    """As the tasks of a batch of these blocks would read, with the agents that answer now."""
-    from deploy.commands.recovery import Surroundings
-    from forebay.kafka.client.access import KafkaAccess
+    """Return a plan to read these blocks as tasks of a batch would, with the agents that answer now."""
+    from deploy.commands.recovery.surroundings import Surroundings
+    from forebay.kafka.options.access import KafkaAccess
     from forebay.security.access import Access
     from recovery.examination import topic_ids
     from wal.reading import ReadPlan
@@ -251,9 +260,10 @@ def _read_plan(settings: Settings, state: State, blocks: Sequence[Block]) -> Rea
 
 
 def write_parquet(parts: Iterable[Records], folder: Path) -> list[str]:
-    """One file for each life of each partition: ``<topic>-<partition>.parquet``, whole when it has that name.
+    """Write one file for each incarnation of each partition, and return the paths.
 
-    Raises UsageError if one is there already or the folder can't be made, OutOfSpaceError, StoreError.
+    The name is ``<topic>-<partition>.parquet``, or ``<topic>-<partition>-life-<n>.parquet`` for a later incarnation. A file
+    with this name is complete. Raises UsageError if it already exists, OutOfSpaceError, StoreError.
     """
     import pyarrow.parquet as parquet
 
@@ -266,7 +276,7 @@ def write_parquet(parts: Iterable[Records], folder: Path) -> list[str]:
             writer = opened.get(path)
             if writer is None:
                 if path.exists():
-                    raise UsageError(f"{path} is there already: name another folder with --output")
+                    raise UsageError(f"{path} already exists: name another folder with --output")
                 writer = opened[path] = parquet.ParquetWriter(_temporary(path), part.batch.schema, compression="zstd")
             writer.write_batch(part.batch)
         for path, writer in opened.items():
@@ -274,10 +284,10 @@ def write_parquet(parts: Iterable[Records], folder: Path) -> list[str]:
             _temporary(path).rename(path)
     except OSError as error:
         kind = OutOfSpaceError if error.errno == 28 else StoreError
-        raise kind(f"{folder} can't be written: {error.strerror or error}") from None
+        raise kind(f"cannot write to {folder}: {error.strerror or error}") from None
     finally:
         for path, writer in opened.items():
-            with contextlib.suppress(OSError):  # a writer that failed fails again when it is closed
+            with contextlib.suppress(OSError):  # a failed writer fails again when it is closed
                 writer.close()
             _temporary(path).unlink(missing_ok=True)
     return [str(path) for path in sorted(opened)]
@@ -293,48 +303,61 @@ def _temporary(path: Path) -> Path:
 def check_topic(
     settings: Settings, state: State, topic: str, force: bool, blocks: Sequence[Block], by_key: bool
 ) -> None:
-    """Raises UsageError for a topic that is not there, that the stream itself takes in, or that lacks partitions."""
+    """Raise UsageError for a topic that does not exist, has too few partitions, or is taken in by the stream itself.
+
+    ``by_key``: the number of partitions does not matter. ``force``: a topic of the stream is allowed.
+    """
     from forebay.kafka.client.admin import KafkaAdmin
 
     own = topic in settings.kafka.topics or topic in state.topics
     own = own or (settings.kafka.pattern is not None and matches(settings.kafka.pattern, topic))
     if own and not force:
         raise UsageError(
-            f"--to-topic {topic}: stream {state.stream!r} takes this topic in, so each record would come a second time; "
-            "--force does it all the same"
+            f"--to-topic {topic}: stream {state.stream!r} takes this topic in, so it would take in each record a second time; "
+            "if that is intended, add --force"
         )
     if not settings.kafka.options.get("bootstrap.servers"):
         raise UsageError('--to-topic: kafka."bootstrap.servers" is missing: name a broker, as in "127.0.0.1:9092"')
     with KafkaAdmin(settings.kafka.options, client_id="forebay-export") as admin:
         there = admin.topics()
     if topic not in there:
-        raise UsageError(f"--to-topic {topic}: there is no such topic; create it first")
+        raise UsageError(f"--to-topic {topic}: the topic does not exist; create it first")
     needed = 1 + max((r.partition for block in blocks for r in block.meta.ranges), default=0)
     if not by_key and there[topic] < needed:
         raise UsageError(
-            f"--to-topic {topic}: it has {there[topic]} partitions, {needed} are needed to keep each record in its own; "
-            "give it more, or let keys decide with --by-key"
+            f"--to-topic {topic}: it has {there[topic]} partitions, but {needed} are needed to keep the partition of each "
+            "record; add partitions, or choose partitions by key with --by-key"
         )
 
 
 @click.command(
     "export",
-    short_help="Write records to Parquet files, or back into a topic.",
     epilog=example(
         "forebay wal export --range 'flights/0[1200, 1800)' --output flights-lost",
         "forebay wal export --batch 12 --to-topic flights-again --yes",
     ),
 )
 @click.option(
-    "--range", "ranges", metavar="RANGE", multiple=True, help="TOPIC/PARTITION[FROM, UNTIL); may be repeated."
+    "--range", "ranges", metavar="RANGE", multiple=True, help="Offsets TOPIC/PARTITION[FROM, UNTIL); repeatable."
 )
-@click.option("--batch", "batches", metavar="BATCH", multiple=True, type=click.IntRange(min=1), help="Number or id.")
+@click.option(
+    "--batch",
+    "batches",
+    metavar="BATCH",
+    multiple=True,
+    type=click.IntRange(min=1),
+    help="Number or id of a batch; repeatable.",
+)
 @click.option("--since", metavar="TIME", type=MomentType(), help="Only records with a timestamp at or after TIME.")
 @click.option("--before", metavar="TIME", type=MomentType(), help="Only records with a timestamp before TIME.")
-@click.option("--output", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path), help="For Parquet files.")
-@click.option("--to-topic", "topic", metavar="TOPIC", help="Send them there instead.")
-@click.option("--by-key", is_flag=True, help="With --to-topic: keys choose the partition, not where the record was.")
-@click.option("--force", is_flag=True, help="With --to-topic: also into a topic that the stream takes in.")
+@click.option(
+    "--output", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path), help="Folder for Parquet files."
+)
+@click.option("--to-topic", "topic", metavar="TOPIC", help="Topic for the records, instead of Parquet files.")
+@click.option(
+    "--by-key", is_flag=True, help="With --to-topic: choose partitions by key [default: partition of the record]."
+)
+@click.option("--force", is_flag=True, help="With --to-topic: allow a topic that the stream itself takes in.")
 @changing_options
 @shared_options
 @pass_invocation
@@ -350,18 +373,20 @@ def export(
     force: bool,
     yes: bool,
 ) -> int:
-    """Export records by range, by batch or by time, with the columns of Spark's Kafka source, also when Kafka has dropped them.
+    """Write records of a range, batch or time to Parquet files or into a topic, also if Kafka no longer holds them.
 
-    They are read as a batch reads them: local copy, agent, WAL. Into a topic they go with key, value, headers and timestamp,
-    and each is acknowledged; without --yes that is only counted. Exits with 1 if something that was asked for is not there
-    or can't be read: what is there is exported all the same.
+    Parquet files have the columns of Spark's Kafka source. Records sent into a topic keep key, value, headers and timestamp,
+    and Kafka acknowledges each; without --apply they are only counted. The records are read from the same places as for a
+    batch: local copy, agent, WAL.
+
+    Exits with 1 if a selected record is missing or unreadable; all others are exported.
     """
     if (output is None) == (topic is None):
-        raise click.UsageError("name either --output FOLDER or --to-topic TOPIC")
+        raise click.UsageError("give either --output FOLDER or --to-topic TOPIC")
     if not ranges and not batches and since is None and before is None:
-        raise click.UsageError("say what: --range, --batch, --since or --before")
+        raise click.UsageError("select records with --range, --batch, --since or --before")
     if topic is None and (by_key or force or yes):
-        raise click.UsageError("--by-key, --force and --yes go with --to-topic")
+        raise click.UsageError("--by-key, --force and --apply need --to-topic")
     from recovery.examination import read_state
     from wal.storage import open_storage
 
@@ -370,7 +395,7 @@ def export(
     state = read_state(journal_storage, settings.stream)
     spans = tuple(map(span, ranges)) or None
     named, absent = blocks_of_batches(journal_storage, state, batches) if batches else (None, [])
-    wanted = Wanted(spans, named, since, before)
+    wanted = Selection(spans, named, since, before)
     blocks = [block for block in state.blocks.values() if wanted.wants(block)]
     absent += absent_spans(spans or (), blocks)
     reader = _Reader(blocks, _read_plan(settings, state, blocks), wanted)
@@ -397,13 +422,14 @@ def export(
     )
     invocation.write(done, lambda: tables(done))
     if topic is not None and not yes:
-        invocation.say(f"would send {reader.records} records to {topic}; nothing was sent: say --yes to do it")
-    for words in (*(f"not held: {label}" for label in done.absent), *done.unreadable):
-        invocation.say(f"forebay: {words}")
-    return FOUND if done.absent or done.unreadable else FINE
+        invocation.say(f"would send {reader.records} records to {topic}; nothing was sent: add --apply to do it")
+    for finding in (*(f"not in the WAL: {label}" for label in done.absent), *done.unreadable):
+        invocation.say(f"forebay: {finding}")
+    return FINDINGS if done.absent or done.unreadable else FINE
 
 
 def tables(done: Exported) -> list[Group]:
+    """Return the table of an export."""
     from deploy.console.table import table
 
     rows: list[tuple[str, object]] = [("blocks", done.blocks), ("records", done.records)]

@@ -1,4 +1,4 @@
-"""``forebay wal follow``: the frames of the write-ahead log as they come."""
+"""``forebay wal follow``: print the frames of the write-ahead log as they are written."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ if TYPE_CHECKING:
     from wal.segments.scan import Scanned
 
 _POLL_SECONDS = 0.25
-#: between two listings, which find other receivers and new epochs
-_LOOK_SECONDS = 2.0
+#: time between two listings of the store, which find new receivers and epochs
+_LIST_SECONDS = 2.0
 
 
 @click.command(
     "follow",
-    short_help="Print frames as they are written.",
     epilog=example("forebay wal follow", "forebay wal follow --receiver r1 --from-start --json"),
 )
-@click.option("--receiver", metavar="ID", help="Only this receiver's segments.")
-@click.option("--from-start", is_flag=True, help="Begin with what is there already [default: with what comes].")
+@click.option("--receiver", metavar="ID", help="Only segments of this receiver [default: all].")
+@click.option("--from-start", is_flag=True, help="Print existing frames first [default: only new frames].")
 @shared_options
 @pass_invocation
 def follow(invocation: Invocation, receiver: str | None, from_start: bool) -> int:
-    """Print each frame of the WAL as it is written, until Ctrl-C; with --json a line each.
+    """Print each frame of the WAL as it is written, until Ctrl-C. With --json, each frame is one line.
 
-    What is printed was written, and may not be accepted yet, or never: the journal says what counts (forebay audit).
-    Changes nothing, and asks nobody: the driver may be down.
+    A printed block is written, but the driver may not have accepted it yet, or may refuse it; `forebay audit` shows what is
+    accepted. Changes nothing and needs no driver.
     """
     from wal.segments.follow import StreamFollower
     from wal.storage import open_storage
@@ -45,12 +44,14 @@ def follow(invocation: Invocation, receiver: str | None, from_start: bool) -> in
     settings = invocation.settings()
     follower = StreamFollower(open_storage(settings.wal.url, settings.storage), settings.stream, receiver)
     show = from_start
-    looked = -_LOOK_SECONDS
+    looked = -_LIST_SECONDS
     with stop_signals(stopped.set):
-        invocation.say(f"forebay: following {settings.wal.url}; what comes may not be accepted yet; end with Ctrl-C")
+        invocation.say(
+            f"forebay: following {settings.wal.url}; printed blocks may not be accepted yet; stop with Ctrl-C"
+        )
         while not stopped.is_set():
             now = time.monotonic()
-            look = now - looked >= _LOOK_SECONDS
+            look = now - looked >= _LIST_SECONDS
             _print(invocation, follower.look() if look else follower.more(), show, stopped)
             if look:
                 looked, show = now, True
@@ -76,7 +77,7 @@ def _entry(path: str, scanned: Scanned | Skipped) -> Entry:
     if isinstance(scanned, Skipped):
         number = scanned.until - scanned.sequence
         return Entry(
-            path, 0, 0, "deleted", detail=f"{number} segments from here on were cleaned up before they were read"
+            path, 0, 0, "deleted", detail=f"clean-up deleted {number} segments from this one on before they were read"
         )
     return describe(path, scanned)[0]
 

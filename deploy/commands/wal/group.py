@@ -1,29 +1,28 @@
-"""``forebay wal``: the commands that look at the write-ahead log, and mend it."""
+"""``forebay wal``: the commands on the write-ahead log."""
 
 from __future__ import annotations
 
 import click
 
-from deploy.console.groups import LazyGroup
+from deploy.console.groups import Entry, LazyGroup
 from deploy.console.invocation import example, shared_options
 
-#: command → its module
+#: heading in the help → command → its module and its line in the help
 _COMMANDS = {
-    "inspect": "deploy.commands.wal.inspection",
-    "verify": "deploy.commands.wal.verification",
-    "follow": "deploy.commands.wal.follow",
-    "repair": "deploy.commands.wal.repair",
-    "export": "deploy.commands.wal.export",
-    "retention": "deploy.commands.wal.retention",
+    "Commands": {
+        "inspect": Entry("deploy.commands.wal.inspection", "Show segments, frames and offset ranges."),
+        "verify": Entry(
+            "deploy.commands.wal.verification", "Verify all checksums, and compare the WAL with the journal."
+        ),
+        "follow": Entry("deploy.commands.wal.follow", "Print frames as they are written."),
+        "repair": Entry("deploy.commands.wal.repair", "Restore damaged frames from copies, in place."),
+        "export": Entry("deploy.commands.wal.export", "Write records to Parquet files, or into a topic."),
+        "retention": Entry("deploy.commands.wal.retention", "Show which segments the next clean-up deletes, and why."),
+    }
 }
 
 
-@click.group(
-    cls=LazyGroup,
-    modules=_COMMANDS,
-    short_help="Look at the write-ahead log, verify it, mend it.",
-    epilog=example("forebay wal inspect", "forebay wal verify"),
-)
+@click.group(cls=LazyGroup, sections=_COMMANDS, epilog=example("forebay wal inspect", "forebay wal verify"))
 @shared_options
 def wal() -> None:
-    """Look at the write-ahead log, verify it, mend it."""
+    """Inspect, verify, repair or export the write-ahead log (WAL) of the stream."""

@@ -1,4 +1,4 @@
-"""``forebay wal inspect``: what lies in the write-ahead log, frame by frame."""
+"""``forebay wal inspect``: the content of the write-ahead log, frame by frame."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from deploy.commands.offsets.group import PartitionType
-from deploy.commands.replay import MomentType
-from deploy.console.invocation import FINE, FOUND, Invocation, example, pass_invocation, shared_options
+from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
+from deploy.console.parameters import MomentType, PartitionType
 from forebay.model.errors import CorruptionError, UsageError
 from forebay.model.values import OffsetRange, TopicPartition
 
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One place of a segment. ``state``: whole | torn | damaged | newer | deleted (only when followed).
-    ``kind``: of the frame, "" if none is known.
+    """One place in a segment.
 
-    ``ranges``: labels ``topic/partition[from, until)``, as far as the metadata could be read.
+    ``state``: whole | torn | damaged | newer | deleted (only from ``forebay wal follow``). ``kind``: of the frame, "" if
+    unknown. ``ranges``: labels ``topic/partition[from, until)``, if the metadata could be read.
     """
 
     path: str
@@ -44,8 +43,8 @@ class Entry(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class Segment(msgspec.Struct, frozen=True):
-    """One segment summed up; ``versions`` are the format versions of its frames."""
+class SegmentSummary(msgspec.Struct, frozen=True):
+    """Counts over one segment. ``versions``: format versions of its frames."""
 
     path: str
     bytes: int
@@ -59,25 +58,30 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Inspection(msgspec.Struct, frozen=True):
-    segments: tuple[Segment, ...]
+    """The inspected segments, and the places in them."""
+
+    segments: tuple[SegmentSummary, ...]
     entries: tuple[Entry, ...]
 
     @property
     def findings(self) -> list[Entry]:
-        """What is not as it was written, or not for this release to read. A torn tail is neither."""
+        """The places that are damaged or written by a newer release. A torn tail is neither."""
         return [entry for entry in self.entries if entry.state in ("damaged", "newer")]
 
 
-class Held(NamedTuple):
-    """What a place holds of the stream's records; nothing for a frame that is no block. ``created_ms``: when it was sealed."""
+class BlockContent(NamedTuple):
+    """The records at a place; no ranges if the frame is not a block. ``created_ms``: time when the block was sealed."""
 
     ranges: tuple[OffsetRange, ...] = ()
     created_ms: int = 0
 
 
 class Filters(msgspec.Struct, frozen=True):
-    """``spans``: (partition, from, until); ``since_ms``, ``before_ms``: of the blocks' sealing. A place whose content is not
-    known passes all of these but ``receiver`` and ``epoch``, which go by the segment's name."""
+    """Conditions on segments and blocks.
+
+    ``spans``: (partition, from, until). ``since_ms``, ``before_ms``: bounds of the time when a block was sealed. ``receiver``
+    and ``epoch`` are compared with the segment's name; a place with unknown content passes all other conditions.
+    """
 
     receiver: str | None = None
     epoch: int | None = None
@@ -91,7 +95,7 @@ class Filters(msgspec.Struct, frozen=True):
             return True
         return place is not None and self.receiver in (None, place.receiver) and self.epoch in (None, place.epoch)
 
-    def takes(self, held: Held | None) -> bool:
+    def takes(self, held: BlockContent | None) -> bool:
         if held is None:
             return True
         if (self.partitions or self.spans) and not any(map(self._takes_range, held.ranges)):
@@ -108,11 +112,11 @@ class Filters(msgspec.Struct, frozen=True):
 
 
 def inspect_log(storage: Storage, paths: Sequence[str], filters: Filters) -> Inspection:
-    """Scans the segments at ``paths`` that pass, and gives the places that do."""
+    """Scan the segments at ``paths`` that pass ``filters``, and return the places in them that pass."""
     from wal.segments.layout import parse_block
     from wal.segments.scan import scan_segment
 
-    segments: list[Segment] = []
+    segments: list[SegmentSummary] = []
     entries: list[Entry] = []
     for path in paths:
         if not filters.takes_segment(parse_block(path)):
@@ -128,15 +132,15 @@ def inspect_log(storage: Storage, paths: Sequence[str], filters: Filters) -> Ins
     return Inspection(tuple(segments), tuple(entries))
 
 
-def describe(path: str, scanned: Scanned) -> tuple[Entry, Held | None]:
-    """The entry for one place, and what it holds (None: not known)."""
+def describe(path: str, scanned: Scanned) -> tuple[Entry, BlockContent | None]:
+    """Return the entry for one place, and its content (None if unknown)."""
     from wal.segments.frame import Frame, FrameKind
     from wal.segments.scan import Damage, Newer, TornTail
 
     if isinstance(scanned, TornTail):
-        return Entry(path, scanned.offset, scanned.length, "torn", detail="the end of a write that was cut off"), None
+        return Entry(path, scanned.offset, scanned.length, "torn", detail="an incomplete write at the end"), None
     if isinstance(scanned, Newer):
-        words = f"written in format {scanned.version} with {scanned.feature}: use a newer release"
+        words = f"written in format {scanned.version} with {scanned.feature}: read it with a newer release"
         length = scanned.until - scanned.offset
         return Entry(path, scanned.offset, length, "newer", version=scanned.version, detail=words), None
     if isinstance(scanned, Damage):
@@ -153,7 +157,7 @@ def describe(path: str, scanned: Scanned) -> tuple[Entry, Held | None]:
     kind = FrameKind(scanned.header.kind).name.lower()
     entry = Entry(path, scanned.offset, scanned.length, "whole", kind, scanned.header.version)
     if scanned.header.kind != FrameKind.BLOCK:
-        return entry, Held()
+        return entry, BlockContent()
     from wal.blocks import decode_meta
 
     try:
@@ -163,22 +167,22 @@ def describe(path: str, scanned: Scanned) -> tuple[Entry, Held | None]:
     entry = msgspec.structs.replace(
         entry, block_id=meta.id, records=meta.records, ranges=tuple(r.label for r in meta.ranges)
     )
-    return entry, Held(meta.ranges, meta.created_ms)
+    return entry, BlockContent(meta.ranges, meta.created_ms)
 
 
-def _held(metadata: bytes, path: str, offset: int) -> Held | None:
+def _held(metadata: bytes, path: str, offset: int) -> BlockContent | None:
     from wal.blocks import decode_meta
 
     try:
         meta = decode_meta(metadata, path, offset)
-    except CorruptionError:  # a frame of another kind, or metadata that says nothing: the damage is reported as it is
+    except CorruptionError:  # not a block, or unreadable metadata: the entry reports the damage
         return None
-    return Held(meta.ranges, meta.created_ms)
+    return BlockContent(meta.ranges, meta.created_ms)
 
 
-def _summary(path: str, size: int, entries: Sequence[Entry]) -> Segment:
+def _summary(path: str, size: int, entries: Sequence[Entry]) -> SegmentSummary:
     states = [entry.state for entry in entries]
-    return Segment(
+    return SegmentSummary(
         path=path,
         bytes=size,
         frames=states.count("whole"),
@@ -192,6 +196,7 @@ def _summary(path: str, size: int, entries: Sequence[Entry]) -> Segment:
 
 
 def tables(inspection: Inspection, frames: bool) -> Iterator[Group]:
+    """Yield the table of segments and, with ``frames``, the table of places."""
     from deploy.console.table import table
 
     yield table(
@@ -213,49 +218,48 @@ def tables(inspection: Inspection, frames: bool) -> Iterator[Group]:
         )
 
 
-def _versions(segment: Segment) -> str:
+def _versions(segment: SegmentSummary) -> str:
     return ", ".join(map(str, segment.versions)) or "-"
 
 
 def relative_to(storage_url: str, path: str) -> str:
-    """``path`` as the storage names it: given so already, or as a place in the file system below its root."""
+    """Return ``path`` relative to the storage, if it is an absolute path below the storage's root. Raises UsageError."""
     if not os.path.isabs(path):
         return path.rstrip("/")
     root = urlsplit(storage_url).path.rstrip("/")
     if os.path.normpath(path) == root:
         return ""
     if not os.path.normpath(path).startswith(f"{root}/"):
-        raise UsageError(f"{path} does not lie in {storage_url}: name a segment or folder in it")
+        raise UsageError(f"{path} is not in {storage_url}: name a segment or folder in it")
     return os.path.normpath(path).removeprefix(f"{root}/")
 
 
 @click.command(
     "inspect",
-    short_help="Show segments, frames and ranges.",
     epilog=example("forebay wal inspect", "forebay wal inspect --partition flights/0 --frames"),
 )
 @click.argument("path", required=False)
-@click.option("--receiver", metavar="ID", help="Only this receiver's segments.")
-@click.option("--epoch", metavar="HEX", help="Only segments of this epoch, as their paths have it.")
+@click.option("--receiver", metavar="ID", help="Only segments of this receiver.")
+@click.option("--epoch", metavar="HEX", help="Only segments of this epoch, in hexadecimal as in their paths.")
 @click.option(
     "--partition",
     "partitions",
     metavar="TOPIC/PARTITION",
     type=PartitionType(),
     multiple=True,
-    help="Only blocks that hold offsets of this partition.",
+    help="Only blocks with offsets of this partition; repeatable.",
 )
 @click.option(
     "--range",
     "ranges",
     metavar="RANGE",
     multiple=True,
-    help="Only blocks that hold offsets of TOPIC/PARTITION[FROM, UNTIL).",
+    help="Only blocks with offsets of TOPIC/PARTITION[FROM, UNTIL); repeatable.",
 )
-@click.option("--since", metavar="TIME", type=MomentType(), help="Only blocks that were sealed at or after TIME.")
-@click.option("--before", metavar="TIME", type=MomentType(), help="Only blocks that were sealed before TIME.")  # fmt: skip
+@click.option("--since", metavar="TIME", type=MomentType(), help="Only blocks sealed at or after TIME.")
+@click.option("--before", metavar="TIME", type=MomentType(), help="Only blocks sealed before TIME.")  # fmt: skip
 @click.option("--frames", is_flag=True, help="Show each frame [default: only if PATH is one segment].")
-@click.option("--journal", is_flag=True, help="Look into the driver's journal instead.")
+@click.option("--journal", is_flag=True, help="Inspect the segments of the driver's journal instead.")
 @shared_options
 @pass_invocation
 def inspect(
@@ -270,10 +274,10 @@ def inspect(
     frames: bool,
     journal: bool,
 ) -> int:
-    """Read the segments of the WAL (or those below PATH), verify every checksum, and show what is in them.
+    """Show the content of the segments of the WAL, or of those below PATH, and verify every checksum.
 
-    Changes nothing; receivers may be at work (what one is just writing shows as a torn tail). Exits with 1 if bytes are
-    damaged, or written by a newer release.
+    Changes nothing; receivers may be running, and a frame that is being written appears as a torn tail. Exits with 1 if a
+    frame is damaged or was written by a newer release.
     """
     from wal.storage import open_storage
 
@@ -284,34 +288,34 @@ def inspect(
     filters = Filters(receiver, _epoch(epoch), frozenset(partitions), tuple(map(_span, ranges)), since, before)
     try:
         paths = [wanted] if wanted.endswith(".seg") else [p for p in storage.list(wanted) if p.endswith(".seg")]
-        if path is None:  # what recovery set aside is no part of the log
+        if path is None:  # segments that recovery set aside are not part of the log
             paths = [p for p in paths if not p.startswith(f"{settings.stream}/aside/")]
         inspection = inspect_log(storage, paths, filters)
     except FileNotFoundError:
         raise UsageError(f"{url} has no {wanted}") from None
-    except ValueError as error:  # a path that climbs out of the store
+    except ValueError as error:  # a path that leads out of the store
         raise UsageError(str(error)) from None
     invocation.write(inspection, lambda: list(tables(inspection, frames or wanted.endswith(".seg"))))
     if not inspection.segments:
         invocation.say(f"forebay: no segment in {url}{f' below {wanted}' if wanted else ''}")
     for entry in inspection.findings:
-        held = f", which held {', '.join(entry.ranges)}" if entry.ranges else ""
+        content = f" ({', '.join(entry.ranges)})" if entry.ranges else ""
         invocation.say(
-            f"forebay: {entry.path}, bytes {entry.offset} to {entry.offset + entry.length}{held}: {entry.detail}"
+            f"forebay: {entry.path}, bytes {entry.offset} to {entry.offset + entry.length}{content}: {entry.detail}"
         )
-    return FOUND if inspection.findings else FINE
+    return FINDINGS if inspection.findings else FINE
 
 
 def _epoch(text: str | None) -> int | None:
     if text is None:
         return None
     if not re.fullmatch(r"[0-9a-fA-F]{1,16}", text):
-        raise UsageError(f"--epoch {text!r}: write it as in a segment's path: up to 16 hexadecimal digits")
+        raise UsageError(f"--epoch {text!r}: write up to 16 hexadecimal digits, as in the path of a segment")
     return int(text, 16)
 
 
 def _span(text: str) -> tuple[TopicPartition, int, int]:
-    """Of every life: a person who looks wants to see them all."""
+    """Return the offsets of a range in every incarnation."""
     from deploy.commands.wal.export import span
 
     found = span(text)

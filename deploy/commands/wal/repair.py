@@ -1,9 +1,9 @@
-"""``forebay wal repair``: mends segments where they lie, beside a driver at work, wherever the very bytes can be had.
+"""``forebay wal repair``: repair segments in place from copies with the same bytes, also while a driver is running.
 
-A frame is put back byte by byte from a copy that has the checksum which the journal names; a damaged segment header is
-written again; a torn tail that nothing names is cut off. Only segments that nobody writes any more are touched, each is
-copied aside first and replaced as a whole, and what was whole before stays what it was: that is checked before. What needs
-other bytes (Kafka's), or a segment that is gone, is for ``forebay recover --apply``.
+The command restores a frame byte by byte from a copy with the checksum that the journal names, writes a damaged segment
+header again, and cuts off a torn tail that the journal does not name. It changes only segments that no process writes any
+more. It copies each segment aside first, checks that all whole frames stay whole, and replaces the segment as a whole.
+Blocks that must be read from Kafka, and missing segments, need ``forebay recover --apply``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from deploy.commands.recovery import Surroundings
+from deploy.commands.recovery.surroundings import Surroundings, agent_option
 from deploy.console.invocation import (
+    FINDINGS,
     FINE,
-    FOUND,
+    NOTHING_CHANGED,
     Invocation,
     changing_options,
     example,
@@ -25,7 +26,7 @@ from deploy.console.invocation import (
     shared_options,
 )
 from deploy.console.progress import progress_bar
-from driver.journal.log import newest_claim
+from driver.journal.files import newest_claim
 from driver.journal.state import REPAIR_WRITER
 from driver.journal.timeline import REBUILDER
 from forebay.model.values import Block, timeline_of
@@ -52,13 +53,16 @@ if TYPE_CHECKING:
 
     from recovery import copies
 
-#: a temporary file younger than this may be one that is being written; it is renamed or removed within seconds
+#: minimum age of a temporary file to be removed; a process that writes one renames or removes it within seconds
 TEMPORARY_AGE_SECONDS = 600.0
 
 
-class Mended(msgspec.Struct, frozen=True):
-    """One segment. ``blocks``: put back; ``header``: written again; ``cut``: bytes of a torn tail; ``aside``: where the segment
-    as it was lies now, "" if nothing was done yet."""
+class RepairedSegment(msgspec.Struct, frozen=True):
+    """The repair of one segment.
+
+    ``blocks``: ids of the restored blocks. ``header``: whether the segment header was written again. ``cut``: bytes of a torn
+    tail. ``aside``: copy of the segment before the repair, "" in a dry run.
+    """
 
     path: str
     blocks: tuple[str, ...]
@@ -68,16 +72,20 @@ class Mended(msgspec.Struct, frozen=True):
 
 
 class RepairReport(msgspec.Struct, frozen=True):
-    """``left``: what this can't mend, in words. ``temporaries``: files that a kill left behind, removed if ``done``."""
+    """The result of a repair, or what it would be.
+
+    ``mended``: repaired segments. ``left``: one sentence for each fault that remains. ``temporaries``: files that a killed
+    process left behind, removed if ``done``.
+    """
 
     done: bool
-    mended: tuple[Mended, ...]
+    mended: tuple[RepairedSegment, ...]
     temporaries: tuple[str, ...]
     left: tuple[str, ...]
 
 
 class _Bytes:
-    """A segment's bytes to be scanned before they are stored."""
+    """The new bytes of a segment, readable like a store, so that they can be scanned before they are stored."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -89,11 +97,13 @@ class _Bytes:
         return len(self._data)
 
 
-def mend(
+def repair_segment(
     segment: Segment, storage: Storage, found: Sequence[tuple[Block, copies.BlockCopy]]
-) -> tuple[bytes, Mended] | None:
-    """The segment's bytes with the blocks of ``found`` in their places; None if there is nothing to mend, or too little left to
-    know how."""
+) -> tuple[bytes, RepairedSegment] | None:
+    """Return the segment's bytes with the blocks of ``found`` in their places.
+
+    None if nothing needs a repair, or if too little of the segment is left to know its identity.
+    """
     data = bytearray(storage.read(segment.path))
     uid = next(
         (item.header.uid for item in scan_segment(storage, segment.path, payloads=False) if isinstance(item, Frame)),
@@ -122,14 +132,14 @@ def mend(
             )
         )
         if len(frame) != aligned(block.handle.length):
-            continue  # another release wrote its metadata: the place does not fit
+            continue  # another release wrote the metadata, with a different length
         data.extend(bytes(max(0, offset - len(data))))
         data[offset : offset + len(frame)] = frame
         put.append(block.id)
-    header = _mend_header(data, segment, uid, begins)
+    header = _repair_header(data, segment, uid, begins)
     if not (put or header or cut):
         return None
-    return bytes(data), Mended(segment.path, tuple(put), header, cut)
+    return bytes(data), RepairedSegment(segment.path, tuple(put), header, cut)
 
 
 def _index(data: bytearray, offset: int, otherwise: int) -> int:
@@ -137,8 +147,8 @@ def _index(data: bytearray, offset: int, otherwise: int) -> int:
     return otherwise if isinstance(header, str) else header.index
 
 
-def _mend_header(data: bytearray, segment: Segment, uid: int, begins: Sequence[int]) -> bool:
-    """Writes the segment's own header again where it is damaged and its place is known."""
+def _repair_header(data: bytearray, segment: Segment, uid: int, begins: Sequence[int]) -> bool:
+    """Write the segment header again if it is damaged and the end of its place is known."""
     if (
         not any(v.offset == 0 and v.condition is FrameCondition.DAMAGED and not v.named for v in segment.verdicts)
         or not begins
@@ -154,7 +164,7 @@ def _mend_header(data: bytearray, segment: Segment, uid: int, begins: Sequence[i
         sequence=place.sequence,
         timeline=timeline_of(place.epoch),
         uid=uid,
-        created_ms=SystemClock().wall_ms(),  # of the header, for people
+        created_ms=SystemClock().wall_ms(),  # time of this header; only people read it
     )
     metadata = msgspec.msgpack.encode(header)
     frame = encode_frame(FrameKind.SEGMENT, uid=uid, offset=0, index=0, metadata=metadata, payload=b"")
@@ -173,32 +183,35 @@ def repaired(
     *,
     yes: bool,
 ) -> RepairReport:
-    """Looks, and with ``yes`` mends. May be killed at any step and called again. Raises UsageError if there is no journal."""
+    """Find faults that copies with the same bytes can repair; with ``yes``, repair them.
+
+    May be killed at any step and called again. Raises UsageError if there is no journal.
+    """
     with progress_bar("reading the WAL", total_bytes(wal_storage, stream)) as progress:
         examined = examine_beside_a_driver(journal_storage, wal_storage, stream, progress)
     state = examined.state
     assert state is not None
     surroundings.find_agents()
     sources = surroundings.sources(
-        examined, wal_storage, KafkaView("only the very bytes can be put back in place"), None
+        examined, wal_storage, KafkaView("not asked: a repair in place needs the same bytes"), None
     )
     broken: dict[str, list[Block]] = {}
     for block in broken_blocks(examined):
         broken.setdefault(block.handle.path, []).append(block)
-    leads = newest_claim(journal_storage, stream)  # asked last: who wrote a segment that was listed had claimed before
+    leads = newest_claim(journal_storage, stream)  # read last: the writer of each listed segment had claimed before
     mended = []
     for segment in examined.segments:
         if not segment.closed or not segment.bytes or segment.swapped or _may_be_written(segment, leads):
             continue
         copies_ = [(block, sources.find(block)[0]) for block in broken.get(segment.path, ())]
         found = [(block, copy) for block, copy in copies_ if copy is not None]
-        result = mend(segment, wal_storage, found)
+        result = repair_segment(segment, wal_storage, found)
         if result is None or not _is_better(segment, result[0], examined):
             continue
         data, done = result
         if yes:
             if segment.path in read_state(journal_storage, stream).cleaning_segments:
-                continue  # nothing needs it any more, and it is being deleted
+                continue  # no longer needed, and being deleted
             done = msgspec.structs.replace(done, aside=copy_aside(wal_storage, segment.path))
             wal_storage.replace(segment.path, data)
         mended.append(done)
@@ -211,14 +224,16 @@ def repaired(
 
 
 def _may_be_written(segment: Segment, leads: int) -> bool:
-    """Recovery and a rebuild write under the journal epoch that they lead, which counts as fenced to those who lead after
-    them: this command leads nothing, and one of them may be at work."""
+    """Whether a running recovery or rebuild may still write the segment.
+
+    Both write under the journal epoch that they lead. Only a later leader fences it, and this command does not lead.
+    """
     place = segment.place
     return place is not None and place.receiver in (REPAIR_WRITER, REBUILDER) and place.epoch >= leads
 
 
 def _is_better(segment: Segment, data: bytes, examined: Examination) -> bool:
-    """Whether all that was whole in the segment is whole in ``data``, and less is broken."""
+    """Whether all whole frames of the segment are whole in ``data``, and fewer places are broken."""
     state = examined.state
     assert state is not None
     accepted = [block for block in state.blocks.values() if block.handle.path == segment.path]
@@ -246,7 +261,7 @@ def _temporaries(storage: Storage, stream: str, remove: bool) -> tuple[str, ...]
     return tuple(found)
 
 
-def _left(examined: Examination, mended: Sequence[Mended]) -> list[str]:
+def _left(examined: Examination, mended: Sequence[RepairedSegment]) -> list[str]:
     put_back = {block for done in mended for block in done.blocks}
     left = [
         f"block {block.id} with {', '.join(r.label for r in block.meta.ranges)} is not whole in {block.handle.path}"
@@ -255,7 +270,7 @@ def _left(examined: Examination, mended: Sequence[Mended]) -> list[str]:
     ]
     headers = {done.path for done in mended if done.header}
     left += [
-        f"{damage.path} holds damage that no accepted block explains"
+        f"{damage.path} has damage outside accepted blocks"
         for damage in damaged_segments(examined)
         if damage.path not in headers
         and any(
@@ -270,24 +285,28 @@ def _left(examined: Examination, mended: Sequence[Mended]) -> list[str]:
 
 @click.command(
     "repair",
-    short_help="Put damaged frames back from copies, in place.",
     epilog=example("forebay wal repair", "forebay wal repair --yes"),
 )
 @click.option(
-    "--agent", "agents", metavar="HOST=URL", multiple=True, help="Where that host's agent answers; may be repeated."
+    "--agent",
+    "agents",
+    metavar="HOST=URL",
+    multiple=True,
+    help="URL of a host's agent to read copies from; repeatable.",
 )
 @changing_options
 @shared_options
 @pass_invocation
 def repair(invocation: Invocation, agents: tuple[str, ...], yes: bool) -> int:
-    """Mend segments where they lie, from local copies and other frames of the WAL that hold the very bytes; cut off torn tails
-    that nothing names; remove temporary files that a kill left behind.
+    """Repair damaged segments in place, from copies with the same bytes: local copies and other frames of the WAL.
 
-    May be run beside a driver at work: only segments that nobody writes any more are touched, each is copied aside first
-    (STREAM/aside/...). Exits with 1 if something is left that it can't mend: `forebay recover` says more of it.
+    The command also cuts off torn tails that the journal does not name, and removes temporary files of killed processes. It
+    changes only segments that no process writes any more, and copies each to STREAM/aside/ first. Without --apply nothing is
+    changed. The driver may be running.
+
+    Use it after `forebay wal verify` reported damage. Exits with 1 if a fault remains; `forebay recover` can repair more, but
+    needs a stopped driver.
     """
-    from deploy.commands.recovery import agent_option
-
     settings = invocation.settings()
     surroundings = Surroundings(settings, kafka=False, agents=[agent_option(text) for text in agents])
     report = repaired(
@@ -299,20 +318,21 @@ def repair(invocation: Invocation, agents: tuple[str, ...], yes: bool) -> int:
     )
     invocation.write(report, lambda: tables(report))
     if not yes and (report.mended or report.temporaries):
-        invocation.say("nothing was changed: say --yes to do it")
-    for words in report.left:
-        invocation.say(f"forebay: {words}; see `forebay recover`")
+        invocation.say(NOTHING_CHANGED)
+    for fault in report.left:
+        invocation.say(f"forebay: {fault}; see `forebay recover`")
     waits = not yes and report.mended
-    return FOUND if report.left or waits else FINE
+    return FINDINGS if report.left or waits else FINE
 
 
 def tables(report: RepairReport) -> list[Group]:
+    """Return the table of a report."""
     from deploy.console.table import table
 
     return [
         table(
-            "Mended" if report.done else "What --yes mends",
-            ("segment", "blocks put back", "header", "torn tail", "as it was"),
+            "Repaired segments" if report.done else "Segments that --apply repairs",
+            ("segment", "blocks restored", "header", "torn tail", "copied aside to"),
             [
                 (
                     m.path,

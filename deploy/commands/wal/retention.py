@@ -1,4 +1,4 @@
-"""``forebay wal retention``: which segments of the WAL would go now, which stay, and why."""
+"""``forebay wal retention``: which segments of the WAL the next clean-up deletes, which it keeps, and why."""
 
 from __future__ import annotations
 
@@ -19,11 +19,16 @@ if TYPE_CHECKING:
     from wal.decisions.retention import Limits
     from wal.storage import Storage
 
+#: maximum number of reasons that a row names
 REASONS_SHOWN = 3
 
 
-class KeptOrGoing(msgspec.Struct, frozen=True):
-    """One segment. ``blocks`` and ``released_ms``: by the journal; 0 if it names none, or holds one of them."""
+class SegmentRetention(msgspec.Struct, frozen=True):
+    """Whether the next clean-up deletes a segment (``goes``).
+
+    ``blocks``: number of its blocks that the journal names. ``released_ms``: time when the last of them was released; 0 if
+    one is still needed, or the journal names none.
+    """
 
     path: str
     bytes: int
@@ -34,9 +39,12 @@ class KeptOrGoing(msgspec.Struct, frozen=True):
 
 
 class RetentionReport(msgspec.Struct, frozen=True):
-    """Sizes in bytes. ``named_bytes`` and ``named_blocks`` are what ``wal.retention_size`` and ``wal.retention_blocks`` are held
-    against: what the journal names. ``free_bytes``: of the WAL's store, None if it has no such limit; ``keep_free_bytes``:
-    ``wal.retention_free``."""
+    """What the next clean-up would delete and keep; sizes in bytes.
+
+    ``named_bytes`` and ``named_blocks``: segments and blocks that the journal names, which ``wal.retention_size`` and
+    ``wal.retention_blocks`` limit. ``free_bytes``: free space of the WAL's store, None if it has no such limit.
+    ``keep_free_bytes``: ``wal.retention_free``.
+    """
 
     stream: str
     retention_ms: int
@@ -48,12 +56,14 @@ class RetentionReport(msgspec.Struct, frozen=True):
     named_blocks: int
     kept_bytes: int
     going_bytes: int
-    segments: tuple[KeptOrGoing, ...]
+    segments: tuple[SegmentRetention, ...]
 
 
-def look(journal_storage: Storage, wal_storage: Storage, stream: str, limits: Limits, now_ms: int) -> RetentionReport:
-    """What a round of clean-up at ``now_ms`` would do. Reads the journal and the headers of frames; fences nobody."""
-    from driver.journal import log as journal
+def judge_segments(
+    journal_storage: Storage, wal_storage: Storage, stream: str, limits: Limits, now_ms: int
+) -> RetentionReport:
+    """Return what a clean-up at ``now_ms`` would do. Only reads the journal and the headers of frames; fences no process."""
+    from driver.journal import reading as journal
     from wal.segments.layout import parse_block
 
     state = journal.read_beside_a_writer(journal_storage, stream).state
@@ -75,7 +85,7 @@ def look(journal_storage: Storage, wal_storage: Storage, stream: str, limits: Li
     for path in sorted({*listed, *state.index.segments}):
         place = parse_block(path)
         share = state.index.segments.get(path)
-        goes, reason = False, "the WAL does not hold it: look with `forebay recover`"
+        goes, reason = False, "missing from the WAL: see `forebay recover`"
         size = share.bytes if share is not None else 0
         if path in listed and place is not None:
             try:
@@ -83,12 +93,12 @@ def look(journal_storage: Storage, wal_storage: Storage, stream: str, limits: Li
                 sealed = place.sequence < newest[place.receiver, place.epoch]
                 goes, reason = _judged(state, wal_storage, path, sealed, limits, now_ms, due.get(path))
             except FileNotFoundError:
-                goes, reason = True, "it is gone since this report began"
+                goes, reason = True, "deleted since this report began"
         elif path in state.cleaning_segments:
-            goes, reason = True, "its deletion is under way"
+            goes, reason = True, "being deleted"
         released_ms = share.released_ms if share is not None and not share.needed else 0
         segments.append(
-            KeptOrGoing(path, size, len(share.blocks) if share is not None else 0, released_ms, goes, reason)
+            SegmentRetention(path, size, len(share.blocks) if share is not None else 0, released_ms, goes, reason)
         )
     return RetentionReport(
         stream=stream,
@@ -108,7 +118,7 @@ def look(journal_storage: Storage, wal_storage: Storage, stream: str, limits: Li
 def _judged(
     state: State, storage: Storage, path: str, sealed: bool, limits: Limits, now_ms: int, due: str | None
 ) -> tuple[bool, str]:
-    """Whether it goes, and why. Only what might go is scanned, as the clean-up does."""
+    """Return whether a clean-up deletes the segment, and why. Like the clean-up, scans only segments that may be deleted."""
     from driver.decisions.clean_up import CleanSegment, judge
     from wal.decisions.retention import segment_facts
     from wal.segments.layout import parse_block
@@ -117,20 +127,20 @@ def _judged(
     place = parse_block(path)
     assert place is not None
     if path in state.cleaning_segments:
-        return True, "its deletion is under way"
+        return True, "being deleted"
     if path in state.index.segments and due is None:
         return False, _held(state, path) or "within wal.retention and its limits"
     facts = segment_facts(path, scan_segment(storage, path, payloads=False), sealed=sealed, fenced=False)
     judgement = judge(state, CleanSegment(facts, place.receiver, place.epoch, now_ms), limits)
     if judgement.deletable:
-        return True, due or "the journal names no block of it, and none can be accepted any more"
+        return True, due or "the journal names no block of it and accepts none any more"
     more = len(judgement.reasons) - REASONS_SHOWN
     words = "; ".join(judgement.reasons[:REASONS_SHOWN])
     return False, f"{words}; and {more} more reasons" if more > 0 else words
 
 
 def _held(state: State, path: str) -> str:
-    """Who holds blocks of it, in words; "" if nobody does."""
+    """Return why blocks of the segment are still needed; "" if none is."""
     holders: Counter[str] = Counter()
     for block_id in state.index.segments[path].blocks:
         batch_id = state.batch_of.get(block_id)
@@ -141,47 +151,49 @@ def _held(state: State, path: str) -> str:
             done = "is not in the history yet" if batch.completed_ms is not None else "is not completed"
             holders[f"of batch {batch_id}, which {done}"] += 1
         elif state.index.unread(state.blocks[block_id]):
-            holders["that a cursor has yet to read"] += 1
+            holders["not yet read by a cursor"] += 1
     shown = [f"{count} blocks {words}" for words, count in holders.most_common(REASONS_SHOWN)]
     return "; ".join(shown) + ("; and others" if len(holders) > REASONS_SHOWN else "")
 
 
 def tables(report: RetentionReport) -> list[Group]:
-    from deploy.console.table import bytes_text, table
+    """Return the table of a report."""
+    from rich.filesize import decimal
 
-    limit = bytes_text(report.retention_bytes) if report.retention_bytes else "any size"
+    from deploy.console.table import table
+
+    limit = decimal(report.retention_bytes) if report.retention_bytes else "any size"
     count = f"{report.retention_blocks:,} blocks" if report.retention_blocks else "any number of blocks"
-    free = "" if report.free_bytes is None else f" with {bytes_text(report.free_bytes)} of its store free"
+    free = "" if report.free_bytes is None else f" with {decimal(report.free_bytes)} of its store free"
     return [
         table(
             f"Retention of stream {report.stream}: {report.retention_ms / 1000:g} s, {limit}, {count}; the journal names "
-            f"{bytes_text(report.named_bytes)} in {report.named_blocks:,} blocks{free}; "
-            f"{bytes_text(report.going_bytes)} would go, {bytes_text(report.kept_bytes)} stay",
+            f"{decimal(report.named_bytes)} in {report.named_blocks:,} blocks{free}; "
+            f"{decimal(report.going_bytes)} would be deleted, {decimal(report.kept_bytes)} kept",
             ("segment", "size", "blocks", "goes", "reason"),
-            [(s.path, bytes_text(s.bytes), s.blocks, "yes" if s.goes else "no", s.reason) for s in report.segments],
+            [(s.path, decimal(s.bytes), s.blocks, "yes" if s.goes else "no", s.reason) for s in report.segments],
         )
     ]
 
 
 @click.command(
     "retention",
-    short_help="Show which segments would go now, and why.",
     epilog=example("forebay wal retention --dry-run", "forebay wal retention --dry-run --json | jq .going_bytes"),
 )
-@click.option("--dry-run", "dry_run", is_flag=True, help="Only look [the driver alone deletes].")
+@click.option("--dry-run", "dry_run", is_flag=True, help="Only show [default; only the driver deletes].")
 @shared_options
 @pass_invocation
 def retention(invocation: Invocation, dry_run: bool) -> int:
-    """Show each segment of the WAL, its size, and whether the next clean-up deletes it: by need, then time, then size,
-    number of blocks and free space.
+    """Show for each segment of the WAL its size, whether the next clean-up deletes it, and why.
 
-    Reads the journal and the WAL and changes nothing; a driver may be at work. It is the driver that deletes.
+    A segment is deleted when no block in it is needed, by age (wal.retention) or by one of the limits: size, number of blocks,
+    free space. Changes nothing, because only the driver deletes; the driver may be running.
     """
     from driver.decisions.clean_up import retention_limits
     from wal.storage import open_storage
 
     settings = invocation.settings()
-    report = look(
+    report = judge_segments(
         open_storage(settings.driver.journal, settings.storage),
         open_storage(settings.wal.url, settings.storage),
         settings.stream,

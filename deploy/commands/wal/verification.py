@@ -1,4 +1,4 @@
-"""``forebay wal verify``: every checksum of every segment, and what the journal says must be there."""
+"""``forebay wal verify``: all checksums of the WAL, and its comparison with the journal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from deploy.console.invocation import FINE, FOUND, Invocation, example, pass_invocation, shared_options
+from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
 from deploy.console.progress import progress_bar
 from forebay.model.errors import CorruptionError, NewerVersionError, UsageError
 from recovery.examination import (
@@ -29,8 +29,12 @@ if TYPE_CHECKING:
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """``journal``: why the WAL was not laid beside the journal, "" if it was. ``counts``: decision → places; ``findings``: what
-    is not as it was written or accepted; ``holes``: see ``recovery.examination.MissingSegments``."""
+    """The result of a verification.
+
+    ``journal``: why the WAL was not compared with the journal, "" if it was. ``counts``: decision → number of places.
+    ``findings``: places that differ from what was written or accepted. ``holes``: missing segments that the journal does not
+    need.
+    """
 
     stream: str
     journal: str
@@ -43,11 +47,13 @@ class Verification(msgspec.Struct, frozen=True):
 
 
 def verified(storage: Storage, stream: str, journal_storage: Storage | None) -> Verification:
-    """Verifies the WAL of ``stream`` against the journal in ``journal_storage``, or by itself where that is None or can't be
-    read. Without the journal a torn tail may have been accepted, and a hole may not have been cleaned up: both are findings
-    then. Raises UsageError if there is neither a journal nor a segment, StoreError."""
+    """Verify the WAL of ``stream`` against the journal, or by itself if ``journal_storage`` is None or can't be read.
+
+    Without the journal, torn tails and missing segments are findings, because the journal may name them. Raises UsageError
+    if there is neither a journal nor a segment, StoreError.
+    """
     paths = block_segments(storage, stream)
-    why = "only the WAL was to be looked at"
+    why = "only the WAL was verified, because of --wal-only"
     with progress_bar("verify", total_bytes(storage, stream)) as progress:
         if journal_storage is not None:
             try:
@@ -55,7 +61,7 @@ def verified(storage: Storage, stream: str, journal_storage: Storage | None) -> 
             except (UsageError, CorruptionError, NewerVersionError) as error:
                 if not paths:
                     raise
-                why = f"the journal can't be read: {error}"
+                why = f"cannot read the journal: {error}"
         return _summed_up(examine(None, storage, stream, progress=progress), why)
 
 
@@ -80,13 +86,16 @@ def _summed_up(examined: Examination, why: str) -> Verification:
 
 
 def tables(found: Verification) -> list[Group]:
-    from deploy.console.table import bytes_text, table
+    """Return the tables of a verification."""
+    from rich.filesize import decimal
 
-    against = "laid beside the journal" if not found.journal else found.journal
+    from deploy.console.table import table
+
+    against = "compared with the journal" if not found.journal else found.journal
     made = [
         table(
             f"Stream {found.stream}: {found.segments} segments, {found.frames} frames, "
-            f"{bytes_text(found.bytes)}; {against}",
+            f"{decimal(found.bytes)}; {against}",
             ("decision", "places"),
             sorted(found.counts.items()),
         )
@@ -105,7 +114,7 @@ def tables(found: Verification) -> list[Group]:
     if found.holes:
         made.append(
             table(
-                "Segments that are not there, of which the journal needs nothing",
+                "Missing segments that the journal does not need",
                 ("receiver", "epoch", "from", "to"),
                 [(h.receiver, f"{h.epoch:x}", h.first, h.last) for h in found.holes],
             )
@@ -115,36 +124,35 @@ def tables(found: Verification) -> list[Group]:
 
 @click.command(
     "verify",
-    short_help="Verify every checksum, and what must be there.",
     epilog=example("forebay wal verify", "forebay wal verify --wal-only --json"),
 )
-@click.option("--wal-only", is_flag=True, help="Don't read the journal: what is absent can't be told then.")
+@click.option("--wal-only", is_flag=True, help="Verify the WAL without the journal; missing blocks are not detected.")
 @shared_options
 @pass_invocation
 def verify(invocation: Invocation, wal_only: bool) -> int:
-    """Read the whole WAL, verify every checksum, and lay it beside the journal: what is damaged, torn, swapped or absent.
+    """Read the whole WAL, verify all checksums, and report blocks that are damaged, torn, swapped or missing.
 
-    Changes nothing, fences nobody, and may be run beside a driver at work. Exits with 1 on any finding; `forebay recover`
-    says what can be done about it.
+    Changes nothing and fences no process; the driver may be running. Exits with 1 on any finding. For the repair of a
+    finding, run `forebay recover`.
     """
     settings = invocation.settings()
     journal_storage = None if wal_only else open_storage(settings.driver.journal, settings.storage)
     found = verified(open_storage(settings.wal.url, settings.storage), settings.stream, journal_storage)
     invocation.write(found, lambda: tables(found))
-    said = sentences(found, wal_only)
-    for words in said:
-        invocation.say(f"forebay: {words}")
-    return FOUND if said else FINE
+    findings = sentences(found, wal_only)
+    for sentence in findings:
+        invocation.say(f"forebay: {sentence}")
+    return FINDINGS if findings else FINE
 
 
 def sentences(found: Verification, wal_only: bool) -> list[str]:
-    said = [] if wal_only or not found.journal else [f"{found.journal}; the WAL was verified by itself"]
+    """Return one sentence for each finding."""
+    findings = [] if wal_only or not found.journal else [f"{found.journal}; the WAL was verified by itself"]
     for p in found.findings:
-        ranges = f", which held {', '.join(p.ranges)}" if p.ranges else ""
-        said.append(f"{p.path}, bytes {p.offset} to {p.until}{ranges}: {p.decision}: {p.words}")
+        ranges = f" ({', '.join(p.ranges)})" if p.ranges else ""
+        findings.append(f"{p.path}, bytes {p.offset} to {p.until}{ranges}: {p.decision}: {p.words}")
     if found.journal:
-        said += [
-            f"receiver {h.receiver}, epoch {h.epoch:x}: segments {h.first} to {h.last} are not there"
-            for h in found.holes
+        findings += [
+            f"receiver {h.receiver}, epoch {h.epoch:x}: segments {h.first} to {h.last} are missing" for h in found.holes
         ]
-    return said
+    return findings

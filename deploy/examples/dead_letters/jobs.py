@@ -1,6 +1,6 @@
-"""Records become rows of flights; what is no flight is put away with the cause, and the stream goes on.
+"""Decodes records into rows of flights. A record that is not a flight becomes a dead letter, and the stream continues.
 
-The records are flights as JSON, as in the flights example.
+The records are flights in JSON, as in the flights example.
 """
 
 from __future__ import annotations
@@ -18,25 +18,31 @@ FOLDER = Path("run/flights")
 
 
 def flight(record: KafkaRecord) -> dict[str, Any] | None:
-    """One record in Spark's task. What raises here, or does not fit SCHEMA, is a dead letter; None leaves the record out."""
+    """Decode one record in a Spark task. None leaves the record out.
+
+    A record becomes a dead letter if this function raises, or if the result does not fit SCHEMA.
+    """
     if record.value is None:
         return None  # a tombstone
-    said = json.loads(record.value)
-    if said["dep_delay"] is None:
+    decoded = json.loads(record.value)
+    if decoded["dep_delay"] is None:
         return None  # cancelled
-    return {name: said[name] for name in ("carrier", "flight", "dep_delay", "origin")}
+    return {name: decoded[name] for name in ("carrier", "flight", "dep_delay", "origin")}
 
 
 def process(batch: Batch) -> None:
+    """Write the flights of one batch. Forebay calls this for each batch, in order."""
     flights = batch.decode(flight, SCHEMA)
     flights.write.mode("overwrite").parquet(str(FOLDER / f"batch={batch.id}"))
 
 
 class Pager(Listener):
-    """What a person wants to be woken for."""
+    """Logs the events that need a person."""
 
     def batch_failed(self, event: BatchFailed) -> None:
         logging.error("batch %d, attempt %d: %s", event.batch_id, event.attempt, event.detail)
 
     def gap_found(self, event: GapFound) -> None:
-        logging.error("%s/%d lacks [%d, %d)", event.topic, event.partition, event.from_offset, event.until_offset)
+        logging.error(
+            "%s/%d: Kafka lost offsets [%d, %d)", event.topic, event.partition, event.from_offset, event.until_offset
+        )

@@ -1,7 +1,7 @@
-"""Delays per carrier: each batch writes its own sums, and whoever wants the table adds them up.
+"""Adds up delays per carrier. Each batch writes its own sums; ``totals`` adds the sums of all batches.
 
-A job may run more than once for one batch (after a crash), so its output is identified by ``batch.id``: a second run
-puts the same file in place of the first.
+After a crash a job may run again for the same batch. Its output file is named by ``batch.id``, so that a second run replaces
+the file of the first.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-#: where the results go: one file for each batch
+#: folder of the results, one file for each batch
 RESULTS = Path(os.environ.get("FLIGHTS_RESULTS", "flights-results"))
 
 
 def process(batch: Any) -> None:
-    """Called by Forebay for every batch, in order."""
+    """Write the sums of one batch. Forebay calls this for each batch, in order."""
     from pyspark.sql import functions as f
 
     flight = f.from_json(f.col("value").cast("string"), "carrier STRING, arr_delay DOUBLE")
@@ -34,7 +34,7 @@ def process(batch: Any) -> None:
 
 
 def write(folder: Path, batch_id: int, sums: dict[str, list[float]]) -> None:
-    """Puts the sums of one batch in place, whole or not at all, and durably: completion is journalled after it."""
+    """Write the sums of one batch atomically. The file is durable on return, because Forebay then records the completion."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"batch-{batch_id}.json"
     aside = path.with_suffix(".tmp")
@@ -51,7 +51,7 @@ def write(folder: Path, batch_id: int, sums: dict[str, list[float]]) -> None:
 
 
 def totals(folder: Path) -> dict[str, tuple[int, int, float]]:
-    """carrier → flights, flights that arrived, minutes of delay at arrival: over all batches."""
+    """Return for each carrier, over all batches: flights, flights that arrived, minutes of delay at arrival."""
     added: dict[str, tuple[int, int, float]] = {}
     for path in sorted(folder.glob("batch-*.json")):
         for carrier, (flights, arrived, minutes) in json.loads(path.read_text()).items():

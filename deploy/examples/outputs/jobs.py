@@ -1,6 +1,6 @@
-"""One stream into four outputs, each of which holds every batch once: ``pip install 'forebay[delta,sql]'``.
+"""Writes one stream into four outputs, each batch exactly once in each. Needs ``pip install 'forebay[delta,sql]'``.
 
-The records are flights as JSON, as in the flights example. Where the outputs are is read from the environment.
+The records are flights in JSON, as in the flights example. Environment variables name the places of the outputs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIELDS = "carrier STRING, flight BIGINT, dep_delay DOUBLE, arr_delay DOUBLE"
 
 
 def make_database(path: Path) -> str:
-    """Makes the table that one of the outputs writes to; its url."""
+    """Create the table that the SQL output writes to, and return the URL of its database."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(path)) as database, database:
         database.execute(
@@ -32,7 +32,7 @@ def make_database(path: Path) -> str:
     return f"sqlite:///{path.absolute()}"
 
 
-# Made once, in the driver's process: each keeps its connection from batch to batch.
+# Created once, in the driver's process: each output keeps its connection between batches.
 everything = ParquetOutput(f"file://{FOLDER.absolute()}/flights", name="flights", partition_by=("carrier",))
 arrivals = DeltaOutput(f"file://{FOLDER.absolute()}/arrivals", name="arrivals", batch_column="batch")
 carriers = SqlOutput(make_database(FOLDER / "flights.db"), "carriers", batch_column="batch")
@@ -40,7 +40,7 @@ late = KafkaOutput({"bootstrap.servers": BROKER}, TOPIC)
 
 
 def process(batch: Batch) -> None:
-    """Several outputs, one after another: a rerun skips those that the batch is in already."""
+    """Write one batch into the outputs, one after another. A rerun skips outputs that already hold the batch."""
     flights = decoded(batch.df).persist()  # four outputs read it
     try:
         everything.write(batch, flights)
@@ -57,7 +57,7 @@ def process(batch: Batch) -> None:
 
 
 def decoded(records: Any) -> Any:
-    """The columns of a flight, of a DataFrame with the Kafka source's."""
+    """Return the columns of flights, from a DataFrame with the columns of Spark's Kafka source."""
     from pyspark.sql import functions as f
 
     flight = f.from_json(f.col("value").cast("string"), FIELDS)

@@ -1,6 +1,6 @@
-"""Words counted by a direct stream: ``spark-submit direct_stream.py SERVERS TOPIC FOLDER``, with no jars and no receivers.
+"""Counts words by a direct stream, without jars or receivers: ``spark-submit direct_stream.py SERVERS TOPIC FOLDER``.
 
-Each batch writes its own counts under FOLDER by its id, so one that runs again replaces what it wrote; ``totals`` adds them up.
+Each batch writes its counts below FOLDER under its id, so that a rerun replaces them; ``totals`` adds up all counts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class WordCount:
-    """The job of a direct stream, or of an intake: both give batches with an ``id`` and an ``rdd``."""
+    """The job of a direct stream, or of an intake: batches of both have an ``id`` and an ``rdd``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -30,7 +30,7 @@ class WordCount:
 
 
 def totals(folder: Path) -> dict[str, int]:
-    """word → its count in all batches."""
+    """Return for each word its count over all batches."""
     added: dict[str, int] = {}
     for path in folder.glob("*.txt"):
         for line in path.read_text().splitlines():
@@ -40,7 +40,7 @@ def totals(folder: Path) -> dict[str, int]:
 
 
 def stream(spark: Any, servers: str, topic: str, folder: Path) -> Any:
-    """The stream, not started yet; its offsets are kept in FOLDER/checkpoint."""
+    """Return the stream, not started yet. It keeps its offsets in FOLDER/checkpoint."""
     from direct import StreamSettings, Subscribe, create_direct_stream
 
     params = {"bootstrap.servers": servers, "group.id": "word-count", "auto.offset.reset": "earliest"}
@@ -54,7 +54,7 @@ def main(servers: str, topic: str, folder: str) -> None:
     from pyspark.sql import SparkSession
 
     logging.basicConfig()
-    logging.getLogger("direct").setLevel(logging.INFO)  # says where each partition begins, and why
+    logging.getLogger("direct").setLevel(logging.INFO)  # logs where each partition begins, and why
     running = stream(SparkSession.builder.appName("word-count").getOrCreate(), servers, topic, Path(folder))
     running.start()
     running.await_termination()

@@ -1,6 +1,6 @@
-"""Words counted by Structured Streaming: ``spark-submit structured.py SERVERS TOPIC``, with no jars.
+"""Counts words by Structured Streaming, without jars: ``spark-submit structured.py SERVERS TOPIC``.
 
-Each trigger prints the words of all lines so far with their counts, until it is stopped.
+Each trigger prints the words of all lines so far with their counts, until the query is stopped.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def counts(spark: Any, servers: str, topic: str) -> Any:
-    """A streaming DataFrame of ``word`` and ``count``."""
+    """Return a streaming DataFrame with the columns ``word`` and ``count``."""
     from pyspark.sql import functions as f
 
     lines = (

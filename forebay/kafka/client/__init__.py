@@ -1,1 +1,1 @@
-"""Access to a Kafka cluster: options, login, errors, administration, positions and groups' offsets."""
+"""Clients of a Kafka cluster outside consuming and producing: administration, groups' offsets, errors, starting offsets."""

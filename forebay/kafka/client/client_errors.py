@@ -14,11 +14,11 @@ from confluent_kafka import KafkaError
 
 from forebay.model.errors import UnreachableError
 
-#: reasons that a text names before it counts the rest, and reasons that are kept
+#: maximum number of reasons that a text names, and that are kept
 REASONS_MAX, KEPT_MAX = 3, 100
-#: a broker that closes a connection so early does not take it; milliseconds, librdkafka's own limit for its advice
+#: a broker that closes a connection before this age refuses it; milliseconds, the limit of librdkafka's own advice
 EARLY_MS = 2_000
-#: what changes from one attempt to the next
+#: the part of a reason that differs between attempts
 _ATTEMPT = re.compile(r" \((?:after \d+ms in state \w+)(?:, \d+ identical error\(s\) suppressed)?\)")
 #: a line of librdkafka's log: thread, reason, age and state of the connection
 _CLOSED = re.compile(r"\[thrd:.*?\]: (.*: Disconnected.*) \(after (\d+)ms in state (\w+)")
@@ -27,7 +27,7 @@ _NEXT_STEPS = {
     KafkaError._SSL: 'check "security.protocol" and the certificates ("ssl.ca.location")',
     KafkaError._RESOLVE: 'check the names in "bootstrap.servers"',
 }
-#: words of a reason → the next step, whatever its code
+#: part of a reason → the next step, for any error code
 _NEXT_STEPS_BY_WORDS = {
     "SSL handshake": _NEXT_STEPS[KafkaError._SSL],
     "Disconnected": 'check "security.protocol" and the port: a listener of another kind closes such a connection',
@@ -39,13 +39,13 @@ class ClientErrors:
     """The ``error_cb`` and the ``logger`` of clients. Keeps each reason once. Thread-safe."""
 
     def __init__(self, log: logging.Logger | None = None) -> None:
-        """``log``: gets the lines of librdkafka's log that are no failed connections."""
+        """``log``: receives the lines of librdkafka's log, except those about failed connections."""
         self._log = log
         self._reasons: dict[str, str] = {}  # → what to check
         self._lock = threading.Lock()
 
     def __call__(self, error: KafkaError) -> None:
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # says nothing that the brokers' own errors don't say
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # repeats the brokers' own errors
             self.add(error.str(), error.code())
 
     def log(self, level: int, message: str, facility: str, client: str, text: str) -> None:

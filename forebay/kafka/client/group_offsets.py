@@ -1,27 +1,26 @@
-"""A group's committed offsets, asked for and set from outside: by a consumer that never joins.
+"""Reads and sets a group's committed offsets from outside, by a consumer that never joins the group.
 
-The admin client's requests for the same take the whole process down while the group's coordinator loads, moves or dies: an
-assertion of librdkafka's (#3663, #5040).
+The admin client's requests for this end the whole process while the group's coordinator loads, moves or fails, by an assertion of
+librdkafka (#3663, #5040).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client.client_errors import ClientErrors
-from forebay.kafka.client.positions import Point, commit_list
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
 
-#: a poll returns at the latest after this; it does not return for an answer
+#: timeout of one poll, which does not return when an answer arrives
 _POLL_SECONDS = 0.01
 _COORDINATOR_MS = 1_000
-#: what is wrong with one partition of a commit; anything else is wrong with all
+#: errors of single partitions of a commit; others concern the whole commit
 _OF_PARTITION = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -32,15 +31,40 @@ _OF_PARTITION = {
 _Answer = tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]
 
 
+class Point(Protocol):
+    """A position to commit: the next offset to take in, the leader epoch of the record before it (-1: unknown), metadata."""
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    @property
+    def metadata(self) -> str: ...
+
+
+def commit_list(positions: Mapping[TopicPartition, Point]) -> list[WirePartition]:
+    """Return ``positions`` as confluent-kafka takes them."""
+    return [
+        WirePartition(tp.topic, tp.partition, point.offset, point.metadata, point.leader_epoch)
+        if point.leader_epoch >= 0
+        else WirePartition(tp.topic, tp.partition, point.offset, point.metadata)
+        for tp, point in positions.items()
+    ]
+
+
 class GroupOffsets:
-    """Of one group. From any thread."""
+    """The committed offsets of one group. Thread-safe."""
 
     def __init__(self, options: Mapping[str, str], group: str, clock: Clock, errors: ClientErrors) -> None:
-        """``options``: a client's; ``errors``: gets why brokers can't be reached. No I/O. Raises KafkaException for options that
-        librdkafka refuses."""
+        """``options``: those of a client. ``errors``: receives the reasons why brokers can't be reached.
+
+        No I/O. Raises KafkaException for options that librdkafka refuses.
+        """
         own = {
             "group.id": group, "enable.auto.commit": "false",
-            # there is no session: so long a commit waits for a coordinator, and the client's end for such a commit
+            # without a session: how long a commit waits for a coordinator, and closing waits for such a commit
             "session.timeout.ms": str(_COORDINATOR_MS),
         }  # fmt: skip
         callbacks = {"on_commit": self._on_commit, "error_cb": errors}
@@ -53,15 +77,15 @@ class GroupOffsets:
         self._consumer.close()
 
     def metadata(self) -> Any:
-        """Return what a transactional producer needs to commit offsets of the group; of confluent-kafka's own opaque type."""
+        """Return the group metadata with which a transactional producer commits offsets, of confluent-kafka's opaque type."""
         return self._consumer.consumer_group_metadata()
 
     def committed(self, partitions: Sequence[WirePartition], timeout_seconds: float) -> list[WirePartition]:
-        """Raises KafkaException, also for what is wrong with one of them."""
+        """Return the committed offsets. Raises KafkaException, also for an error of a single partition."""
         try:
             answer = self._consumer.committed(list(partitions), timeout=timeout_seconds)
         except KafkaException:
-            self._consumer.poll(0)  # tells the reasons, which the request does not
+            self._consumer.poll(0)  # reports the reasons, which the request does not have
             raise
         for partition in answer:
             if partition.error is not None:
@@ -71,12 +95,12 @@ class GroupOffsets:
     def commit(
         self, points: Mapping[TopicPartition, Point], timeout_seconds: float
     ) -> dict[TopicPartition, KafkaError]:
-        """What Kafka refused of it. Raises KafkaException if there is no answer in time."""
+        """Commit, and return the partitions that Kafka refused. Raises KafkaException if no answer arrives in time."""
         with self._lock:
             deadline = self._clock.monotonic() + timeout_seconds
             errors = self._commit(points, deadline)
             if len(points) > 1 and any(error.code() in _OF_PARTITION for error in errors.values()):
-                # librdkafka gives one partition's error to all of a commit: each by itself tells which it was
+                # librdkafka reports one partition's error for all of a commit: single commits show which one failed
                 each = [self._commit({tp: point}, deadline) for tp, point in points.items()]
                 errors = {tp: error for one in each for tp, error in one.items()}
             return errors
@@ -85,7 +109,7 @@ class GroupOffsets:
         asked = {tp: point.offset for tp, point in points.items()}
         self._answer = ({}, {})
         self._consumer.commit(offsets=commit_list(points), asynchronous=True)
-        while self._answer[0] != asked:  # one that was given up may be answered late
+        while self._answer[0] != asked:  # a commit that timed out may be answered late
             if self._clock.monotonic() >= deadline:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer to a commit"))
             self._consumer.poll(_POLL_SECONDS)

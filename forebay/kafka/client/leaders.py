@@ -1,4 +1,4 @@
-"""Who leads partitions now, and who could, as words for errors."""
+"""Describes for errors which partitions have no leader, and which brokers could lead them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from confluent_kafka.admin import AdminClient
 
 from forebay.model.values import TopicPartition
 
-#: kept of a question's time-out for finding out which partition it failed for
+#: part of a request's timeout that is reserved for finding the partition without a leader
 WHY_SECONDS = 2.0
 
 
 def shown_partitions(
     client: AdminClient | Producer, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, Any] | None:
-    """What brokers show of each, None of one that they do not know; None for all if no broker tells."""
+    """Return the metadata of each partition; None for one that does not exist. Return None if no broker answers."""
     try:
         topics = client.list_topics(timeout=WHY_SECONDS).topics
     except KafkaException:
@@ -26,14 +26,14 @@ def shown_partitions(
 
 
 def without_leader(tp: TopicPartition, shown: Any) -> str:
-    """That nobody leads ``tp``, and who could; "" if somebody does, or it is not known."""
+    """Describe the missing leader of ``tp``, and which brokers could lead it; "" if it has a leader, or nothing is known."""
     if shown is None or shown.leader >= 0:
         return ""
-    return f"nobody leads {tp} until broker {' or '.join(map(str, shown.isrs or shown.replicas))} is back"
+    return f"{tp} has no leader until broker {' or '.join(map(str, shown.isrs or shown.replicas))} is back"
 
 
-def hindrance(client: Producer, tp: TopicPartition) -> str:
-    """Why records of ``tp`` may not have been taken in time; "" if no broker tells, or nothing is to be seen."""
+def why_not_accepted(client: Producer, tp: TopicPartition) -> str:
+    """Return why brokers may not have accepted records of ``tp`` in time; "" if no broker answers, or the metadata shows none."""
     shown = (shown_partitions(client, [tp]) or {}).get(tp)
     if shown is None:
         return ""

@@ -1,6 +1,6 @@
-"""Where reading begins or ends in each partition: asked of brokers by questions, never by joining a group.
+"""Finds where reading begins or ends in each partition, by requests and without joining a group.
 
-Each partition has a :class:`Position`, which says in words how the offset was found, so that it can be shown.
+Each :class:`Position` has the origin of its offset as text, for display.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
 
-#: what an offset of -2 and of -1 means where users give offsets by partition
+#: the offsets -2 and -1 in a user's offsets by partition
 EARLIEST, LATEST = -2, -1
 
 
@@ -31,7 +31,7 @@ Starting: TypeAlias = Literal["earliest", "latest"] | int | Timestamp
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """``why``: in words, as "committed by group g"."""
+    """The offset at which a partition begins. ``why``: its origin as text, such as "committed by group g"."""
 
     offset: int
     why: str
@@ -43,11 +43,11 @@ def find_offsets(
     *,
     without_record: Literal["error", "latest"] = "error",
 ) -> dict[TopicPartition, int]:
-    """The offset of each partition; offsets pass as they are, but for -2 (earliest) and -1 (latest).
+    """Return the offset of each partition. Offsets are returned as they are, except -2 (earliest) and -1 (latest).
 
-    ``without_record``: what a time means to a partition that has no record as young. The ends are those of a consumer with the
-    options of ``admin``: for committed records, the last stable offset. Raises UsageError for a partition that is not there, and
-    for a time without record; UnreachableError.
+    ``without_record``: the treatment of a time after a partition's last record. The ends are those of a consumer with the options
+    of ``admin``: for committed records, the last stable offset. Raises UsageError for a partition that does not exist, and for a
+    time after the last record; UnreachableError.
     """
     offsets: dict[TopicPartition, int] = {}
     questions: dict[TopicPartition, Literal["earliest", "latest"] | int] = {}
@@ -67,17 +67,19 @@ def find_offsets(
     if without and without_record == "error":
         tp = min(without)
         raise UsageError(
-            f"no record of {tp} is as young as timestamp {questions[tp]}"
-            f"{f', nor of {len(without) - 1} other partitions' if len(without) > 1 else ''}: "
-            "ask for an earlier one, or let such partitions begin at their end"
+            f"{tp} has no record at or after timestamp {questions[tp]}"
+            f"{f', and {len(without) - 1} other partitions have none' if len(without) > 1 else ''}: "
+            "use an earlier timestamp, or let such partitions begin at their end"
         )
     return {**offsets, **found, **admin.places(dict.fromkeys(without, "latest"))}
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of where to begin, the stronger first: ``checkpoint``: next offsets of an earlier run (None: there was
-    none); ``given`` by the user; ``committed`` by ``group``."""
+    """Known offsets, in order of precedence.
+
+    ``checkpoint``: next offsets of an earlier run (None: there was no run). ``given``: by the user. ``committed``: by ``group``.
+    """
 
     checkpoint: Mapping[TopicPartition, int] | None
     given: Mapping[TopicPartition, Starting]
@@ -88,15 +90,15 @@ class Known:
 def begin(
     admin: KafkaAdmin, partitions: Iterable[TopicPartition], known: Known, reset: str
 ) -> dict[TopicPartition, Position]:
-    """Where each partition begins: by the checkpoint, else as given, else as committed, else by ``reset``.
+    """Return where each partition begins: by the checkpoint, else as given, else as committed, else by ``reset``.
 
-    A partition that the checkpoint does not know is new and begins at its beginning. ``reset``:
-    "earliest", "latest", or "error", which refuses a partition of which nothing is known. Raises as :func:`find_offsets`.
+    A partition that is not in the checkpoint is new, and begins at its beginning. ``reset``: "earliest", "latest", or "error",
+    which refuses a partition without a known offset. Raises as :func:`find_offsets`.
     """
     asked: dict[TopicPartition, tuple[Starting, str]] = {}
     for tp in sorted(partitions):
         if known.checkpoint is not None and tp in known.checkpoint:
-            given = ", which goes before the one that is given" if tp in known.given else ""
+            given = ", which takes precedence over the given one" if tp in known.given else ""
             asked[tp] = known.checkpoint[tp], f"of the checkpoint{given}"
         elif known.checkpoint is not None:
             asked[tp] = "earliest", "its beginning, since it is new"
@@ -110,7 +112,7 @@ def begin(
             asked[tp] = "latest", "latest, by the reset policy"
         else:
             raise UsageError(
-                f"nothing says where {tp} begins: no offset is given or committed, and kafka.'auto.offset.reset' is none"
+                f"no starting offset of {tp} is known: none is given or committed, and kafka.'auto.offset.reset' is none"
             )
     offsets = find_offsets(admin, {tp: starting for tp, (starting, _) in asked.items()})
     return {tp: Position(offsets[tp], why) for tp, (_, why) in asked.items()}

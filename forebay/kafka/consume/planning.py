@@ -1,7 +1,7 @@
-"""How much is read, and in how many tasks: decisions on offsets alone, by the rules of Spark's Kafka source and direct streams.
+"""Decides how many offsets are read, and in how many tasks, by the rules of Spark's Kafka source and direct streams.
 
-Nothing here asks Kafka: ``begin`` and ``end`` are next offsets of partitions, and a partition that ``begin`` does not have
-begins at its end.
+No function sends a request to Kafka. ``begin`` and ``end`` are next offsets of partitions; a partition that is missing in
+``begin`` begins at its end.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Offsets = Mapping[TopicPartition, int]
 def split_ranges(
     ranges: Sequence[Span], min_partitions: int | None = None, max_records: int | None = None
 ) -> list[Span]:
-    """``ranges`` without empty ones, in order, as those that one task each reads.
+    """Return the ranges that one task each reads: ``ranges`` without empty ones, in order, some of them cut.
 
-    ``max_records``: first, none has more offsets than this. ``min_partitions``: then, if there are fewer, large ones are cut
-    in proportion to their size so that about as many come out; small ones stay whole. A part knows no ``records``. Raises
-    UsageError for a number below 1.
+    ``max_records``: first, ranges with more offsets are cut. ``min_partitions``: then, if there are fewer ranges, large ones are
+    cut in proportion to their size into about this number; small ones stay whole. A part has no ``records``. Raises UsageError
+    for a number below 1.
     """
     for name, number in (("min_partitions", min_partitions), ("max_records", max_records)):
         if number is not None and number < 1:
@@ -48,8 +48,10 @@ def split_ranges(
 
 
 def gathered(parts: Iterable[Span], parts_max: int, offsets_max: int) -> list[tuple[Span, ...]]:
-    """``parts``, in order, as what one task each reads: neighbours together, at most ``parts_max`` of them with at most
-    ``offsets_max`` offsets in all; a larger one stays alone."""
+    """Return what one task each reads: neighbours of ``parts`` together, in order.
+
+    A task has at most ``parts_max`` parts with at most ``offsets_max`` offsets in total; a larger part has a task of its own.
+    """
     found: list[tuple[Span, ...]] = []
     size = 0
     for part in parts:
@@ -63,11 +65,11 @@ def gathered(parts: Iterable[Span], parts_max: int, offsets_max: int) -> list[tu
 
 
 def _parts(size: int, total: int, wanted: int) -> int:
-    return max(1, math.floor(size * wanted / total + 0.5))  # rounded as Java does
+    return max(1, math.floor(size * wanted / total + 0.5))  # rounded as in Java
 
 
 def _cut(range_: Span, parts: int) -> list[Span]:
-    """Parts that touch, of nearly the same size; none is empty."""
+    """Cut into adjacent parts of nearly the same size; none is empty."""
     if parts <= 1:
         return [range_]
     found: list[Span] = []
@@ -83,13 +85,13 @@ def _cut(range_: Span, parts: int) -> list[Span]:
 
 
 def lags(begin: Offsets, end: Offsets) -> dict[TopicPartition, int]:
-    """Offsets between ``begin`` and ``end`` of each partition of ``end``, never below 0."""
+    """Return the offsets from ``begin`` to ``end`` of each partition of ``end``, never below 0."""
     return {tp: max(0, offset - begin.get(tp, offset)) for tp, offset in end.items()}
 
 
 def share_by_lag(begin: Offsets, end: Offsets, limit: int) -> dict[TopicPartition, int]:
-    """Until where to read of each partition of ``end`` so that about ``limit`` offsets are read of all
-    (``maxOffsetsPerTrigger``): each gets a part in proportion to its lag, and at least one offset if it has any lag."""
+    """Return the offset to which each partition of ``end`` is read if about ``limit`` offsets are read in total
+    (``maxOffsetsPerTrigger``): each has a share in proportion to its lag, and at least one offset if it has a lag."""
     lag = lags(begin, end)
     total = sum(lag.values())
     if not total:
@@ -103,15 +105,18 @@ def share_by_lag(begin: Offsets, end: Offsets, limit: int) -> dict[TopicPartitio
 
 
 def is_enough(begin: Offsets, end: Offsets, minimum: int, waited_seconds: float, wait_seconds_max: float) -> bool:
-    """Whether a trigger shall read now (``minOffsetsPerTrigger``, ``maxTriggerDelay``): so many offsets wait, or the last one
-    that read is that long ago."""
+    """Return whether a trigger reads now (``minOffsetsPerTrigger``, ``maxTriggerDelay``): at least ``minimum`` offsets wait, or
+    the last read was ``wait_seconds_max`` ago."""
     return waited_seconds >= wait_seconds_max or sum(lags(begin, end).values()) >= minimum
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRates:
-    """``most``: records a second and partition (0: no bound). ``least``: records a batch that a partition may always have; from
-    1, or one whose share of a batch is less than a record would wait for ever. Raises UsageError for others."""
+    """Bounds for each partition.
+
+    ``most``: maximum records per second (0: no bound). ``least``: minimum records per batch, at least 1: otherwise a partition
+    whose share is less than one record would never be read. Raises UsageError for other values.
+    """
 
     most: float = 0.0
     least: int = 1
@@ -124,10 +129,10 @@ class PartitionRates:
 def limit_by_rates(
     begin: Offsets, end: Offsets, rates: PartitionRates, learned_rate: float, interval_seconds: float
 ) -> dict[TopicPartition, int]:
-    """Until where a batch of a direct stream reads of each partition of ``end``.
+    """Return the offset to which a batch of a direct stream reads each partition of ``end``.
 
-    ``learned_rate``: what backpressure allows of all partitions together, in records a second (0: not known); it is shared by
-    lag, and ``rates.most`` bounds each share.
+    ``learned_rate``: the rate that backpressure allows for all partitions together, in records per second (0: unknown). It is
+    shared in proportion to the lag, and ``rates.most`` bounds each share. ``interval_seconds``: the batch interval.
     """
     lag = lags(begin, end)
     total = sum(lag.values())
@@ -146,7 +151,7 @@ def limit_by_rates(
 
 
 def spans(begin: Offsets, end: Offsets, topic_ids: Mapping[str, str] | None = None) -> list[Span]:
-    """What lies between, in the order of partitions; empty ones too."""
+    """Return the offsets from ``begin`` to ``end``, in the order of partitions; also empty ranges."""
     ids = topic_ids or {}
     return [
         Span(tp.topic, tp.partition, begin.get(tp, offset), offset, ids.get(tp.topic, ""))
@@ -155,5 +160,5 @@ def spans(begin: Offsets, end: Offsets, topic_ids: Mapping[str, str] | None = No
 
 
 def sizes(ranges: Iterable[Span]) -> int:
-    """Offsets of all of them."""
+    """Return the number of offsets of all ranges."""
     return sum(range_.size for range_ in ranges)

@@ -1,9 +1,9 @@
-"""Reads offsets ``[from, until)`` of one partition exactly, for whoever has no journal to compare with.
+"""Reads offsets ``[from, until)`` of one partition exactly, for callers without a journal to compare with.
 
-Consumers belong to no group's generation and commit nothing. One is kept for the next range that begins where it stands, so that
-what it fetched beyond a range serves the next one; it is never sought elsewhere, since already fetched records of a later
-offset would pass for a hole. After any error it is closed, and all that it had fetched is gone with it. The client that asks for
-topic ids is kept apart from it, since a range that begins elsewhere needs the same one, and a new one is slow to answer.
+Consumers join no group and commit nothing. A consumer is kept for the next range that begins at its position, so that records
+fetched beyond a range serve the next one. It never seeks: records of a later offset that it has already fetched would look like
+a gap. After an error it is closed, and the records that it had fetched are dropped. The admin client for topic ids is kept
+separately, since a range that begins elsewhere can use it too, and a new client is slow to answer.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as WirePartition
 
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
-from forebay.kafka.client.kept import Kept
-from forebay.kafka.client.options import PREFETCH_SHARE, consumer_options
-from forebay.kafka.consume.consumer import FAULTS, record_batch
+from forebay.kafka.client.idle_clients import IdleClients
+from forebay.kafka.consume.messages import FAULTS, record_batch
 from forebay.kafka.consume.spans import Span
+from forebay.kafka.options.access import KafkaAccess
+from forebay.kafka.options.librdkafka import PREFETCH_SHARE, consumer_options
 from forebay.model.errors import (
     OffsetGapError,
     OutOfRangeError,
@@ -38,28 +38,30 @@ from forebay.model.errors import (
     UnknownTopicError,
     UnreachableError,
 )
-from forebay.model.records import RangeRows, block_rows, to_dataframe
+from forebay.model.payload import block_rows
+from forebay.model.records import RangeRows, to_dataframe
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock, SystemClock
 
 _log = logging.getLogger("forebay.kafka")
 
-#: messages of one poll, and so of one record batch
+#: maximum messages of one poll, and so of one record batch
 MESSAGES_MAX = 4_096
-#: a poll returns at the latest after this, so that a limit is noticed
+#: timeout of one poll, after which limits are checked
 _POLL_SECONDS = 0.02
-#: how often the client tells how far it has fetched, unless the options say otherwise
+#: how often the client reports how far it has fetched, unless the options set it
 _STATISTICS_MS = 1_000
 
 
 class Reading(msgspec.Struct, frozen=True):
     """How ranges are read. Can be pickled.
 
-    ``headers``: whether rows have them. ``allow_offset_gaps``: whether offsets may hold no record, as in compacted topics or
-    transactions; otherwise that is an error. ``range_seconds_max``: maximum time to read one range (None: no limit; that a
-    broker gives nothing is limited by ``KafkaAccess.timeout_seconds``). ``keep``: whether consumers are kept for the next
-    range; at most ``kept_max`` in a process, each holding up to ``KafkaAccess.prefetch_bytes``, for ``idle_seconds_max``. Of the
-    clients that ask questions as many, and as long.
+    ``headers``: whether rows have a column of headers.
+    ``allow_offset_gaps``: whether offsets may have no record, as in compacted and transactional topics; if not, that is an error.
+    ``range_seconds_max``: maximum time to read a range (None: no limit; ``KafkaAccess.timeout_seconds`` limits the time without
+    data in any case).
+    ``keep``: whether consumers are kept for the next range: at most ``kept_max`` in a process, each with up to
+    ``KafkaAccess.prefetch_bytes``, for ``idle_seconds_max``. The same bounds hold for admin clients.
     """
 
     headers: bool = False
@@ -73,14 +75,15 @@ class Reading(msgspec.Struct, frozen=True):
 def read_range(
     access: KafkaAccess, range_: Span, reading: Reading, *, fresh: bool = False, clock: Clock | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The records of ``range_`` in offset order, as ``DATAFRAME_SCHEMA(reading.headers)``; nothing for an empty range.
+    """Return the records of ``range_`` in offset order, as ``DATAFRAME_SCHEMA(reading.headers)``; none for an empty range.
 
-    ``access.options`` with ``isolation.level`` say what counts as a record. ``fresh``: by a consumer that fetched nothing yet,
-    as a task that is tried again should. May be called from any thread and after a fork. Connections that break, and leaders that
-    change, are waited for within ``access.timeout_seconds``.
+    ``isolation.level`` of ``access.options`` decides which records count. ``fresh``: read with a new consumer, as a retried task
+    should. Thread-safe, also after a fork. Broken connections and changes of leaders are tolerated for
+    ``access.timeout_seconds``.
 
-    Raises OutOfRangeError, ShortReadError, OffsetGapError, OvershotError, or RangeNotHeldError itself for a topic that is gone or
-    another one, all with both ends of the range; UnreachableError; SettingsError. Rows before an error are right.
+    Raises OutOfRangeError, ShortReadError, OffsetGapError, OvershotError, or RangeNotHeldError for a topic that was deleted or
+    has another id, each with both ends of the range; UnreachableError; SettingsError. Rows that were returned before an error are
+    correct.
     """
     if not range_.size:
         return
@@ -95,7 +98,7 @@ def read_range(
         reader.admin = pools.admins.take(access)
     try:
         yield from reader.read(range_, reading)
-    except BaseException:  # also of whoever does not read it to its end
+    except BaseException:  # also if the caller stops reading early
         reader.close()
         raise
     if not reading.keep:
@@ -108,15 +111,17 @@ def read_range(
 
 
 def forget_consumers() -> None:
-    """Closes what this process keeps."""
+    """Close all kept clients of this process."""
     for pools in _pools.values():
         pools.readers.clear()
         pools.admins.clear()
 
 
 class PartitionReader:
-    """A consumer that stands at ``position`` of one partition. Not for two threads at once; after an error of :meth:`read` it may
-    only be closed. ``admin``: what it asks questions by; made when it is needed, closed with it."""
+    """A consumer at ``position`` of one partition. Not thread-safe. After an error of :meth:`read` it can only be closed.
+
+    ``admin``: its admin client, created when needed, and closed with the reader.
+    """
 
     def __init__(self, access: KafkaAccess, tp: TopicPartition, position: int, clock: Clock) -> None:
         """Raises SettingsError for options that librdkafka refuses. Does not wait for a broker."""
@@ -125,11 +130,11 @@ class PartitionReader:
         self._tp = tp
         self._clock = clock
         self._client_errors = ClientErrors(_log)
-        self._ended = False  # the client came to an end that is not the range's
-        self._end_told = -1  # the last end that it came to: it tells each once, whoever reads on from there
-        self._ahead: list[Message] = []  # polled, and beyond what was asked for
+        self._ended = False  # the client reached an end before the range's
+        self._end_told = -1  # the last end that it reached: it reports each end once, to any range
+        self._ahead: list[Message] = []  # polled, and beyond the range
         self.admin: KafkaAdmin | None = None
-        self._fetched = position  # up to here the client has asked for, though it may give nothing of it
+        self._fetched = position  # the client has fetched up to here, possibly without a record
         self._fetched_at = clock.monotonic()
         options = consumer_options(
             access.options,
@@ -157,7 +162,7 @@ class PartitionReader:
         began = self._clock.monotonic()
         if range_.topic_id:
             self._check_topic(range_)
-        heard, rows = began, 0
+        moved, rows = began, 0
         if self._end_told >= self.position:
             self._end(self._end_told, range_, reading)
         while self.position < range_.until_offset:
@@ -168,25 +173,25 @@ class PartitionReader:
                 rows += batch.num_rows
                 yield batch
             if self.position > before:
-                heard = self._clock.monotonic()  # what the reader of the rows took is not the broker's
+                moved = self._clock.monotonic()  # without the time that the caller took for the rows
                 self._client_errors.forget()
-            # a long stretch without any record, aborted or compacted, is fetched in silence: the broker gives it all the same
-            silent_seconds = now - max(heard, self._fetched_at)
+            # offsets without records, aborted or compacted, are fetched without a message, and count as progress
+            silent_seconds = now - max(moved, self._fetched_at)
             if silent_seconds > self._access.timeout_seconds:
                 self._check_there(range_)
-                words = f"gave nothing of {range_} from {before} on for {silent_seconds:.1f} s"
+                words = f"returned no data of {range_} from {before} on for {silent_seconds:.1f} s"
                 raise self._unreachable(f"{words}: {why}" if (why := self._ask().leaderless([self._tp])) else words)
             if reading.range_seconds_max is not None and now - began > reading.range_seconds_max:
-                raise self._unreachable(f"gave {range_} up to {self.position} alone within {now - began:.1f} s")
+                raise self._unreachable(f"returned {range_} only up to {self.position} within {now - began:.1f} s")
         if range_.topic_id:
-            self._check_topic(range_)  # what was read meanwhile is of this topic only if it is still the same one
+            self._check_topic(range_)  # proves that the records are of this topic
         if range_.records is not None and rows != range_.records:
             raise RangeNotHeldError(f"{range_}: Kafka holds {rows} records of {range_.records}")
 
     def _batch(self, range_: Span, reading: Reading) -> pa.RecordBatch | None:
-        """What one poll gives of the range; None if that is nothing."""
+        """Return the records of one poll; None if there are none."""
         collecting = gc.isenabled()
-        # thousands of messages would be walked by every collection, and none of them can be part of a cycle
+        # each collection would traverse thousands of messages, and no message can be part of a cycle
         gc.disable()
         try:
             records = self._records(self._poll(range_.until_offset - self.position), range_, reading)
@@ -206,13 +211,13 @@ class PartitionReader:
             messages, self._ahead = self._ahead, []
             return messages
         try:
-            # never more than could be wanted, so that what is further ahead stays with the client, whose memory is bounded
+            # at most the range's offsets: records beyond it stay in the client's queue, whose memory is bounded
             return self._consumer.consume(min(wanted, MESSAGES_MAX), _POLL_SECONDS)
         except KafkaException as error:
             raise self._unreachable(error.args[0].str()) from None
 
     def _records(self, messages: list[Message], range_: Span, reading: Reading) -> list[Message]:
-        """Those of the range, in order; ``position`` moves behind the last one, or to the end of the range."""
+        """Return the records of the range in order. ``position`` moves after the last one, or to the end of the range."""
         events = [place for place, error in enumerate(map(Message.error, messages)) if error is not None]
         if not events:
             return self._run(messages, range_, reading)
@@ -224,22 +229,22 @@ class PartitionReader:
                 self._ahead += messages[place:]
                 break
             if place < len(messages):
-                self._hear(cast("KafkaError", messages[place].error()), messages[place], range_, reading)
+                self._take_event(cast("KafkaError", messages[place].error()), messages[place], range_, reading)
             begin = place + 1
         return records
 
     def _run(self, messages: list[Message], range_: Span, reading: Reading) -> list[Message]:
-        """Of ``messages``, none of which is an event, those of the range; the others are kept for later."""
+        """Return those of ``messages`` that are in the range; keep the others. No message may be an event."""
         if not messages:
             return messages
         offsets = np.fromiter(map(Message.offset, messages), np.int64, len(messages))
         inside = int(np.searchsorted(offsets, range_.until_offset))
         if not reading.allow_offset_gaps:
             before = np.concatenate(([self.position - 1], offsets[: inside - 1])) if inside else offsets[:0]
-            holes = np.flatnonzero(offsets[:inside] != before + 1)
-            if len(holes):
-                self.position = int(before[holes[0]]) + 1
-                self._skip_to(int(offsets[holes[0]]), int(offsets[holes[0]]), range_, reading)
+            gaps = np.flatnonzero(offsets[:inside] != before + 1)
+            if len(gaps):
+                self.position = int(before[gaps[0]]) + 1
+                self._skip_to(int(offsets[gaps[0]]), int(offsets[gaps[0]]), range_, reading)
         if inside:
             self.position = int(offsets[inside - 1]) + 1
         if inside < len(messages):
@@ -248,20 +253,20 @@ class PartitionReader:
         return messages[:inside]
 
     def _skip_to(self, position: int, found: int, range_: Span, reading: Reading) -> None:
-        """``found``: the next offset that Kafka gave."""
+        """Move ``position`` over offsets without a record. ``found``: the next offset that Kafka returned."""
         if position > self.position and not reading.allow_offset_gaps:
             words = f"{range_}: from offset {self.position} on the next record is {found}"
             if found >= range_.until_offset:
                 raise OvershotError(
-                    f"{words}, not inside the range: what lies between was compacted or is of a transaction; allow holes, "
-                    "or let the range end at a record"
+                    f"{words}, not inside the range: the offsets between were compacted or are of a transaction; set "
+                    "allow_offset_gaps, or let the range end at a record"
                 )
             raise OffsetGapError(
-                f"{words}: what lies between was compacted or is of a transaction; allow holes to read over it"
+                f"{words}: the offsets between were compacted or are of a transaction; set allow_offset_gaps to skip them"
             )
         self.position = position
 
-    def _hear(self, error: KafkaError, message: Message, range_: Span, reading: Reading) -> None:
+    def _take_event(self, error: KafkaError, message: Message, range_: Span, reading: Reading) -> None:
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
             self._end_told = message.offset() or 0
@@ -272,15 +277,15 @@ class PartitionReader:
             self._client_errors(error)
 
     def _end(self, end: int, range_: Span, reading: Reading) -> None:
-        """The client came to the log's end, which may be an old one: only its leader can say that there is no more. Below ``end``
-        it has given all that there is."""
+        """The client reached the log's end, and has returned all records below it. The end may be outdated: only the leader
+        knows the current one."""
         if end < range_.until_offset:
             self._ended = True
         else:
             self._skip_to(range_.until_offset, end, range_, reading)
 
     def _check_end(self, range_: Span) -> None:
-        """Asked again for as long as there is no leader; that the range does not come on has a limit all the same."""
+        """Raise ShortReadError if the leader confirms the end. Without a leader, reading continues up to its limits."""
         try:
             held = self._ask().ends([self._tp])[self._tp]
         except UnreachableError as error:
@@ -292,24 +297,24 @@ class PartitionReader:
 
     def _of_transactions(self) -> str:
         committed = self._access.options.get("isolation.level", "read_committed") == "read_committed"
-        return " (what open transactions hold is not counted)" if committed else ""
+        return " (records of open transactions are not counted)" if committed else ""
 
     def _fault(self, kind: str, error: KafkaError, range_: Span) -> RangeNotHeldError:
         try:
             low, high = self._ask().watermarks([self._tp])[self._tp]
-        except UnknownTopicError as gone:
-            return RangeNotHeldError(f"{range_}: {gone}")
-        words = f"{range_}: at offset {self.position} Kafka says: {error.str()}; it holds offsets {low} to {high}"
+        except UnknownTopicError as unknown:
+            return RangeNotHeldError(f"{range_}: {unknown}")
+        words = f"{range_}: at offset {self.position} Kafka reports: {error.str()}; it holds offsets {low} to {high}"
         return OutOfRangeError(words) if kind == "out-of-range" else RangeNotHeldError(words)
 
     def _check_topic(self, range_: Span) -> None:
         found = self._ask().topic_ids([range_.topic])[range_.topic]
         if found != range_.topic_id:
-            now = f"now has the id {found}" if found else "is not there, or the broker tells no topic ids"
+            now = f"now has the id {found}" if found else "does not exist, or the brokers have no topic ids"
             raise RangeNotHeldError(f"{range_}: topic {range_.topic} had the id {range_.topic_id}, and {now}")
 
     def _check_there(self, range_: Span) -> None:
-        """The client itself tells a topic that is not there only after half a minute, since it may have just been made."""
+        """Raise RangeNotHeldError if the partition does not exist; the client reports that only after half a minute."""
         with suppress(UnreachableError):
             if self._tp not in self._ask().partitions([range_.topic]):
                 raise RangeNotHeldError(f"{range_}: Kafka has no partition {self._tp}")
@@ -334,14 +339,14 @@ class PartitionReader:
 
 
 class _Pools(NamedTuple):
-    readers: Kept[PartitionReader]
-    admins: Kept[KafkaAdmin]
+    readers: IdleClients[PartitionReader]
+    admins: IdleClients[KafkaAdmin]
 
 
-#: (most, idle seconds) → what is kept so
+#: (kept_max, idle_seconds_max) → the clients kept with these bounds
 _pools: dict[tuple[int, float], _Pools] = {}
 
 
 def _pools_of(reading: Reading) -> _Pools:
     bounds = (reading.kept_max, reading.idle_seconds_max)
-    return _pools.setdefault(bounds, _Pools(Kept(*bounds), Kept(*bounds)))
+    return _pools.setdefault(bounds, _Pools(IdleClients(*bounds), IdleClients(*bounds)))

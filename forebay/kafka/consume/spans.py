@@ -1,4 +1,4 @@
-"""Offsets of one partition that somebody wants read. Pure; knows no client."""
+"""Ranges of offsets to read. No I/O."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from forebay.model.wire import WIRE_NAMES
 
 
 class Span(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
-    """Offsets ``[from, until)`` of one partition; empty if they are equal.
+    """Offsets ``[from, until)`` of one partition; empty if both are equal.
 
-    ``topic_id``: what the topic's id must be when they are read ("": not asked). ``records``: how many records must lie in it
-    (None: not known). Raises UsageError when they can't be.
+    ``topic_id``: the required id of the topic when the range is read ("": any). ``records``: the required number of records
+    (None: any). Raises UsageError for impossible values.
     """
 
     topic: str
@@ -32,11 +32,11 @@ class Span(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
         if self.from_offset < 0:
             raise UsageError(f"offset range {self}: offsets begin at 0")
         if self.from_offset > self.until_offset:
-            raise UsageError(f"offset range {self}: from {self.from_offset} lies beyond until {self.until_offset}")
+            raise UsageError(f"offset range {self}: from {self.from_offset} is beyond until {self.until_offset}")
         if self.until_offset > OFFSET_MAX:
             raise UsageError(f"offset range {self}: offsets end at {OFFSET_MAX}")
         if self.records is not None and not 0 <= self.records <= self.size:
-            raise UsageError(f"offset range {self}: {self.records} records can't lie in it")
+            raise UsageError(f"offset range {self}: it can't have {self.records} records")
 
     @property
     def tp(self) -> TopicPartition:
@@ -44,14 +44,14 @@ class Span(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
 
     @property
     def size(self) -> int:
-        """How many offsets it has: as many records, if none is missing."""
+        """The number of offsets; also of records, if no offset is without a record."""
         return self.until_offset - self.from_offset
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}[{self.from_offset}, {self.until_offset})"
 
     def __repr__(self) -> str:
-        """By the name that users make it by, ``direct.OffsetRange``; what is not asked or known is left out."""
+        """With the public name of the class, ``direct.OffsetRange``, and without defaults."""
         more = f", topic_id={self.topic_id!r}" if self.topic_id else ""
         more += f", records={self.records}" if self.records is not None else ""
         return f"OffsetRange({self.topic!r}, {self.partition}, {self.from_offset}, {self.until_offset}{more})"
@@ -63,21 +63,21 @@ _WRITTEN = re.compile(
 
 
 def parse_span(text: str) -> Span:
-    """``flights/0[10, 20)``, as ``str`` writes it. Raises UsageError for anything else."""
+    """Parse ``flights/0[10, 20)``, the form of ``str``. Raises UsageError for anything else."""
     match = _WRITTEN.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{text!r} is no range of offsets: write 'TOPIC/PARTITION[FROM, UNTIL)'")
+        raise UsageError(f"{text!r} is not a range of offsets: write 'TOPIC/PARTITION[FROM, UNTIL)'")
     return Span(match["topic"], int(match["partition"]), int(match["begin"]), int(match["end"]))
 
 
 def is_inside(label: str, spans: Iterable[Span]) -> bool:
-    """Whether ``label`` is a range, not an empty one, whose offsets all lie in ``spans``. Raises UsageError if it is none."""
+    """Return whether ``label`` is a range, not empty, and covered by ``spans``. Raises UsageError if it is not a range."""
     wanted = parse_span(label)
     return wanted.size > 0 and not without([wanted], map(str, spans))
 
 
 def without(spans: Iterable[Span], lost: Iterable[str]) -> list[Span]:
-    """What is left of ``spans``, in order, when the ranges ``lost`` (as ``str`` writes them) are left out; none is empty."""
+    """Return ``spans`` without the offsets of the ranges ``lost`` (in the form of ``str``), in order; none is empty."""
     left = [span for span in spans if span.size]
     for gone in sorted((parse_span(label) for label in lost), key=lambda span: (span.tp, span.from_offset)):
         left = [part for span in left for part in _apart(span, gone)]

@@ -1,4 +1,4 @@
-"""Reads all that a topic holds up to now, outside every group."""
+"""Reads a topic to its current end, without a group."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
-from forebay.kafka.client.options import consumer_options
-from forebay.kafka.consume.consumer import record_batch
+from forebay.kafka.consume.messages import record_batch
+from forebay.kafka.options.librdkafka import consumer_options
 from forebay.model.errors import SettingsError, UsageError
 from forebay.model.records import DATAFRAME_SCHEMA, to_dataframe
 from forebay.model.values import TopicPartition
@@ -28,13 +28,15 @@ _MEMORY_BYTES = 64_000_000
 def read_topic(
     options: Mapping[str, str], topic: str, group: str, begin: Mapping[TopicPartition, int], timeout_seconds: float
 ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
-    """The records of each partition from ``begin`` (or where it begins) to its end now, in offset order, as
-    ``DATAFRAME_SCHEMA`` with headers. ``group`` is never joined. Raises UsageError if there is no such topic,
-    UnreachableError when the brokers give nothing for ``timeout_seconds``, SettingsError."""
+    """Return the records of each partition from ``begin`` (or its beginning) to its current end, in offset order.
+
+    Batches are of ``DATAFRAME_SCHEMA`` with headers. ``group`` is never joined. Raises UsageError if the topic does not exist,
+    UnreachableError if the brokers return no data for ``timeout_seconds``, SettingsError.
+    """
     with KafkaAdmin(options, timeout_seconds=timeout_seconds, client_id="forebay-reader") as admin:
         found = admin.topics()
         if topic not in found:
-            raise UsageError(f"there is no topic {topic}")
+            raise UsageError(f"topic {topic} does not exist")
         held = admin.watermarks([TopicPartition(topic, number) for number in range(found[topic])])
     positions = {tp: max(low, begin.get(tp, 0)) for tp, (low, _) in held.items()}
     ends = {tp: high for tp, (_, high) in held.items()}
@@ -67,14 +69,14 @@ def read_topic(
             if left and clock.monotonic() > deadline:
                 address = options.get("bootstrap.servers", "")
                 raise errors.unreachable(
-                    f"Kafka at {address}: topic {topic}: the brokers gave nothing for {timeout_seconds:g} s"
+                    f"Kafka at {address}: topic {topic}: the brokers returned no data for {timeout_seconds:g} s"
                 )
     finally:
         consumer.close()
 
 
 def _shown(batch: Any, tp: TopicPartition) -> pa.RecordBatch:
-    """A source's columns as those that users see."""
+    """Return columns of ``SOURCE_SCHEMA`` as ``DATAFRAME_SCHEMA``."""
     columns = {name: batch.column(name) for name in batch.schema.names}
     columns["topic"] = pa.nulls(batch.num_rows)
     columns["partition"] = pa.array([tp.partition] * batch.num_rows, pa.int32())

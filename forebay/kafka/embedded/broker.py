@@ -1,4 +1,4 @@
-"""Embedded brokers, for the demo, for trying things out and for tests: librdkafka's mock cluster and a real Apache Kafka."""
+"""Embedded brokers for the demo and for tests: librdkafka's mock cluster, and a real Apache Kafka."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from forebay.kafka.embedded.jars import fetch_jars, find_java
 from forebay.model.errors import ForebayError, UnreachableError, UsageError
 from forebay.process.tether import tethered
 
-#: the mock cluster makes every topic on first use, with this many partitions; it can't be told otherwise
+#: the mock cluster creates each topic on first use, always with this number of partitions
 MOCK_PARTITIONS = 4
-#: what the mock keeps of a partition, in stored (compressed) bytes; older batches are dropped
+#: stored (compressed) bytes that the mock keeps of a partition; older batches are dropped
 MOCK_PARTITION_BYTES = 5 * 1024 * 1024
 
 _READY_SECONDS = 120.0
@@ -33,9 +33,9 @@ _tried = itertools.count(os.getpid() * 7919)
 
 
 class MockBroker:
-    """librdkafka's mock cluster: real TCP and consumer groups, inside this process; gone when it is closed.
+    """librdkafka's mock cluster, in this process: real TCP and consumer groups. Closing it deletes its data.
 
-    It keeps about ``MOCK_PARTITION_BYTES`` of each partition and answers neither topic ids nor ``delete_records``.
+    It keeps about ``MOCK_PARTITION_BYTES`` of each partition, and supports neither topic ids nor ``delete_records``.
     """
 
     def __init__(self, brokers: int = 1) -> None:
@@ -51,14 +51,14 @@ class MockBroker:
 
     @property
     def options(self) -> dict[str, str]:
-        """What a client needs to reach it."""
+        """The options of a client for this broker."""
         return {"bootstrap.servers": self.address}
 
     def create_topic(self, topic: str, partitions: int = MOCK_PARTITIONS) -> None:
-        """Makes the topic by asking for it. Raises UsageError for another number of partitions than it can make."""
+        """Create the topic by requesting it. Raises UsageError for any other number of partitions."""
         if partitions != MOCK_PARTITIONS:
             raise UsageError(
-                f"the mock broker makes topics of {MOCK_PARTITIONS} partitions, not {partitions}: use a real one"
+                f"the mock broker creates topics with {MOCK_PARTITIONS} partitions, not {partitions}: use a real broker"
             )
         if self._client is None:
             raise ForebayError("the mock broker is not open")
@@ -77,10 +77,10 @@ class MockBroker:
 
 
 class KafkaBroker:
-    """Apache Kafka as one KRaft node on loopback, in a process of its own; its data stays in ``directory``.
+    """Apache Kafka as one KRaft node on loopback, in a separate process, with its data in ``directory``.
 
-    ``start`` waits until it answers. Stopped or killed, it starts again on the same ports with the same data. It is killed when
-    the thread that launched it ends, as when its process was killed.
+    ``start`` waits until it answers. After a stop or a kill, it starts again on the same ports with the same data. The kernel
+    kills it when the thread that launched it ends, also when that process is killed.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class KafkaBroker:
         joins: KafkaBroker | None = None,
         number: int = 1,
     ) -> None:
-        """``properties`` go into server.properties over the ones made here; ``cache`` is where the jars are kept. ``joins``: a
-        broker that was started, whose cluster and controller are this one's too, under a ``number`` of its own."""
+        """``properties``: override those of server.properties. ``cache``: the folder of the jars. ``joins``: a started broker,
+        whose cluster this one joins with a different ``number``."""
         self._joins = joins
         self.number = number
         self._cluster_id: str = joins._cluster_id if joins is not None else _new_cluster_id()
@@ -114,7 +114,7 @@ class KafkaBroker:
 
     @property
     def options(self) -> dict[str, str]:
-        """What a client needs to reach it."""
+        """The options of a client for this broker."""
         return {"bootstrap.servers": self.address}
 
     @property
@@ -126,7 +126,7 @@ class KafkaBroker:
             admin.create_topic(topic, partitions)
 
     def start(self) -> KafkaBroker:
-        """Raises UsageError if Java or the jars are missing (says what to run), UnreachableError if it does not come up."""
+        """Start it, and return when it answers. Raises UsageError if Java or the jars are missing; UnreachableError."""
         self.launch()
         self.await_ready()
         return self
@@ -185,7 +185,7 @@ class KafkaBroker:
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "1000",
-            "log.retention.ms": "-1",  # nothing goes by age unless a topic says so
+            "log.retention.ms": "-1",  # no record is deleted by age, unless a topic sets it
             "log.retention.check.interval.ms": "500",
             "log.segment.delete.delay.ms": "500",
             "log.initial.task.delay.ms": "100",
@@ -194,7 +194,7 @@ class KafkaBroker:
             "num.network.threads": "2",
             "num.io.threads": "2",
             "controlled.shutdown.enable": "false",
-            # after a kill it waits for the end of its own earlier session before it may register again
+            # after a kill, it can register again only when its earlier session has ended
             "broker.session.timeout.ms": "2000",
             "broker.heartbeat.interval.ms": "500",
             **self._properties,
@@ -212,18 +212,18 @@ class KafkaBroker:
             raise ForebayError(f"{arguments[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
 
     def await_ready(self) -> None:
-        """Raises UnreachableError."""
+        """Return when it answers. Raises UnreachableError."""
         assert self._process is not None
         deadline = time.monotonic() + _READY_SECONDS
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 code, self._process = self._process.returncode, None
-                raise UnreachableError(f"Kafka ended with code {code} before it was ready; {self._log_tail()}")
+                raise UnreachableError(f"Kafka ended with exit code {code} before it was ready; {self._log_tail()}")
             if _answers(self.address):
                 with KafkaAdmin(self.options) as admin:
                     admin.check(max(1.0, deadline - time.monotonic()))
                 return
-            try:  # waits for its end, which would be the failure above
+            try:  # wakes early if it ends, which is the failure above
                 self._process.wait(0.05)
             except subprocess.TimeoutExpired:
                 continue
@@ -235,7 +235,7 @@ class KafkaBroker:
         return f"its log is {self.log_file}, which ends with:\n" + "\n".join(text.splitlines()[-15:])
 
     def stop(self) -> None:
-        """Ends it in order; kills it if that takes too long. No error if it does not run."""
+        """Shut it down; kill it if that takes too long. No error if it does not run."""
         if self._process is None:
             return
         self._process.send_signal(signal.SIGCONT)
@@ -248,7 +248,7 @@ class KafkaBroker:
         self._process = None
 
     def kill9(self) -> None:
-        """Kills it as a crash would: nothing is flushed."""
+        """Kill it with SIGKILL: nothing is flushed."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -274,12 +274,12 @@ rootLogger.appenderRef.console.ref=CONSOLE
 
 
 def _new_cluster_id() -> str:
-    """A random id in Kafka's form: 16 bytes as URL-safe base 64 without padding."""
+    """Return a random id in Kafka's form: 16 bytes as URL-safe base 64 without padding."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
 
 
 def _ports_before(properties: Path) -> tuple[int, int] | None:
-    """The ports of broker and controller that ``properties`` names, if both are free."""
+    """Return the ports of broker and controller in ``properties``, if both are free."""
     text = properties.read_text() if properties.exists() else ""
     found = re.search(r"^listeners=PLAINTEXT://127\.0\.0\.1:(\d+),CONTROLLER://127\.0\.0\.1:(\d+)$", text, re.MULTILINE)
     if found is None:
@@ -296,8 +296,8 @@ def _ports_before(properties: Path) -> tuple[int, int] | None:
 
 
 def _free_ports() -> tuple[int, int]:
-    """Two free loopback ports below the range of outgoing connections, so that no client takes one during a restart; others with
-    each call."""
+    """Return two free loopback ports, different ones in each call. They are below the range of outgoing connections, so that no
+    client gets one during a restart."""
     found: list[int] = []
     low, high = 20_000, _first_ephemeral_port()
     for _ in range(high - low):
@@ -310,7 +310,7 @@ def _free_ports() -> tuple[int, int]:
         found.append(port)
         if len(found) == 2:
             return found[0], found[1]
-    raise ForebayError("no free port on loopback")
+    raise ForebayError("no port on loopback is free")
 
 
 def _first_ephemeral_port() -> int:

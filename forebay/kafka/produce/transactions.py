@@ -1,4 +1,4 @@
-"""Records into a topic in transactions, each with a marker that is committed together with them."""
+"""Sends records in transactions, each with a marker that is committed together with them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.group_offsets import GroupOffsets
-from forebay.kafka.client.leaders import hindrance
-from forebay.kafka.client.options import client_options
+from forebay.kafka.client.leaders import why_not_accepted
+from forebay.kafka.options.librdkafka import client_options
 from forebay.kafka.produce.rows import Record
 from forebay.model.errors import ForebayError, SettingsError, StoreError, UsageError
 from forebay.model.values import TopicPartition
@@ -23,49 +23,53 @@ from forebay.process.clock import SystemClock
 
 _log = logging.getLogger("forebay.kafka")
 _ROWS_PER_POLL = 1_000
-#: a record has so much less time than its transaction: a client waits all of it for a broker whose host fell silent, though
-#: another one leads by then, and a new transaction would find that one
+#: a record's timeout is the transaction's, divided by this: a client waits the whole time for a broker whose host does not
+#: answer, although another broker may lead by then, which a new transaction would find
 _TRIES = 2
-#: a coordinator that falls silent is given up, and the next one asked, while the transaction can still be aborted
+#: number of requests within the timeout: a silent coordinator is replaced while the transaction can still be aborted
 _REQUESTS, _REQUEST_MS_MIN = 6, 1_000
-#: beyond the time-out, for the client to say which records it has given up
+#: time after the timeout for the client to report failed records
 _REPORTS_SECONDS = 5.0
-#: what the producer may hold that the brokers have not taken yet
+#: maximum size of the producer's queue
 _QUEUE_KIB = 65_536
 _COMMITS_MAX = 5
-#: before a question is asked again
+#: pause before a request is repeated
 _PAUSE_SECONDS = 0.1
 _UNREACHABLE = {
     KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT,
     KafkaError._TIMED_OUT_QUEUE, KafkaError._RESOLVE, KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION,
     KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR,
 }  # fmt: skip
-_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, 90}  # 90: PRODUCER_FENCED, which has no name here
+_FENCED = {
+    KafkaError._FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    90,
+}  # 90: PRODUCER_FENCED, for which confluent-kafka has no name
 
 _Answer = TypeVar("_Answer")
 
 
 class Marker(NamedTuple):
-    """What a transaction leaves of itself: ``number`` grows from one to the next."""
+    """The record that a transaction leaves of itself. ``number`` grows from one transaction to the next."""
 
     number: int
     text: str
 
 
 class TransactionalSender:
-    """One producer with ``transactional_id``, and a marker that each of its transactions leaves.
+    """A producer with ``transactional_id``, each of whose transactions leaves a marker. Not thread-safe.
 
-    The marker is an offset, with metadata, that ``group``, which has no members, commits for the topic's partition 0 within
-    the transaction. So it is read by one request, and costs no topic of its own. The broker forgets it
-    ``offsets.retention.minutes`` (7 days) after the last transaction, and together with the topic.
+    The marker is an offset with metadata. ``group``, which has no members, commits it for partition 0 of the topic within the
+    transaction. So one request reads it, and it needs no topic of its own. The broker deletes it ``offsets.retention.minutes``
+    (7 days) after the last transaction, and together with the topic.
 
-    ``topic``: the one that all records go to; it must be there. None: each record names its own, the marker lies at the first of
-    those that a transaction wrote to, and is looked for at every topic that the broker shows.
+    ``topic``: the topic of all records, which must exist. None: each record names its topic, the marker belongs to the first
+    topic by name that a transaction wrote to, and it is searched for in all topics that the broker shows.
 
-    One thread at a time. Every call waits at most ``timeout_seconds`` for a broker, half of them for one record, and raises
-    UnreachableError if none answered, UsageError if the topic is not there, StoreError if the transaction can't go on, because
-    another sender has taken the id over, say. After an error: :meth:`close`, :meth:`open` anew, and the marker tells what was
-    committed; or :meth:`abort`, and if that goes well :meth:`begin` again.
+    Each call waits at most ``timeout_seconds`` for a broker, and half of it for one record. It raises UnreachableError if no
+    broker answered, UsageError if the topic does not exist, StoreError if the transaction can't continue, for example because
+    another sender has taken over the id. After an error either :meth:`close` and :meth:`open`: the marker then shows what was
+    committed; or :meth:`abort`, and if it returns True :meth:`begin`.
     """
 
     def __init__(
@@ -90,8 +94,10 @@ class TransactionalSender:
         self._clock = SystemClock()
 
     def open(self) -> Marker | None:
-        """Takes the id over: what an earlier sender has not committed is aborted, and it can't commit any more. Returns the
-        marker of the last transaction, None if there is none."""
+        """Take over the id, and return the marker of the last transaction; None if there is none.
+
+        The broker aborts what an earlier sender has not committed, and that sender can't commit any more.
+        """
         milliseconds = round(self._timeout * 1000)
         own = {
             "transactional.id": self._id, "transaction.timeout.ms": str(milliseconds),
@@ -109,11 +115,11 @@ class TransactionalSender:
         except KafkaException as error:
             self.close()
             raise SettingsError(f"{self._where}: {error.args[0].str()}") from None
-        what = "can't be opened for transactions"
+        what = "cannot open it for transactions"
         try:
             self._again(self._producer.init_transactions, _is_retriable)
-            topics = self._topics(self._producer)  # after it: until then the sender before may still make one
-            what = "its marker can't be read"
+            topics = self._topics(self._producer)  # afterwards: until then an earlier sender may create a topic
+            what = "cannot read its marker"
             marked = self._again(partial(self._committed, topics), _is_unreachable) if topics else []
         except KafkaException as error:
             self.close()
@@ -129,8 +135,11 @@ class TransactionalSender:
         )
 
     def _committed(self, topics: list[str], seconds: float) -> list[WirePartition]:
-        """What the group committed for partition 0 of each. While an older transaction is being ended, the broker has the client
-        ask again. After an error another consumer asks: one that knows the coordinator of before may ask that one on and on."""
+        """Return the group's commits for partition 0 of each topic.
+
+        While an older transaction is being ended, the broker makes the client repeat the request. After an error a new consumer
+        is used: one that knows a former coordinator may ask that broker again and again.
+        """
         if self._reader is None:
             self._reader = self._new_reader()
         try:
@@ -141,8 +150,8 @@ class TransactionalSender:
             raise
 
     def _again(self, ask: Callable[[float], _Answer], passes: Callable[[KafkaError], bool]) -> _Answer:
-        """What ``ask`` answers, given how many seconds it may take. Within the time-out it is asked again while its error
-        ``passes``. Raises KafkaException."""
+        """Return the answer of ``ask``, which receives its timeout in seconds. Repeat it within the timeout if ``passes`` accepts
+        its error. Raises KafkaException."""
         ends = self._clock.monotonic() + self._timeout
         tries = tenacity.Retrying(
             retry=tenacity.retry_if_exception(
@@ -155,26 +164,27 @@ class TransactionalSender:
         return tries(lambda: ask(max(_PAUSE_SECONDS, ends - self._clock.monotonic())))
 
     def _topics(self, producer: Producer) -> list[str]:
-        """Where the marker may be. Raises UsageError, KafkaException."""
+        """Return the topics that may have the marker. Raises UsageError, KafkaException."""
         if self._topic is None:
             return sorted(producer.list_topics(timeout=self._timeout).topics)
         found = producer.list_topics(self._topic, timeout=self._timeout).topics[self._topic]
         if found.error is not None:
-            raise UsageError(f"topic {self._topic} is not there ({found.error.str()}): create it first")
+            raise UsageError(f"topic {self._topic} does not exist ({found.error.str()}): create it first")
         return [self._topic]
 
     def begin(self) -> None:
+        """Begin a transaction."""
         self._failures = []
         self._written.clear()
         try:
             self._opened.begin_transaction()
         except KafkaException as error:
-            raise self._explained(error, "no transaction could be begun") from None
+            raise self._explained(error, "cannot begin a transaction") from None
 
     def put(self, records: Iterable[Record]) -> None:
-        """Queues records; waits while the queue is full."""
+        """Queue records; wait while the queue is full."""
         producer = self._opened
-        # what is told of an aborted transaction's records may come amid the next one
+        # results of an aborted transaction's records may arrive during the next transaction
         delivered = partial(_delivered, self._failures)
         for number, (topic, key, value, partition, headers) in enumerate(records):
             self._written.add(topic)
@@ -187,17 +197,17 @@ class TransactionalSender:
                 try:
                     producer.produce(topic, **record)
                     break
-                except BufferError:  # until the brokers have taken some, each within its time-out
-                    self._hear(0.1)
+                except BufferError:  # wait until brokers accept some records, each within its timeout
+                    self._serve(0.1)
                 except KafkaException as error:
-                    raise self._explained(error, "a record was refused") from None
+                    raise self._explained(error, "the client refused a record") from None
             if number % _ROWS_PER_POLL == 0:
-                self._hear(0)
-        self._hear(0)
+                self._serve(0)
+        self._serve(0)
 
     def commit(self, marker: str, number: int) -> None:
-        """All that was put since :meth:`begin`, and the marker of it, or nothing. ``number`` is what lag tools show of the group.
-        Without a topic of its own there must be records to leave a marker."""
+        """Commit the records since :meth:`begin` and the marker, both or neither. ``number``: the offset that lag tools show for
+        the group. Without ``topic``, a transaction without records leaves no marker."""
         assert self._reader is not None
         producer = self._opened
         try:
@@ -205,7 +215,7 @@ class TransactionalSender:
             self._check()
             if left:
                 raise self._client_errors.unreachable(
-                    f"Kafka at {self._options.get('bootstrap.servers', '')}: {self._where}: {left} records were not taken"
+                    f"Kafka at {self._options.get('bootstrap.servers', '')}: {self._where}: {left} records were not accepted"
                 )
             topic = self._topic or min(self._written, default=None)
             if topic is not None:
@@ -224,8 +234,10 @@ class TransactionalSender:
             raise self._explained(error, "the transaction was not committed") from None
 
     def abort(self) -> bool:
-        """Gives up what was put since :meth:`begin`, so that readers need not wait for its time-out. Whether that is certain, and
-        the id still this sender's: then another transaction may begin. Never raises."""
+        """Drop the records since :meth:`begin`, so that readers need not wait for the transaction's timeout.
+
+        Return whether that is certain and this sender still owns the id: then another transaction may begin. Never raises.
+        """
         if self._producer is not None:
             with suppress(KafkaException):
                 self._producer.purge()
@@ -234,11 +246,11 @@ class TransactionalSender:
         return False
 
     def close(self) -> None:
-        """An open transaction ends by its time-out, or when the id is taken over."""
+        """Close the clients. An open transaction ends at its timeout, or when another sender takes over the id."""
         producer, self._producer = self._producer, None
         reader, self._reader = self._reader, None
         if producer is not None:
-            with suppress(KafkaException):  # one that has given itself up says so at every call
+            with suppress(KafkaException):  # a client that has ended raises at each call
                 producer.purge()
                 producer.poll(0)
         if reader is not None:
@@ -250,20 +262,20 @@ class TransactionalSender:
             raise StoreError(f"{self._where}: the sender is not open")
         return self._producer
 
-    def _hear(self, seconds: float) -> None:
-        """Of acknowledgements, for so long at most. Raises what the brokers refused."""
+    def _serve(self, seconds: float) -> None:
+        """Process acknowledgements for at most ``seconds``. Raises the error of a refused record."""
         try:
             self._opened.poll(seconds)
         except KafkaException as error:
-            raise self._explained(error, "the transaction can't go on") from None
+            raise self._explained(error, "the transaction can't continue") from None
         self._check()
 
     def _check(self) -> None:
         if not self._failures:
             return
         error, tp = self._failures[0]
-        what = "a record was not taken" if tp.partition < 0 else f"a record of {tp} was not taken"
-        if error.code() == KafkaError._MSG_TIMED_OUT and (why := hindrance(self._opened, tp)):
+        what = "a record was not accepted" if tp.partition < 0 else f"a record of {tp} was not accepted"
+        if error.code() == KafkaError._MSG_TIMED_OUT and (why := why_not_accepted(self._opened, tp)):
             what += f": {why}"
         raise self._explained(KafkaException(error), what)
 
@@ -272,7 +284,7 @@ class TransactionalSender:
         words = f"{self._where}: {what}: {cause.str()}"
         if cause.code() in _FENCED:
             return StoreError(
-                f"{words}; another sender has begun to write, or the transaction took over {self._timeout:g} s"
+                f"{words}; another sender has taken over the id, or the transaction took longer than {self._timeout:g} s"
             )
         if _is_unreachable(cause):
             if self._producer is not None:
@@ -287,12 +299,12 @@ def _is_unreachable(error: KafkaError) -> bool:
 
 
 def _is_retriable(error: KafkaError) -> bool:
-    """As the client says of what belongs to a transaction."""
+    """Return whether the client may repeat a request of a transaction after this error."""
     return bool(error.retriable())
 
 
 def transactional_group(transactional_id: str) -> str:
-    """The group whose offset carries the marker."""
+    """Return the group whose committed offset is the marker."""
     return f"{transactional_id}/marker"
 
 

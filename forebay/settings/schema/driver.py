@@ -31,7 +31,8 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     job: Annotated[
         FunctionName | tuple[FunctionName, ...] | None,
         doc(
-            '"module:function" of the job, or a list of them: the outputs of each batch, made in this order',
+            '"module:function" of the job, found beside the configuration file, or a list of them: the outputs of each batch, '
+            "made in this order",
             example="jobs:process",
         ),
     ] = None

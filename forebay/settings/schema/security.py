@@ -18,7 +18,8 @@ class SecuritySettings(Section, frozen=True, kw_only=True):
     token_file: Annotated[
         SecretFile | None,
         doc(
-            'path of the file with tokens, or "credential:NAME" from systemd; if unset, services listen on loopback alone',
+            'path of the file with tokens (lines as `forebay token new ROLE` prints), or "credential:NAME" from systemd; '
+            "if unset, services listen on loopback alone",
             example="/etc/forebay/tokens",
         ),
     ] = None

@@ -13,7 +13,8 @@ class WalSettings(Section, frozen=True, kw_only=True):
     url: Annotated[
         WalUrl,
         doc(
-            'URL of the folder that holds the WAL; "none": no WAL, and the only copies of a block are those on hosts\' disks'
+            'URL of the folder that holds the WAL, on a disk of its own if possible, because each block is synced to it; "none": '
+            "no WAL, and the only copies of a block are those on hosts' disks"
         ),
     ]
     segment_size: Annotated[NonEmptySize, doc("size after which a WAL segment is sealed")] = Size(128_000_000)
@@ -55,7 +56,8 @@ class WalSettings(Section, frozen=True, kw_only=True):
     key_file: Annotated[
         SecretFile | None,
         doc(
-            "path of the file with the keys that encrypt blocks, the current one first; if unset, blocks are not encrypted",
+            "path of the file with the keys that encrypt blocks: lines of a key id and 32 bytes in base64, the current key "
+            "first; if unset, blocks are not encrypted",
             example="/etc/forebay/wal.keys",
         ),
     ] = None

@@ -16,12 +16,12 @@ from driver.background.adoption import Adopter, AdoptionThread, Orphan, advanced
 from driver.decision_loop.loop import GROWING
 from driver.decisions.clean_up import CleanSegment
 from driver.journal import events as ev
-from driver.journal import transitions
 from driver.journal.state import ADOPTER, State
-from driver.journal.transitions import apply
+from driver.journal.transitions import apply, receivers
 from driver.tracker import Tracker
 from driver.tracker.requests import Request, Search, Searches
 from forebay import messages as m
+from forebay.model.digest import digest
 from forebay.model.errors import (
     FencedError,
     OutOfSpaceError,
@@ -30,10 +30,11 @@ from forebay.model.errors import (
     TurnedAwayError,
     UnreachableError,
 )
-from forebay.model.records import RangeRows, decode_block, digest, encode_block
+from forebay.model.payload import decode_block, encode_block
+from forebay.model.records import RangeRows
 from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id, numbered
 from tests.support.rows import filler, source_batch
-from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
+from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp, tracker_options
 from wal.blocks import block_of_frame, encode_meta
 from wal.blocks.encryption import KeyRing
 from wal.decisions.retention import SegmentFacts
@@ -121,14 +122,14 @@ class Stream(Tracked):
         limits = SegmentLimits(1 << 20, 1e9)
         return Adopter(
             self.wal,
-            STREAM,
-            "h1",
-            instance,
-            "none",
-            limits,
-            self.ask_topic_ids,
-            lambda: self.now_ms,
-            lambda: next(uids),
+            stream=STREAM,
+            host="h1",
+            instance_id=instance,
+            compression="none",
+            limits=limits,
+            topic_ids=self.ask_topic_ids,
+            wall_ms=lambda: self.now_ms,
+            new_uid=lambda: next(uids),
             keys=lambda: self.keys,
         )
 
@@ -266,7 +267,7 @@ def test_the_adopted_block_can_be_read_and_holds_the_rows_that_lie_before_kafkas
 
 
 def test_an_encrypted_orphan_waits_for_its_key_and_is_adopted_under_the_current_one() -> None:
-    """No key is a hindrance, never a gap."""
+    """No key is a why_not_accepted, never a gap."""
     t = Stream(on_gap="record", sealed_by=KeyRing({"old": b"o" * 32}))
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 60, token))
@@ -412,7 +413,7 @@ def test_with_stop_a_life_that_was_gone_on_with_ends_when_a_person_says_so() -> 
     )  # fmt: skip
     answer = t.say(again)
     assert not answer.proceed
-    assert "accept-gap t/0 70 60`" in answer.message and "a new life begins at 60" in answer.message
+    assert "accept-gap t/0 70 60`" in answer.message and "a new incarnation begins at 60" in answer.message
     assert "forebay-adoption" not in answer.message
     with pytest.raises(RefusedError, match="before the WAL has been searched"):
         t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=70, until_offset=60))
@@ -431,7 +432,7 @@ def test_a_driver_that_starts_over_after_adoption_still_ends_the_life(step: str)
     for event in t.events:
         apply(state, event)
     t.state = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State)
-    t.tracker = Tracker(t.state, numbered(1, 2), "record", 4, 0, 0)
+    t.tracker = Tracker(t.state, numbered(1, 2), tracker_options(on_gap="record"))
     adopter = t.new_adopter("d2")
     for _ in range(3):
         if t.partition.incarnation.number == 1:
@@ -502,7 +503,9 @@ def test_damage_that_may_hide_an_orphan_is_told_once_and_changes_no_decision(
     t.round()  # searches, and decides nothing
     t.kafka_answers = True
     t.round()
-    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING" and "passes over" in r.getMessage()]
+    warnings = [
+        r.getMessage() for r in caplog.records if r.levelname == "WARNING" and "lost records skips it" in r.getMessage()
+    ]
     assert len(warnings) == told
     assert all(words.startswith(f"{orphan.path} is damaged at byte {offset}: ") for words in warnings)
     readable = partition == 0 and (damaged == "segment header" or frames == 2)
@@ -737,7 +740,7 @@ def test_killed_around_its_barriers_a_search_begins_with_them_again(step: str) -
     there = t.wal.list(layout.block_folder(STREAM, "r1"))
     assert there == ([] if step == "bar" else [first_name(epoch)])
     t.state = msgspec.msgpack.decode(before, type=State)
-    t.tracker = Tracker(t.state, numbered(1, 2), "record", 4, 0, 0)
+    t.tracker = Tracker(t.state, numbered(1, 2), tracker_options(on_gap="record"))
     t.beat(t.state.receivers["r2"].epoch, "r2")
     t.round(t.new_adopter("d2"))
     assert t.wal.list(layout.block_folder(STREAM, "r1")) == [first_name(epoch)]
@@ -819,7 +822,7 @@ def test_the_journal_knows_behind_which_segments_of_an_epoch_nothing_was_deleted
 
 def test_of_epochs_that_nobody_barred_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-6: also where barriers are never made."""
-    monkeypatch.setattr(transitions, "UNBARRED_MAX", 2)
+    monkeypatch.setattr(receivers, "UNBARRED_MAX", 2)
     t = Stream()
     epochs = []
     for number in range(4):
@@ -969,7 +972,7 @@ def test_a_driver_that_opens_the_journal_settles_by_the_first_heartbeat() -> Non
     old = t.register("r1", "i1")
     t.claim(old)
     t.faulted()
-    after = Tracker(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0)
+    after = Tracker(t.state, t.tracker.driver_epoch + 1, tracker_options())
     t.tracker = after
     t.beat(old)
     assert [e.receiver_id for e in t.events if isinstance(e, ev.WriterSettled)] == ["r1"]

@@ -51,16 +51,27 @@ class Cleaned:
         self.journal, self.wal = MemoryStorage(f"cleaned-{next(numbers)}"), MemoryStorage(f"cleaned-{next(numbers)}")
         self.wal.put_new(SEGMENT, b"")
         clock, limits = ManualClock(), Limits(0)
-        copies = SnapshotCopies(self.loop.ask, self.wal, STREAM, numbered(1, 1), clock, 0.0, limits, lambda: 1)
-        writer = HistoryWriter(self.journal, STREAM, numbered(1, 1), 1_000, lambda: 1.0, lambda: next(numbers))
+        copies = SnapshotCopies(
+            self.loop.ask,
+            self.wal,
+            stream=STREAM,
+            epoch=numbered(1, 1),
+            clock=clock,
+            interval_seconds=0.0,
+            limits=limits,
+            new_uid=lambda: 1,
+        )
+        writer = HistoryWriter(
+            self.journal, STREAM, numbered(1, 1), segment_bytes=1_000, now=lambda: 1.0, new_uid=lambda: next(numbers)
+        )
         self.cleaner = Cleaner(
             cast(DriverLoop, self.loop),
             CleanedWal(self.wal, limits, copies, lambda: self.superseded),
-            writer,
-            STREAM,
-            clock,
-            1.0,
-            lambda _: None,
+            history_writer=writer,
+            stream=STREAM,
+            clock=clock,
+            pause_seconds=1.0,
+            failed=lambda _: None,
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from driver.background.discovery import LostJournal, check_commits, discover, foreign_commits, subscription
+from driver.background.discovery import Known, LostJournal, check_commits, discover, foreign_commits, subscription
 from forebay.kafka.client.admin import Committed, KafkaAdmin
 from forebay.model.errors import UnreachableError
 from forebay.model.values import TopicPartition
@@ -101,20 +101,21 @@ class Asked:
         return dict.fromkeys(tps, 7)
 
 
+NOTHING_KNOWN = Known(frozenset(), frozenset(), created=False)
+
+
 def look(admin: Asked) -> Any:
-    return discover(
-        cast(KafkaAdmin, admin), SETTINGS, admin.partitions(SETTINGS.kafka.topics, None), set(), set(), False, 1
-    )
+    return discover(cast(KafkaAdmin, admin), SETTINGS, admin.partitions(SETTINGS.kafka.topics, None), NOTHING_KNOWN, 1)
 
 
 def test_a_topic_created_again_while_its_start_is_asked_for_is_asked_for_again() -> None:
     """INV-5: the start of the old topic under the id of the new one would skip what the new one holds."""
-    with pytest.raises(UnreachableError, match="asking again"):
+    with pytest.raises(UnreachableError, match="topics changed during discovery"):
         look(Asked({"t": "1", "u": "2"}, {"t": "3", "u": "2"}))
 
 
 def test_a_topic_that_not_every_broker_knows_yet_does_not_begin_a_life_without_its_id() -> None:
-    with pytest.raises(UnreachableError, match="asking again"):
+    with pytest.raises(UnreachableError, match="topics changed during discovery"):
         look(Asked({"t": "1", "u": ""}))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from driver.background.resetting import Resetting
 from driver.journal import events as ev
-from driver.tracker.requests import HoldForReset, LetGo, Reset
+from driver.tracker.requests import EndHold, HoldForReset, Reset
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
@@ -68,7 +68,7 @@ def test_what_the_receiver_has_on_its_way_is_accepted_before_the_life_ends() -> 
     assert incarnations(t) == [(1, 0, 20), (2, 5, None)]
     assert t.state.partitions["t/0"].incarnation.cause == "reset to offset 5 by me"
     assert not t.claim(epoch).granted
-    t.say(LetGo((tp(),)))
+    t.say(EndHold((tp(),)))
     granted = t.claim(epoch)
     assert granted.granted and (granted.view.incarnation, granted.view.position) == (2, 5)
 
@@ -180,8 +180,8 @@ def test_a_topic_that_is_created_again_meanwhile_is_asked_for_again() -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"topic": "x", "to": "latest"}, "known are t/0, t/1"),
-        ({"partition": 7, "to": "latest"}, "t/7 is no partition"),
+        ({"topic": "x", "to": "latest"}, "it has t/0, t/1"),
+        ({"partition": 7, "to": "latest"}, "the stream has no partition t/7"),
         ({"to": "offset", "value": 3}, "name one"),
         ({"to": "sideways"}, "allowed are"),
         ({"to": "time"}, "allowed are"),

@@ -1,4 +1,4 @@
-"""From a completed batch to what each receiver is told, and what is left of it after a restart."""
+"""Backpressure: from completed batches to the rates that receivers get, and what a restart keeps."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 
 from driver.batches.backpressure import Backpressure
 from driver.batches.batch import BatchWork, NamedJob
-from driver.batches.scheduler import Scheduler
+from driver.batches.runner import AttemptRules, BatchHooks
+from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.rate import Gains
 from driver.decisions.rate_sharing import RateLimits, RateSharing
-from driver.http.status import status
 from driver.journal import events as ev
-from driver.journal.log import lead
+from driver.journal.opening import lead
 from driver.journal.state import LearnedRate
 from driver.journal.transitions import apply
 from driver.tracker import Tracker
@@ -22,7 +22,8 @@ from driver.tracker.requests import Allocate, LearnRate
 from forebay import messages as m
 from forebay.model.values import numbered
 from forebay.process.clock import ManualClock
-from tests.support.tracked import STREAM, TOPIC, Tracked
+from tests.support.shown import shown
+from tests.support.tracked import STREAM, TOPIC, Tracked, tracker_options
 from wal.storage import MemoryStorage
 
 
@@ -63,10 +64,10 @@ def learn(t: Tracked, rate: float) -> int:
     return len(t.decide(LearnRate(rate, t.now_ms)).events)
 
 
-# ---- what receivers are told -----------------------------------------------------------------------------------------
+# ---- rates of receivers ----------------------------------------------------------------------------------------------
 
 
-def test_receivers_are_told_their_share_by_lag_with_their_next_heartbeat() -> None:
+def test_receivers_get_their_share_by_lag_with_their_next_heartbeat() -> None:
     t = tracked()
     one, two = t.register("r1"), t.register("r2", "i2")
     t.claim(one, 0)
@@ -106,7 +107,7 @@ def test_other_orders_stay_when_rates_are_replaced() -> None:
     assert commands[0].version < commands[1].version
 
 
-def test_a_new_process_of_a_receiver_is_told_anew() -> None:
+def test_a_new_process_of_a_receiver_gets_its_rates_again() -> None:
     t = tracked(1000.0)
     epoch = t.register()
     (first,) = beat(t, "r1", epoch)
@@ -115,7 +116,7 @@ def test_a_new_process_of_a_receiver_is_told_anew() -> None:
     assert given(beat(t, "r1", again)) == first.rates
 
 
-def test_the_first_receiver_that_a_new_driver_hears_of_gets_no_more_than_its_share() -> None:
+def test_the_first_receiver_of_a_new_driver_gets_no_more_than_its_share() -> None:
     t = tracked(1000.0)
     one, two = t.register("r1"), t.register("r2", "i2")
     t.claim(one, 0)
@@ -124,7 +125,7 @@ def test_the_first_receiver_that_a_new_driver_hears_of_gets_no_more_than_its_sha
     assert given(beat(t, "r2", two, p1=50)).records_per_second == pytest.approx(500)
 
 
-def test_a_partition_in_trouble_leaves_its_share_to_others() -> None:
+def test_a_partition_with_a_fault_leaves_its_share_to_others() -> None:
     t = tracked(1000.0)
     epoch = t.register()
     t.claim(epoch, 0)
@@ -139,7 +140,7 @@ def test_a_partition_in_trouble_leaves_its_share_to_others() -> None:
     assert [(p.partition, p.records_per_second) for p in rates.partitions] == [(1, pytest.approx(1000))]
 
 
-def test_without_backpressure_nobody_is_told_anything_though_a_rate_was_learned_once() -> None:
+def test_without_backpressure_receivers_get_no_rates_even_if_one_was_learned() -> None:
     t = Tracked()
     apply(t.state, ev.RateLearned(1000.0, 5))
     epoch = t.register()
@@ -150,7 +151,7 @@ def test_without_backpressure_nobody_is_told_anything_though_a_rate_was_learned_
 # ---- what is journalled ----------------------------------------------------------------------------------------------
 
 
-def test_only_a_change_beyond_five_percent_is_journalled_and_receivers_hear_of_small_ones_that_add_up() -> None:
+def test_only_changes_beyond_five_percent_are_journalled_and_small_ones_that_add_up_reach_receivers() -> None:
     t = tracked()
     assert [learn(t, rate) for rate in (1000.0, 1040.0, 1049.0, 1060.0)] == [1, 0, 0, 1]
     assert t.state.learned == LearnedRate(1060.0, t.now_ms)
@@ -204,14 +205,14 @@ def test_a_batch_that_ran_late_counts_what_it_waited_for() -> None:
     assert heard.rates == [900]
 
 
-def test_a_replay_says_nothing_of_what_may_be_taken_in() -> None:
+def test_a_replay_does_not_change_the_rate() -> None:
     heard = Heard()
     pressure = backpressure(heard, LearnedRate(1000.0, 0))
     pressure.completed(work(replay=3), 1_000, 90_000, 99_000, 5)
     assert heard.rates == []
 
 
-def test_time_without_a_driver_is_not_held_against_the_job() -> None:
+def test_time_without_a_driver_does_not_count_as_waiting() -> None:
     """A batch that was due long before this driver began waited for the driver. 500 in 1 s after 100 ms of this one:
     1000 - 500 - 0.2 x 100 x 500 / 1000 = 490."""
     heard = Heard()
@@ -220,14 +221,14 @@ def test_time_without_a_driver_is_not_held_against_the_job() -> None:
     assert heard.rates == [490]
 
 
-def test_a_rate_learned_by_a_clock_that_went_ahead_is_gone_on_from() -> None:
+def test_a_rate_learned_under_a_clock_ahead_is_used() -> None:
     heard = Heard()
     pressure = backpressure(heard, LearnedRate(1000.0, 10**12), begun_ms=1_000)
     pressure.completed(work(), 2_000, 2_000, 3_000, 700)
     assert heard.rates == [700]
 
 
-def test_the_scheduler_tells_of_each_completed_batch_when_it_was_due_and_what_its_outputs_took() -> None:
+def test_the_scheduler_reports_when_a_completed_batch_was_due_and_how_long_its_outputs_took() -> None:
     """A failed attempt is waiting, not processing; two outputs are processing together."""
     t = Tracked()
     epoch = t.register()
@@ -255,7 +256,13 @@ def test_the_scheduler_tells_of_each_completed_batch_when_it_was_due_and_what_it
 
     jobs = [NamedJob("a", lambda _=None: "a"), NamedJob("b", lambda _=None: "b")]
     scheduler = Scheduler(
-        cast(Any, Loop()), cast(Any, Engine()), jobs, clock, 1.0, lambda: 1, 4, 0.0, headers=False, completed=completed
+        cast(Any, Loop()),
+        cast(Any, Engine()),
+        jobs,
+        clock=clock,
+        options=BatchOptions(batch_interval_seconds=1.0, tasks=lambda: 1, headers=False),
+        rules=AttemptRules(max_failures=4, retry_delay_seconds=0.0, unreadable_retry_seconds=30.0),
+        hooks=BatchHooks(completed=completed),
     )
     clock.advance(1.0)
     scheduler.run()
@@ -263,11 +270,10 @@ def test_the_scheduler_tells_of_each_completed_batch_when_it_was_due_and_what_it
     assert told == [(0, 3_000, 7_000, 40)]
 
 
-def test_the_status_says_what_is_learned_and_what_each_is_held_to() -> None:
+def test_status_shows_the_learned_rate_and_each_receivers_limit() -> None:
     t = tracked(1000.0)
     epoch = t.register()
     t.claim(epoch)
-    soft = {"state": "running", "detail": "", "tiers": {}, "running": {}, "recent": ()}
     request = m.HeartbeatRequest(
         receiver_id="r1", epoch=epoch, state="active", detail="", acknowledged=0, buffered_bytes=0, records=0, rate=900.0,
         partitions=(
@@ -277,7 +283,7 @@ def test_the_status_says_what_is_learned_and_what_each_is_held_to() -> None:
         ),
     )  # fmt: skip
     t.say(request)
-    answer = status(t.tracker, t.now_ms / 1000, "1", 30.0, soft)
+    answer = shown(t.tracker, t.now_ms / 1000)
     assert (answer.backpressure, answer.rate) == (True, 1000)
     assert [r.rate for r in answer.receivers] == [900]
     assert [p.rate for p in answer.partitions] == [800, 0]
@@ -287,7 +293,7 @@ def test_a_driver_that_opens_a_journal_begins_with_the_rate_it_holds() -> None:
     t = tracked()
     learn(t, 1000.0)
     assert t.state.learned is not None
-    after = Tracker(t.state, numbered(1, 2), "stop", 4, 0, sharing=RateSharing(RateLimits(), t.state.learned.rate))
+    after = Tracker(t.state, numbered(1, 2), tracker_options(), sharing=RateSharing(RateLimits(), t.state.learned.rate))
     epoch = t.register()
     t.tracker = after
     t.claim(epoch)

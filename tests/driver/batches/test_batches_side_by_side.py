@@ -68,8 +68,8 @@ def test_jobs_run_side_by_side_and_the_completed_position_waits_for_the_first(se
     assert is_clean(s)
 
 
-def test_a_failing_batch_lets_no_other_begin_and_ends_the_jobs(settings: Configure) -> None:  # noqa: F811
-    """Unfinished batches come again, in order, marked."""
+def test_while_a_batch_fails_no_other_begins_and_the_jobs_end(settings: Configure) -> None:  # noqa: F811
+    """The next driver runs uncompleted batches again, in order, marked as reruns."""
     s = settings(concurrent_jobs=2, job_max_failures=1)
     calls: list[int] = []
 
@@ -168,7 +168,7 @@ def test_a_changed_job_and_interval_go_on_from_what_the_journal_holds(settings: 
 
 def test_an_output_named_twice_is_refused(settings: Configure) -> None:  # noqa: F811
     context = IngestContext(None, settings()).foreach_batch(Collecting(1), "a")
-    with pytest.raises(UsageError, match="'a' is named twice"):
+    with pytest.raises(UsageError, match="'a' was added twice"):
         context.foreach_batch(Collecting(1), "a")
 
 

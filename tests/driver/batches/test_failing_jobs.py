@@ -1,4 +1,4 @@
-"""A job that fails leaves its batch intact and its driver up; the error is told once, and kept."""
+"""A failing job leaves its batch intact and its driver running; the error is logged once, and kept."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from driver.batches.batch import Batch, NamedJob
 from driver.batches.job_failures import PROCESS_ENDED, FailingJobs
 from driver.batches.local_engine import LocalEngine
-from driver.journal import log as journal
+from driver.journal import reading as journal
 from driver.journal.events import JobFailed
-from driver.service import Driver
+from driver.service import Driver, DriverOptions
 from forebay import messages as m
 from forebay.http.client import Client
 from forebay.kafka.client.admin import KafkaAdmin
@@ -66,12 +66,11 @@ class Running:
         named = [NamedJob(f"job-{number}", job) for number, job in enumerate(jobs)]
         self.driver = Driver(
             settings,
-            KafkaAdmin(settings.kafka.options),
-            LocalEngine(settings, dict),
-            named,
-            SystemClock(),
-            "test",
-            waits_when_failed=True,
+            upstream=KafkaAdmin(settings.kafka.options),
+            engine=LocalEngine(settings, dict),
+            jobs=named,
+            clock=SystemClock(),
+            options=DriverOptions(release="test", waits_when_failed=True),
         )
         self.error: BaseException | None = None
         self.driver.start()
@@ -122,7 +121,7 @@ def failed(answer: m.StatusAnswer) -> bool:
 
 
 class Carriers:
-    """A job that lacks a key until it is mended."""
+    """A job that lacks a key until it is corrected."""
 
     def __init__(self) -> None:
         self.mended = False

@@ -134,4 +134,4 @@ def test_error_whose_message_raises_is_named_by_its_class() -> None:
         def __str__(self) -> str:
             raise KeyError("no message")
 
-    assert describe(Spiteful()).error == "Spiteful: (its message can't be shown: KeyError)"
+    assert describe(Spiteful()).error == "Spiteful: (no message: its __str__ raised KeyError)"

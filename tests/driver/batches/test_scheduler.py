@@ -10,7 +10,10 @@ import msgspec
 import pytest
 
 from driver.batches.batch import Batch, BatchWork, NamedJob, Written
-from driver.batches.scheduler import Scheduler
+from driver.batches.progress import Progress
+from driver.batches.runner import AttemptRules
+from driver.batches.scheduler import BatchOptions, Scheduler
+from driver.batches.timer import BatchTimer
 from driver.decisions.replay import RewindTo
 from driver.tracker.requests import BeginReplay, Complete
 from forebay.model.errors import FencedError, UnreadableBlockError
@@ -19,7 +22,7 @@ from forebay.process.clock import SystemClock
 from tests.support.tracked import TOPIC, Tracked
 
 
-def test_a_batch_has_headers_if_one_of_its_blocks_has_whatever_the_settings_say_by_now() -> None:
+def test_a_batch_has_headers_if_one_of_its_blocks_has_regardless_of_the_settings() -> None:
     """INV-3: a rerun under changed settings can still be read."""
     t = Tracked()
     epoch = t.register()
@@ -28,12 +31,12 @@ def test_a_batch_has_headers_if_one_of_its_blocks_has_whatever_the_settings_say_
     block = t.take_in(epoch, token, 9)
     batch = t.state.batches[t.batch()]
     scheduler = scheduler_of()
-    assert not scheduler._work(scheduler._take(t.state, batch)).headers
+    assert not scheduler._work(scheduler._read_same(batch.batch_id).read(t.state)).headers
     t.state.blocks[block.id] = msgspec.structs.replace(block, meta=msgspec.structs.replace(block.meta, headers=True))
-    assert scheduler._work(scheduler._take(t.state, batch)).headers
+    assert scheduler._work(scheduler._read_same(batch.batch_id).read(t.state)).headers
 
 
-def test_a_batch_knows_the_topic_ids_of_its_lives_and_one_of_many_blocks_those_of_all() -> None:
+def test_a_batch_has_the_topic_ids_of_its_incarnations_and_a_large_one_those_of_all() -> None:
     """What tells the Kafka tier whose records it reads."""
     t = Tracked(partitions=4)
     epoch = t.register()
@@ -42,7 +45,7 @@ def test_a_batch_knows_the_topic_ids_of_its_lives_and_one_of_many_blocks_those_o
 
     def topic_ids() -> dict[str, str]:
         batch = t.state.batches[t.batch()]
-        found = dict(scheduler._work(scheduler._take(t.state, batch)).topic_ids)
+        found = dict(scheduler._work(scheduler._read_same(batch.batch_id).read(t.state)).topic_ids)
         t.complete(batch.batch_id)
         return found
 
@@ -53,7 +56,7 @@ def test_a_batch_knows_the_topic_ids_of_its_lives_and_one_of_many_blocks_those_o
     assert topic_ids() == {f"{TOPIC}/{partition}/1": "id-1" for partition in range(4)}
 
 
-def test_a_batch_counts_the_records_that_it_hands_out_and_not_those_that_are_lost() -> None:
+def test_a_batch_does_not_count_lost_records() -> None:
     t = Tracked()
     epoch = t.register()
     token = t.claim(epoch).view.token
@@ -61,37 +64,40 @@ def test_a_batch_counts_the_records_that_it_hands_out_and_not_those_that_are_los
     t.take_in(epoch, token, 12)
     batch = t.state.batches[t.batch()]
     scheduler = scheduler_of()
-    assert scheduler._work(scheduler._take(t.state, batch)).records == 12
+    assert scheduler._work(scheduler._read_same(batch.batch_id).read(t.state)).records == 12
     batch.lost = (f"{TOPIC}/0[5, 12)",)
-    work = scheduler._work(scheduler._take(t.state, batch))
+    work = scheduler._work(scheduler._read_same(batch.batch_id).read(t.state))
     assert work.records == sum(r.records for r in work.ranges) == 5
 
 
 def scheduler_of(
-    loop: object = None, engine: object = None, job: object = None, max_failures: int = 4, **more: Any
+    loop: object = None,
+    engine: object = None,
+    job: object = None,
+    max_failures: int = 4,
+    unreadable_retry_seconds: float = 30.0,
+    **more: Any,
 ) -> Scheduler:
-    """With an engine: that of one job, which is tried again at once."""
+    """A scheduler; with an engine, of one job whose retries have no delay."""
     jobs = (NamedJob("job", cast(Any, job)),) if engine is not None else ()
     return Scheduler(
         cast(Any, loop),
         cast(Any, engine),
         jobs,
-        SystemClock(),
-        1.0,
-        lambda: 1,
-        max_failures,
-        0.0,
-        headers=False,
-        **more,
+        clock=SystemClock(),
+        options=BatchOptions(batch_interval_seconds=1.0, tasks=lambda: 1, headers=False, **more),
+        rules=AttemptRules(
+            max_failures=max_failures, retry_delay_seconds=0.0, unreadable_retry_seconds=unreadable_retry_seconds
+        ),
     )
 
 
 def begun(scheduler: Scheduler, t: Tracked) -> BatchWork | None:
-    taken = scheduler._begin(t.state)
+    taken = scheduler._read_next().read(t.state)
     return scheduler._work(taken) if taken is not None else None
 
 
-def test_what_a_replay_has_yet_to_run_comes_before_batches_that_never_ran_and_is_marked() -> None:
+def test_batches_of_a_replay_run_before_new_batches_and_are_marked() -> None:
     """INV-3: the same id, blocks and packing; another key."""
     t = Tracked()
     epoch = t.register()
@@ -105,13 +111,13 @@ def test_what_a_replay_has_yet_to_run_comes_before_batches_that_never_ran_and_is
 
     def following() -> Any:
         work = begun(scheduler, t)
-        scheduler._in_work.clear()
+        scheduler._progress.in_work.clear()
         return work
 
     before = following()
     assert before is not None
     assert (before.batch_id, before.replay, before.rerun) == (second, 0, False)
-    original = Batch(scheduler._work(scheduler._take(t.state, t.state.batches[first])), cast(Any, None))
+    original = Batch(scheduler._work(scheduler._read_same(first).read(t.state)), cast(Any, None))
     t.say(BeginReplay(RewindTo(first), (), 0, "ann"))
     work = following()
     assert work is not None
@@ -155,8 +161,8 @@ def test_a_batch_that_is_tried_again_is_the_same_though_a_replay_began_behind_it
     assert t.state.replay is None
 
 
-def test_being_told_to_stop_between_two_looks_is_not_missed() -> None:
-    """Whoever waits for the next batch then waits for nothing."""
+def test_a_stop_between_two_checks_is_not_missed() -> None:
+    """Otherwise a worker would wait for the next batch for ever."""
 
     class Event(threading.Event):
         def is_set(self) -> bool:
@@ -166,7 +172,7 @@ def test_being_told_to_stop_between_two_looks_is_not_missed() -> None:
             return before
 
     scheduler = scheduler_of(SimpleNamespace(ask=Tracked().say))
-    scheduler._stopping = Event()
+    scheduler._progress.stopping = Event()
     ended = threading.Thread(target=scheduler.run, daemon=True)
     ended.start()
     ended.join(10)
@@ -223,7 +229,7 @@ def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends
     scheduler = scheduler_of(Loop(), Engine(), write, epoch=77)
     work = begun(scheduler, t)
     assert work is not None
-    scheduler._run_batch(work)
+    scheduler._runner.run(work)
     assert scheduler.recent[-1].written == ("table: 5 rows", "topic: skipped, batch 7 is there")
 
     def fenced(_: Batch) -> None:
@@ -231,13 +237,13 @@ def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends
         raise FencedError("newer")
 
     runs: list[int] = []
-    scheduler._jobs = (NamedJob("job", fenced),)
+    scheduler._runner._jobs = (NamedJob("job", fenced),)
     with pytest.raises(FencedError):
-        scheduler._run_batch(work)
+        scheduler._runner.run(work)
     assert runs == [1]
 
 
-def test_a_replay_after_a_rebuild_has_a_key_of_its_own_though_the_new_journal_counts_replays_anew() -> None:
+def test_a_replay_after_a_rebuild_has_another_key_though_replays_are_counted_from_one_again() -> None:
     """The batch keeps its id, and its key as long as it is no replay."""
     old, nothing = numbered(1, 7), cast(Any, None)
 
@@ -260,9 +266,9 @@ def test_while_a_batch_fails_or_can_not_be_read_no_other_begins() -> None:
     scheduler = scheduler_of()
     first = begun(scheduler, t)
     assert first is not None
-    scheduler._held_up.add((0, first.batch_id))
-    assert scheduler._begin(t.state) is None
-    scheduler._held_up.clear()
+    scheduler._progress.held_up.add((0, first.batch_id))
+    assert scheduler._read_next().read(t.state) is None
+    scheduler._progress.held_up.clear()
     following = begun(scheduler, t)
     assert following is not None
     assert following.batch_id == second
@@ -291,9 +297,17 @@ def test_a_timer_that_wakes_a_moment_early_cuts_an_interval_once() -> None:
         def wait(_: float) -> bool:
             return False
 
-    scheduler = Scheduler(
-        cast(Any, Loop()), cast(Any, None), (), cast(Any, Clock()), 1.0, lambda: 1, 1, 1.0, headers=False
+    progress = Progress()
+    progress.stopping = cast(Any, Stopping())
+    timer = BatchTimer(
+        cast(Any, Loop()),
+        cast(Any, Clock()),
+        progress,
+        interval_seconds=1.0,
+        tasks=lambda: 1,
+        empty_batches=False,
+        allocation=None,
+        failed=lambda _: None,
     )
-    scheduler._stopping = cast(Any, Stopping())
-    scheduler._tick()
+    timer._run()
     assert cut == [1_000, 2_000, 3_000]

@@ -12,14 +12,17 @@ import pytest
 from driver.decision_loop import loop as loop_module
 from driver.decision_loop.loop import DriverLoop
 from driver.journal import events as ev
-from driver.journal import log as journal
+from driver.journal import opening, writing
+from driver.journal import reading as journal
+from driver.journal.files import claim_path, epoch_folder
 from driver.journal.state import State
 from driver.tracker import Tracker
-from driver.tracker.requests import Allocate, Archived, Ask, Complete, FoundPartitions
+from driver.tracker.requests import Allocate, Archived, Complete, FoundPartitions
 from forebay import messages as m
 from forebay.model.errors import FencedError, OutOfSpaceError, StoreError, TurnedAwayError, UnreachableError, UsageError
 from forebay.process.clock import SystemClock
-from tests.support.tracked import STREAM, TOPIC, Tracked, offsets
+from tests.support.reads import ReadBy
+from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tracker_options
 from wal.storage import AppendFile, MemoryStorage
 
 numbers = itertools.count(1)
@@ -54,12 +57,17 @@ class Faulty(MemoryStorage):
 class Led:
     def __init__(self, reserve_bytes: int = 0) -> None:
         self.storage = Faulty(f"memory://loop-{next(numbers)}")
-        self.journal, self.state = journal.lead(self.storage, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
+        self.journal, self.state = opening.lead(self.storage, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
         self.failure: list[BaseException] = []
         self.ended = threading.Event()
-        tracker = Tracker(self.state, self.journal.epoch, "stop", 4, 0)
+        tracker = Tracker(self.state, self.journal.epoch, tracker_options())
         self.loop = DriverLoop(
-            tracker, self.journal, SystemClock(), lambda _: None, self._failed, reserve_bytes=reserve_bytes
+            tracker,
+            self.journal,
+            SystemClock(),
+            perform=lambda _: None,
+            failed=self._failed,
+            reserve_bytes=reserve_bytes,
         )
         self.loop.start()
 
@@ -100,7 +108,7 @@ def test_an_answer_a_refusal_and_a_read_wait_for_the_sync_of_what_was_decided_be
     led.storage.before_sync = hold
     answer = led.loop.submit(register("r1"))
     assert reached.wait(30)
-    read = led.loop.submit(Ask(lambda s: len(s.receivers)))
+    read = led.loop.submit(ReadBy(lambda s: len(s.receivers)))
     refusal = led.loop.submit(m.LookupRequest(receiver_id="r1", epoch=1, partitions=()))
     assert not answer.done()
     assert not read.done()
@@ -117,7 +125,7 @@ def test_answers_leave_before_a_snapshot_that_is_due_is_written(led: Led, monkey
     led.loop.ask(CREATE)
     answered = threading.Event()
     seen: list[bool] = []
-    monkeypatch.setattr(journal, "SNAPSHOT_EVENTS", 1)
+    monkeypatch.setattr(writing, "SNAPSHOT_EVENTS", 1)
     taken = threading.Event()
     led.loop.snapshot_taken = taken.set
     snapshot = led.journal.snapshot
@@ -189,7 +197,7 @@ def test_lack_of_space_waits_and_answers_when_there_is_space(led: Led) -> None:
 def test_a_superseded_driver_answers_nobody_and_ends_fenced(led: Led) -> None:
     """INV-4."""
     led.loop.ask(CREATE)
-    journal.lead(led.storage, STREAM, "newer", 1, lambda: 1.0, lambda: next(numbers))
+    opening.lead(led.storage, STREAM, "newer", 1, lambda: 1.0, lambda: next(numbers))
     with pytest.raises(UnreachableError):
         led.loop.submit(register("r1")).result(30)
     assert led.ended.wait(30)
@@ -200,22 +208,22 @@ def test_a_driver_that_was_superseded_while_it_wrote_a_snapshot_deletes_nothing(
     led: Led, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-4: the newer epoch may be reading the segments that the snapshot supersedes."""
-    monkeypatch.setattr(journal, "SNAPSHOT_EVENTS", 1)
+    monkeypatch.setattr(writing, "SNAPSHOT_EVENTS", 1)
     led.loop.ask(CREATE)
-    led.loop.ask(Ask(lambda _: None))  # after the snapshot that the answer did not wait for
-    before = set(led.storage.list(journal.epoch_folder(STREAM, led.journal.epoch)))
+    led.loop.ask(ReadBy(lambda _: None))  # after the snapshot that the answer did not wait for
+    before = set(led.storage.list(epoch_folder(STREAM, led.journal.epoch)))
     snapshot, taken = led.journal.snapshot, threading.Event()
     led.loop.snapshot_taken = taken.set
 
     def superseded() -> None:
         snapshot()
-        led.storage.put_new(journal.claim_path(STREAM, led.journal.epoch + 1), b"{}")
+        led.storage.put_new(claim_path(STREAM, led.journal.epoch + 1), b"{}")
 
     monkeypatch.setattr(led.journal, "snapshot", superseded)
     led.loop.submit(register("r1"))
     assert led.ended.wait(30)
     assert isinstance(led.failure[0], FencedError)
-    assert before <= set(led.storage.list(journal.epoch_folder(STREAM, led.journal.epoch)))
+    assert before <= set(led.storage.list(epoch_folder(STREAM, led.journal.epoch)))
     assert not taken.is_set()
 
 
@@ -263,11 +271,11 @@ def test_the_drivers_own_threads_wait_for_room_where_others_are_told_to_come_aga
     led.loop._queue.maxsize = 1
     led.loop.submit(CREATE)
     assert reached.wait(30)
-    led.loop.submit(Ask(lambda state: None))
+    led.loop.submit(ReadBy(lambda state: None))
     with pytest.raises(UnreachableError, match="too many"):
-        led.loop.submit(Ask(lambda state: None)).result(0)
+        led.loop.submit(ReadBy(lambda state: None)).result(0)
     answers: list[bool] = []
-    own = threading.Thread(target=lambda: answers.append(led.loop.ask(Ask(lambda state: state.created))))
+    own = threading.Thread(target=lambda: answers.append(led.loop.ask(ReadBy(lambda state: state.created))))
     own.start()
     release.set()
     own.join(30)
@@ -291,8 +299,10 @@ def test_where_each_write_costs_a_request_groups_are_written_so_far_apart(led: L
     """The first one at once; what comes within the interval is one group."""
     writes: list[None] = []
     led.storage.before_sync = lambda: writes.append(None)
-    tracker = Tracker(led.state, led.journal.epoch, "stop", 4, 0)
-    loop = DriverLoop(tracker, led.journal, SystemClock(), lambda _: None, led._failed, flush_seconds=60.0)
+    tracker = Tracker(led.state, led.journal.epoch, tracker_options())
+    loop = DriverLoop(
+        tracker, led.journal, SystemClock(), perform=lambda _: None, failed=led._failed, flush_seconds=60.0
+    )
     loop.start()
     loop.ask(CREATE)
     later = [loop.submit(register(name)) for name in ("r1", "r2", "r3")]
@@ -363,9 +373,9 @@ def test_blocks_whose_allocation_failed_with_the_journal_are_allocated_once_by_t
         led.loop.ask(Allocate(1, 1))
     assert led.ended.wait(30)
     led.storage.before_sync = lambda: None
-    opened, state = journal.lead(led.storage, STREAM, "next", 2, lambda: 2.0, lambda: next(numbers))
+    opened, state = opening.lead(led.storage, STREAM, "next", 2, lambda: 2.0, lambda: next(numbers))
     assert bool(state.unfinished()) == lands
-    following = Tracker(state, opened.epoch, "stop", 4, 0)
+    following = Tracker(state, opened.epoch, tracker_options())
     for _ in range(2):
         following.decide(Allocate(2, 1), 2.0, 2)
     (batch,) = state.unfinished()
@@ -467,7 +477,7 @@ def test_event_that_cannot_be_written_refuses_its_own_request_and_nothing_else(l
     assert asked[1].result(30).epoch > epoch
     assert [grant.granted for grant in asked[3].result(30).claims] == [True, True]
     assert not led.failure
-    assert led.loop.ask(Ask(lambda s: msgspec.msgpack.encode(s))) == msgspec.msgpack.encode(led.durable())
+    assert led.loop.ask(ReadBy(lambda s: msgspec.msgpack.encode(s))) == msgspec.msgpack.encode(led.durable())
 
 
 def test_events_before_one_that_cannot_be_written_are_durable(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -486,5 +496,5 @@ def test_events_before_one_that_cannot_be_written_are_durable(led: Led, monkeypa
     with pytest.raises(UsageError, match="for want of a number"):
         led.loop.ask(m.ClaimRequest(receiver_id="r1", epoch=epoch, claims=claims, number=1))
     owners = [partition.owner for partition in led.durable().partitions.values()]
-    assert owners == ["r1", ""] == led.loop.ask(Ask(lambda s: [p.owner for p in s.partitions.values()]))
+    assert owners == ["r1", ""] == led.loop.ask(ReadBy(lambda s: [p.owner for p in s.partitions.values()]))
     assert not led.failure

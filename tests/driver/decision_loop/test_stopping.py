@@ -16,7 +16,7 @@ from driver.journal.events import IncarnationBegun, IncarnationStart
 from driver.journal.state import Batch as JournalledBatch
 from driver.journal.state import State
 from driver.journal.transitions import apply
-from driver.service import Driver
+from driver.service import Driver, DriverOptions
 from driver.tracker.requests import BeginDrain
 from forebay import messages as m
 from forebay.http.client import Client
@@ -75,7 +75,14 @@ def test_a_receiver_that_holds_nothing_and_has_not_answered_this_driver_is_not_w
     left = remaining(t.tracker, now, now, 30.0)
     assert left == Remaining(silent=("r1",))
     assert left.is_nothing
-    drain = Drain(lambda _: left, lambda _: left, lambda: None, threading.Event(), SystemClock(), 30.0)
+    drain = Drain(
+        ask=lambda _: left,
+        look=lambda _: left,
+        allocate=lambda: None,
+        stopped=threading.Event(),
+        clock=SystemClock(),
+        timeout_seconds=30.0,
+    )
     drain.receivers, drain.left = ("r1", "r2"), left
     assert drain.drained == ("r2",)
 
@@ -181,7 +188,14 @@ def test_what_is_not_done_within_the_time_waits_for_the_next_driver(settings: Co
         assert cancelled.wait(30)
         raise ValueError("its tasks were cancelled")
 
-    driver = Driver(s, KafkaAdmin(s.kafka.options), Engine(s, dict), (NamedJob("job", stuck),), SystemClock(), "test")
+    driver = Driver(
+        s,
+        upstream=KafkaAdmin(s.kafka.options),
+        engine=Engine(s, dict),
+        jobs=(NamedJob("job", stuck),),
+        clock=SystemClock(),
+        options=DriverOptions(release="test"),
+    )
     runs = threading.Thread(target=driver.run)
     try:
         driver.start()
@@ -221,7 +235,14 @@ def test_a_driver_that_learns_that_it_is_fenced_cancels_what_it_has_in_spark(
         cancelled.wait(60)
         raise ValueError("its tasks were cancelled")
 
-    old = Driver(s, KafkaAdmin(s.kafka.options), Engine(s, dict), (NamedJob("job", stuck),), SystemClock(), "test")
+    old = Driver(
+        s,
+        upstream=KafkaAdmin(s.kafka.options),
+        engine=Engine(s, dict),
+        jobs=(NamedJob("job", stuck),),
+        clock=SystemClock(),
+        options=DriverOptions(release="test"),
+    )
     ends: list[BaseException] = []
 
     def run() -> None:
@@ -332,9 +353,13 @@ def test_a_driver_that_is_to_catch_up_ends_when_it_has(settings: Configure) -> N
     producer.flush(30)
     job = Collecting(20)
     driver = Driver(
-        s, KafkaAdmin(s.kafka.options), LocalEngine(s, dict), (NamedJob("job", job),), SystemClock(), "test",
-        until_caught_up=True,
-    )  # fmt: skip
+        s,
+        upstream=KafkaAdmin(s.kafka.options),
+        engine=LocalEngine(s, dict),
+        jobs=(NamedJob("job", job),),
+        clock=SystemClock(),
+        options=DriverOptions(release="test", until_caught_up=True),
+    )
     runs = threading.Thread(target=driver.run)
     try:
         driver.start()

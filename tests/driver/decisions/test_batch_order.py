@@ -10,7 +10,6 @@ from driver.decisions.batch_order import following, window
 from driver.decisions.replay import RewindTo
 from driver.journal import events as ev
 from driver.journal import history
-from driver.journal.block_index import BlockIndex
 from driver.journal.state import BrokenInvariant, State
 from driver.journal.transitions import apply
 from driver.tracker.requests import (
@@ -86,7 +85,7 @@ def test_a_replay_begins_alone_and_runs_alone() -> None:
     assert found is not None and (found[0].batch_id, found[1]) == (first, 1)
     assert following(t.state, {(1, first)}) is None
     t.say(Complete(first, 1, 1, 1))
-    assert following(t.state, {(1, first)}) is None, "its worker has yet to hear of its end"
+    assert following(t.state, {(1, first)}) is None, "its worker does not know yet that it has ended"
     found = following(t.state, set())
     assert found is not None and (found[0].batch_id, found[1]) == (second, 0)
     del third
@@ -157,7 +156,7 @@ def test_a_batch_that_a_window_reaches_back_to_can_not_be_archived() -> None:
         apply(t.state, ev.BatchesArchived((first,)))
 
 
-def test_a_smaller_window_lets_go_and_a_larger_one_reaches_what_is_still_there() -> None:
+def test_a_smaller_window_releases_batches_and_a_larger_one_contains_those_still_held() -> None:
     t = batches()
     t.say(KeepWindow(3))
     ids = []
@@ -198,12 +197,12 @@ def test_windows_in_a_replay_reach_what_its_batches_had_before_them() -> None:
         for block_id in (b for one in reached for b in t.state.batch_of if t.state.batch_of[b] == one):
             assert not t.state.index.spare.get("h1", {}).keys() & {block_id}
         t.say(Complete(batch_id, 1, 1, 1))
-        assert t.state.index == BlockIndex.of(t.state)
+        assert t.state.index == t.state.build_index()
     assert not t.state.replay_window
 
 
 def test_a_loss_in_its_window_is_accepted_for_the_batch_that_can_not_read_it() -> None:
-    """INV-5: else nobody could let it go on."""
+    """INV-5: otherwise the batch could never run."""
     t = batches()
     t.say(KeepWindow(1))
     first = t.allocate()
@@ -282,7 +281,7 @@ def test_the_index_is_that_of_the_state_under_windows_replays_and_jobs_side_by_s
             t.rewind(draw.randrange(1, t.state.completed_number + 1))
         elif kind == "again" and t.state.replay:
             t.say(Complete(next(iter(t.state.replaying)), 1, 1, t.state.replay.replay))
-        assert t.state.index == BlockIndex.of(t.state)
+        assert t.state.index == t.state.build_index()
         spare = {block for blocks in t.state.index.spare.values() for block in blocks}
         assert not spare & needed(t.state)
 

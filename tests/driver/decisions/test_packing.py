@@ -27,7 +27,7 @@ def host_of(block: Block) -> str:
 BLOCKS = st.lists(st.integers(1, 1000), min_size=1, max_size=60).map(
     lambda sizes: [block(i, size) for i, size in enumerate(sizes)]
 )
-#: of several hosts, each of which has partitions of its own
+#: blocks of several hosts; each host has its own partitions
 SPREAD = st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 4)), min_size=1, max_size=60).map(
     lambda found: [block(i, size, host, (host, host + 10)) for i, (size, host) in enumerate(found)]
 )

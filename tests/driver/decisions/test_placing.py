@@ -65,7 +65,7 @@ def test_a_preference_may_be_a_label() -> None:
     assert dict(place(fleet([*hosts("a"), fast], new(1)), ("disk=nvme",)).starts) == {0: "z"}
 
 
-def test_a_full_fleet_leaves_the_rest_homeless_and_says_so() -> None:
+def test_a_full_fleet_reports_the_receivers_without_a_host() -> None:
     placed = place(fleet([Host("a", 1), Host("b", 0), Host("c", 2)], new(5)))
     assert Counter(placed.starts.values()) == {"a": 1, "c": 2}
     assert placed.homeless == (3, 4)
@@ -77,13 +77,13 @@ def test_a_host_that_joins_gets_its_share_by_bounded_moves() -> None:
     assert load(settled(before)) == {"a": 2, "b": 2, "c": 2}
 
 
-def test_a_host_that_leaves_gives_only_its_own_receivers_away() -> None:
+def test_only_the_receivers_of_a_host_that_leaves_move() -> None:
     placed = place(fleet(hosts("a", "b"), {0: "a", 1: "", 2: "b", 3: ""}))
     assert not placed.moves
     assert load(after(fleet(hosts("a", "b"), {0: "a", 1: "", 2: "b", 3: ""}), placed)) == {"a": 2, "b": 2}
 
 
-def test_a_receiver_on_a_host_that_is_not_judged_stays_and_counts_nowhere() -> None:
+def test_a_receiver_on_an_unknown_host_stays_and_counts_nowhere() -> None:
     placed = place(fleet(hosts("a"), {0: "silent", 1: ""}))
     assert (dict(placed.starts), dict(placed.moves)) == ({1: "a"}, {})
 
@@ -114,7 +114,7 @@ def test_only_those_that_may_move_are_moved() -> None:
     [((), {0: "a", 1: "b"}), (("b",), {0: "b"}), (("none",), {})],
     ids=["any", "preferred", "absent"],
 )
-def test_while_hosts_may_still_come_only_what_nobody_will_regret_is_started(
+def test_while_hosts_may_still_appear_only_starts_that_will_not_move_happen(
     preferred: tuple[str, ...], starts: dict[int, str]
 ) -> None:
     placed = place(fleet(hosts("a", "b"), new(4)), preferred, share=False)

@@ -10,7 +10,7 @@ INTERVAL_MS = 1000.0
 
 
 def test_the_first_batch_only_sets_the_rate() -> None:
-    """600 records in 500 ms: 1200 records/s, told by nobody before the second batch, which was as quick, confirms it."""
+    """600 records in 500 ms: 1200 records/s; no rate is returned before the second batch, which was as quick, confirms it."""
     estimator = RateEstimator(Gains(), INTERVAL_MS)
     assert estimator.learn(1_000, 600, 500, 0) is None
     assert estimator.learn(2_000, 600, 500, 0) == 1200
@@ -25,7 +25,7 @@ def test_the_rate_follows_what_batches_were_processed_at() -> None:
     assert estimator.learn(3_000, 900, 500, 0) == 1800
 
 
-def test_a_batch_that_waited_for_its_turn_lowers_the_rate_by_what_piled_up() -> None:
+def test_a_batch_that_waited_for_its_turn_lowers_the_rate_by_the_backlog() -> None:
     """Set to 1000. 1000 records in 1000 ms after 1500 ms of waiting: error 0; historical error = 1500 x 1000 / 1000 = 1500;
     1000 - 0.2 x 1500 = 700."""
     estimator = RateEstimator(Gains(), INTERVAL_MS)
@@ -52,7 +52,7 @@ def test_all_three_errors_together() -> None:
     assert estimator.learn(7_000, 600, 2000, 0) == 800
 
 
-def test_a_clock_that_is_set_back_costs_one_batch_and_not_all_until_it_is_where_it_was() -> None:
+def test_a_clock_set_back_costs_one_batch_and_not_all_until_it_catches_up() -> None:
     estimator = RateEstimator(Gains(), INTERVAL_MS)
     estimator.learn(10_000_000, 1000, 1000, 0)
     assert estimator.learn(9_999_000, 500, 1000, 0) is None, "it ended before the last one, side by side with it"
@@ -72,7 +72,7 @@ def test_the_rate_does_not_fall_below_its_minimum_and_rises_from_there() -> None
 @pytest.mark.parametrize(
     ("time_ms", "records", "processing_ms"), [(2_000, 0, 500), (2_000, 500, 0), (2_000, 500, -3), (1_000, 500, 500)]
 )
-def test_a_batch_without_records_or_delay_or_out_of_order_says_nothing(
+def test_nothing_is_learned_from_a_batch_without_records_or_delay_or_out_of_order(
     time_ms: int, records: int, processing_ms: int
 ) -> None:
     """The one after it is judged as if it had not been: set to 1000, then 800 in 1000 ms gives 800."""
@@ -82,7 +82,7 @@ def test_a_batch_without_records_or_delay_or_out_of_order_says_nothing(
     assert estimator.learn(3_000, 800, 1000, 0) == 800
 
 
-def test_a_learned_rate_is_gone_on_from_at_once() -> None:
+def test_a_learned_rate_is_used_immediately() -> None:
     """Learned 1000 before a restart: the first batch, 400 in 1000 ms after 250 ms of waiting, is no first batch.
     error 600; historical 250 x 400 / 1000 = 100; 1000 - 600 - 0.2 x 100 = 380."""
     estimator = RateEstimator(Gains(), INTERVAL_MS, learned=1000.0, learned_ms=500)

@@ -1,4 +1,4 @@
-"""The stream's rate shared out: never more than there is, never less than the minimum, nobody left without."""
+"""Distribution of the stream's rate: never more than the rate, never less than the minimum, a share for each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_without_any_lag_all_is_shared_evenly_by_size() -> None:
     assert share(1000, [Sharer(0, 3, 1, NONE), Sharer(0, 1, 1, NONE)]) == pytest.approx([750, 250])
 
 
-def test_what_one_may_not_take_is_for_the_others() -> None:
+def test_what_exceeds_one_maximum_goes_to_the_others() -> None:
     assert share(1000, [Sharer(900, 1, 1, 200), Sharer(50, 1, 1, NONE), Sharer(50, 1, 1, NONE)]) == pytest.approx(
         [200, 400, 400]
     )
@@ -51,7 +51,7 @@ def test_a_maximum_below_the_minimum_wins() -> None:
     assert share(100, [Sharer(9, 1, 80, 10), Sharer(1, 1, 80, 10)]) == pytest.approx([10, 10])
 
 
-def test_nobody_to_share_with() -> None:
+def test_no_sharers_get_no_shares() -> None:
     assert share(100, []) == []
 
 
@@ -61,7 +61,7 @@ _sharer = st.builds(Sharer, _lag, st.integers(1, 50), st.floats(1, 1000), _most)
 
 
 @given(st.floats(1, 1e9), st.lists(_sharer, min_size=1, max_size=40))
-def test_the_sum_is_the_rate_within_bounds_and_nobody_starves(rate: float, sharers: list[Sharer]) -> None:
+def test_shares_add_up_to_the_rate_within_bounds_and_none_is_too_small(rate: float, sharers: list[Sharer]) -> None:
     shares = share(rate, sharers)
     bounds = [(min(s.least, s.most), s.most) for s in sharers]
     least, most = sum(low for low, _ in bounds), sum(high for _, high in bounds)
@@ -99,7 +99,7 @@ def test_a_partition_whose_lag_is_not_known_counts_as_a_usual_one() -> None:
 
 
 def test_a_receiver_that_holds_nothing_yet_gets_as_much_as_each_would() -> None:
-    """It may be given many partitions within a moment, and must not take all of them in at full speed until it is told."""
+    """It may soon get many partitions, and must not take all of them in at full speed until it gets its rates."""
     told = share_out(1000, {"a": {P[0]: 300}, "b": {}}, RateLimits())
     assert told["b"] == Rates(records_per_second=500)
     assert told["a"].records_per_second == pytest.approx(1000)
@@ -115,7 +115,7 @@ _lags = st.lists(st.lists(st.one_of(st.none(), st.integers(0, 10**12)), max_size
     st.sampled_from([0.0, 50.0, 400.0]),
     st.sampled_from([1.0, 20.0]),
 )
-def test_any_fleet_is_told_no_more_than_the_rate_and_every_partition_its_minimum(
+def test_any_fleet_gets_no_more_than_the_rate_and_every_partition_its_minimum(
     rate: float, fleet: list[list[int | None]], max_rate: float, max_each: float, min_each: float
 ) -> None:
     lags = {
@@ -138,10 +138,10 @@ def test_any_fleet_is_told_no_more_than_the_rate_and_every_partition_its_minimum
             assert sum(shares) <= max(told[receiver].records_per_second, min_each * len(own)) * (1 + 1e-9)
 
 
-# ---- who is told -----------------------------------------------------------------------------------------------------
+# ---- which receivers get new rates -----------------------------------------------------------------------------------
 
 
-def test_a_receiver_is_told_again_only_when_it_makes_a_difference() -> None:
+def test_a_receiver_gets_rates_again_only_after_a_significant_change() -> None:
     lag = {"now": 1000}
     sharing = RateSharing(RateLimits(), 1000.0)
 
@@ -152,7 +152,7 @@ def test_a_receiver_is_told_again_only_when_it_makes_a_difference() -> None:
     lag["now"] = 1010
     assert latest(2.0) is None
     lag["now"] = 5000
-    assert latest(2.5) is None, "lags are looked at once a second"
+    assert latest(2.5) is None, "lags are read one time per second"
     told = latest(3.1)
     assert told is not None
     assert rates(told)[0] > rates(told)[1]
@@ -164,6 +164,6 @@ def test_a_receiver_is_told_again_only_when_it_makes_a_difference() -> None:
     assert told.records_per_second == pytest.approx(500)
 
 
-def test_before_a_rate_was_learned_nobody_is_told_anything() -> None:
+def test_before_a_rate_is_learned_receivers_get_no_rates() -> None:
     sharing = RateSharing(RateLimits())
     assert sharing.changed_rates("a", lambda: {"a": {P[0]: 1}}, 0.0) is None

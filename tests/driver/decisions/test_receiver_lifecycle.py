@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driver.decisions.receiver_lifecycle import TRANSITIONS, Happened, ManagedReceivers, State
+from driver.decisions.receiver_lifecycle import TRANSITIONS, ManagedReceivers, ReceiverChange, ReceiverState
 from forebay import messages as m
 from forebay.model.values import managed_id, managed_ordinal
 
@@ -28,26 +28,26 @@ failed      active    .        .        .         .         stopped   scheduled
 """
 
 
-def rows() -> list[tuple[State, Happened, State]]:
+def rows() -> list[tuple[ReceiverState, ReceiverChange, ReceiverState]]:
     head, *lines = PICTURE.strip("\n").splitlines()
-    happened = [Happened[name] for name in head.split()]
+    happened = [ReceiverChange[name] for name in head.split()]
     found = []
     for line in lines:
         name, *then = line.split()
         found += [
-            (State(name), what, State(name) if after == "." else State(after))
+            (ReceiverState(name), what, ReceiverState(name) if after == "." else ReceiverState(after))
             for what, after in zip(happened, then, strict=True)
         ]
     return found
 
 
 @pytest.mark.parametrize(("state", "happened", "then"), rows())
-def test_each_transition_is_the_tables(state: State, happened: Happened, then: State) -> None:
+def test_each_transition_is_the_tables(state: ReceiverState, happened: ReceiverChange, then: ReceiverState) -> None:
     assert TRANSITIONS.get((state, happened), state) is then
 
 
-def test_the_picture_shows_every_state_and_happening() -> None:
-    assert {(state, what) for state, what, _ in rows()} == {(s, h) for s in State for h in Happened}
+def test_the_picture_shows_every_state_and_change() -> None:
+    assert {(state, what) for state, what, _ in rows()} == {(s, h) for s in ReceiverState for h in ReceiverChange}
 
 
 # ---- played agents ---------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class Process:
 
 @dataclass
 class PlayedAgent:
-    """Obeys as ``executor_agent.receivers`` does; a drained receiver is gone a beat later."""
+    """Follows orders as ``executor_agent.receivers``; a drained receiver has ended by the next heartbeat."""
 
     host: str
     capacity: int = 4
@@ -128,7 +128,7 @@ class Played:
             for agent in self.agents.values():
                 if agent.up:
                     self.beat(agent)
-            self.driver.look(self.now, self.heard, self.receivers_heard)
+            self.driver.run_round(self.now, self.heard, self.receivers_heard)
             running = self.running()
             assert self.cut_off or len(running) == len(set(running)), f"runs twice: {running}"
         return self
@@ -141,7 +141,7 @@ class Played:
                 self.receivers_heard[name] = self.now
                 self.journal[number_of(name)] = agent.host
         self.heard[agent.host] = self.now
-        for command in self.driver.heard(agent.said(), self.now):
+        for command in self.driver.take_heartbeat(agent.said(), self.now):
             self.obey(agent, command)
 
     def obey(self, agent: PlayedAgent, command: m.Command) -> None:
@@ -224,10 +224,10 @@ def test_another_host_is_taken_when_its_own_keeps_failing() -> None:
             failures += 1
         played.step()
     assert failures == 4
-    assert "kept failing on a" in played.of(0).detail
-    assert played.step(100).hosts() == {0: "b"}, "it does not go back at once"
+    assert "failed repeatedly on a" in played.of(0).detail
+    assert played.step(100).hosts() == {0: "b"}, "it does not move back immediately"
     played.step(200)
-    assert "kept failing" not in played.of(0).detail, "the host is given another chance after a while"
+    assert "failed repeatedly" not in played.of(0).detail, "the host is given another chance after a while"
 
 
 def test_where_there_is_no_other_host_it_is_tried_on_with_a_delay_that_grows_and_is_bounded() -> None:
@@ -251,7 +251,7 @@ def test_one_that_ran_long_enough_begins_with_the_first_delay_again() -> None:
         assert played.hosts() == {0: "a"}
 
 
-def test_a_host_that_is_gone_loses_its_receivers_to_the_others_and_only_these() -> None:
+def test_receivers_of_a_lost_host_move_to_the_others_and_no_others_move() -> None:
     played = Played(4, "a", "b", "c").step(3)
     before = played.hosts()
     played.crash("b")
@@ -291,7 +291,7 @@ def test_a_host_whose_capacity_was_taken_away_is_drained() -> None:
     assert played.hosts() == {0: "a", 1: "a"}
 
 
-def test_one_that_says_nothing_is_killed_and_started_on_another_host() -> None:
+def test_a_silent_receiver_is_killed_and_started_on_another_host() -> None:
     """It runs, so its agent does not know better: only its own heartbeats tell."""
     played = Played(2, "a", "b").step(3)
     hung = played.process(1)
@@ -304,7 +304,7 @@ def test_one_that_says_nothing_is_killed_and_started_on_another_host() -> None:
     assert played.of(1).restarts == 1
 
 
-def test_one_that_cannot_be_killed_is_replaced_and_killed_should_it_ever_wake() -> None:
+def test_a_receiver_that_cannot_be_killed_is_replaced_and_killed_if_it_returns() -> None:
     """INV-4: it is fenced when the other one registers."""
     played = Played(1, "a", "b").step(3)
     hung = played.process(0)
@@ -322,7 +322,7 @@ def test_one_that_cannot_be_killed_is_replaced_and_killed_should_it_ever_wake() 
     assert played.step(20).hosts() == {0: "b"}
 
 
-def test_one_that_was_just_started_gets_longer_to_speak_for_the_first_time() -> None:
+def test_a_receiver_just_started_gets_longer_for_its_first_heartbeat() -> None:
     played = Played(1, "a", "b", start_timeout_seconds=60.0)
     obey = played.obey
 
@@ -338,8 +338,8 @@ def test_one_that_was_just_started_gets_longer_to_speak_for_the_first_time() -> 
     assert played.hosts() == {0: "b"}
 
 
-def test_a_driver_that_heard_nobody_because_it_waited_itself_blames_nobody() -> None:
-    """Such as one whose journal had no space: it decided nothing, and heard nothing. Then agents are heard before receivers."""
+def test_a_driver_that_could_not_take_heartbeats_declares_no_receiver_lost() -> None:
+    """Its journal had no space, so it took no heartbeats. Then the agents' heartbeats come before the receivers'."""
     played = Played(2, "a", "b").step(3)
     pids = [played.process(n).pid for n in (0, 1)]
     played.now += 10_000
@@ -356,7 +356,7 @@ def test_a_driver_that_heard_nobody_because_it_waited_itself_blames_nobody() -> 
 def test_a_new_driver_takes_over_what_runs_and_moves_nothing() -> None:
     played = Played(4, "a", "b", hosts_wait_seconds=5.0).step(10)
     before, started = played.hosts(), len(played.started)
-    for host in ("b", "a"):  # one agent is heard later than the other
+    for host in ("b", "a"):  # one agent's heartbeat comes later than the other's
         played.agents[host].up = False
         played.lead()
         played.step(2)
@@ -378,7 +378,7 @@ def test_a_new_driver_starts_what_ended_while_there_was_none() -> None:
     assert played.hosts() == {0: "a", 1: "a"}
 
 
-def test_what_runs_on_an_agent_that_was_cut_off_is_killed_when_it_is_back() -> None:
+def test_a_replaced_receiver_of_a_disconnected_agent_is_killed_when_the_agent_returns() -> None:
     """INV-4: until then it was fenced by the registration of the one that took its place."""
     played = Played(1, "a", "b").step(3)
     played.cut_off = True
@@ -392,7 +392,7 @@ def test_what_runs_on_an_agent_that_was_cut_off_is_killed_when_it_is_back() -> N
     assert played.agents["a"].live() == []
 
 
-def test_an_agent_that_is_cut_off_keeps_its_receiver_while_that_one_is_heard() -> None:
+def test_a_disconnected_agent_keeps_its_receiver_while_that_sends_heartbeats() -> None:
     played = Played(1, "a", "b").step(3)
     played.agents["a"].up = False
     for _ in range(60):
@@ -401,7 +401,7 @@ def test_an_agent_that_is_cut_off_keeps_its_receiver_while_that_one_is_heard() -
     assert played.hosts() == {0: "a"}
 
 
-def test_hosts_are_waited_for_at_start_but_not_for_ever() -> None:
+def test_the_driver_waits_for_hosts_at_start_for_a_limited_time() -> None:
     played = Played(3, "a", hosts_wait_seconds=20.0).step(10)
     assert played.hosts() == {0: "a"}
     assert "waits up to" in played.of(1).detail
@@ -425,7 +425,7 @@ def test_a_host_that_is_not_preferred_is_not_taken_while_a_preferred_one_may_com
     assert played.step(3).hosts() == {0: "b", 1: "a"}
 
 
-def test_who_has_no_place_is_told_of_with_the_way_out() -> None:
+def test_status_names_a_receiver_without_a_host_and_the_next_step() -> None:
     played = Played(3, "a", capacity=2).step(3)
     assert played.hosts() == {0: "a", 1: "a"}
     assert "raise agent.capacity" in played.of(2).fault
@@ -434,7 +434,7 @@ def test_who_has_no_place_is_told_of_with_the_way_out() -> None:
     assert not played.of(2).fault
 
 
-def test_one_whose_host_may_run_fewer_since_its_agent_began_anew_is_told_of_too() -> None:
+def test_status_names_a_receiver_whose_hosts_capacity_was_lowered() -> None:
     played = Played(3, "a", capacity=3).step(3)
     played.agents["a"].capacity = 2
     played.agents["a"].children.clear()
@@ -471,11 +471,11 @@ def test_what_an_agent_says_of_other_ids_is_ignored() -> None:
     played = Played(1, "a").step(2)
     played.agents["a"].children["other-r0"] = Process(99, 1, 1)
     played.agents["a"].children["s-rx"] = Process(98, 1, 1)
-    commands = played.driver.heard(played.agents["a"].said(), played.now)
+    commands = played.driver.take_heartbeat(played.agents["a"].said(), played.now)
     assert commands == ()
 
 
-# ---- everything at once ----------------------------------------------------------------------------------------------
+# ---- everything at the same time -------------------------------------------------------------------------------------
 
 HOSTS = ["a", "b", "c"]
 EVENTS = st.one_of(
@@ -491,9 +491,7 @@ EVENTS = st.one_of(
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 5), st.lists(EVENTS, max_size=14))
-def test_whatever_happens_each_receiver_runs_exactly_once_when_it_is_over(
-    count: int, events: list[tuple[str, object]]
-) -> None:
+def test_after_any_failures_each_receiver_runs_exactly_once(count: int, events: list[tuple[str, object]]) -> None:
     """:meth:`Played.step` asserts after each second that none runs twice."""
     played = Played(count, *HOSTS, hosts_wait_seconds=3.0, avoid_seconds=20.0)
     for what, argument in events:

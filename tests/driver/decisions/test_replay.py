@@ -8,16 +8,15 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from deploy.commands.audit import exceptions
+from deploy.commands.inspection.audit import exceptions
 from driver.decision_loop.rewinding import begin_replay
 from driver.decisions.clean_up import CleanSegment
 from driver.decisions.replay import Horizon, RewindTo, needed, plan, refuse
-from driver.journal import history, transitions
-from driver.journal.block_index import BlockIndex
+from driver.journal import history
 from driver.journal.events import ReplayBegun, ReplayedBatch, WindowChanged
 from driver.journal.history import FinishedBatch, HistoryWriter
 from driver.journal.state import BrokenInvariant, Rebuild, State
-from driver.journal.transitions import apply
+from driver.journal.transitions import apply, replays
 from driver.tracker.requests import BeginReplay, CleanedUp, CleanLocalCopies, Complete
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
@@ -59,7 +58,7 @@ class Rewound(Tracked):
         self.archived += done
         self.archive(*(batch.batch_id for batch in done))
 
-    def rewind(self, batch: int = 0, time_ms: int = 0, cause: str = "ann@desk: mended the job") -> m.OperatorAnswer:
+    def rewind(self, batch: int = 0, time_ms: int = 0, cause: str = "ann@desk: corrected the job") -> m.OperatorAnswer:
         request = BeginReplay(RewindTo(batch, time_ms), tuple(self.archived), self.state.archived_number, cause)
         answer = self.say(request)
         assert isinstance(answer, m.OperatorAnswer)
@@ -98,7 +97,7 @@ def test_a_replay_holds_the_batch_and_all_later_ones_in_order_wherever_they_are_
     assert (t.state.replay.batches, t.state.replay.completed, t.state.replay.cause) == (
         3,
         0,
-        "ann@desk: mended the job",
+        "ann@desk: corrected the job",
     )
     for batch_id in ids[1:]:
         t.replayed(batch_id)
@@ -205,10 +204,10 @@ def test_the_index_and_a_replayed_journal_agree_through_a_replay() -> None:
             apply(fresh, event)
         assert fresh == t.state
         decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(t.state), type=State)
-        assert t.state.index == BlockIndex.of(t.state) == fresh.index == decoded.index
+        assert t.state.index == t.state.build_index() == fresh.index == decoded.index
 
 
-def test_a_rewind_beyond_the_horizon_is_refused_and_told_from_where_on_it_is_possible() -> None:
+def test_a_rewind_beyond_the_horizon_is_refused_with_the_first_possible_batch() -> None:
     """INV-5: a replay that would meet a hole never begins."""
     t = Rewound()
     ids = t.work()
@@ -262,7 +261,7 @@ def test_what_was_lost_the_first_time_is_not_read_in_the_replay_either() -> None
     assert t.state.replaying[batch].lost == ("t/0[10, 30)",)
 
 
-def test_who_says_so_is_kept_printable_and_short() -> None:
+def test_the_cause_is_kept_printable_and_short() -> None:
     t = Rewound()
     ids = t.work(1)
     t.rewind(ids[0], cause="x\n\x1b[31m" + "y" * 1_000)
@@ -292,7 +291,9 @@ class Kept(Rewound):
 
     def keep(self, batches: Iterable[FinishedBatch] = ()) -> Kept:
         self.storage = NotingStorage(f"replay-{next(numbers)}")
-        writer = HistoryWriter(self.storage, STREAM, numbered(1, 1), 1, lambda: 1.0, lambda: next(numbers))
+        writer = HistoryWriter(
+            self.storage, STREAM, numbered(1, 1), segment_bytes=1, now=lambda: 1.0, new_uid=lambda: next(numbers)
+        )
         for batch in batches or self.archived:
             writer.append((batch,))
         writer.close()
@@ -307,9 +308,7 @@ class Kept(Rewound):
 
 @pytest.mark.parametrize(("target", "seen"), [(20, []), (19, [19]), (17, [19, 18, 17]), (1, list(range(19, 0, -1)))])
 @pytest.mark.parametrize("by_id", [False, True])
-def test_of_the_history_no_more_is_read_than_back_to_the_batch_that_is_named(
-    target: int, seen: list[int], by_id: bool
-) -> None:
+def test_the_history_is_read_no_further_back_than_the_named_batch(target: int, seen: list[int], by_id: bool) -> None:
     """INV-6. The twentieth is still in the journal's state."""
     t = Kept()
     ids = t.work(20)
@@ -329,8 +328,8 @@ def test_the_window_of_the_first_batch_is_read_too(target: int, seen: list[int])
     assert list(t.state.replay_window) == ids[max(0, target - 3) : target - 1]
 
 
-def test_by_time_and_for_what_is_gone_the_history_is_read_back_to_the_rewind_horizon() -> None:
-    """INV-5: what lies beyond it is refused with the batch from which on a replay is possible."""
+def test_by_time_and_for_deleted_batches_the_history_is_read_back_to_the_rewind_horizon() -> None:
+    """INV-5: a replay beyond it is refused, and the error names the first possible batch."""
     t = Kept()
     ids = t.work(20)
     t.without_local_copies()
@@ -378,7 +377,7 @@ def test_a_batch_that_came_into_the_history_twice_runs_once_and_hides_none() -> 
     assert t.begin(batch=2) == ids[1:]
 
 
-def test_what_a_rebuild_dissolved_is_not_run_again_and_its_numbers_are_not_looked_for() -> None:
+def test_batches_dissolved_by_a_rebuild_are_not_run_again_and_not_searched() -> None:
     """INV-3: a driver that slept through the rebuild may have put it into the history; its blocks are in a later batch."""
     t = Kept()
     t.work(5)
@@ -395,11 +394,11 @@ def test_what_a_rebuild_dissolved_is_not_run_again_and_its_numbers_are_not_looke
 # ---- how many are remembered -----------------------------------------------------------------------------------------
 
 
-def test_ended_replays_are_forgotten_but_for_the_newest_and_their_numbers_are_never_given_again(
+def test_all_ended_replays_except_the_newest_are_forgotten_and_their_numbers_not_reused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """INV-6, INV-7: by ``apply`` alone; the audit says how many there were."""
-    monkeypatch.setattr(transitions, "REPLAYS_KEPT", 3)
+    monkeypatch.setattr(replays, "REPLAYS_KEPT", 3)
     t = Rewound()
     ids = t.work(1)
     for number in range(1, 6):
@@ -417,14 +416,14 @@ def test_ended_replays_are_forgotten_but_for_the_newest_and_their_numbers_are_ne
     assert any(what.startswith("replays 1 to 3: ") for what, *_ in exceptions(told))
 
 
-def test_a_snapshot_of_an_older_release_with_more_replays_is_read_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_of_an_older_release_with_more_replays_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     t = Rewound()
     ids = t.work(1)
     for _ in range(5):
         t.rewind(ids[0])
         t.replayed(ids[0])
     snapshot = msgspec.msgpack.encode(t.state)
-    monkeypatch.setattr(transitions, "REPLAYS_KEPT", 3)
+    monkeypatch.setattr(replays, "REPLAYS_KEPT", 3)
     state = msgspec.msgpack.decode(snapshot, type=State)
     assert len(state.replays) == 5
     batch = history.finished(state)[0]

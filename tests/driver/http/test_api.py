@@ -33,7 +33,10 @@ def answers() -> list[Exception]:
 @pytest.fixture
 def url(answers: list[Exception]) -> Iterator[str]:
     app = tracker_application(
-        lambda request: failed(answers.pop()), lambda: failed(UnreachableError("starting")), lambda: "starting", "test"
+        lambda request: failed(answers.pop()),
+        status=lambda: failed(UnreachableError("starting")),
+        ready=lambda: "starting",
+        release="test",
     )
     with Server(app, "http://127.0.0.1:0") as server:
         yield server.url

@@ -43,7 +43,7 @@ def decided() -> Decided:
 
 @pytest.fixture
 def url(decided: Decided) -> Iterator[str]:
-    app = tracker_application(decided.submit, lambda: decided.submit(None), lambda: None, "test")
+    app = tracker_application(decided.submit, status=lambda: decided.submit(None), ready=lambda: None, release="test")
     with Server(app, "http://127.0.0.1:0") as server:
         yield server.url
 

@@ -9,8 +9,9 @@ import pytest
 from litestar import get, post
 
 from forebay import messages as m
+from forebay.http.application import application
 from forebay.http.driver_client import DriverClient
-from forebay.http.server import Server, application
+from forebay.http.server import Server
 from forebay.model.errors import FencedError, NotTakenError, UnreachableError
 
 
@@ -94,7 +95,7 @@ def test_where_nobody_leads_the_words_say_what_each_answered(drivers: tuple[Play
     first, second = drivers
     first.does = second.does = "stand by"
     client = DriverClient([first.server.url, second.server.url])
-    with pytest.raises(UnreachableError, match="no driver that leads") as refused:
+    with pytest.raises(UnreachableError, match="no leading driver") as refused:
         ask(client)
     assert first.server.url in str(refused.value) and second.server.url in str(refused.value)
     assert (first.asked, second.asked) == (1, 1)  # once round

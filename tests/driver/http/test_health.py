@@ -25,7 +25,7 @@ from driver.decision_loop.loop import RESERVE_REACHED
 from driver.decisions.problems import in_answer
 from driver.decisions.receiver_lifecycle import ManagedReceivers
 from driver.http.health import NAMES_SHOWN, WAITING_SECONDS, Grace, Health, HealthLog, Verdict, journal_is_away
-from driver.http.status import status
+from driver.http.status import PartsStatus, status
 from driver.journal import events as ev
 from driver.journal.transitions import apply
 from driver.tracker.requests import FoundPartitions
@@ -39,7 +39,7 @@ TIMEOUT = 30.0
 
 
 def health_of(t: Tracked, outages: tuple[Outage, ...] = (), managed: bool = False, start: float = TIMEOUT) -> Health:
-    return Health(t.tracker, Grace(TIMEOUT, start), managed, t.now_ms / 1000, lambda: outages)
+    return Health(t.tracker, Grace(TIMEOUT, start), managed=managed, since=t.now_ms / 1000, outages=lambda: outages)
 
 
 def wait(t: Tracked, seconds: float) -> float:
@@ -102,7 +102,7 @@ def test_partitions_of_a_topic_that_is_no_longer_followed_need_no_receiver() -> 
     assert kinds(health.look(wait(t, 1000))) == ([], [])
     t.tracker.subscription = (TOPIC,)
     assert kinds(health.look(wait(t, 1))) == (["partitions-without-receiver"], [])
-    named = Health(t.tracker, Grace(10.0, 30.0), False, 0.0, topics={"another"})
+    named = Health(t.tracker, Grace(10.0, 30.0), managed=False, since=0.0, topics={"another"})
     assert kinds(named.look(wait(t, 1))) == ([], [])
 
 
@@ -424,7 +424,7 @@ def test_question_that_fails_or_hangs_is_an_outage_until_one_is_answered() -> No
         if errors:
             raise errors.pop()
 
-    probe = Probe("kafka", ask, clock, 5.0)
+    probe = Probe("kafka", ask, clock, interval_seconds=5.0)
     probe.ask()
     assert probe.outage() is None
     errors.append(UnreachableError("connection refused"))
@@ -435,7 +435,7 @@ def test_question_that_fails_or_hangs_is_an_outage_until_one_is_answered() -> No
     assert probe.outage() is None
     begun, go_on = threading.Event(), threading.Event()
     why = ""
-    slow = Probe("wal", lambda: (begun.set(), go_on.wait(30))[1], clock, 5.0, lambda: why)  # type: ignore[arg-type, return-value]
+    slow = Probe("wal", lambda: (begun.set(), go_on.wait(30))[1], clock, interval_seconds=5.0, why_silent=lambda: why)  # type: ignore[arg-type, return-value]
     slow.start()
     try:
         assert begun.wait(30)
@@ -478,8 +478,9 @@ def test_lag_is_unknown_when_the_end_is_old_and_never_zero() -> None:
     ends = Ends(lambda: {tp(): 40}, clock)
 
     def shown() -> m.TrackedPartition:
-        soft = {"state": "running", "detail": "", "tiers": {}, "running": {}, "recent": ()}
-        return status(t.tracker, 0.0, "test", TIMEOUT, soft, 0, ends).partitions[0]
+        service = PartsStatus(state="running")
+        answer = status(t.tracker, service, release="test", now=0.0, now_ms=0, receiver_timeout=TIMEOUT, ends=ends)
+        return answer.partitions[0]
 
     assert (shown().high_watermark, shown().lag, shown().end_age_seconds) == (-1, None, -1.0)
     ends.read()

@@ -22,7 +22,7 @@ from tests.support.played import PlayedReceiver
 @pytest.fixture
 def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[MockBroker], Settings]:
     monkeypatch.setattr(reach, "INTERVAL_SECONDS", 0.1)
-    monkeypatch.setattr("driver.service.INTERVAL_SECONDS", 0.1)
+    monkeypatch.setattr("driver.service.composition.INTERVAL_SECONDS", 0.1)
     monkeypatch.setattr(reach, "HANG_SECONDS", 0.5)
     monkeypatch.setattr("driver.http.status.END_AGE_SECONDS_MAX", 1.5)
 

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from driver.decisions.clean_up import CleanSegment, retention_limits
-from driver.journal.block_index import BlockIndex
 from driver.journal.events import BlockMoved
 from driver.journal.state import REPAIR_WRITER, State
 from driver.journal.transitions import apply
@@ -60,10 +59,10 @@ def test_the_index_is_that_of_the_state_after_every_step() -> None:
     ]
     for step in steps:
         step()  # type: ignore[no-untyped-call]
-        assert t.state.index == BlockIndex.of(t.state) == decoded(t).index
+        assert t.state.index == t.state.build_index() == decoded(t).index
 
 
-def test_a_block_that_recovery_wrote_elsewhere_takes_its_place_in_the_index_along() -> None:
+def test_a_block_that_recovery_moved_keeps_its_entries_in_the_index() -> None:
     """INV-7: held and released ones, the last of a segment and one of several."""
     t, epoch = worked(2)
     token = t.state.partitions["t/0"].token
@@ -77,7 +76,7 @@ def test_a_block_that_recovery_wrote_elsewhere_takes_its_place_in_the_index_alon
     for number, (name, block) in enumerate(list(t.state.blocks.items())):
         elsewhere = Handle(f"{STREAM}/blocks/{REPAIR_WRITER}/{1:016x}/00000001.seg", number * 1000, 1000, 7)
         apply(t.state, BlockMoved(name, elsewhere, block.local and number % 2 == 0))
-        assert t.state.index == BlockIndex.of(t.state) == decoded(t).index
+        assert t.state.index == t.state.build_index() == decoded(t).index
     assert list(t.state.index.segments) == [elsewhere.path]
 
 
@@ -93,13 +92,13 @@ def test_a_snapshot_holds_nothing_of_the_index() -> None:
     assert set(msgspec.msgpack.decode(msgspec.msgpack.encode(t.state))) == set(State.__struct_encode_fields__)
 
 
-def test_segments_go_by_time_oldest_first() -> None:
+def test_segments_are_deleted_by_time_oldest_first() -> None:
     t, epoch = worked()
     due = [segment.path for segment, _ in t.state.index.due(Limits(5_000), 7_500)]
     assert due == [path(epoch, 1), path(epoch, 2)]
 
 
-def test_the_oldest_go_before_their_time_while_the_wal_holds_too_much() -> None:
+def test_oldest_segments_are_deleted_early_while_the_wal_is_too_large() -> None:
     t, epoch = worked()
     held = t.state.index.bytes
     share = t.state.index.segments[path(epoch, 1)].bytes
@@ -109,7 +108,7 @@ def test_the_oldest_go_before_their_time_while_the_wal_holds_too_much() -> None:
     assert list(t.state.index.due(Limits(1_000_000, 0), 5_000)) == []
 
 
-def test_the_oldest_go_before_their_time_while_the_wal_holds_too_many_blocks() -> None:
+def test_oldest_segments_are_deleted_early_while_the_wal_has_too_many_blocks() -> None:
     t, epoch = worked()
     due = list(t.state.index.due(Limits(1_000_000, retention_blocks=3), 5_000))
     assert [(s.path, why) for s, why in due] == [(path(epoch, 1), Due.BLOCKS)]
@@ -121,7 +120,7 @@ def test_the_oldest_go_before_their_time_while_the_wal_holds_too_many_blocks() -
     [(20_000, 0), (19_999, 1), (18_000, 1), (17_999, 2), (0, 4), (None, 0)],
     ids=["as much free as asked for", "a byte less", "a segment less", "more than one", "full", "not known"],
 )
-def test_the_oldest_go_before_their_time_while_the_store_lacks_free_space(free_bytes: int | None, gone: int) -> None:
+def test_oldest_segments_are_deleted_early_while_the_store_lacks_free_space(free_bytes: int | None, gone: int) -> None:
     t, epoch = worked()
     assert [segment.bytes for segment in t.state.index.oldest()] == [2_000, 3_000, 4_000, 5_000]
     limits = Limits(1_000_000, free_bytes=20_000).within(free_bytes, t.state.index.bytes)
@@ -142,7 +141,7 @@ def test_the_tracker_deletes_for_lack_of_space_what_time_alone_would_keep() -> N
         assert bool(t.decide(replace(clean(t, epoch, 1), limits=limits)).events) == goes
 
 
-def test_what_a_batch_needs_stays_however_much_the_wal_holds() -> None:
+def test_segments_that_a_batch_needs_stay_regardless_of_the_wals_size() -> None:
     """INV-8: retention by size takes nothing that is needed."""
     t, epoch = worked(1)
     token = t.state.partitions["t/0"].token

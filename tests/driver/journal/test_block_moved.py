@@ -51,7 +51,7 @@ def test_the_digest_is_that_of_the_bytes_at_the_new_place() -> None:
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(event), type=BlockMoved) == event
 
 
-def test_a_block_that_nobody_accepted_can_not_be_moved() -> None:
+def test_a_block_that_was_not_accepted_can_not_be_moved() -> None:
     t, _ = taken_in()
     with pytest.raises(BrokenInvariant, match="names no such block"):
         apply(t.state, BlockMoved("r9-1-1", handle(), False))
@@ -79,8 +79,8 @@ def request(block: Block, now_ms: int = 10_000) -> CleanSegment:
     return CleanSegment(facts, REPAIR_WRITER, numbered(1, 5), now_ms)
 
 
-def test_the_last_segment_of_a_recovery_goes_when_nothing_needs_its_blocks_and_not_before() -> None:
-    """INV-8: nobody writes it any more, though no later segment exists."""
+def test_the_last_segment_of_a_recovery_is_deleted_only_when_nothing_needs_its_blocks() -> None:
+    """INV-8: no process writes it any more, although no later segment exists."""
     t, block = taken_in()
     apply(t.state, BlockMoved(block.id, handle(), False))
     assert not judge(t.state, request(block), Limits(0)).deletable
@@ -91,7 +91,7 @@ def test_the_last_segment_of_a_recovery_goes_when_nothing_needs_its_blocks_and_n
     assert judge(t.state, request(block), Limits(0)).deletable
 
 
-def test_writers_that_lead_the_journal_and_those_of_older_lineages_are_fenced() -> None:
+def test_writers_that_lead_the_journal_and_those_of_older_timelines_are_fenced() -> None:
     """INV-4."""
     t, _ = taken_in()
     epoch = t.state.receivers["r1"].epoch

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from driver.journal import bounds
+from driver.journal import bounds, opening
 from driver.journal import events as ev
-from driver.journal import log as journal
+from driver.journal import reading as journal
 from driver.journal.state import State
 from driver.tracker.requests import Allocate, Complete, FoundPartitions
 from forebay import messages as m
@@ -40,7 +40,7 @@ def taken_in() -> list[ev.Event]:
 def old_journal(events: list[Any], snapshot: bool = False) -> Storage:
     """What an older release wrote of ``events``; ``snapshot``: as the state that they make."""
     storage = MemoryStorage(f"memory://bounds-{next(numbers)}")
-    led, _ = journal.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(numbers))
+    led, _ = opening.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(numbers))
     led.append(events)
     led.sync()
     led.close()
@@ -56,10 +56,10 @@ def changed(change: Change) -> list[Any]:
 
 
 def opened(storage: Storage) -> State:
-    return journal.lead(storage, STREAM, "test", 2_000, lambda: 1.0, lambda: next(numbers))[1]
+    return opening.lead(storage, STREAM, "test", 2_000, lambda: 1.0, lambda: next(numbers))[1]
 
 
-def test_range_beyond_the_last_offset_begins_a_new_life_at_its_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_range_beyond_the_last_offset_begins_a_new_incarnation_at_its_start(caplog: pytest.LogCaptureFixture) -> None:
     """Kafka's records from offset 10 on are taken in; none is skipped."""
     storage = old_journal(changed(lambda r: r.update(until=2**64 - 1)))
     with caplog.at_level(logging.ERROR):
@@ -77,7 +77,7 @@ def test_range_beyond_the_last_offset_begins_a_new_life_at_its_start(caplog: pyt
     assert "r1-" in partition.incarnation.cause  # and the block is named where `forebay audit` looks
 
     caplog.clear()
-    again = opened(storage)  # what was brought within bounds stays so, and is said once
+    again = opened(storage)  # moved numbers stay within bounds, and are logged once
     assert again == state and not caplog.text
 
 
@@ -105,7 +105,7 @@ def test_text_that_is_too_long_is_cut_and_nothing_else_changes(caplog: pytest.Lo
     partition = state.partitions[f"{TOPIC}/0"]
     assert (partition.incarnation.number, partition.position) == (1, 20)
     assert [(b.meta.key_id, b.meta.records) for b in state.blocks.values()] == [("k" * TEXT_LENGTH_MAX, 10)] * 2
-    assert "meta.key_id has 5000 characters, 1000 are allowed: cut" in caplog.text
+    assert "meta.key_id has 5000 characters, of at most 1000: cut" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -141,12 +141,12 @@ def test_snapshot_with_numbers_out_of_range_opens() -> None:
     state, said = found
     assert len(said) == 4
     (sentence,) = bounds.begin_again(state)
-    assert "life 2 begins at offset 10" in sentence
+    assert "incarnation 2 begins at offset 10" in sentence
     assert state.partitions[f"{TOPIC}/0"].position == 10
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State) == state
 
 
-def test_partition_whose_lying_block_is_deleted_begins_again_at_its_life() -> None:
+def test_partition_whose_wrong_block_is_deleted_begins_again_at_its_incarnation() -> None:
     state = opened(old_journal(taken_in()))
     state.blocks.clear()
     state.partitions[f"{TOPIC}/0"].position = OFFSET_MAX
@@ -154,18 +154,18 @@ def test_partition_whose_lying_block_is_deleted_begins_again_at_its_life() -> No
     assert state.partitions[f"{TOPIC}/0"].position == 0
 
 
-def test_partition_begins_again_within_its_newest_life() -> None:
+def test_partition_begins_again_within_its_newest_incarnation() -> None:
     """A life before it claimed too much as well."""
     state = opened(old_journal(changed(lambda r: r.update(until=2**64 - 1))))
     partition = state.partitions[f"{TOPIC}/0"]
     partition.incarnations[-1] = msgspec.structs.replace(partition.incarnation, start=15)
     partition.position = OFFSET_MAX
     (sentence,) = bounds.begin_again(state)
-    assert "life 3 begins at offset 15" in sentence
+    assert "incarnation 3 begins at offset 15" in sentence
     assert partition.position == 15
 
 
-def test_numbers_of_a_pair_are_brought_within_bounds() -> None:
+def test_numbers_of_a_pair_are_moved_within_bounds() -> None:
     """As the journal keeps a cursor's place: life and offset."""
     found = bounds.decode(msgspec.msgpack.encode({"t/0": [1, 2**64 - 1]}), dict[str, tuple[Number, Offset]])
     assert found is not None
@@ -174,13 +174,13 @@ def test_numbers_of_a_pair_are_brought_within_bounds() -> None:
 
 
 def test_events_of_a_newer_release_are_still_refused_as_such() -> None:
-    with pytest.raises(ForebayError, match="an event of a newer release"):
+    with pytest.raises(ForebayError, match="the event is of a newer release"):
         opened(old_journal([*taken_in(), {"event": "not-known-yet"}]))
 
 
 def test_journal_within_bounds_is_read_as_ever() -> None:
     storage = old_journal(taken_in())
-    assert journal.read(storage, STREAM).brought == ()
+    assert journal.read(storage, STREAM).corrections == ()
     state = opened(storage)
     assert (state.partitions[f"{TOPIC}/0"].position, state.partitions[f"{TOPIC}/0"].incarnation.number) == (20, 1)
     assert bounds.decode(msgspec.msgpack.encode(taken_in()), tuple[ev.Event, ...]) is None

@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 from driver.journal import events as ev
-from driver.journal import log as journal
-from driver.journal.log import Journal
+from driver.journal import opening, writing
+from driver.journal import reading as journal
+from driver.journal.files import EventsMeta, claim_path, segment_paths
+from driver.journal.opening import opening_steps
 from driver.journal.state import State
 from driver.journal.timeline import TimelineFound
 from driver.journal.transitions import apply
+from driver.journal.writing import Journal
 from forebay.model.errors import CorruptionError, FencedError, OutOfSpaceError
 from forebay.model.values import numbered
 from tests.support.forgetful import ForgetfulStorage
@@ -32,7 +35,7 @@ def storage(request: pytest.FixtureRequest) -> Storage:
 
 
 def lead(storage: Storage) -> tuple[Journal, State]:
-    return journal.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids))
+    return opening.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids))
 
 
 def write(led: Journal, state: State, *events: ev.Event) -> None:
@@ -53,13 +56,13 @@ def some_events(partitions: int = 2) -> list[ev.Event]:
     return t.events
 
 
-def test_an_empty_journal_opens_with_lineage_one(storage: Storage) -> None:
+def test_an_empty_journal_opens_with_timeline_one(storage: Storage) -> None:
     led, state = lead(storage)
     assert (state.timeline, led.epoch) == (1, numbered(1, 1))
     assert not state.created
 
 
-def test_what_was_decided_is_there_after_opening_again(storage: Storage) -> None:
+def test_decided_events_are_in_the_state_after_reopening(storage: Storage) -> None:
     """INV-7."""
     led, state = lead(storage)
     write(led, state, *some_events())
@@ -88,14 +91,14 @@ def test_what_a_superseded_driver_writes_is_never_replayed(storage: Storage) -> 
     assert third != state
 
 
-def test_of_two_that_open_at_once_only_the_newer_leads(storage: Storage) -> None:
+def test_of_two_drivers_that_open_at_the_same_time_only_the_newer_leads(storage: Storage) -> None:
     led, state = lead(storage)
     write(led, state, *some_events())
 
-    def opening() -> Iterator[str]:
-        return journal.opening(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids))
+    def open_journal() -> Iterator[str]:
+        return opening_steps(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids))
 
-    first, second = opening(), opening()
+    first, second = open_journal(), open_journal()
     assert next(first) == "claimed"
     assert next(second) == "claimed"
     assert [next(first), next(first), next(second), next(second)] == ["read", "snapshot"] * 2
@@ -106,19 +109,19 @@ def test_of_two_that_open_at_once_only_the_newer_leads(storage: Storage) -> None
     assert end.value.value[1] == state
 
 
-def test_an_opener_that_died_before_its_snapshot_does_not_count(storage: Storage) -> None:
+def test_a_driver_killed_before_its_snapshot_does_not_count(storage: Storage) -> None:
     led, state = lead(storage)
     write(led, state, *some_events())
-    dying = journal.opening(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids))
+    dying = opening_steps(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids))
     assert next(dying) == "claimed"
     _, read = lead(storage)
     assert read == state
 
 
-def test_an_opener_that_died_within_its_snapshot_does_not_count(storage: Storage) -> None:
+def test_a_driver_killed_within_its_snapshot_does_not_count(storage: Storage) -> None:
     led, state = lead(storage)
     write(led, state, *some_events())
-    dying = journal.opening(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids))
+    dying = opening_steps(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids))
     assert [next(dying), next(dying), next(dying)] == ["claimed", "read", "snapshot"]
     path = f"{STREAM}/epoch-{led.epoch + 1:016x}/00000001.seg"
     whole = storage.read(path)
@@ -128,7 +131,7 @@ def test_an_opener_that_died_within_its_snapshot_does_not_count(storage: Storage
         assert journal.read(storage, STREAM).state == state, length
 
 
-def test_a_damaged_snapshot_is_never_passed_over_for_an_older_epoch(storage: Storage) -> None:
+def test_a_damaged_snapshot_is_never_skipped_for_an_older_epoch(storage: Storage) -> None:
     """INV-5: what was answered under it would be lost in silence."""
     led, state = lead(storage)
     write(led, state, *some_events())
@@ -157,7 +160,7 @@ def test_events_missing_in_the_middle_are_noticed(storage: Storage) -> None:
 
 
 def test_a_segment_missing_in_the_middle_is_noticed(storage: Storage) -> None:
-    led, state = journal.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids), segment_bytes=1)
+    led, state = opening.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids), segment_bytes=1)
     for event in some_events():
         write(led, state, event)
     paths = [p for p in storage.list(STREAM) if p.endswith(".seg")]
@@ -199,7 +202,7 @@ def test_a_snapshot_makes_what_is_before_it_unnecessary(storage: Storage) -> Non
     assert len([p for p in storage.list(STREAM) if p.endswith(".seg")]) == 2
 
 
-def test_reading_fences_nobody_and_changes_nothing(storage: Storage) -> None:
+def test_reading_fences_no_driver_and_changes_nothing(storage: Storage) -> None:
     led, state = lead(storage)
     write(led, state, *some_events())
     before = {path: storage.read(path) for path in storage.list("")}
@@ -216,7 +219,7 @@ def test_an_event_of_a_newer_release_is_refused_with_the_way_out(storage: Storag
     write(led, state, *some_events())
     import msgspec
 
-    meta = journal.EventsMeta(first=state.events, count=1, epoch=led.epoch)
+    meta = EventsMeta(first=state.events, count=1, epoch=led.epoch)
     assert led._writer is not None
     led._writer.append(FrameKind.EVENTS, msgspec.msgpack.encode(meta), msgspec.msgpack.encode([{"event": "novelty"}]))
     led.sync()
@@ -283,7 +286,7 @@ def test_reading_finds_what_a_listing_does_not_show_yet(objects: Objects) -> Non
 def test_segments_are_read_in_the_order_of_their_numbers_beyond_eight_digits(objects: Objects) -> None:
     for sequence in (1_000_000_00, 99_999_999, 100_000_002):
         objects.put_new(layout.journal_segment(STREAM, numbered(1, 1), sequence), b"x")
-    names = [path.rpartition("/")[2] for path in journal.segment_paths(objects, STREAM, numbered(1, 1))]
+    names = [path.rpartition("/")[2] for path in segment_paths(objects, STREAM, numbered(1, 1))]
     assert names == ["99999999.seg", "100000000.seg", "100000002.seg"]
 
 
@@ -292,7 +295,7 @@ def test_on_whole_objects_a_snapshot_is_due_after_so_many_segments(objects: Obje
     t = Tracked()
     write(led, state, *t.events)
     registered = len(t.events)
-    for number in range(journal.SNAPSHOT_SEGMENTS - 1):
+    for number in range(writing.SNAPSHOT_SEGMENTS - 1):
         assert not led.snapshot_due()
         t.register(f"r{number}")
         write(led, state, *t.events[registered + number :])
@@ -301,60 +304,60 @@ def test_on_whole_objects_a_snapshot_is_due_after_so_many_segments(objects: Obje
     assert not led.snapshot_due()
 
 
-def test_what_opening_asks_for_does_not_grow_with_the_journals_age(objects: Objects) -> None:
+def test_requests_of_opening_do_not_grow_with_the_journals_age(objects: Objects) -> None:
     """Requests of an opening in the worst moment, just before a snapshot is due: after few epochs and batches, and after
     many. Finished batches and claims only ever grow."""
     wal = Objects(f"{objects.url}-wal")
 
-    def opening() -> Journal:
-        led, _ = journal.lead(objects, STREAM, "test", 1, lambda: 1.0, lambda: next(uids), wal=wal)
+    def open_journal() -> Journal:
+        led, _ = opening.lead(objects, STREAM, "test", 1, lambda: 1.0, lambda: next(uids), wal=wal)
         return led
 
     def requests(led: Journal) -> Counter[str]:
-        for _ in range(journal.SNAPSHOT_SEGMENTS - 1):
+        for _ in range(writing.SNAPSHOT_SEGMENTS - 1):
             led.append([])
             led.sync()
         objects.asked.clear()
         wal.asked.clear()
-        opening()
+        open_journal()
         return objects.asked + wal.asked
 
-    for _ in range(journal.EMPTY_EPOCHS + 2):
-        opening()
-    young = requests(opening())
+    for _ in range(writing.EMPTY_EPOCHS + 2):
+        open_journal()
+    young = requests(open_journal())
     for number in range(500):
         objects.put_new(layout.history_segment(STREAM, numbered(1, 1), number), b"")
     for _ in range(60):
-        opening()
-    assert requests(opening()) == young
-    assert young.total() < journal.SNAPSHOT_SEGMENTS + 60
+        open_journal()
+    assert requests(open_journal()) == young
+    assert young.total() < writing.SNAPSHOT_SEGMENTS + 60
 
 
 def test_a_driver_is_fenced_by_the_first_claim_of_a_rebuilt_journal(storage: Storage) -> None:
-    """INV-4: also one that slept through several rebuilds, since each claims every lineage up to its own."""
+    """INV-4: also one that was suspended during several rebuilds, since each claims every timeline up to its own."""
     led, state = lead(storage)
-    storage.put_new(journal.claim_path(STREAM, numbered(2, 1)), b"{}")
+    storage.put_new(claim_path(STREAM, numbered(2, 1)), b"{}")
     with pytest.raises(FencedError, match="rebuilt"):
         write(led, state, *some_events())
 
 
 def test_a_rebuild_that_was_not_finished_leaves_no_journal_to_lead(storage: Storage) -> None:
-    """Claimed or only marked, whatever is left of the old lineage: no driver goes on, and none begins anew."""
+    """Claimed or only marked, with any rest of the old timeline: no driver continues it, and none starts a new journal."""
     wal = MemoryStorage(f"{storage.url}-wal")
 
-    def opening() -> None:
-        journal.lead(storage, STREAM, "test", 1, lambda: 1.0, lambda: next(uids), wal=wal)
+    def open_journal() -> None:
+        opening.lead(storage, STREAM, "test", 1, lambda: 1.0, lambda: next(uids), wal=wal)
 
-    opening()
-    opening()
+    open_journal()
+    open_journal()
     wal.put_new(layout.timeline_marker(STREAM, 2), b"{}")
     before = storage.list("")
     with pytest.raises(TimelineFound, match="rebuild was not finished"):
-        opening()
+        open_journal()
     assert storage.list("") == before
-    storage.put_new(journal.claim_path(STREAM, numbered(2, 1)), b"{}")
+    storage.put_new(claim_path(STREAM, numbered(2, 1)), b"{}")
     with pytest.raises(TimelineFound, match="rebuild was not finished"):
-        opening()
+        open_journal()
     assert journal.read(storage, STREAM).state is None
 
 
@@ -362,24 +365,24 @@ def test_claims_without_a_snapshot_beside_a_marked_wal_are_a_lost_journal(storag
     """Of an older release, too, which makes no marks of epochs that led."""
     wal = MemoryStorage(f"{storage.url}-wal")
 
-    def opening() -> None:
-        journal.lead(storage, STREAM, "test", 1, lambda: 1.0, lambda: next(uids), wal=wal)
+    def open_journal() -> None:
+        opening.lead(storage, STREAM, "test", 1, lambda: 1.0, lambda: next(uids), wal=wal)
 
-    opening()
+    open_journal()
     for path in storage.list(STREAM):
         if path.endswith(".seg"):
             storage.delete(path)
     with pytest.raises(CorruptionError, match="led, and none of its snapshots is found"):
-        opening()
+        open_journal()
     for path in storage.list(f"{STREAM}/led"):
         storage.delete(path)
     with pytest.raises(TimelineFound, match="it was lost"):
-        opening()
+        open_journal()
 
 
 @pytest.mark.parametrize("appendable", [True, False])
 @pytest.mark.parametrize("room", [0, 400, 5_000])
-def test_a_snapshot_without_room_holds_up_nothing_and_takes_no_room(appendable: bool, room: int) -> None:
+def test_a_snapshot_without_space_blocks_no_events_and_takes_no_space(appendable: bool, room: int) -> None:
     """What frees space (completions, clean-up) goes on in the old segment; the snapshot comes when there is room."""
     storage = ForgetfulStorage(appendable=appendable)
     led, state = lead(storage)
@@ -402,8 +405,8 @@ def test_a_snapshot_without_room_holds_up_nothing_and_takes_no_room(appendable: 
     assert reading.events_after_snapshot == 1
 
 
-def test_a_snapshot_that_meets_a_full_disk_after_all_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store could not tell, or somebody else took the room: half a snapshot must not keep what completions need."""
+def test_a_snapshot_that_fills_the_disk_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the store reports no free space, or another program took it: half a snapshot must not keep what completions need."""
     storage = ForgetfulStorage()
     led, state = lead(storage)
     events = some_events()
@@ -419,10 +422,10 @@ def test_a_snapshot_that_meets_a_full_disk_after_all_is_taken_back(monkeypatch: 
     assert journal.read(storage, STREAM).state == state
 
 
-def test_a_snapshot_without_room_is_not_tried_again_with_every_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_without_space_is_not_tried_again_with_every_group(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = ForgetfulStorage()
     led, state = lead(storage)
-    monkeypatch.setattr(journal, "SNAPSHOT_EVENTS", 20)
+    monkeypatch.setattr(writing, "SNAPSHOT_EVENTS", 20)
     write(led, state, *registered(20))
     used = sum(storage.size(path) for path in storage.list(""))
     storage.capacity_bytes = used + 3_000

@@ -11,13 +11,15 @@ import msgspec
 import pytest
 
 from driver.journal import events as ev
-from driver.journal import evidence
-from driver.journal import log as journal
+from driver.journal import evidence, opening
+from driver.journal import reading as journal
 from driver.journal.evidence import mark_path
+from driver.journal.files import claim_path, epoch_folder
 from driver.journal.lease import Lease, LeaseKeeper, lease_path, read_lease, stored_lease
-from driver.journal.log import Journal, claim_path
+from driver.journal.opening import opening_steps
 from driver.journal.state import State
 from driver.journal.transitions import apply
+from driver.journal.writing import Journal
 from forebay.model.errors import CorruptionError, FencedError
 from forebay.model.values import numbered
 from tests.support.forgetful import Crash, ForgetfulStorage
@@ -34,13 +36,22 @@ class Driver:
 
     def __init__(self, storage: Storage, segment_bytes: int = 64_000_000) -> None:
         self._storage = storage
-        self.journal, self.state = journal.lead(
-            storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids), segment_bytes, claimed=self._keep
+        self.journal, self.state = opening.lead(
+            storage,
+            STREAM,
+            "test",
+            1_000,
+            lambda: 1.0,
+            lambda: next(uids),
+            segment_bytes=segment_bytes,
+            claimed=self._keep,
         )
         self.lease.follow(lambda: self.journal.confirmed)
 
     def _keep(self, epoch: int) -> None:
-        self.lease = LeaseKeeper(self._storage, STREAM, epoch, f"owner-{next(owners)}", "http://d", 600.0)
+        self.lease = LeaseKeeper(
+            self._storage, STREAM, epoch, owner=f"owner-{next(owners)}", url="http://d", duration_seconds=600.0
+        )
         self.lease.begin()
 
     def write(self, events: int = 1) -> None:
@@ -67,7 +78,7 @@ def storage(request: pytest.FixtureRequest) -> Storage:
 
 
 def segments(storage: Storage, epoch: int) -> list[str]:
-    return storage.list(journal.epoch_folder(STREAM, epoch))
+    return storage.list(epoch_folder(STREAM, epoch))
 
 
 def cut(storage: Storage, path: str, length: int) -> None:
@@ -80,7 +91,7 @@ def cut(storage: Storage, path: str, length: int) -> None:
 
 
 @pytest.mark.parametrize("length", [None, 0, 10, 64, 200])
-def test_an_epoch_that_led_is_not_passed_over_when_its_first_segment_is_gone_or_cut(
+def test_an_epoch_that_led_is_not_skipped_when_its_first_segment_is_missing_or_cut(
     storage: Storage, length: int | None
 ) -> None:
     """The epoch before it would lead on without its events, and give its batch ids again."""
@@ -139,7 +150,7 @@ def test_the_first_segments_that_a_listing_omits_are_found_by_name(hidden: int) 
     assert (found.epoch, found.state) == (second.journal.epoch, second.state)
 
 
-def test_an_epoch_of_which_a_listing_shows_nothing_is_not_passed_over() -> None:
+def test_an_epoch_that_a_listing_omits_is_not_skipped() -> None:
     """Its first segments were superseded, so none is found by name."""
     storage = MemoryStorage(f"damage-{next(uids)}", appendable=False)
     driver = Driver(storage)
@@ -152,21 +163,21 @@ def test_an_epoch_of_which_a_listing_shows_nothing_is_not_passed_over() -> None:
         journal.read(cast(Storage, Unlisted(storage, paths)), STREAM)
 
 
-def test_an_opener_that_was_killed_before_it_led_is_passed_over(storage: Storage) -> None:
+def test_a_driver_killed_before_it_led_is_skipped(storage: Storage) -> None:
     """At each of its steps, also beside the lease that it keeps from its claim on."""
     driver = Driver(storage)
     driver.write(3)
     driver.lease.renew()
     for steps in (1, 2, 3):
-        opening = journal.opening(storage, STREAM, "dies", 1, lambda: 1.0, lambda: next(uids), claimed=driver._keep)
+        begun = opening_steps(storage, STREAM, "dies", 1, lambda: 1.0, lambda: next(uids), claimed=driver._keep)
         for _ in range(steps):
-            next(opening)
+            next(begun)
         assert journal.read(storage, STREAM).state == driver.state
     storage.delete(segments(storage, driver.journal.epoch + 3)[0])  # its snapshot was not durable after all
     assert journal.read(storage, STREAM).state == driver.state
 
 
-def test_a_reader_beside_openers_sees_no_damage(storage: Storage) -> None:
+def test_a_reader_sees_no_damage_while_drivers_open_the_journal(storage: Storage) -> None:
     """While it reads, the epoch that it found without a snapshot begins to lead, and the next one deletes those before."""
     first = Driver(storage)
     first.write(2)
@@ -178,10 +189,10 @@ def test_a_reader_beside_openers_sees_no_damage(storage: Storage) -> None:
             found = super().list(prefix)
             if "/epoch-" in prefix and self.opened < 4:
                 self.opened += 1
-                journal.lead(storage, STREAM, "next", 1, lambda: 1.0, lambda: next(uids))
+                opening.lead(storage, STREAM, "next", 1, lambda: 1.0, lambda: next(uids))
             return found
 
-    claimed = journal.opening(storage, STREAM, "dies", 1, lambda: 1.0, lambda: next(uids))
+    claimed = opening_steps(storage, STREAM, "dies", 1, lambda: 1.0, lambda: next(uids))
     next(claimed)
     assert journal.read_beside_a_writer(cast(Storage, Meanwhile(storage, ())), STREAM).state == first.state
 
@@ -242,7 +253,13 @@ def test_a_rebuilt_journal_is_not_measured_by_the_lease_of_the_lost_one(storage:
     second_timeline = numbered(2, 1)
     storage.put_new(claim_path(STREAM, second_timeline), b"{}")
     rebuilt = Journal(
-        storage, STREAM, second_timeline, State(stream=STREAM, timeline=2), 1_000, lambda: 1.0, lambda: next(uids)
+        storage,
+        STREAM,
+        second_timeline,
+        State(stream=STREAM, timeline=2),
+        segment_bytes=1_000,
+        now=lambda: 1.0,
+        new_uid=lambda: next(uids),
     )
     rebuilt.snapshot()
     assert journal.read(storage, STREAM).epoch == second_timeline
@@ -260,7 +277,7 @@ def test_a_mark_may_be_made_again(storage: Storage) -> None:
 
 
 def test_a_lost_claim_is_made_again_and_its_driver_is_fenced(storage: Storage) -> None:
-    """INV-4: whoever took its number would lead beside it."""
+    """INV-4: a driver that took its number would lead at the same time."""
     driver = Driver(storage)
     driver.write(3)
     storage.delete(claim_path(STREAM, driver.journal.epoch))
@@ -271,7 +288,7 @@ def test_a_lost_claim_is_made_again_and_its_driver_is_fenced(storage: Storage) -
         driver.write(1)
 
 
-def test_a_lost_claim_of_an_older_release_is_refused_once_and_there_again(storage: Storage) -> None:
+def test_a_lost_claim_of_an_older_release_is_refused_once_and_created_again(storage: Storage) -> None:
     """It made no mark, so that the claim was lost shows only in its segments."""
     driver = Driver(storage)
     driver.write(3)
@@ -315,7 +332,7 @@ def test_a_lease_of_an_older_release_proves_nothing(storage: Storage) -> None:
     assert Driver(storage).state == driver.state
 
 
-def test_an_ended_lease_is_nobodys_and_keeps_its_count(storage: Storage) -> None:
+def test_an_ended_lease_blocks_no_driver_and_keeps_its_count(storage: Storage) -> None:
     driver = Driver(storage)
     driver.write(3)
     driver.stop()
@@ -331,8 +348,8 @@ def test_a_driver_passes_on_what_the_lease_before_proves_until_it_leads(storage:
     driver.write(3)
     driver.lease.renew()
     before = evidence.witness(storage, STREAM)
-    opening = journal.opening(storage, STREAM, "dies", 1, lambda: 1.0, lambda: next(uids), claimed=driver._keep)
-    next(opening)
+    begun = opening_steps(storage, STREAM, "dies", 1, lambda: 1.0, lambda: next(uids), claimed=driver._keep)
+    next(begun)
     lease = stored_lease(storage, STREAM)
     assert isinstance(lease, Lease)
     assert lease.epoch == driver.journal.epoch + 1
@@ -367,7 +384,7 @@ def test_a_kill_between_any_two_writes_leaves_a_journal_that_opens_with_all_that
         storage.crash_host(Random(step))
         read = journal.read(storage, STREAM).state
         assert confirmed <= (0 if read is None else read.events) <= confirmed + 1, step
-        _, state = journal.lead(storage, STREAM, "next", 1, lambda: 1.0, lambda: next(uids))
+        _, state = opening.lead(storage, STREAM, "next", 1, lambda: 1.0, lambda: next(uids))
         assert confirmed <= state.events <= confirmed + 1, step
         while storage.late:
             storage.land(0)
@@ -390,9 +407,9 @@ def test_clean_up_deletes_no_claim_and_no_mark_and_nothing_that_the_newest_epoch
                 driver.stop()
                 driver = Driver(storage)
             case _:
-                opening = journal.opening(storage, STREAM, "dies", 1, lambda: 1.0, lambda: next(uids))
+                begun = opening_steps(storage, STREAM, "dies", 1, lambda: 1.0, lambda: next(uids))
                 for _ in range(random.randrange(1, 4)):
-                    next(opening)
+                    next(begun)
                 assert journal.read(storage, STREAM).state == driver.state
                 driver = Driver(storage)
         found = journal.read(storage, STREAM)

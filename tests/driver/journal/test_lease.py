@@ -49,10 +49,10 @@ class Away(MemoryStorage):
         return super().read(path, offset, length)
 
 
-def test_a_store_that_was_away_does_not_end_the_renewal() -> None:
-    """Else a driver at work would look like one that is gone."""
+def test_a_store_outage_does_not_end_the_renewal() -> None:
+    """Otherwise a running driver would look like one that has ended."""
     storage = Away("memory://lease")
-    keeper = LeaseKeeper(storage, "s", 1, "me", "", 0.03)
+    keeper = LeaseKeeper(storage, "s", 1, owner="me", url="", duration_seconds=0.03)
     keeper.start()
     storage.failures = 1
     assert storage.failed.wait(30)
@@ -92,7 +92,7 @@ def test_a_standby_leads_when_the_lease_was_the_same_for_as_long_as_it_names(
     assert [watch.may_lead(seen, False, at) for at, seen in looks][-1] is leads
 
 
-def test_time_in_which_the_store_did_not_answer_is_no_silence_of_the_driver() -> None:
+def test_time_without_the_store_does_not_count_as_silence_of_the_driver() -> None:
     watch = LeaseWatch()
     watch.may_lead(lease(1), False, 0.0)
     watch.lose_sight()
@@ -100,18 +100,18 @@ def test_time_in_which_the_store_did_not_answer_is_no_silence_of_the_driver() ->
     assert watch.may_lead(lease(1), False, 20.0)
 
 
-def test_a_process_that_is_known_to_be_gone_is_not_waited_for() -> None:
+def test_a_standby_does_not_wait_for_a_process_that_has_ended() -> None:
     assert LeaseWatch().may_lead(lease(1), True, 0.0)
 
 
-def test_a_standby_outlives_a_store_that_was_away() -> None:
+def test_a_standby_survives_a_store_outage() -> None:
     storage = Away("memory://standby")
     storage.failures = 1
     assert stand_by(storage, "s", SystemClock(), 0.01, threading.Event(), lambda _: None) is None
     assert storage.failed.is_set()
 
 
-def test_a_standby_that_could_not_look_begins_to_watch_anew() -> None:
+def test_a_standby_restarts_its_watch_after_a_store_outage() -> None:
     """INV-4. Looks at 0, 6 (the store is away), 12, 18 and 24 s: only from 12 on was the lease of 10 s seen to stay the same."""
     storage = Away("memory://anew")
     storage.replace(lease_path("s"), msgspec.json.encode(lease(1)))
@@ -135,9 +135,17 @@ def test_a_driver_that_finds_the_lease_of_a_newer_epoch_learns_that_it_is_fenced
     storage = MemoryStorage("memory://superseded")
     told = threading.Event()
     found: list[FencedError] = []
-    older = LeaseKeeper(storage, "s", 1, "older", "", 0.03, lambda error: (found.append(error), told.set())[0])
+    older = LeaseKeeper(
+        storage,
+        "s",
+        1,
+        owner="older",
+        url="",
+        duration_seconds=0.03,
+        superseded=lambda error: (found.append(error), told.set())[0],
+    )
     older.start()
-    newer = LeaseKeeper(storage, "s", 2, "newer", "", 30.0)
+    newer = LeaseKeeper(storage, "s", 2, owner="newer", url="", duration_seconds=30.0)
     newer.start()
     assert told.wait(30)
     newer.stop()
@@ -170,7 +178,9 @@ def test_a_driver_that_was_taken_over_is_given_the_time_of_its_lease_to_end() ->
 @pytest.mark.parametrize(
     ("stopped", "seconds", "host"), [(True, 600.0, ""), (False, 0.0, ""), (False, 600.0, "another")]
 )
-def test_one_that_can_not_end_or_be_seen_is_named_and_not_waited_for(stopped: bool, seconds: float, host: str) -> None:
+def test_a_driver_that_can_not_end_or_be_seen_is_named_and_not_waited_for(
+    stopped: bool, seconds: float, host: str
+) -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         if stopped:
@@ -201,12 +211,12 @@ def ended() -> Lease:
     return lease
 
 
-def test_a_process_of_this_host_that_ended_is_gone_at_once(ended: Lease) -> None:
+def test_an_ended_process_of_this_host_is_recognised_immediately(ended: Lease) -> None:
     """So a driver that was killed is followed without waiting for its lease."""
     assert is_gone(ended)
 
 
-def test_a_process_that_ended_and_was_not_waited_for_yet_is_gone() -> None:
+def test_a_zombie_process_counts_as_ended() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     lease = of(process.pid, process_start(process.pid))
     process.kill()
@@ -221,7 +231,7 @@ def test_another_process_under_the_same_pid_is_not_the_one_that_led() -> None:
     assert not is_gone(of(os.getpid(), f"{boot}/{start}/{namespace}"))
 
 
-def test_of_a_container_or_machine_that_has_the_same_name_nothing_is_concluded(ended: Lease) -> None:
+def test_the_same_host_name_of_another_machine_proves_nothing(ended: Lease) -> None:
     """Its pids are not ours: no process of that number says nothing of it. Then the lease is watched for its duration."""
     boot, start, namespace = ended.started.split("/")
     elsewhere = [
@@ -251,7 +261,7 @@ def test_under_the_proc_of_another_pid_namespace_no_process_is_known(monkeypatch
     assert process_start(os.getpid()) == ""
 
 
-def test_another_users_process_that_can_not_be_seen_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_hidden_process_does_not_count_as_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """``/proc`` may hide it (hidepid)."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
@@ -277,7 +287,7 @@ input()
 """
 
 
-def test_a_process_at_work_in_another_pid_namespace_of_this_host_is_not_gone() -> None:
+def test_a_running_process_in_another_pid_namespace_does_not_count_as_ended() -> None:
     """Two containers with one host name: the pid of the one means nothing, or another process, in the other."""
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", _CONTAINER]
     process = subprocess.Popen(
@@ -387,10 +397,10 @@ def test_a_driver_that_can_not_be_seen_gets_the_time_of_its_lease_at_a_take_over
     assert waits.seconds == pytest.approx(10.0, abs=0.2)
 
 
-def test_an_older_release_does_not_take_a_driver_at_work_for_ended() -> None:
-    """A standby of the older release on this host would lead at once, and fence the upgraded driver."""
+def test_an_older_release_does_not_take_a_running_driver_for_ended() -> None:
+    """A standby of the older release on this host would lead immediately, and fence the upgraded driver."""
     storage = MemoryStorage("memory://upgraded")
-    keeper = LeaseKeeper(storage, "s", 2, "upgraded", "http://h:7080", 10.0)
+    keeper = LeaseKeeper(storage, "s", 2, owner="upgraded", url="http://h:7080", duration_seconds=10.0)
     keeper.begin()
     written = msgspec.json.decode(storage.read(lease_path("s")))
     assert written["started"] == older_process_start(os.getpid())
@@ -404,11 +414,11 @@ _LEADS = """
 import sys
 from driver.journal.lease import LeaseKeeper
 from wal.storage import LocalStorage
-LeaseKeeper(LocalStorage(sys.argv[1]), "s", 2, "upgraded", "", 10.0).begin()
+LeaseKeeper(LocalStorage(sys.argv[1]), "s", 2, owner="upgraded", url="", duration_seconds=10.0).begin()
 """
 
 
-def test_a_driver_that_was_killed_is_gone_for_both_releases(tmp_path: Path) -> None:
+def test_a_killed_driver_counts_as_ended_for_both_releases(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", _LEADS, str(tmp_path)], check=True)
     storage = LocalStorage(str(tmp_path))
     assert older_is_gone(msgspec.json.decode(storage.read(lease_path("s"))))

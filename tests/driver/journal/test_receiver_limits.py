@@ -10,11 +10,11 @@ import pytest
 from driver.decisions.clean_up import is_stray
 from driver.http.health import Grace, Health
 from driver.journal import events as ev
-from driver.journal import log as journal
-from driver.journal import receiver_limits, transitions
+from driver.journal import opening, receiver_limits
 from driver.journal.receiver_limits import IdLimits
 from driver.journal.state import BrokenInvariant, OpenFault, State, is_fenced
-from driver.journal.transitions import apply
+from driver.journal.transitions import apply, receivers
+from driver.journal.writing import Journal
 from driver.tracker.requests import CleanedUp, CleanSegment
 from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError
@@ -67,7 +67,7 @@ def test_registration_with_a_long_text_is_refused_by_its_type(field: str) -> Non
         msgspec.json.decode(msgspec.json.encode(texts), type=m.RegisterRequest)
 
 
-def test_of_a_heartbeat_one_status_of_each_partition_of_the_stream_is_kept() -> None:
+def test_the_driver_keeps_one_status_of_each_partition_of_a_heartbeat() -> None:
     t = Tracked(1)
     epoch = t.register()
     strange = [{**STATUS, "topic": f"no-{number}"} for number in range(50)]
@@ -87,7 +87,7 @@ def test_heartbeats_of_more_receivers_are_refused_until_one_was_silent_for_an_ho
     t.say(beat(epochs["r0"], "r0"))
     t.now_ms += 1_000
     t.say(beat(epochs["r1"], "r1"))
-    with pytest.raises(RefusedError, match="2 receivers sent a heartbeat within the last 3600 s") as refused:
+    with pytest.raises(RefusedError, match="2 receivers sent one within the last 3600 s") as refused:
         t.say(beat(epochs["r2"], "r2"))
     assert refused.value.code == "too-many"
     t.now_ms += 1_000
@@ -112,7 +112,7 @@ def test_more_receiver_ids_than_the_limit_take_the_place_of_idle_ones(monkeypatc
         t.look(idle, receiver="idle")
     t.claim(newer, 0, "newer")
     events = len(t.events)
-    with pytest.raises(RefusedError, match="knows 3 receiver ids") as refused:
+    with pytest.raises(RefusedError, match="has 3 receiver ids") as refused:
         t.register("another")
     assert refused.value.code == "too-many" and len(t.events) == events
     assert t.register("owner", "i2") > newer
@@ -124,7 +124,7 @@ def test_more_receiver_ids_than_the_limit_take_the_place_of_idle_ones(monkeypatc
 
 # ---- ids that are forgotten ------------------------------------------------------------------------------------------
 
-#: from 2 ids on, those not heard for 10 minutes
+#: from 2 ids on, forget those without a heartbeat for 10 minutes
 FEW = IdLimits(kept=2)
 
 
@@ -164,7 +164,7 @@ def replayed(t: Tracked) -> State:
     return state
 
 
-def test_ids_that_come_and_go_for_years_are_all_taken_and_few_are_kept() -> None:
+def test_many_short_lived_ids_are_all_registered_and_few_are_kept() -> None:
     """As pods do: each takes a block in and ends. With the blocks deleted nothing of them is needed."""
     t = few()
     epochs = []
@@ -182,7 +182,7 @@ def test_ids_that_come_and_go_for_years_are_all_taken_and_few_are_kept() -> None
     assert replayed(t) == t.state
 
 
-def test_an_id_that_comes_back_gets_a_higher_epoch_and_its_old_one_is_fenced() -> None:
+def test_a_returning_id_gets_a_higher_epoch_and_its_old_one_is_fenced() -> None:
     """INV-4. Of the forgotten epoch nothing counts, be it asked for, found in the WAL, or on a host."""
     t = few()
     old = t.register("r1", "i1")
@@ -227,7 +227,7 @@ def test_an_id_that_is_needed_is_not_forgotten(needed: str) -> None:
             apply(t.state, ev.ReceiversForgotten((name,)))
 
 
-def test_a_driver_that_was_not_there_to_hear_forgets_nobody() -> None:
+def test_a_driver_that_could_not_take_heartbeats_forgets_no_id() -> None:
     """The journal waited for space, say: each receiver seems silent for as long."""
     t = few()
     t.register("r1")
@@ -241,7 +241,7 @@ def test_a_driver_that_was_not_there_to_hear_forgets_nobody() -> None:
     assert set(t.state.receivers) == {"r4"}
 
 
-def test_those_that_registered_longest_ago_are_forgotten_first_and_a_few_at_once() -> None:
+def test_the_oldest_registrations_are_forgotten_first_and_a_few_at_a_time() -> None:
     t = Tracked(1)
     t.tracker.receivers.id_limits = IdLimits(kept=4, at_once=2)
     for receiver in ("a", "b", "c"):
@@ -267,12 +267,12 @@ def test_a_segment_of_a_forgotten_receiver_can_be_deleted() -> None:
 
 
 def test_forgotten_ids_are_durable_with_the_registration_that_they_make_room_for() -> None:
-    """Killed before its sync, a driver has forgotten nobody; after it, a snapshot and a replay know the same ids."""
+    """If it is killed before its sync, a driver has forgotten no id; after it, a snapshot and a replay have the same ids."""
     storage = MemoryStorage("memory://forgotten-ids")
     uids = iter(range(1, 100))
 
-    def lead() -> tuple[journal.Journal, State]:
-        return journal.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids))
+    def lead() -> tuple[Journal, State]:
+        return opening.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids))
 
     t = few()
     t.register("r1")
@@ -314,13 +314,13 @@ def test_epochs_ended_before_a_refused_registration_are_journalled(monkeypatch: 
 def test_status_shows_a_problem_before_ids_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver_limits, "RECEIVERS_SHOWN", 3)
     t = Tracked(1)
-    health = Health(t.tracker, Grace(30.0, 60.0), False, t.now_ms / 1000)
+    health = Health(t.tracker, Grace(30.0, 60.0), managed=False, since=t.now_ms / 1000)
     for receiver in ("r1", "r2"):
         t.register(receiver)
     assert "receiver-ids" not in [problem.kind for problem in health.look(t.now_ms / 1000).problems]
     t.register("r3")
     (problem,) = [problem for problem in health.look(t.now_ms / 1000).problems if problem.kind == "receiver-ids"]
-    assert problem.cause == "the stream knows 3 receiver ids; at 10000 it takes no new one"
+    assert problem.cause == "the stream has 3 receiver ids; from 10000 on it takes no new one"
     assert "wal.retention" in problem.command
 
 
@@ -328,7 +328,7 @@ def test_receivers_that_are_killed_under_new_ids_for_years_are_fenced_and_forgot
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A killed one never says that it can't write any more. It stays known while its epoch may have to be barred."""
-    monkeypatch.setattr(transitions, "UNBARRED_MAX", 3)
+    monkeypatch.setattr(receivers, "UNBARRED_MAX", 3)
     t = few()
     for number in range(40):
         receiver = f"pod-{number}"
@@ -341,7 +341,7 @@ def test_receivers_that_are_killed_under_new_ids_for_years_are_fenced_and_forgot
     assert "pod-39" in t.state.receivers and replayed(t) == t.state
 
 
-def test_neither_an_owner_nor_a_writer_that_a_person_decides_about_is_fenced_for_want_of_ids() -> None:
+def test_neither_owners_nor_writers_of_faulty_partitions_are_fenced_to_free_ids() -> None:
     t = few(2)
     old = t.register("killed")
     t.claim(old, 0, "killed")

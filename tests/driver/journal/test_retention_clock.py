@@ -46,7 +46,7 @@ def test_after_a_jump_it_catches_up_slowly_and_ages_no_batch_by_a_step() -> None
     assert len(completed) <= 2 * 24 + 1
 
 
-def test_a_small_step_ahead_is_believed_and_any_step_back_is() -> None:
+def test_a_small_step_ahead_is_trusted_and_so_is_any_step_back() -> None:
     clock = JumpingClock()
     ageing = RetentionClock(clock, DAY, None)
     for step in (AHEAD_MS_MAX / 1000, -AHEAD_MS_MAX / 1000, -1.0, -30 * DAY):
@@ -54,7 +54,7 @@ def test_a_small_step_ahead_is_believed_and_any_step_back_is() -> None:
         assert ageing.wall_ms() == clock.wall_ms()
 
 
-def test_a_clock_that_was_ahead_for_a_while_is_right_at_once_when_it_is_set_back() -> None:
+def test_a_clock_that_was_ahead_is_correct_as_soon_as_it_is_set_back() -> None:
     clock = JumpingClock()
     ageing = RetentionClock(clock, DAY, None)
     clock.jump(30 * DAY)
@@ -81,7 +81,7 @@ def test_a_barrier_stays_its_time_also_where_completed_batches_do_not() -> None:
 @pytest.mark.parametrize(
     ("pause_seconds", "believed"), [(0.0, True), (0.1 * DAY, True), (0.11 * DAY, False), (9 * DAY, False)]
 )
-def test_a_long_pause_before_the_start_is_not_believed(pause_seconds: float, believed: bool) -> None:
+def test_a_long_pause_before_the_start_is_not_trusted(pause_seconds: float, believed: bool) -> None:
     clock = ManualClock()
     newest_ms = clock.wall_ms()
     clock.advance(pause_seconds)
@@ -92,7 +92,7 @@ def test_a_long_pause_before_the_start_is_not_believed(pause_seconds: float, bel
 
 
 @pytest.mark.parametrize(("retention", "pause_seconds"), [(10.0, AHEAD_MS_MAX / 1000), (0.0, 9 * DAY)])
-def test_a_pause_is_believed_if_it_is_short_or_nothing_is_kept(retention: float, pause_seconds: float) -> None:
+def test_a_pause_is_trusted_if_it_is_short_or_nothing_is_kept(retention: float, pause_seconds: float) -> None:
     clock = ManualClock()
     newest_ms = clock.wall_ms()
     clock.advance(pause_seconds)
@@ -121,8 +121,8 @@ def segments(run: LongRun) -> int:
     return run.sizes()["WAL files"]
 
 
-def test_a_jump_ahead_deletes_nothing_early_and_clean_up_goes_on_by_time_that_passes(tmp_path: Path) -> None:
-    """A batch a second, of which retention keeps those of the last minute; a round of clean-up comes each ten batches."""
+def test_a_jump_ahead_deletes_nothing_early_and_clean_up_continues_with_the_passing_time(tmp_path: Path) -> None:
+    """One batch per second; retention keeps those of the last minute; clean-up runs every ten batches."""
     clock = JumpingClock()
     with LongRun(tmp_path, retention_seconds=60.0, clock=clock).opened() as run:
         run.run(100)
@@ -144,7 +144,7 @@ def test_a_jump_ahead_deletes_nothing_early_and_clean_up_goes_on_by_time_that_pa
             assert segments(run) >= before - 2, "a driver that is started under the wrong clock"
 
 
-def test_a_jump_back_deletes_nothing_early_and_what_is_taken_in_later_goes_in_its_time(tmp_path: Path) -> None:
+def test_a_jump_back_deletes_nothing_early_and_delays_no_later_deletion(tmp_path: Path) -> None:
     clock = JumpingClock()
     with LongRun(tmp_path, retention_seconds=60.0, clock=clock).opened() as run:
         run.run(100)

@@ -34,7 +34,7 @@ def test_a_local_spark_listens_on_loopback_and_needs_no_name(master: str, monkey
 
 
 @pytest.mark.parametrize("name", [spark_address.ADDRESS, spark_address.NAME])
-def test_what_the_environment_says_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_in_the_environment_is_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", no_address(socket.EAI_NONAME))
     monkeypatch.setenv(name, "10.0.0.1")
     for master in ("local[2]", "spark://a:7077"):
@@ -45,7 +45,9 @@ def test_what_the_environment_says_counts(name: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("master", ["", "spark://a:7077", "yarn"])
-def test_a_host_whose_name_has_no_address_is_told_in_one_sentence(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_whose_name_has_no_address_is_refused_in_one_sentence(
+    master: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a name service can't tell now is tried again by a supervisor (exit code 3)."""
     monkeypatch.setattr(socket, "getaddrinfo", no_address(socket.EAI_NONAME))
     with pytest.raises(SettingsError, match=r"has no address .*/etc/hosts"):

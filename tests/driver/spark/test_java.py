@@ -33,11 +33,11 @@ def test_a_java_that_spark_can_not_run_on_is_named_with_the_reason(script: str, 
         check_java(java(tmp_path, script))
 
 
-def test_a_java_of_a_newer_version_will_do(tmp_path: Path) -> None:
+def test_a_newer_java_is_accepted(tmp_path: Path) -> None:
     check_java(java(tmp_path, "echo 'openjdk version \"21\" 2023-09-19' >&2"))
 
 
-def test_where_there_is_no_java_it_says_so() -> None:
+def test_a_missing_java_is_reported() -> None:
     with pytest.raises(SettingsError, match="no Java found"):
         check_java({"PATH": "/nowhere"})
 
@@ -56,11 +56,11 @@ def test_where_there_is_no_java_it_says_so() -> None:
         "k8s://https://h",
     ],
 )
-def test_what_spark_takes_for_a_master_is_taken(master: str) -> None:
+def test_masters_that_spark_accepts_are_accepted(master: str) -> None:
     check_master(master)
 
 
 @pytest.mark.parametrize("master", ["loca[2]", "local[two]", "local[]", "h:7077", "local[2"])
-def test_what_spark_can_not_read_as_a_master_is_refused(master: str) -> None:
+def test_masters_that_spark_does_not_accept_are_refused(master: str) -> None:
     with pytest.raises(SettingsError, match=r"spark\.master"):
         check_master(master)

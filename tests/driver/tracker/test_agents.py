@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from driver.batches.batch_run import BatchRun
-from driver.http.status import status
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from driver.tracker import agents
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.values import Block
+from tests.support.shown import shown
 from tests.support.tracked import STREAM, Tracked
 
 
@@ -45,8 +45,7 @@ def test_blocks_with_a_damaged_copy_are_shown_and_go_with_their_block() -> None:
     (block,) = taken_in(tracked, 1)
     assert beat(tracked, damaged=(block.id,), damaged_blocks=7, old_blocks=(block.id,)) == ()
     assert tracked.tracker.agent_heartbeats["h1"].heartbeat.damaged == (block.id,)
-    shown = {"running": {}, "recent": (), "state": "active", "detail": "", "tiers": {}}
-    (agent,) = status(tracked.tracker, 0.0, "", 30.0, shown).agents
+    (agent,) = shown(tracked.tracker, 0.0).agents
     assert (agent.damaged, agent.damaged_blocks) == ((block.id,), 7)
 
 
@@ -137,8 +136,7 @@ def test_a_given_copy_goes_when_no_batch_reads_its_block_any_more() -> None:
 def test_status_shows_load_requests_and_that_an_agent_drains() -> None:
     tracked = Tracked()
     beat(tracked, state="draining", load=1.5, requests=3, free_bytes=7, copies=("a",))
-    soft = {"state": "running", "detail": "", "tiers": {}, "running": {}, "recent": []}
-    (agent,) = status(tracked.tracker, 1.0, "test", 10.0, soft).agents
+    (agent,) = shown(tracked.tracker, 1.0, 10.0).agents
     assert (agent.state, agent.load, agent.requests, agent.free_bytes, agent.copies) == ("draining", 1.5, 3, 7, 1)
 
 
@@ -153,7 +151,7 @@ def test_hosts_are_known_up_to_a_limit_and_one_that_was_silent_for_long_makes_ro
     tracked = Tracked()
     beat(tracked, host="h1")
     beat(tracked, host="h2")
-    with pytest.raises(RefusedError, match="no more are known"):
+    with pytest.raises(RefusedError, match="2 hosts have agents with a heartbeat within 3600 s, the maximum"):
         beat(tracked, host="h3")
     beat(tracked, host="h1")
     tracked.now_ms += int(agents.AGENT_FORGOTTEN_SECONDS * 1000) - 1
@@ -202,7 +200,7 @@ def test_a_host_has_the_url_of_the_agent_that_came_first_as_long_as_that_is_hear
     tracked = Tracked()
     beat(tracked, url="http://h1:1")
     tracked.now_ms += 29_000
-    with pytest.raises(RefusedError, match="has an agent at http://h1:1, heard 29 s ago") as refused:
+    with pytest.raises(RefusedError, match="has an agent at http://h1:1, whose last heartbeat was 29 s ago") as refused:
         beat(tracked, url="http://elsewhere:1")
     assert refused.value.code == "other-url"
     assert tracked.tracker.agent_heartbeats["h1"].heartbeat.url == "http://h1:1"

@@ -11,9 +11,7 @@ import pytest
 
 from driver.decisions import intake
 from driver.decisions.clean_up import CleanSegment
-from driver.http.status import status
-from driver.journal import transitions
-from driver.journal.block_index import BlockIndex, IncarnationBlocks
+from driver.journal.block_index import IncarnationBlocks
 from driver.journal.events import (
     CleanupIntended,
     CursorEnded,
@@ -25,13 +23,15 @@ from driver.journal.events import (
 )
 from driver.journal.state import BrokenInvariant, State
 from driver.journal.transitions import apply
+from driver.journal.transitions import cursors as cursor_events
 from driver.tracker import cursors
 from driver.tracker.cursors import CursorRules
 from driver.tracker.requests import CleanedUp, ExpireCursors, FoundPartitions
 from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError, UsageError
 from forebay.model.values import Gap, TopicPartition
-from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
+from tests.support.shown import shown
+from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp, tracker_options
 from wal.decisions.retention import FrameFacts, Limits, SegmentFacts
 
 RULES = CursorRules(in_use_seconds=10, timeout_seconds=3_600)
@@ -88,7 +88,7 @@ def clean(t: Tracked, epoch: int, number: int) -> CleanSegment:
 
 def check_index(t: Tracked) -> None:
     decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(t.state), type=State)
-    assert t.state.index == BlockIndex.of(t.state) == decoded.index
+    assert t.state.index == t.state.build_index() == decoded.index
     assert t.state.index.by_offset(t.state.blocks) == decoded.index.by_offset(decoded.blocks)
 
 
@@ -218,7 +218,9 @@ def test_a_second_user_is_refused_while_the_first_is_at_work_and_fences_it_later
     t, _, _ = worked()
     first = open_(t, place(0))
     t.now_ms += 9_000
-    with pytest.raises(RefusedError, match="in use by u1, heard 9 s ago: two queries can't read by one cursor"):
+    with pytest.raises(
+        RefusedError, match="in use by u1, whose last heartbeat was 9 s ago: two queries can't use one cursor"
+    ):
         open_(t, place(0), user="u2")
     move(t, first.epoch)  # it is there still
     t.now_ms += 9_000
@@ -238,7 +240,7 @@ def test_whoever_guesses_a_cursors_epoch_or_names_its_user_has_not_its_key(key: 
     t, _, _ = worked()
     answer = open_(t, place(0), key="random")
     assert "random" not in str(t.state.cursors) + str(t.events[-1]) + str(shown_cursors(t))
-    with pytest.raises(FencedError, match="reads by it no more"):
+    with pytest.raises(FencedError, match="was opened by u1 since; this query can no longer use it"):
         move(t, answer.epoch, place(40), key=key)
     with pytest.raises(FencedError):
         t.say(m.CloseCursorRequest(cursor="q", epoch=answer.epoch, forget=True, key=key))
@@ -301,7 +303,7 @@ def test_a_driver_that_has_just_begun_takes_it_that_every_user_is_at_work() -> N
     open_(t, place(0))
     again = Tracked.__new__(Tracked)
     again.state, again.events, again.now_ms = t.state, [], t.now_ms
-    again.tracker = type(t.tracker)(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, cursor_rules=RULES)
+    again.tracker = type(t.tracker)(t.state, t.tracker.driver_epoch + 1, tracker_options(cursor_rules=RULES))
     with pytest.raises(RefusedError, match="in use by u1"):
         open_(again, place(0), user="u2")
     again.now_ms += 10_000
@@ -371,7 +373,7 @@ def test_there_is_a_limit_to_the_cursors_of_a_stream(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(cursors, "CURSORS_MAX", 2)
     monkeypatch.setattr(cursors, "PLACES_MAX", 1)
     t, _, _ = worked(1, partitions=2)
-    with pytest.raises(UsageError, match="a cursor has 1 partitions at most"):
+    with pytest.raises(UsageError, match="a cursor has at most 1 partitions"):
         open_(t, place(0), place(0, partition=1))
     open_(t, cursor="a")
     open_(t, cursor="b")
@@ -390,15 +392,15 @@ def test_a_forgotten_cursor_expires_in_words_and_holds_nothing_any_more() -> Non
     assert t.say(ExpireCursors()) == ()
     t.now_ms += 1
     (words,) = t.say(ExpireCursors())
-    assert "cursor q expired: u1 was not heard for 1.0 h (driver.cursor_timeout)" in words
+    assert "cursor q expired: no heartbeat of u1 for 1.0 h (driver.cursor_timeout)" in words
     assert due(t) == [1, 2, 3, 4]
     (shown,) = shown_cursors(t)
-    assert (shown.state, shown.behind) == ("expired", 40) and "held no more" in shown.detail
-    with pytest.raises(RefusedError, match="cursor q is gone: expired"):
+    assert (shown.state, shown.behind) == ("expired", 40) and "no longer held" in shown.detail
+    with pytest.raises(RefusedError, match="cursor q does not exist: expired"):
         move(t, answer.epoch, place(10))
     t.say(m.DropCursorRequest(cursor="q", cause="ann"))
     assert [one.state for one in shown_cursors(t)] == ["dropped"]  # a person has seen to it
-    with pytest.raises(RefusedError, match="there is no cursor q"):
+    with pytest.raises(RefusedError, match="no cursor is named q"):
         t.say(m.DropCursorRequest(cursor="q"))
     assert "expired" in open_(t, place(10), user="u2").ended
     assert [one.state for one in shown_cursors(t)] == ["at work"]
@@ -413,7 +415,7 @@ def test_a_user_that_is_heard_or_may_have_been_while_no_driver_was_there_keeps_i
         move(t, answer.epoch)
         assert t.say(ExpireCursors()) == ()
     assert [type(event) for event in t.events].count(CursorMoved) == 4  # an idle one is journalled now and then
-    again = type(t.tracker)(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, cursor_rules=RULES)
+    again = type(t.tracker)(t.state, t.tracker.driver_epoch + 1, tracker_options(cursor_rules=RULES))
     now_ms = t.now_ms + 8_000_000  # nobody was there to hear
     assert again.decide(ExpireCursors(), 100.0, now_ms).answer == ()
     assert again.decide(ExpireCursors(), 100.0 + 3_600, now_ms + 3_600_000).answer == ()
@@ -438,10 +440,10 @@ def test_a_person_drops_a_cursor_by_name() -> None:
         == "cursor q dropped by ann: job removed"
     )
     assert [one.state for one in shown_cursors(t)] == ["dropped"]
-    with pytest.raises(RefusedError, match="gone: dropped by ann"):
+    with pytest.raises(RefusedError, match="does not exist: dropped by ann"):
         move(t, answer.epoch, place(10))
     assert not t.tracker.cursors.latest.heard  # INV-6: names come and go
-    with pytest.raises(RefusedError, match="there is no cursor q"):
+    with pytest.raises(RefusedError, match="no cursor is named q"):
         t.say(m.DropCursorRequest(cursor="q"))
 
 
@@ -449,7 +451,7 @@ def test_an_expired_cursor_is_shown_until_a_person_has_seen_it_however_many_othe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """INV-5; INV-6: but not without a limit."""
-    monkeypatch.setattr(transitions, "ENDED_CURSORS_KEPT", 2)
+    monkeypatch.setattr(cursor_events, "ENDED_CURSORS_KEPT", 2)
     t, _, _ = worked()
     open_(t, place(0))
     t.now_ms += 3_600_001
@@ -469,14 +471,13 @@ def test_a_query_that_could_not_begin_leaves_no_cursor() -> None:
     assert due(t) == []
     t.say(m.CloseCursorRequest(cursor="q", epoch=answer.epoch, forget=True))
     assert due(t) == [1, 2, 3, 4]
-    with pytest.raises(RefusedError, match="given up by u1"):
+    with pytest.raises(RefusedError, match="dropped by u1, whose query could not start"):
         move(t, answer.epoch, place(10))
     check_index(t)
 
 
 def shown_cursors(t: Tracked) -> tuple[m.TrackedCursor, ...]:
-    soft: dict[str, Any] = {"state": "running", "detail": "", "tiers": {}, "running": {}, "recent": ()}
-    return status(t.tracker, t.now_ms / 1000, "test", 30.0, soft, t.now_ms).cursors
+    return shown(t.tracker, t.now_ms / 1000, now_ms=t.now_ms).cursors
 
 
 def test_a_cursors_epoch_is_the_next_one_of_the_lineage() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from driver.journal import log as journal
-from driver.journal import transitions
+from driver.journal import writing as journal
+from driver.journal.transitions import receivers
 from recovery.audit import audit
 from tests.support.long_run import ROUND_BATCHES, STREAM, LongRun
 from wal.storage import open_storage
@@ -22,8 +22,8 @@ LOOKS = 6
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """What happens every hour or so in the product happens many times."""
     monkeypatch.setattr(journal, "SNAPSHOT_EVENTS", 500)
-    monkeypatch.setattr(transitions, "UNBARRED_MAX", 2)
-    monkeypatch.setattr(transitions, "PAST_INSTANCES", 2)
+    monkeypatch.setattr(receivers, "UNBARRED_MAX", 2)
+    monkeypatch.setattr(receivers, "PAST_INSTANCES", 2)
 
 
 def largest(run: LongRun, of: Callable[[], dict[str, int]]) -> dict[str, int]:

@@ -9,7 +9,6 @@ import pytest
 
 from driver.decisions.clean_up import CleanSegment, is_stray
 from driver.decisions.receiver_lifecycle import ManagedReceivers
-from driver.http.status import status
 from driver.journal import events as ev
 from driver.journal.state import State
 from driver.journal.transitions import apply
@@ -26,6 +25,7 @@ from driver.tracker.requests import (
 from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError, UsageError
 from forebay.model.values import BlockMeta, numbered
+from tests.support.shown import shown
 from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
 from wal.decisions.retention import FrameFacts, SegmentFacts
 
@@ -211,7 +211,7 @@ def test_a_block_that_says_it_lies_on_another_host_than_its_receivers_is_refused
     epoch = t.register(host="h1")
     block = t.block(epoch, [offsets(0, 5, t.claim(epoch).view.token)], local=True)
     forged = msgspec.structs.replace(block, meta=msgspec.structs.replace(block.meta, host="h2"))
-    with pytest.raises(UsageError, match="lies on 'h2', and its receiver registered on 'h1'"):
+    with pytest.raises(UsageError, match="names host 'h2', but its receiver registered on host 'h1'"):
         t.report(epoch, forged)
     assert t.state.partitions["t/0"].position == 0 and not t.state.blocks
     assert t.report(epoch, block)[0].accepted
@@ -481,7 +481,7 @@ def test_a_segment_goes_only_when_every_block_in_it_is_completed_archived_and_pa
     (action,) = decision.actions
     assert isinstance(decision.events[0], ev.CleanupIntended)
     assert block.id in t.state.blocks
-    assert "under way" in kept_because(t, segment(t, epoch, block.meta, now_ms=9_000))
+    assert "has begun" in kept_because(t, segment(t, epoch, block.meta, now_ms=9_000))
     t.say(CleanedUp(action.number))
     assert block.id not in t.state.blocks
     assert not t.state.cleanups
@@ -575,7 +575,7 @@ def test_a_segment_in_which_the_scan_missed_a_named_block_is_kept() -> None:
     batch = t.batch()
     t.complete(batch)
     t.archive(batch)
-    assert "not seen by the scan" in kept_because(t, segment(t, epoch))
+    assert "the scan did not find block" in kept_because(t, segment(t, epoch))
 
 
 def test_an_orphan_of_an_ended_life_goes() -> None:
@@ -691,14 +691,13 @@ def test_status_shows_managed_receivers_and_what_their_agents_offer() -> None:
     t.say(PlaceReceivers())
     t.say(agent_says())
     t.say(agent_says("h1", f"{STREAM}-r0"))
-    soft = {"state": "running", "detail": "", "tiers": {}, "running": {}, "recent": ()}
-    seen = status(t.tracker, t.now_ms / 1000, "test", 30.0, soft)
+    seen = shown(t.tracker, t.now_ms / 1000)
     assert [(r.receiver_id, r.state, r.host, r.pid) for r in seen.managed] == [
         (f"{STREAM}-r0", "active", "h1", 7),
         (f"{STREAM}-r1", "scheduled", "h1", 0),
         (f"{STREAM}-r2", "scheduled", "", 0),
     ]
-    assert "has no place" in seen.managed[2].fault
+    assert "has no host" in seen.managed[2].fault
     assert (seen.agents[0].capacity, seen.agents[0].labels) == (2, ("rack=a",))
 
 
@@ -728,8 +727,7 @@ def test_errors_that_a_receiver_tells_are_shown() -> None:
             errors=(note,),
         )
     )  # fmt: skip
-    soft = {"state": "running", "detail": "", "tiers": {}, "running": {}, "recent": ()}
-    assert status(t.tracker, t.now_ms / 1000, "test", 30.0, soft).receivers[0].errors == (note,)
+    assert shown(t.tracker, t.now_ms / 1000).receivers[0].errors == (note,)
 
 
 # ---- INV-7 -----------------------------------------------------------------------------------------------------------

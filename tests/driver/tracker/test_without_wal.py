@@ -6,16 +6,16 @@ import msgspec
 import pytest
 
 from driver.decisions.replay import RewindTo, plan, refuse
-from driver.decisions.replica_hosts import Host, replica_host
-from driver.journal.block_index import BlockIndex
+from driver.decisions.replica_hosts import HostSpace, replica_host
 from driver.journal.state import State
-from driver.service import hosts_needed, refuse_other_keeping
+from driver.service.agents import hosts_needed
+from driver.service.leadership import refuse_other_keeping
 from driver.tracker import CopyRules, Tracker
 from driver.tracker.requests import BeginReplay, CleanLocalCopies, KeepWindow
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.values import Block, Handle
-from tests.support.tracked import STREAM, Tracked, offsets
+from tests.support.tracked import STREAM, Tracked, offsets, tracker_options
 
 
 class Copied(Tracked):
@@ -59,7 +59,7 @@ class Copied(Tracked):
     def check(self) -> None:
         """INV-7: the index is that of the state, also of one that a snapshot brings back."""
         again: State = msgspec.msgpack.decode(msgspec.msgpack.encode(self.state), type=State)
-        assert self.state.index == BlockIndex.of(self.state) == again.index
+        assert self.state.index == self.state.build_index() == again.index
 
 
 # ---- what is accepted ------------------------------------------------------------------------------------------------
@@ -114,11 +114,11 @@ def test_a_driver_that_has_heard_of_no_second_host_yet_has_a_report_wait_for_it(
     """It has just begun to lead. What it has accepted already is answered at once, as ever."""
     t = Copied()
     taken, made = t.take(5), t.made(9)
-    t.tracker = Tracker(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, copy_rules=t.tracker.replicas.rules)
+    t.tracker = Tracker(t.state, t.tracker.driver_epoch + 1, tracker_options(copy_rules=t.tracker.replicas.rules))
     (again,) = t.report(t.epoch, taken)
     assert again.accepted
     for said in ("", "h2"):
-        with pytest.raises(RefusedError, match="heard of no host yet") as refused:
+        with pytest.raises(RefusedError, match="knows no host yet") as refused:
             t.report(t.epoch, made)
         assert refused.value.code == "no-second-host"
         assert t.second(said) is None
@@ -132,7 +132,7 @@ def test_a_driver_that_took_over_counts_where_copies_went_before_it_by_the_recei
     """INV-1: they lie there, also where the receiver is told another host at once."""
     t = Copied()
     made = t.made(5)
-    t.tracker = Tracker(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, copy_rules=t.tracker.replicas.rules)
+    t.tracker = Tracker(t.state, t.tracker.driver_epoch + 1, tracker_options(copy_rules=t.tracker.replicas.rules))
     for host in ("h2", "h3"):
         t.beat_agent(host)
     assert t.second("h2", refusing=("h2",)) == m.ReplicaHost(host="h3", url="http://h3:1")
@@ -143,7 +143,7 @@ def test_a_driver_that_took_over_counts_where_copies_went_before_it_by_the_recei
 def test_a_stream_without_a_wal_has_no_cursors() -> None:
     """INV-8: nothing of it could be held for one."""
     t = Copied()
-    t.tracker = Tracker(t.state, t.tracker.driver_epoch + 1, "stop", 4, 0, copy_rules=t.tracker.replicas.rules)
+    t.tracker = Tracker(t.state, t.tracker.driver_epoch + 1, tracker_options(copy_rules=t.tracker.replicas.rules))
     with pytest.raises(RefusedError, match="reads the intake from its WAL, and this stream has none"):
         t.say(m.OpenCursorRequest(cursor="q", user="u", places=()))
     assert not t.state.cursors
@@ -178,7 +178,7 @@ def test_a_stream_does_not_change_between_a_wal_and_none_while_blocks_are_named(
     epoch = other.register()
     other.take_in(epoch, other.claim(epoch).view.token, 5)
     refuse_other_keeping(other.state, True)
-    with pytest.raises(UsageError, match="lie in the WAL"):
+    with pytest.raises(UsageError, match="are in the WAL"):
         refuse_other_keeping(other.state, False)
 
 
@@ -290,7 +290,7 @@ def test_a_driver_waits_for_the_hosts_that_keep_what_is_unfinished() -> None:
 
 # ---- the second host -------------------------------------------------------------------------------------------------
 
-TWO = {"h1": Host("http://h1", 5_000), "h2": Host("http://h2", 5_000), "h3": Host("http://h3", 9_000)}
+TWO = {"h1": HostSpace("http://h1", 5_000), "h2": HostSpace("http://h2", 5_000), "h3": HostSpace("http://h3", 9_000)}
 
 
 def chosen(current: str = "", refusing: tuple[str, ...] = (), loads: dict[str, int] | None = None) -> str:
@@ -314,7 +314,7 @@ def test_where_all_refuse_one_is_named_all_the_same() -> None:
 
 
 def test_a_host_without_room_takes_no_copies() -> None:
-    full = {**TWO, "h3": Host("http://h3", 999)}
+    full = {**TWO, "h3": HostSpace("http://h3", 999)}
     assert replica_host("h1", "h3", (), full, {}, 1_000) == m.ReplicaHost(host="h2", url="http://h2")
     assert replica_host("h1", "", (), {"h1": TWO["h1"]}, {}, 1_000) is None
 

@@ -12,10 +12,10 @@ import pytest
 
 from driver.batches.batch import Batch, BatchWork
 from driver.batches.local_engine import LocalEngine, read_plan
-from forebay.kafka.client.access import KafkaAccess
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.consume import ranges
+from forebay.kafka.consume import block_ranges
 from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import UnreadableBlockError
 from forebay.model.units import Duration, Size
 from forebay.settings.schema import KafkaSettings
@@ -108,7 +108,7 @@ def test_reading_from_kafka_joins_and_creates_nothing(
         assert read_block(taken.reference, taken.plan(kafka=KafkaAccess(taken.options, group))).tier == "kafka"
         assert admin.committed(group, taken.partitions) == {}
         assert admin.topics() == before
-        groups = {found.group_id for found in admin._admin.list_consumer_groups().result().valid}
+        groups = {found.group_id for found in admin._requests.client.list_consumer_groups().result().valid}
         assert group not in groups
 
 
@@ -128,12 +128,12 @@ def test_a_tasks_bounds_are_those_of_the_settings(stored: Stored, monkeypatch: p
     assert access == KafkaAccess({"bootstrap.servers": "127.0.0.1:9"}, kept.group, 0.3, 2 << 20)
     made: list[dict[str, object]] = []
 
-    class Noted(ranges.Consumer):  # type: ignore[misc]
+    class Noted(block_ranges.Consumer):  # type: ignore[misc]
         def __init__(self, options: dict[str, object], **rest: object) -> None:
             made.append(options)
             super().__init__(options, **rest)
 
-    monkeypatch.setattr(ranges, "Consumer", Noted)
+    monkeypatch.setattr(block_ranges, "Consumer", Noted)
     for path in (stored.root / "wal").rglob("*.seg"):
         path.unlink()
     with pytest.raises(UnreadableBlockError, match=r"kafka: Kafka at 127\.0\.0\.1:9 did not answer"):

@@ -10,7 +10,7 @@ import pytest
 
 from executor_agent.main import Agent
 from forebay.model.errors import UnreadableBlockError
-from forebay.model.records import Compression
+from forebay.model.payload import Compression
 from tests.support.rows import ODD_ROWS, block, filler
 from tests.support.stored import Stored
 from wal.blocks.encryption import KEYS_VARIABLE, KeyRing

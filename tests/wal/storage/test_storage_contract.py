@@ -15,12 +15,16 @@ from typing import cast
 
 import pytest
 
-from driver.journal import log as journal
+from driver.journal import opening
+from driver.journal import reading as journal
 from driver.journal.events import ReceiverRegistered
+from driver.journal.files import claim_path
 from driver.journal.lease import LeaseKeeper
 from driver.journal.transitions import apply
+from driver.journal.writing import Journal
 from forebay.model.errors import CorruptionError, FencedError, StoreError
 from forebay.model.values import Handle, numbered
+from forebay.settings.stores import STORE_KINDS, scheme_of
 from tests.support.forgetful import ForgetfulStorage
 from tests.support.segments import durable, writer
 from tests.support.stores import BEHIND_A_PROXY, STORES, Store
@@ -105,7 +109,7 @@ def test_only_an_empty_folder_is_removed_and_a_write_makes_it_again(store: Store
     """INV-6: a listing looks into every folder, so those of ended epochs must not stay."""
     storage, writing = store.open(), store.open()
     if not isinstance(storage, KeepsFolders):
-        assert not store.url.startswith(("file:", "hdfs:"))
+        assert not STORE_KINDS[scheme_of(store.url)].moves_folders
         return
     storage.put_new("s/blocks/r/epoch/1.seg", b"one")
     writing.put_new("s/blocks/r/epoch/2.seg", b"two")
@@ -346,8 +350,8 @@ def test_a_journal_goes_on_after_a_crash_and_an_outdated_driver_is_fenced(store:
     """INV-4, INV-7."""
     uids = itertools.count(1)
 
-    def lead(owner: str) -> journal.Journal:
-        opened, _ = journal.lead(store.open(), "s", owner, 0, lambda: 0.0, lambda: next(uids))
+    def lead(owner: str) -> Journal:
+        opened, _ = opening.lead(store.open(), "s", owner, 0, lambda: 0.0, lambda: next(uids))
         return opened
 
     first = lead("one")
@@ -369,7 +373,7 @@ def test_a_journal_goes_on_after_a_crash_and_an_outdated_driver_is_fenced(store:
     assert again.state.receivers.keys() == {"r1"}
 
 
-def _journal_of_three_epochs(storage: Storage, snapshots: Collection[int]) -> journal.Reading:
+def _journal_of_three_epochs(storage: Storage, snapshots: Collection[int]) -> journal.StoredJournal:
     """Epochs with one segment and with several; ``snapshots``: groups of events that one follows. The lease was ended."""
     uids = itertools.count(1)
     number = 0
@@ -377,10 +381,10 @@ def _journal_of_three_epochs(storage: Storage, snapshots: Collection[int]) -> jo
         keepers: list[LeaseKeeper] = []
 
         def keep(epoch: int, keepers: list[LeaseKeeper] = keepers) -> None:
-            keepers.append(LeaseKeeper(storage, "s", epoch, f"d{epoch}", "", 600.0))
+            keepers.append(LeaseKeeper(storage, "s", epoch, owner=f"d{epoch}", url="", duration_seconds=600.0))
             keepers[0].start()
 
-        led, state = journal.lead(storage, "s", "d", 0, lambda: 0.0, lambda: next(uids), 1, claimed=keep)
+        led, state = opening.lead(storage, "s", "d", 0, lambda: 0.0, lambda: next(uids), segment_bytes=1, claimed=keep)
         keepers[0].follow(lambda led=led: led.confirmed)  # type: ignore[misc]
         for group in range(groups):
             number += 1
@@ -416,10 +420,8 @@ def test_journal_without_one_of_its_objects_is_refused_unless_it_is_whole(
             if fault == "removed":
                 claimed: list[int] = []
                 with pytest.raises(CorruptionError):
-                    journal.lead(seen, "s", "next", 0, lambda: 0.0, lambda: 1, claimed=claimed.append)
-                storage.delete(
-                    journal.claim_path("s", claimed[0])
-                )  # so that the next look has as few epochs to ask for
+                    opening.lead(seen, "s", "next", 0, lambda: 0.0, lambda: 1, claimed=claimed.append)
+                storage.delete(claim_path("s", claimed[0]))  # so that the next look has as few epochs to ask for
         else:
             outcomes[f"{fault} whole"] += 1
             assert found.state == expected.state, f"{fault} {path}"
@@ -444,7 +446,7 @@ def test_journal_without_one_of_its_objects_is_refused_unless_it_is_whole(
         look("unlisted claim", path, cast(Storage, Unlisted(storage, {path})))
         claim = storage.read(path)
         storage.delete(path)
-        led, state = journal.lead(storage, "s", "next", 0, lambda: 0.0, lambda: 1)
+        led, state = opening.lead(storage, "s", "next", 0, lambda: 0.0, lambda: 1)
         led.close()
         assert state == expected.state, path
         with contextlib.suppress(FileExistsError):

@@ -1,0 +1,1 @@
+"""``forebay dead-letters``: count, show and resend records that the job could not decode."""

@@ -1,0 +1,319 @@
+"""``forebay status``: the state of the stream, and its problems, as the driver reports them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from deploy.console.driver_requests import ask_status
+from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
+from deploy.supervision.verdicts import described
+from driver.decisions.problems import in_answer
+from forebay.messages import (
+    ErrorNote,
+    Problem,
+    StatusAnswer,
+    TrackedAgent,
+    TrackedBatch,
+    TrackedListener,
+    TrackedPartition,
+    TrackedReplay,
+)
+from forebay.model.errors import AccessError, ForebayError, NotTakenError
+from forebay.settings.schema import Settings
+from wal.reading import TIERS
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+
+def problems(answer: StatusAnswer) -> list[Problem]:
+    """The driver's verdict, and what the rest of the answer shows, which an older driver does not list."""
+    return list(dict.fromkeys((*answer.problems, *in_answer(answer))))
+
+
+def in_words(problem: Problem) -> str:
+    """Return the cause of a problem, followed by the next step if the cause does not name one."""
+    return f"{problem.cause}. Next step: {problem.command}" if problem.command else problem.cause
+
+
+def lag_in_words(partition: TrackedPartition) -> object:
+    """Return the lag in offsets; or "unknown", with the age of the last known end of Kafka's log."""
+    if partition.lag is not None:
+        return partition.lag
+    age = partition.end_age_seconds
+    return f"unknown (end read {age:.0f} s ago)" if age >= 0 else "unknown"
+
+
+#: counters of a remote store that do not count requests
+_NO_REQUESTS = ("bytes_out", "bytes_in", "seconds")
+
+
+def request_rates(counts: Mapping[str, int], prefix: str, seconds: str) -> str:
+    """Return ``240 requests/min (put 180, get 60), 310 per GB written`` from the counters that begin with ``prefix``.
+
+    ``seconds``: name of the counter with the age of the process; rates are averages since its start. "" without requests.
+    """
+    kinds = {
+        name.removeprefix(prefix): count
+        for name, count in counts.items()
+        if name.startswith(prefix) and name.removeprefix(prefix) not in _NO_REQUESTS
+    }
+    if not kinds:
+        return ""
+    per_minute = {kind: round(count * 60 / counts[seconds]) for kind, count in sorted(kinds.items())}
+    written = counts.get(f"{prefix}bytes_out", 0)
+    per_gigabyte = f", {round(sum(kinds.values()) * 1e9 / written)} per GB written" if written else ""
+    which = ", ".join(f"{kind} {count}" for kind, count in per_minute.items())
+    return f"{sum(per_minute.values())} requests/min ({which}){per_gigabyte}"
+
+
+def _releases(answer: StatusAnswer) -> str:
+    """Return the driver's release, and the processes with a different one, as during a rolling upgrade."""
+    processes = [(r.receiver_id, r.release) for r in answer.receivers if r.state not in ("lost", "fenced")]
+    processes += [(f"agent of {a.host}", a.release) for a in answer.agents]
+    others = [f"{name} {release}" for name, release in processes if release and release != answer.release]
+    return f"{answer.release}; others: {', '.join(others)}" if others else answer.release
+
+
+def tables(answer: StatusAnswer) -> list[Group]:
+    from rich.filesize import decimal
+
+    from deploy.console.table import table
+
+    state = f"{answer.state}: {answer.detail}" if answer.detail else answer.state
+    return [
+        table(
+            f"Stream {answer.stream}",
+            ("what", "value"),
+            [
+                ("driver", state),
+                ("release", _releases(answer)),
+                ("journal", f"timeline {answer.timeline}, epoch {answer.driver_epoch:x}"),
+                ("waiting", f"{answer.waiting_blocks} blocks, {answer.waiting_records} records"),
+                ("replay", _replay(answer.replay)),
+                *([("rate learned from the job", _learned(answer.rate))] if answer.backpressure else []),
+                ("completed", f"{answer.batches_completed} batches, {answer.records_completed} records"),
+                (
+                    "ranges read by tier",
+                    tiers_in_words(answer.tiers),
+                ),
+                *(
+                    (f"requests to the {name}'s store", words)
+                    for name in ("journal", "wal")
+                    if (words := request_rates(answer.requests, f"{name}_", "seconds"))
+                ),
+                *([("cursors", _cursors(answer))] if answer.cursors else []),
+                *((f"listener {listener.name}", _listener(listener)) for listener in answer.listeners),
+                (
+                    "topic ids",
+                    "checked"
+                    if answer.topic_ids_known
+                    else "not available from the broker: only watermarks are checked",
+                ),
+            ],
+        ),
+        table(
+            "Partitions",
+            ("partition", "state", "life", "taken in", "completed", "end in Kafka", "lag", "receiver"),
+            [
+                (
+                    f"{p.topic}/{p.partition}",
+                    p.state,
+                    p.incarnation,
+                    p.position,
+                    p.completed,
+                    p.high_watermark if p.high_watermark >= 0 else "-",
+                    lag_in_words(p),
+                    p.receiver_id or "-",
+                )
+                for p in answer.partitions
+            ],
+        ),
+        table(
+            "Receivers",
+            ("receiver", "host", "state", "silent", "buffered", "records", "records/s at most", "detail"),
+            [
+                (
+                    r.receiver_id,
+                    r.host,
+                    r.state,
+                    _silence(r.silent_seconds),
+                    decimal(r.buffered_bytes),
+                    r.records,
+                    _rate(r.rate),
+                    "; ".join(
+                        filter(
+                            None,
+                            [
+                                r.detail,
+                                request_rates(r.counters, "wal_", "wal_seconds"),
+                                *(
+                                    f"{n} {count}"
+                                    for n, count in r.counters.items()
+                                    if count and not n.startswith("wal_")
+                                ),
+                                *(_error(e) for e in r.errors),
+                            ],
+                        )
+                    ),
+                )
+                for r in answer.receivers
+            ],
+        ),
+        *([_managed(answer)] if answer.managed else []),
+        table(
+            "Agents",
+            ("host", "url", "state", "silent", "blocks", "used", "free", "load", "requests", "room for", "labels"),
+            [
+                (
+                    a.host,
+                    a.url,
+                    a.state,
+                    _silence(a.silent_seconds),
+                    _blocks(a),
+                    decimal(a.used_bytes),
+                    decimal(a.free_bytes),
+                    f"{a.load:.2f}",
+                    a.requests,
+                    f"{a.capacity} receivers" if a.capacity else "-",
+                    ", ".join(a.labels) or "-",
+                )
+                for a in answer.agents
+            ],
+        ),
+        table(
+            "Batches",
+            ("number", "id", "state", "replay", "blocks", "records", "attempts", "detail"),
+            [
+                (b.number, b.batch_id, b.state, b.replay or "-", b.blocks, b.records, b.attempts, _detail(b))
+                for b in answer.batches
+            ],
+        ),
+    ]
+
+
+def _blocks(agent: TrackedAgent) -> str:
+    details = [f"{agent.copies} cached copies"] if agent.copies else []
+    if agent.damaged_blocks:
+        details.append(f"{agent.damaged_blocks} more damaged: run `forebay recover` on that host")
+    return f"{agent.blocks} ({', '.join(details)})" if details else str(agent.blocks)
+
+
+def _detail(batch: TrackedBatch) -> str:
+    done = [f"done: {', '.join(batch.outputs)}"] if batch.outputs else []
+    return batch.detail or "; ".join((*done, *batch.written))
+
+
+def _cursors(answer: StatusAnswer) -> str:
+    from rich.filesize import decimal
+
+    states = [cursor.state for cursor in answer.cursors]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    return f"{counts}; the WAL keeps {decimal(answer.held_for_cursors)} only for them"
+
+
+def _listener(listener: TrackedListener) -> str:
+    counts = f"{listener.delivered} events delivered, {listener.waiting} waiting, {listener.dropped} dropped"
+    return counts + (f"; failed {listener.failures} times, last: {listener.last_error}" if listener.failures else "")
+
+
+def tiers_in_words(counts: Mapping[str, int]) -> str:
+    """Return the ranges read by tier, the failures, and the share that tasks read on their own host."""
+    ranges = sum(counts.get(tier, 0) for tier in TIERS)
+    if not ranges:
+        return ", ".join(f"{tier} {count}" for tier, count in counts.items()) or "none yet"
+    share = 100 * counts.get("local", 0) // ranges
+    return ", ".join(f"{tier} {count}" for tier, count in counts.items()) + f" ({share} % local)"
+
+
+def _learned(rate: float) -> str:
+    return f"{rate:.0f} records/s" if rate else "not learned yet"
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:.0f}" if rate else "-"
+
+
+def _replay(replay: TrackedReplay | None) -> str:
+    if replay is None:
+        return "none"
+    return (
+        f"{replay.replay}: {replay.completed} of {replay.batches} batches done, from {replay.first_id} to {replay.last_id}; "
+        f"requested by {replay.cause}"
+    )
+
+
+def _managed(answer: StatusAnswer) -> Group:
+    from deploy.console.table import table
+
+    return table(
+        "Managed receivers",
+        ("receiver", "state", "host", "process", "restarts", "last exit", "detail"),
+        [
+            (
+                r.receiver_id,
+                r.state,
+                f"{r.host} → {r.moves_to}" if r.moves_to else r.host or "-",
+                r.pid or "-",
+                r.restarts,
+                "-" if r.exit_code is None else described(r.exit_code),
+                r.detail,
+            )
+            for r in answer.managed
+        ],
+    )
+
+
+def _error(error: ErrorNote) -> str:
+    times = "" if error.count == 1 else f"{error.count} times, last "
+    return f"{error.words} ({times}{error.seconds_ago:.0f} s ago)"
+
+
+def _silence(seconds: float) -> str:
+    return "no heartbeat yet" if seconds < 0 else f"{seconds:.1f} s"
+
+
+def _stores_out_of_reach(settings: Settings) -> Iterator[str]:
+    """Return why the journal or the WAL can't be written from this machine, with the next step; nothing if they can."""
+    from deploy.commands.setup.validation import check_folders
+    from driver.http.health import COMMANDS
+
+    for check in check_folders(settings):
+        if check.name in ("journal", "wal") and check.outcome != "fine":
+            yield f"{check.detail}. Next step: {COMMANDS[check.name]}"
+
+
+@click.command(
+    epilog=example("forebay status", "forebay status --json | jq .waiting_records"),
+)
+@shared_options
+@pass_invocation
+def status(invocation: Invocation) -> int:
+    """Show the state of the stream: partitions, receivers, agents, batches, and problems. Exit with 1 if there is a problem.
+
+    Each problem is printed on stderr with its cause and the next step. A condition within its grace period is printed too,
+    but does not count as a problem yet.
+
+    If no driver answers, the command exits with 3. If this machine also can't reach the store of the journal or of the WAL,
+    it names that store and exits with 1, because a driver exits when it can't write its journal.
+    """
+    settings = invocation.settings()
+    try:
+        answer = ask_status(settings)
+    except NotTakenError as error:
+        causes = list(_stores_out_of_reach(settings))
+        if not causes or isinstance(error, AccessError):
+            raise
+        raise ForebayError("; ".join((str(error), *causes))) from None
+    invocation.write(answer, lambda: tables(answer))
+    found = problems(answer)
+    for problem in found:
+        invocation.say(f"forebay: {in_words(problem)}")
+    for problem in answer.pending:
+        invocation.say(f"forebay: not yet a problem: {problem.cause}")
+    for words in (partition.foreign for partition in answer.partitions if partition.foreign):
+        invocation.say(f"forebay: {words}")
+    return FINDINGS if found else FINE

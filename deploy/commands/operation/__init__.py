@@ -1,0 +1,1 @@
+"""Requests of an operator to the driver: batch, cursors, forget."""

@@ -1,0 +1,1 @@
+"""Commands after damage or loss: recover, journal."""

@@ -1,0 +1,56 @@
+"""``forebay recover --accept-loss``: let a batch continue without ranges that can't be read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from deploy.console.driver_requests import ask_status, post
+from deploy.console.invocation import FINE, NOTHING_CHANGED, Invocation, person
+from forebay.messages import AcceptLossRequest, OperatorAnswer, TrackedBatch
+from forebay.model.errors import RefusedError, UsageError
+from forebay.model.values import TIMELINE_SHIFT
+from forebay.settings.schema import Settings
+
+_RANGE = re.compile(
+    r"(?P<tp>[A-Za-z0-9._-]+/[0-9]+)\[\s*(?P<from>[0-9]+)\s*,\s*(?P<until>[0-9]+)\s*\)(?P<life>\s+life\s+[1-9][0-9]*)?"
+)
+
+
+def range_label(text: str) -> str:
+    """Return a range such as ``flights/0[10,20)`` as the journal writes it. Raises UsageError for any other text."""
+    match = _RANGE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is no range: write 'TOPIC/PARTITION[FROM, UNTIL)', as `forebay recover` prints it")
+    incarnation = " ".join((match["life"] or "").split())
+    return f"{match['tp']}[{match['from']}, {match['until']})" + (f" {incarnation}" if incarnation else "")
+
+
+def find_batch(batches: Sequence[TrackedBatch], named: int) -> TrackedBatch:
+    """Return the unfinished batch with this id or number. Raises RefusedError if there is none."""
+    for batch in batches:
+        if batch.state != "completed" and named in (batch.batch_id, batch.number):
+            return batch
+    what = "id" if named >= 1 << TIMELINE_SHIFT else "number or id"
+    raise RefusedError(f"no unfinished batch has the {what} {named}; `forebay status` lists the batches", "not-found")
+
+
+def accept_loss(
+    invocation: Invocation, settings: Settings, named: int, labels: tuple[str, ...], because: str, yes: bool
+) -> int:
+    """Show the loss of the ranges ``labels`` by a batch; with ``yes``, have the driver journal it."""
+    batch = find_batch(ask_status(settings).batches, named)
+    ranges = ", ".join(labels) or "no range (the driver will name the ranges that can be left out)"
+    if not yes:
+        message = (
+            f"would let batch {batch.batch_id} (number {batch.number}, {batch.state}) continue without {ranges}; "
+            f"{NOTHING_CHANGED}"
+        )
+        invocation.write({"done": False, "message": message})
+        invocation.say(message)
+        return FINE
+    request = AcceptLossRequest(batch_id=batch.batch_id, ranges=labels, cause=person(because))
+    answer = post(settings, "/v1/operator/accept-loss", request, OperatorAnswer)
+    invocation.write({"done": True, "message": answer.message})
+    invocation.say(answer.message)
+    return FINE

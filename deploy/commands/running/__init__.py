@@ -1,0 +1,1 @@
+"""Commands that run and stop services: up, driver, agent, receiver, stop."""

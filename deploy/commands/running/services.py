@@ -1,0 +1,202 @@
+"""``forebay driver``, ``agent`` and ``receiver`` run one service each; ``forebay up`` runs all services of this machine."""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import logging
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from deploy.commands.setup.validation import import_jobs, require_writable
+from deploy.console.invocation import Invocation, example, pass_invocation, prepare_job_imports, shared_options
+from deploy.supervision.run_lock import only_one
+from deploy.supervision.supervisor import ChildSpec, LogLines, Supervisor
+from forebay.model.values import check_name, managed_id
+from forebay.process.signals import stop_signals
+from forebay.settings.schema import Settings
+
+#: time for a child beyond its own drain: for a slow store, or for stopping Spark
+_STOP_MARGIN_SECONDS = 15.0
+#: time that a driver gives a job beyond the time for a drain
+_JOB_GRACE_SECONDS = 5.0
+
+
+def log_to_stderr() -> None:
+    """Log to stderr with time and level; after a crash (SIGSEGV), print the Python stack of each thread."""
+    with suppress(io.UnsupportedOperation):  # stderr without a file descriptor, as in a notebook
+        faulthandler.enable()
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+@click.command(epilog=example("forebay --config forebay.toml driver", "forebay driver --take-over"))
+@click.option("--take-over", is_flag=True, help="Lead even if another driver's lease is fresh; that driver is fenced.")
+@click.option("--standby", is_flag=True, help="Wait while another driver leads, and take over when its lease expires.")
+@click.option(
+    "--until-caught-up",
+    is_flag=True,
+    help="Take in and complete all records that Kafka holds now, then drain the receivers and exit.",
+)
+@shared_options
+@pass_invocation
+def driver(invocation: Invocation, take_over: bool, standby: bool, until_caught_up: bool) -> int:
+    """Run the driver: accept blocks from receivers, make batches of them, and run the job on each batch.
+
+    The driver does not start while another driver's lease is fresh. With --standby it waits, and takes over when the lease
+    has not been renewed for driver.lease_duration; list all drivers of the stream in driver.urls. A fenced driver exits with
+    4 and must not be restarted.
+    """
+    if take_over and standby:
+        raise click.UsageError("--take-over and --standby exclude each other")
+    settings = invocation.settings()
+    log_to_stderr()
+    require_writable("driver.journal", settings.driver.journal)
+    if settings.custom_source:
+        prepare_job_imports(invocation.config_path)
+    if settings.driver.job is not None:
+        import_jobs(settings, invocation.config_path)
+    from driver.main import run
+
+    return run(settings, take_over=take_over, until_caught_up=until_caught_up, standby=standby)
+
+
+@click.command(epilog=example("forebay --config forebay.toml agent"))
+@shared_options
+@pass_invocation
+def agent(invocation: Invocation) -> int:
+    """Run this host's executor agent: keep local copies of blocks, serve them to tasks, and delete them when the driver says so.
+
+    With receiver.mode = "managed" the agent also runs the receivers that the driver places on this host, at most
+    agent.capacity. They drain when the agent is stopped, and are killed with it when it is killed.
+    """
+    settings = invocation.settings()
+    log_to_stderr()
+    require_writable("agent.blocks", settings.agent.blocks)
+    from executor_agent.main import run
+
+    managed = settings.receiver.mode == "managed"
+    return run(settings, (*_base(invocation.config_path), "receiver", "--id") if managed else ())
+
+
+@click.command(epilog=example("forebay --config forebay.toml receiver --id r1"))
+@click.option(
+    "--id", "receiver_id", required=True, help="Name of the receiver: unique in the stream, the same after a restart."
+)
+@shared_options
+@pass_invocation
+def receiver(invocation: Invocation, receiver_id: str) -> int:
+    """Run one receiver: consume partitions, make blocks durable, and report them to the driver.
+
+    SIGTERM drains the receiver: it seals, stores, reports and commits the open block, and exits with 0.
+    """
+    try:
+        check_name("--id", receiver_id)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    settings = invocation.settings()
+    log_to_stderr()
+    if settings.has_wal:
+        require_writable("wal.url", settings.wal.url)
+    else:
+        require_writable("agent.blocks", settings.agent.blocks)
+    if settings.custom_source:
+        prepare_job_imports(invocation.config_path)
+    from receiver.main import run
+
+    return run(settings, receiver_id)
+
+
+@click.command(
+    epilog=example("forebay --config forebay.toml up", "forebay up --logs /var/log/forebay"),
+)
+@click.option(
+    "--logs",
+    "folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for one log file per service [default: all log lines go to stderr, after the service's name].",
+)
+@click.option("--standby", is_flag=True, help="Run the driver as a standby of a driver on another machine.")
+@shared_options
+@pass_invocation
+def up(invocation: Invocation, folder: Path | None, standby: bool) -> int:
+    """Run driver, agent and receivers of this machine, and restart a service that fails.
+
+    The agent and the receivers start once the driver leads (with --standby: once it stands by). With receiver.mode =
+    "managed", the agent runs the receivers that the driver places on it.
+
+    SIGTERM or Ctrl-C stops all services: the receivers drain first, then the driver stops, then the agent. A second signal
+    kills them. A service that exits with 4 (fenced) is not restarted. A service that exits with 2 (wrong use) stops all
+    services, because they share the configuration.
+
+    If the stream already runs, by another `forebay up` on this machine or under a driver elsewhere, the command names that
+    process, starts nothing, and exits with 5.
+    """
+    settings = invocation.settings()
+
+    def say(event: str) -> None:
+        invocation.say(f"up | {event}")
+
+    with only_one(settings.agent.blocks, settings.stream, say):
+        supervisor = Supervisor(
+            children(settings, invocation.config_path, range(1, settings.receiver.count + 1), standby),
+            logs=LogLines(folder),
+            say=say,
+        )
+        with stop_signals(supervisor.stop, supervisor.stop):
+            return supervisor.run()
+
+
+def _base(config_path: Path) -> tuple[str, ...]:
+    return (sys.executable, "-m", "forebay_start", "--config", str(config_path.resolve()))
+
+
+def children(settings: Settings, config_path: Path, receivers: range, standby: bool = False) -> list[ChildSpec]:
+    """Return the services of this machine as child processes: driver, agent, and a receiver for each number.
+
+    Managed receivers are not among them. The agent runs those; it therefore stops before the driver, to which they report.
+    """
+    base = _base(config_path)
+    drains = settings.driver.stop == "drain"
+    driver_seconds = max(30.0, settings.driver.stop_timeout + _JOB_GRACE_SECONDS) if drains else 30.0
+    drain_seconds = settings.receiver.drain_timeout + _STOP_MARGIN_SECONDS
+    agent_seconds = settings.agent.drain_timeout
+    driver_child = ChildSpec(
+        "driver",
+        (*base, "driver", *(["--standby"] if standby else [])),
+        stop_rank=1,
+        stop_seconds=driver_seconds + _STOP_MARGIN_SECONDS,
+        goes_first=True,
+    )
+    if settings.receiver.mode == "managed":
+        agent = ChildSpec("agent", (*base, "agent"), stop_rank=0, stop_seconds=drain_seconds + agent_seconds)
+        return [driver_child, agent]
+    return [
+        driver_child,
+        ChildSpec("agent", (*base, "agent"), stop_rank=2, stop_seconds=agent_seconds + _STOP_MARGIN_SECONDS),
+        *(
+            ChildSpec(
+                f"receiver-{number}",
+                (*base, "receiver", "--id", receiver_name(settings, number)),
+                stop_rank=0,
+                stop_seconds=drain_seconds,
+            )
+            for number in receivers
+        ),
+    ]
+
+
+def receiver_name(settings: Settings, number: int) -> str:
+    """Return the id of this machine's receiver ``number``, counted from 1: host name and number, unique across hosts.
+
+    With a custom source, the id also decides which partitions the receiver reads, so this machine has all receivers.
+    """
+    if settings.custom_source:
+        return managed_id(settings.stream, number - 1)
+    host = settings.receiver.host or socket.gethostname()
+    return check_name("receiver id", f"{host[:56]}-{number}")

@@ -1,0 +1,45 @@
+"""Requests of commands to the driver that leads the stream."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, TypeVar
+
+from forebay.messages import StatusAnswer
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from forebay.settings.schema import Settings
+
+_Answer = TypeVar("_Answer")
+
+#: Maximum time for one request. A driver that runs answers after one sync of its journal.
+TIMEOUT_SECONDS = 10.0
+
+
+def ask_status(settings: Settings, timeout_seconds: float = TIMEOUT_SECONDS) -> StatusAnswer:
+    """Return the status of the driver that leads. Raises UnreachableError."""
+    return get(settings, "/v1/status", StatusAnswer, timeout_seconds)
+
+
+def get(settings: Settings, path: str, answer: type[_Answer], timeout_seconds: float = TIMEOUT_SECONDS) -> _Answer:
+    """Return the leading driver's answer to a GET of ``path``. Raises UnreachableError."""
+    from forebay.http.driver_client import DriverClient
+
+    with closing(DriverClient.of(settings, timeout_seconds)) as client:
+        return client.get(path, answer)
+
+
+def post(
+    settings: Settings,
+    path: str,
+    request: msgspec.Struct,
+    answer: type[_Answer],
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> _Answer:
+    """Send an operator's request to the driver that leads, and return its answer. Raises RefusedError, UnreachableError."""
+    from forebay.http.driver_client import DriverClient
+
+    with closing(DriverClient.of(settings, timeout_seconds)) as client:
+        return client.post(path, request, answer)

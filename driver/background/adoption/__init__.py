@@ -1,0 +1,28 @@
+"""Adoption: takes in records that Kafka has lost from orphans in the WAL (rule 8).
+
+An orphan is a block that became durable and was never reported in time: its receiver died in between, or lost its claim. Adoption
+writes the missing offsets of one of its ranges into a new block under a new token. It acts as the receiver ``forebay-adoption``,
+which is this driver itself, and sends the tracker's ordinary requests. If it is killed at any point, it leaves at most another
+orphan, which the next search finds.
+"""
+
+from __future__ import annotations
+
+from driver.background.adoption.adopter import BLOCKED_SECONDS, ROUND_SECONDS, Adopter, advanced
+from driver.background.adoption.orphans import Orphan, covering, eligible, next_from, until
+from driver.background.adoption.search import OrphanSearch
+from driver.background.adoption.thread import AdoptionThread
+
+__all__ = [
+    "BLOCKED_SECONDS",
+    "ROUND_SECONDS",
+    "Adopter",
+    "AdoptionThread",
+    "Orphan",
+    "OrphanSearch",
+    "advanced",
+    "covering",
+    "eligible",
+    "next_from",
+    "until",
+]

@@ -1,0 +1,64 @@
+"""Requests of the scheduler to the decision loop: the uncompleted batches, the next batch to run, a running batch again."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from driver.batches.batch_run import BatchRun
+from driver.batches.progress import Progress
+from driver.decisions.batch_order import RunKey, following, window
+from driver.journal.events import ReplayedBatch
+from driver.journal.state import Batch, State
+from driver.tracker.requests import Read
+
+
+@dataclass(frozen=True, slots=True)
+class ReadUnfinished(Read[tuple[int, ...]]):
+    """Reads the ids of all batches that are not completed."""
+
+    def read(self, state: State) -> tuple[int, ...]:
+        return tuple(batch.batch_id for batch in state.unfinished())
+
+
+@dataclass(frozen=True, slots=True)
+class NextBatch(Read["BatchRun | None"]):
+    """Reads the next batch to run; None: there is none, or a batch blocks the others.
+
+    The batch is added to the batches in work of ``progress`` in the decision loop, so that no two workers get the same batch.
+    ``reruns``: batches that may have run before. ``window_batches``: how many earlier batches the job can read.
+    """
+
+    progress: Progress
+    reruns: Set[RunKey]
+    window_batches: int
+
+    def read(self, state: State) -> BatchRun | None:
+        progress = self.progress
+        found = following(state, frozenset(progress.in_work)) if not progress.held_up else None
+        if found is None:
+            return None
+        batch, replay = found
+        progress.in_work.add((replay, batch.batch_id))
+        return _run_of(state, batch, replay, self.reruns, self.window_batches)
+
+
+@dataclass(frozen=True, slots=True)
+class SameBatch(Read[BatchRun]):
+    """Reads a running batch again: a loss may have been accepted since, or a replay begun behind it."""
+
+    batch_id: int
+    replay: int
+    reruns: Set[RunKey]
+    window_batches: int
+
+    def read(self, state: State) -> BatchRun:
+        batch = state.replaying[self.batch_id] if self.replay else state.batches[self.batch_id]
+        return _run_of(state, batch, self.replay, self.reruns, self.window_batches)
+
+
+def _run_of(
+    state: State, batch: Batch | ReplayedBatch, replay: int, reruns: Set[RunKey], window_batches: int
+) -> BatchRun:
+    past = window(state, batch, replay > 0)[-window_batches:] if window_batches else ()
+    return BatchRun.of(state, (*past, batch), replay, replay > 0 or (replay, batch.batch_id) in reruns)

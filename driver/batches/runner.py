@@ -1,0 +1,262 @@
+"""One batch from its first attempt to its completion: its outputs in order, retries, failures, what status shows."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from driver.batches.batch import BatchWork, Engine, NamedJob, Written
+from driver.batches.job_failures import FailingJobs, shown
+from driver.batches.progress import Progress
+from driver.decision_loop.loop import DriverLoop
+from driver.decisions.batch_order import RunKey
+from driver.journal.events import JobFailed
+from driver.listeners.events import BatchFailed, BatchStarted, Happened
+from driver.tracker.requests import Complete, CompleteOutput, FailJob
+from forebay.kafka.consume.planning import sizes
+from forebay.messages import TrackedBatch
+from forebay.model.errors import EngineLostError, FencedError, JobError, UnreadableBlockError
+from forebay.process import failpoints
+from forebay.process.clock import Clock
+
+log = logging.getLogger(__name__)
+
+#: completed batches that status shows
+RECENT_MAX = 5
+
+#: called with a completed batch: the work, when it was due, began (without failed attempts) and ended (ms), and its records
+Completed = Callable[[BatchWork, int, int, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRules:
+    """When a batch is tried again, and when it is failed.
+
+    ``max_failures``, ``retry_delay_seconds``, ``unreadable_retry_seconds``: as ``driver.job_max_failures``,
+    ``driver.job_retry_delay`` and ``driver.unreadable_retry``. ``waits_when_failed``: whether this process tries a failed batch
+    again; if not, the failure ends the jobs. ``is_direct``: whether the batches are a direct stream's.
+    """
+
+    max_failures: int
+    retry_delay_seconds: float
+    unreadable_retry_seconds: float
+    waits_when_failed: bool = False
+    is_direct: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchHooks:
+    """Functions that a batch runner calls, from the thread that runs the batch.
+
+    ``completed``: after the completion is durable. ``confirm``: after a job has returned and before that is journalled; if it
+    raises, the attempt has failed. ``tell``: with events for listeners; it must not block. ``lost``: after a failed attempt;
+    returns whether some of what the batch reads no longer exists and was journalled as lost, so that the batch continues without
+    it; if it raises, the jobs end.
+    """
+
+    completed: Completed | None = None
+    confirm: Callable[[BatchWork], None] = lambda _: None
+    tell: Callable[[Sequence[Happened]], None] = lambda _: None
+    lost: Callable[[BatchWork], bool] = lambda _: False
+
+
+class BatchRunner:
+    """Runs batches to their completion, each in the thread that calls :meth:`run`.
+
+    ``again``: returns the same batch as the journal has it now. ``reruns``: batches that may have run before; a failed attempt
+    adds its batch. ``completions``: gives the journal the time of a completion.
+    """
+
+    def __init__(
+        self,
+        loop: DriverLoop,
+        engine: Engine,
+        jobs: Sequence[NamedJob],
+        *,
+        clock: Clock,
+        completions: Clock,
+        rules: AttemptRules,
+        hooks: BatchHooks,
+        failing: FailingJobs,
+        progress: Progress,
+        reruns: set[RunKey],
+        again: Callable[[BatchWork], BatchWork],
+    ) -> None:
+        self._loop = loop
+        self._engine = engine
+        self._jobs = tuple(jobs)
+        self._clock = clock
+        self._completions = completions
+        self._rules = rules
+        self._hooks = hooks
+        self._failing = failing
+        self._progress = progress
+        self._reruns = reruns
+        self._again = again
+        #: for status: batch id → (state, attempts, detail); the last completed batches; ranges read by tier
+        self.running: dict[int, tuple[str, int, str]] = failing.shown()
+        self.recent: deque[TrackedBatch] = deque(maxlen=RECENT_MAX)
+        self.tiers: dict[str, int] = {}
+
+    def run(self, work: BatchWork, left_over: bool = False) -> None:
+        """Make the outputs of the batch that are not made yet, in order. Return when the batch is completed, or when the jobs
+        are to stop.
+
+        Each output except the last is journalled by itself; the last one completes the batch. ``left_over``: an earlier
+        driver may have ended during an attempt at this batch, so this attempt is journalled before it begins. Raises JobError
+        if the failure of the batch ends the jobs; FencedError, EngineLostError.
+        """
+        run = (work.replay, work.batch_id)
+        if left_over and not self._delay(work):
+            return
+        attempts = 1
+        worked_ms = 0  # duration of its outputs, without failed attempts
+        written: list[Written] = []
+        while left := [job for job in self._jobs if job.name not in work.outputs]:
+            losses_accepted = self._progress.losses_accepted
+            self._show(work, "running", attempts)
+            began = self._clock.monotonic()
+            run_of = replace(work, output=left[0].name, attempt=attempts, decodes=[])
+            if left_over:
+                self._loop.ask(FailJob(self._failing.begun(run_of)))
+            try:
+                failpoints.hit("driver.in-job")
+                self._hooks.tell([_started(run_of, self._clock.wall_ms())])
+                tiers = self._engine.run(run_of, left[0].function)
+                self._hooks.confirm(run_of)
+            except UnreadableBlockError as error:
+                # not a failure of the job: batches stop and intake continues until the bytes are back or an operator decides
+                words = f"{error}; restore the bytes, or run `forebay recover --accept-loss {work.batch_id} RANGE`"
+                self.running[work.batch_id] = ("unreadable", attempts, words)
+                self._progress.held_up.add(run)
+                if left_over:
+                    self._loop.ask(FailJob(self._failing.unreadable(run_of)))
+                log.error("batch %d can't be read, batches wait: %s", work.batch_id, words)
+                self._hooks.tell([_failed(run_of, self._clock.wall_ms(), words, final=False, unreadable=True)])
+                self._progress.await_loss(losses_accepted, self._rules.unreadable_retry_seconds)
+                if self._progress.stopping.is_set():
+                    return
+            except (FencedError, EngineLostError):
+                raise  # an output has seen a newer driver (INV-4), or no attempt can succeed in this process
+            except (Exception, SystemExit) as error:
+                failure = self._failing.note(run_of, error)
+                self._show(work, "failing", attempts)
+                self._progress.held_up.add(run)
+                lost = self._hooks.lost(run_of)
+                final = attempts >= self._rules.max_failures and not lost
+                self._hooks.tell([_failed(run_of, self._clock.wall_ms(), failure.error, final)])
+                if not self._rules.is_direct:
+                    self._loop.ask(FailJob(failure))
+                self._reruns.add(run)
+                if final and not self._rules.waits_when_failed:
+                    raise self._job_error(work, attempts, failure) from error
+                if final:
+                    self._await_retry(run, *self._failing.fail(run_of, failure))
+                    if self._progress.stopping.is_set():
+                        return
+                elif self._progress.stopping.wait(self._rules.retry_delay_seconds):
+                    return
+                attempts += not lost
+            else:
+                worked_ms += round((self._clock.monotonic() - began) * 1000)
+                for tier, count in tiers.items():
+                    self.tiers[tier] = self.tiers.get(tier, 0) + count
+                if len(left) == 1:
+                    break
+                written = work.written
+                self._loop.ask(CompleteOutput(work.batch_id, left[0].name, self._clock.wall_ms(), work.replay))
+                self._failing.forget(work.batch_id)
+            left_over = False
+            work = replace(self._again(work), written=list(written))
+        self._complete(work, attempts, worked_ms)
+
+    def _delay(self, work: BatchWork) -> bool:
+        """Delay the first attempt at a batch if too many earlier attempts ended the driver's process, as if the batch had failed
+        here. Return False if the driver is to end."""
+        failure = self._failing.delayed(work.batch_id) if self._rules.waits_when_failed else None
+        if failure is None:
+            return True
+        self._progress.held_up.add((work.replay, work.batch_id))
+        self._show(work, "failed", failure.attempts)
+        self._await_retry((work.replay, work.batch_id), *self._failing.fail(work, failure))
+        return not self._progress.stopping.is_set()
+
+    def _await_retry(self, run: RunKey, seconds: float, words: str) -> None:
+        """Show a failed batch as ``words`` and wait for its next attempt."""
+        batch_id = run[1]
+
+        def show() -> None:
+            self.running[batch_id] = ("failed", self.running[batch_id][1], words)
+
+        self._progress.await_retry(run, seconds, show)
+
+    def _show(self, work: BatchWork, state: str, attempts: int) -> None:
+        """Set what status shows: the last error, and the number of all failed attempts, those of earlier drivers included."""
+        failure = self._failing.of(work.batch_id)
+        if failure is not None:
+            attempts = failure.attempts + (state == "running")
+        self.running[work.batch_id] = (state, attempts, shown(failure) if failure is not None else "")
+
+    def _job_error(self, work: BatchWork, attempts: int, failure: JobFailed) -> JobError:
+        again = "stream, with the same checkpoint," if self._rules.is_direct else "driver"
+        place = f" at {failure.place}" if failure.place else ""
+        return JobError(
+            f"the job failed {attempts} times on batch {work.batch_id} (number {work.number}); the batch is "
+            f"intact and runs again when the {again} is started again. Last error: {failure.error}{place}"
+        )
+
+    def _complete(self, work: BatchWork, attempts: int, worked_ms: int) -> None:
+        failpoints.hit("driver.before-complete")
+        ended_ms = self._clock.wall_ms()
+        self._loop.ask(Complete(work.batch_id, self._completions.wall_ms(), attempts, work.replay))
+        failpoints.hit("driver.after-complete")
+        self.running.pop(work.batch_id, None)
+        self._failing.forget(work.batch_id)
+        self._reruns.discard((work.replay, work.batch_id))
+        references = list(chain.from_iterable(work.tasks))
+        # records of accepted losses count too
+        records = sum(reference.records for reference in references) + sizes(work.spans)
+        self.recent.append(
+            TrackedBatch(
+                batch_id=work.batch_id,
+                number=work.number,
+                time_ms=work.time_ms,
+                state="completed",
+                blocks=len(references),
+                records=records,
+                attempts=attempts,
+                replay=work.replay,
+                written=tuple(map(str, work.written)),
+            )
+        )
+        if self._hooks.completed is not None:
+            self._hooks.completed(work, work.time_ms, ended_ms - worked_ms, ended_ms, records)
+
+
+def _started(work: BatchWork, now_ms: int) -> BatchStarted:
+    return BatchStarted(
+        time_ms=now_ms,
+        batch_id=work.batch_id,
+        number=work.number,
+        output=work.output,
+        attempt=work.attempt,
+        records=work.records,
+        replay=work.replay,
+    )
+
+
+def _failed(work: BatchWork, now_ms: int, words: str, final: bool, unreadable: bool = False) -> BatchFailed:
+    return BatchFailed(
+        time_ms=now_ms,
+        batch_id=work.batch_id,
+        number=work.number,
+        output=work.output,
+        attempt=work.attempt,
+        detail=words,
+        final=final,
+        unreadable=unreadable,
+        replay=work.replay,
+    )

@@ -1,0 +1,79 @@
+"""The journal's files: their names, the content of a claim, and the metadata of the frames.
+
+Names are dense, so nothing relies on a listing alone: a file that a listing does not show yet is requested by its name.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from forebay.model.values import numbered, timeline_of
+from wal.segments import layout
+from wal.storage import Storage
+
+
+class EventsMeta(msgspec.Struct, frozen=True):
+    """Metadata of an EVENTS frame: the number of its first event, the number of events, and the journal epoch."""
+
+    first: int
+    count: int
+    epoch: int
+
+
+class SnapshotMeta(msgspec.Struct, frozen=True):
+    """Metadata of a SNAPSHOT frame: the number of the next event, and the journal epoch."""
+
+    next: int
+    epoch: int
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """The content of an epoch's claim. Only people read it."""
+
+    epoch: int
+    owner: str
+    time_ms: int
+
+
+def claim_path(stream: str, epoch: int) -> str:
+    """Return the path of an epoch's claim."""
+    return f"{stream}/epochs/{epoch:016x}"
+
+
+def epoch_folder(stream: str, epoch: int) -> str:
+    """Return the folder of an epoch's segments."""
+    return f"{stream}/epoch-{epoch:016x}"
+
+
+def segment_paths(storage: Storage, stream: str, epoch: int) -> list[str]:
+    """Return the segments of ``epoch`` in order: those that a listing shows, and those before, between and after them that exist.
+    Raises StoreError."""
+    places = (layout.parse_journal(path) for path in storage.list(epoch_folder(stream, epoch)))
+    listed = sorted(place.sequence for place in places if place is not None)
+    found = {sequence: layout.journal_segment(stream, epoch, sequence) for sequence in listed}
+    sequence = listed[0] - 1 if listed else 0
+    while sequence > 0 and storage.exists(path := layout.journal_segment(stream, epoch, sequence)):
+        found[sequence] = path
+        sequence -= 1
+    sequence = listed[0] if listed else 1
+    while True:
+        if sequence not in found:
+            path = layout.journal_segment(stream, epoch, sequence)
+            if storage.exists(path):
+                found[sequence] = path
+            elif not listed or sequence > listed[-1]:
+                return [found[sequence] for sequence in sorted(found)]
+        sequence += 1
+
+
+def newest_claim(storage: Storage, stream: str) -> int:
+    """Return the newest epoch that was ever claimed; 0 if none was. Raises StoreError."""
+    names = [path.rsplit("/", 1)[1] for path in storage.list(f"{stream}/epochs")]
+    newest = max((int(name, 16) for name in names), default=0)
+    while True:
+        for following in (newest + 1 if newest else 0, numbered(timeline_of(newest) + 1, 1)):
+            if following and storage.exists(claim_path(stream, following)):
+                newest = following
+                break
+        else:
+            return newest

@@ -1,0 +1,138 @@
+"""Events of batches: allocation, attempts, outputs, completion, accepted losses."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import msgspec
+
+from driver.journal import events as ev
+from driver.journal.state import Batch, BrokenInvariant, LearnedRate, State
+from driver.journal.transitions.direct import direct_partition
+from driver.journal.transitions.partition import complete_gaps, partition_of
+from forebay.model.values import numbered
+
+
+def batch_allocated(state: State, event: ev.BatchAllocated) -> None:
+    if event.batch_id != state.next_batch_id():
+        raise BrokenInvariant(f"batch {event.batch_id} is not the next one")
+    state.batch_count += 1
+    block_ids = list(chain.from_iterable(event.tasks))
+    taken = dict.fromkeys(block_ids, event.batch_id)
+    if len(taken) != len(block_ids) or not taken.keys() <= state.waiting.keys():
+        wrong = next((block_id for block_id in block_ids if block_id not in state.waiting), "one that is named twice")
+        raise BrokenInvariant(f"batch {event.batch_id}: block {wrong} was not waiting (INV-3)")
+    state.batch_of.update(taken)
+    if len(taken) == len(state.waiting):  # always, unless batches are limited
+        records = state.index.waiting_records
+        state.waiting.clear()
+    else:
+        records = sum(block.meta.records for block in map(state.blocks.__getitem__, block_ids))
+        for block_id in block_ids:
+            del state.waiting[block_id]
+    state.index.waiting_records -= records
+    state.index.records[event.batch_id] = records
+    state.batches[event.batch_id] = Batch(
+        batch_id=event.batch_id, number=event.number, time_ms=event.time_ms, tasks=event.tasks
+    )
+
+
+def output_completed(state: State, event: ev.OutputCompleted) -> None:
+    if event.replay:
+        again = state.replaying[event.batch_id]
+        outputs = (*again.outputs, event.output)
+        if state.replays[-1].replay != event.replay or event.output in again.outputs:
+            raise BrokenInvariant(f"output {event.output} of batch {event.batch_id} was completed twice (INV-3)")
+        state.replaying[event.batch_id] = msgspec.structs.replace(again, outputs=outputs)
+        state.failures.pop(event.batch_id, None)
+        return
+    batch = state.batches[event.batch_id]
+    if batch.completed_ms is not None or event.output in batch.outputs:
+        raise BrokenInvariant(f"output {event.output} of batch {event.batch_id} was completed twice (INV-3)")
+    batch.outputs = (*batch.outputs, event.output)
+    state.failures.pop(event.batch_id, None)
+
+
+def batch_completed(state: State, event: ev.BatchCompleted) -> None:
+    batch = state.batches.get(event.batch_id)
+    if batch is None or batch.completed_ms is not None:
+        raise BrokenInvariant(f"batch {event.batch_id} was completed twice or never allocated (INV-3)")
+    batch.completed_ms = event.time_ms
+    batch.attempts = event.attempts
+    state.failures.pop(event.batch_id, None)
+    state.batches_completed += 1
+    state.records_completed += state.index.records.pop(event.batch_id)
+    _advance_completed_prefix(state)
+
+
+def _advance_completed_prefix(state: State) -> None:
+    """Move the completed prefix, on which the completed positions, the clean-up and the published positions depend."""
+    while True:
+        following = state.batches.get(numbered(state.timeline, state.completed_number + 1))
+        if following is None or following.completed_ms is None:
+            return
+        state.completed_number += 1
+        _unneeded_copies(state, state.completed_number - state.window_batches)
+        reached = {  # an incarnation may have thousands of ranges; the last one ends highest (INV-2)
+            (r.topic, r.partition, r.incarnation): r.until_offset
+            for block in map(state.blocks.__getitem__, following.block_ids)
+            for r in block.meta.ranges
+        }
+        for span, incarnation in following.lived_spans:
+            direct_partition(state, str(span.tp), span.from_offset)  # an older release may have begun it
+            reached[span.topic, span.partition, incarnation] = span.until_offset
+        for (topic, number, incarnation_number), until in reached.items():
+            partition = partition_of(state, topic, number)
+            if incarnation_number == partition.incarnation.number:
+                partition.completed = max(partition.completed, until)
+                complete_gaps(partition)
+
+
+def _unneeded_copies(state: State, number: int) -> None:
+    """Mark the local copies of a batch as superfluous if no window contains it any more and no replay runs it."""
+    batch = state.batches.get(numbered(state.timeline, number)) if number > 0 else None
+    if batch is not None and batch.batch_id not in state.replaying and batch.batch_id not in state.replay_window:
+        blocks = (state.blocks[b] for b in batch.block_ids if b not in state.cleaning_blocks)
+        state.index.finish(block for block in blocks if block.in_wal)
+
+
+def window_changed(state: State, event: ev.WindowChanged) -> None:
+    if event.batches < 0:
+        raise BrokenInvariant(f"a window can't reach back {event.batches} batches")
+    before, state.window_batches = state.window_batches, event.batches
+    for number in range(state.completed_number - before + 1, state.completed_number - event.batches + 1):
+        _unneeded_copies(state, number)
+    for number in range(max(1, state.completed_number - event.batches + 1), state.completed_number - before + 1):
+        batch = state.batches.get(numbered(state.timeline, number))
+        state.index.clean(state.blocks[block_id] for block_id in (batch.block_ids if batch is not None else ()))
+
+
+def job_failed(state: State, event: ev.JobFailed) -> None:
+    batch = state.batches.get(event.batch_id)
+    if event.batch_id not in state.replaying and (batch is None or batch.completed_ms is not None):
+        raise BrokenInvariant(
+            f"an attempt at batch {event.batch_id} failed, which was completed or never allocated (INV-3)"
+        )
+    if event.attempts:
+        state.failures[event.batch_id] = event
+    else:
+        state.failures.pop(event.batch_id, None)
+
+
+def rate_learned(state: State, event: ev.RateLearned) -> None:
+    state.learned = LearnedRate(event.rate, event.time_ms)
+
+
+def loss_accepted(state: State, event: ev.LossAccepted) -> None:
+    causes = dict.fromkeys(event.ranges, event.cause)
+    if not state.is_direct:
+        state.lost.update(causes)
+    again = state.replaying.get(event.batch_id)
+    if again is not None:  # it was completed before, so its record stays unchanged
+        lost = tuple(sorted({*again.lost, *event.ranges}))
+        state.replaying[event.batch_id] = msgspec.structs.replace(again, lost=lost)
+        state.replays[-1].lost.update(causes)
+        return
+    batch = state.batches[event.batch_id]
+    batch.lost = tuple(sorted({*batch.lost, *event.ranges}))
+    batch.loss_causes.update(causes)

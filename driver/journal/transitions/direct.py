@@ -1,0 +1,91 @@
+"""Events of direct streams, whose batches have spans and no blocks."""
+
+from __future__ import annotations
+
+from driver.journal import events as ev
+from driver.journal.state import Batch, BrokenInvariant, Incarnation, Partition, RecordedGap, State
+from driver.journal.transitions.partition import complete_gaps
+from forebay.kafka.consume.spans import Span
+from forebay.model.values import Gap
+
+
+def spans_begun(state: State, event: ev.SpansBegun) -> None:
+    known = event.offsets.keys() & state.next_offsets.keys()
+    if known:
+        raise BrokenInvariant(f"partition {min(known)} of a direct stream begins twice (INV-2)")
+    state.created = state.direct = True
+    for key, offset in event.offsets.items():
+        topic, _, number = key.rpartition("/")
+        before = state.partitions.get(key)
+        incarnation = Incarnation(
+            before.incarnation.number + 1 if before else 1,
+            event.topic_ids.get(topic, ""),
+            offset,
+            event.time_ms,
+            event.cause,
+        )
+        if before is None:
+            state.partitions[key] = Partition(topic, int(number), [incarnation], offset, offset, leader_epoch=-1)
+        else:
+            before.incarnations.append(incarnation)
+            before.position = before.completed = offset
+    state.next_offsets.update(event.offsets)
+    state.topic_ids.update(event.topic_ids)
+
+
+def spans_ended(state: State, event: ev.SpansEnded) -> None:
+    for key in event.partitions:
+        partition = direct_partition(state, key, state.next_offsets.pop(key))
+        partition.incarnation.end = partition.position
+    left = {partition.rpartition("/")[0] for partition in state.next_offsets}
+    state.topic_ids = {topic: topic_id for topic, topic_id in state.topic_ids.items() if topic in left}
+
+
+def spans_skipped(state: State, event: ev.SpansSkipped) -> None:
+    for span in event.spans:
+        partition = _move_on(state, span)
+        gap = Gap(span.from_offset, span.until_offset, event.cause)
+        partition.gaps.append(RecordedGap(partition.incarnation.number, gap, event.time_ms))
+        complete_gaps(partition)
+
+
+def _move_on(state: State, span: Span) -> Partition:
+    """Move the partition's position to the end of ``span``, and return the partition."""
+    key = str(span.tp)
+    if state.next_offsets.get(key) != span.from_offset:
+        raise BrokenInvariant(f"{span} does not begin where the one before it ended (INV-2)")
+    partition = direct_partition(state, key, span.from_offset)
+    partition.position = state.next_offsets[key] = span.until_offset
+    return partition
+
+
+def direct_partition(state: State, key: str, position: int) -> Partition:
+    """Return a partition of a direct stream. Older releases kept no incarnations: such a partition gets its first one, from
+    ``position`` on."""
+    if key not in state.partitions:
+        topic, _, number = key.rpartition("/")
+        incarnation = Incarnation(1, state.topic_ids.get(topic, ""), position, 0, "begun under an older release")
+        state.partitions[key] = Partition(topic, int(number), [incarnation], position, position, leader_epoch=-1)
+    return state.partitions[key]
+
+
+def spans_allocated(state: State, event: ev.SpansAllocated) -> None:
+    if event.batch_id != state.next_batch_id():
+        raise BrokenInvariant(f"batch {event.batch_id} is not the next one")
+    incarnations = tuple(_move_on(state, span).incarnation.number for span in event.spans)
+    state.batch_count += 1
+    state.index.records[event.batch_id] = sum(span.size for span in event.spans)
+    state.batches[event.batch_id] = Batch(
+        batch_id=event.batch_id,
+        number=event.number,
+        time_ms=event.time_ms,
+        tasks=(),
+        spans=event.spans,
+        incarnations=incarnations,
+    )
+
+
+def cursor_named(state: State, event: ev.CursorNamed) -> None:
+    if state.cursor:
+        raise BrokenInvariant(f"the direct stream has the cursor {state.cursor} already, and not {event.name}")
+    state.cursor = event.name

@@ -1,0 +1,74 @@
+"""Events of replays: completed batches run again."""
+
+from __future__ import annotations
+
+from driver.journal import events as ev
+from driver.journal.state import BrokenInvariant, Replay, State
+from forebay.model.values import Block
+
+#: replays that the state keeps; older ones have ended, and the audit only counts them
+REPLAYS_KEPT = 1_000
+
+
+def replay_begun(state: State, event: ev.ReplayBegun) -> None:
+    if state.replaying or event.replay != state.next_replay() or not event.batches:
+        raise BrokenInvariant(f"replay {event.replay} began out of order")
+    for batch in (*event.window, *event.batches):
+        known = state.batches.get(batch.batch_id)
+        if known is not None and known.completed_ms is None:
+            raise BrokenInvariant(f"replay {event.replay}: batch {batch.batch_id} is not completed (INV-3)")
+        for block in _blocks_of(state, batch):
+            if block.handle.path in state.cleaning_segments:
+                raise BrokenInvariant(f"replay {event.replay} needs block {block.id}, which is being deleted (INV-8)")
+            if block.id in state.released:
+                state.index.hold(block)
+            state.index.clean((block,))
+    state.replaying = {batch.batch_id: batch for batch in event.batches}
+    state.replay_window = {batch.batch_id: batch for batch in event.window}
+    state.replays.append(
+        Replay(
+            replay=event.replay,
+            first_id=event.batches[0].batch_id,
+            last_id=event.batches[-1].batch_id,
+            batches=len(event.batches),
+            begun_ms=event.time_ms,
+            cause=event.cause,
+        )
+    )
+    del state.replays[:-REPLAYS_KEPT]
+
+
+def replay_completed(state: State, event: ev.ReplayCompleted) -> None:
+    following = next(iter(state.replaying), None)
+    if following != event.batch_id or state.replays[-1].replay != event.replay:
+        raise BrokenInvariant(f"batch {event.batch_id} is not the next one of replay {event.replay} (INV-3)")
+    state.replay_window[event.batch_id] = state.replaying.pop(event.batch_id)
+    state.failures.pop(event.batch_id, None)
+    while len(state.replay_window) > (state.window_batches if state.replaying else 0):
+        _replayed(state, state.replay_window.pop(next(iter(state.replay_window))))
+    replay = state.replays[-1]
+    replay.completed += 1
+    replay.attempts += event.attempts
+    if not state.replaying:
+        replay.completed_ms = event.time_ms
+
+
+def _replayed(state: State, batch: ev.ReplayedBatch) -> None:
+    """Release the blocks of a batch that neither the replay nor the window of one of its remaining batches needs."""
+    for block in _blocks_of(state, batch):
+        if block.id in state.released:
+            state.uncovered[block.id] = state.events  # a copy made during the replay still names it as running
+            state.index.release(block, state.released[block.id])
+        if (
+            batch.batch_id not in state.batches or state.is_past(batch.number)
+        ) and block.id not in state.cleaning_blocks:
+            state.index.finish((block,))
+
+
+def _blocks_of(state: State, batch: ev.ReplayedBatch) -> list[Block]:
+    try:
+        return [state.blocks[block_id] for task in batch.tasks for block_id in task]
+    except KeyError as missing:
+        raise BrokenInvariant(
+            f"batch {batch.batch_id} of a replay needs block {missing}, which was deleted (INV-8)"
+        ) from None

@@ -1,0 +1,114 @@
+"""Which events for listeners follow from events of the journal and from heartbeats. Decisions on values, without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from driver.journal import events as ev
+from driver.listeners.events import (
+    BatchCompleted,
+    BatchSubmitted,
+    BlockAdded,
+    GapFound,
+    Happened,
+    RateChanged,
+    ReceiverFailed,
+    ReceiverStarted,
+    ReceiverStopped,
+)
+
+
+def happened_in(event: ev.Event, now_ms: int) -> list[Happened]:
+    """Return the events for listeners that follow from an event of the journal."""
+    if isinstance(event, ev.BlockAdded):
+        meta = event.block.meta
+        labels = tuple(range_.label for range_ in meta.ranges)
+        return [
+            BlockAdded(
+                time_ms=now_ms, block_id=meta.id, receiver_id=meta.receiver_id, records=meta.records, ranges=labels
+            )
+        ]
+    if isinstance(event, ev.ReceiverRegistered):
+        return [ReceiverStarted(time_ms=now_ms, receiver_id=event.receiver_id, host=event.host, epoch=event.epoch)]
+    if isinstance(event, ev.ReceiverFenced):
+        detail = "an operator reported that its host no longer exists"
+        return [
+            ReceiverFailed(time_ms=now_ms, receiver_id=event.receiver_id, host="", epoch=event.epoch, detail=detail)
+        ]
+    if isinstance(event, ev.BatchAllocated):
+        return [_submitted(event, now_ms)]
+    if isinstance(event, ev.ReplayBegun):
+        return [_submitted(batch, now_ms, event.replay) for batch in event.batches]
+    if isinstance(event, ev.BatchCompleted):
+        return [BatchCompleted(time_ms=now_ms, batch_id=event.batch_id, attempts=event.attempts)]
+    if isinstance(event, ev.ReplayCompleted):
+        return [BatchCompleted(time_ms=now_ms, batch_id=event.batch_id, attempts=event.attempts, replay=event.replay)]
+    if isinstance(event, ev.RateLearned):
+        return [RateChanged(time_ms=now_ms, records_per_second=event.rate)]
+    if isinstance(event, ev.GapRecorded):
+        return [
+            GapFound(
+                time_ms=now_ms,
+                topic=event.topic,
+                partition=event.partition,
+                from_offset=event.gap.from_offset,
+                until_offset=event.gap.until_offset,
+                recorded=True,
+                detail=event.gap.cause,
+            )
+        ]
+    if isinstance(event, ev.FaultRecorded):
+        return [
+            GapFound(
+                time_ms=now_ms,
+                topic=event.topic,
+                partition=event.partition,
+                from_offset=event.position,
+                until_offset=event.accept_until,
+                recorded=False,
+                detail=event.kind,
+                new_incarnation=event.new_incarnation,
+            )
+        ]
+    return []
+
+
+def _submitted(batch: ev.BatchAllocated | ev.ReplayedBatch, now_ms: int, replay: int = 0) -> BatchSubmitted:
+    blocks = sum(map(len, batch.tasks))
+    return BatchSubmitted(time_ms=now_ms, batch_id=batch.batch_id, number=batch.number, blocks=blocks, replay=replay)
+
+
+class SeenReceiver(msgspec.Struct, frozen=True):
+    """A receiver as its last heartbeat shows it. ``state``: as ``TrackedReceiver.state``."""
+
+    receiver_id: str
+    host: str
+    epoch: int
+    state: str
+    detail: str = ""
+
+
+def ended(before: Mapping[str, SeenReceiver], now: Mapping[str, SeenReceiver], now_ms: int) -> list[Happened]:
+    """Return an event for each receiver that stopped sending heartbeats between the observations ``before`` and ``now``.
+
+    A receiver whose last heartbeat said that it drains has stopped; any other has failed.
+    """
+    found: list[Happened] = []
+    for receiver_id, receiver in sorted(now.items()):
+        last = before.get(receiver_id)
+        if receiver.state != "lost" or last is None or last.epoch != receiver.epoch or last.state == "lost":
+            continue
+        if last.state == "draining":
+            found.append(
+                ReceiverStopped(time_ms=now_ms, receiver_id=receiver_id, host=receiver.host, epoch=receiver.epoch)
+            )
+        else:
+            words = f"no heartbeats; last state {last.state}" + (f": {last.detail}" if last.detail else "")
+            found.append(
+                ReceiverFailed(
+                    time_ms=now_ms, receiver_id=receiver_id, host=receiver.host, epoch=receiver.epoch, detail=words
+                )
+            )
+    return found

@@ -1,0 +1,26 @@
+"""One stream's driver: its parts put together, and their life cycle. See :class:`driver.service.driver.Driver`.
+
+::
+
+    driver         start, run, stop and close, in this order of steps
+    routing        requests over HTTP: to the decision loop, or to the part that answers
+    placing        once per placing interval: managed receivers, health, cursors, listeners' events
+    housekeeping   partitions, commits, snapshot copies and completed positions
+    shutdown       stop, drain, failure, and the summary
+    view           status, health and readiness, as people see them
+    ------------------------------------------------------------------------------------------------------------------------
+    composition    makes the parts of a driver that leads
+    ------------------------------------------------------------------------------------------------------------------------
+    leadership     the journal's lead and its lease; standby             commits    Kafka's commits compared with the journal
+    agents         agents with a recent heartbeat                        admission  what receivers wait for before they claim
+    activity       what the driver does or waits for                     stores     the stores of journal and WAL
+    options        what a driver is given                                futures    answers that are known already
+"""
+
+from __future__ import annotations
+
+from driver.service.driver import Driver
+from driver.service.options import DriverOptions
+from driver.service.shutdown import CLOSE_SECONDS
+
+__all__ = ["CLOSE_SECONDS", "Driver", "DriverOptions"]

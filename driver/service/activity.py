@@ -1,0 +1,67 @@
+"""What the driver does or waits for, as its status shows it, and whether it is to stop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from forebay.model.errors import UnreachableError
+
+log = logging.getLogger(__name__)
+
+_FINDING_PARTITIONS = "finding the partitions"
+
+
+class Activity:
+    """State, detail and failure of the driver. Its threads set attributes directly: each is one assignment.
+
+    ``state``: "waiting", "standby", "running", "stopping" or "failed". ``detail``: what the driver waits for; "": nothing.
+    ``stopping``: set when the driver is to end. ``jobs_ended``: set when no job runs any more.
+    """
+
+    def __init__(self) -> None:
+        self.state = "waiting"
+        self.detail = "opening the journal"
+        self.failure: BaseException | None = None
+        self.engine_ready = False
+        self.partitions_found = False
+        self.stopping = threading.Event()
+        self.jobs_ended = threading.Event()
+
+    def stop(self) -> None:
+        """Tell all threads to stop."""
+        self.stopping.set()
+        if self.state != "failed":
+            self.state = "stopping"
+
+    def drain(self) -> None:
+        """Show that the driver drains."""
+        if self.state != "failed":
+            self.state, self.detail = "stopping", "draining"
+
+    def fail(self, error: BaseException) -> None:
+        """Keep the first error. A part that is unreachable because the driver stops is no failure."""
+        if self.failure is None and not (self.stopping.is_set() and isinstance(error, UnreachableError)):
+            self.failure = error
+            self.state, self.detail = "failed", str(error)
+
+    def await_partitions(self) -> None:
+        """Show that the partitions are not known yet, if they are not."""
+        self.detail = _FINDING_PARTITIONS if not self.partitions_found else ""
+
+    def run_if_ready(self) -> None:
+        """Become "running" once the engine is up and the stream's partitions are known."""
+        if self.state == "waiting" and self.engine_ready and self.partitions_found:
+            self.state, self.detail = "running", ""
+
+    def wait_for(self, detail: str) -> None:
+        """Show on the status that the source or the WAL does not answer, and log each change; "": it answers."""
+        if (
+            self.state == "failed"
+            or detail == self.detail
+            or (not detail and not self.detail.startswith(("Kafka", "source", "WAL")))
+        ):
+            return
+        self.detail = detail
+        if detail:
+            log.warning("waiting: %s", detail)

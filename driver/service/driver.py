@@ -1,0 +1,295 @@
+"""The life cycle of a driver: start, run, stop, close."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from driver.batches.batch import Engine, NamedJob
+from driver.decision_loop.stopping import Summary
+from driver.http.api import tracker_application
+from driver.journal.lease import wait_until_stale
+from driver.listeners.dispatch import Channel, EventSink, Listeners, ListenerSink, find_listener
+from driver.listeners.events import Listener
+from driver.listeners.web_hook import WebHook
+from driver.service.activity import Activity
+from driver.service.admission import Admission
+from driver.service.agents import await_hosts
+from driver.service.composition import Parts, compose
+from driver.service.housekeeping import Housekeeping
+from driver.service.leadership import Leadership, refuse_direct_stream, refuse_other_keeping
+from driver.service.options import DriverOptions, Given
+from driver.service.placing import Placing
+from driver.service.routing import Routing
+from driver.service.shutdown import Shutdown
+from driver.service.stores import Stores
+from driver.service.view import LeaderView, View
+from driver.tracker.requests import KeepWindow
+from forebay.http.server import Server
+from forebay.model.errors import FencedError
+from forebay.process.clock import Clock
+from forebay.process.notify import ServiceStatus
+from forebay.security.access import Access, Guard, announce
+from forebay.settings.durability_notes import without_wal
+from forebay.settings.schema import Settings
+from forebay.sources.kind import Upstream
+from wal.blocks.encryption import load_keys
+from wal.storage import open_storage
+
+log = logging.getLogger(__name__)
+
+
+class Driver:
+    """One stream's driver. Call ``start``, then ``run`` in the thread for jobs; ``stop`` from any thread; then ``close``.
+
+    ``upstream``: the partitions and offsets of the source. ``engine``: runs the jobs. ``listeners``: beside those that the
+    settings name.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        upstream: Upstream,
+        engine: Engine,
+        jobs: Sequence[NamedJob],
+        clock: Clock,
+        options: DriverOptions,
+        listeners: Sequence[Listener] = (),
+    ) -> None:
+        self._given = given = Given(
+            settings=settings,
+            upstream=upstream,
+            engine=engine,
+            jobs=tuple(jobs),
+            clock=clock,
+            options=options,
+            listeners=_listeners(settings, listeners, clock),
+        )
+        #: called with the name of a loop that has made a round: "http", and "decide" while it leads
+        self.came_round: Callable[[str], None] = lambda loop: None
+        #: called when a loop begins that must make rounds from then on
+        self.watch: Callable[[str], None] = lambda loop: None
+        self.url = ""
+        self._started_at = clock.monotonic()
+        self._activity = activity = Activity()
+        self._leadership = Leadership(settings=settings, clock=clock, activity=activity, superseded=self._superseded)
+        self._shutdown = Shutdown(given, activity=activity, leadership=self._leadership, parts=self._led_parts)
+        self._admission = Admission(lambda: self._shutdown.is_stopping)
+        self._view = View(activity, self._led_parts)
+        self._closing = contextlib.ExitStack()
+        # known once it leads
+        self._parts: Parts | None = None
+        self._leader_view: LeaderView | None = None
+        self._housekeeping: Housekeeping | None = None
+
+    # ---- life cycle --------------------------------------------------------------------------------------------------
+
+    def start(self) -> bool:
+        """Open the journal, which fences older drivers, serve HTTP and start all parts. Return whether the driver leads.
+
+        A standby serves, and waits until no other driver leads. The driver does not lead if it is stopped while it waits. Raises
+        LeaseHeld, FencedError, CorruptionError, StoreError, UsageError.
+        """
+        given, settings, options = self._given, self._given.settings, self._given.options
+        load_keys(settings.wal.key_file)  # refused now rather than when they are needed
+        if settings.dead_letters.url is not None:
+            open_storage(settings.dead_letters.url, settings.storage)
+        stores = Stores.open(settings)
+        stores.check(settings.stream)
+        watches = not options.take_over and not options.standby
+        if watches and not wait_until_stale(stores.journal, settings.stream, self._activity.stopping):
+            return False
+        self._serve()  # before another driver is fenced: a port in use must not cost the running driver its lead
+        led = self._leadership.lead(stores, self.url, standby=options.standby)
+        if led is None:
+            return False
+        opened, state = led
+        self._closing.callback(opened.close)
+        refuse_direct_stream(state)
+        refuse_other_keeping(state, settings.has_wal)
+        if warning := without_wal(settings):
+            log.warning("%s", warning)
+        log.info("leads stream %s under journal epoch %x", settings.stream, opened.epoch)
+        parts = compose(
+            given,
+            stores,
+            opened,
+            state,
+            admission=self._admission,
+            leads_since=self._leadership.since,
+            failed=self._shutdown.fail,
+        )
+        self._shutdown.count_from(state)
+        self._start_parts(parts, stores)
+        return True
+
+    def run(self) -> None:
+        """Run batches until :meth:`stop`. Raises the error that ended the driver."""
+        parts, activity = self._parts, self._activity
+        engine, clock, settings = self._given.engine, self._given.clock, self._given.settings
+        assert parts is not None and self._housekeeping is not None
+        activity.detail = "starting the engine"
+        try:
+            engine.start()
+            self._closing.callback(engine.stop)
+            self._leadership.name_application(engine.application)
+            activity.await_partitions()
+            self._leadership.await_earlier_tasks(fresh=self._given.options.take_over)
+            await_hosts(parts.loop.ask, parts.agents, activity, clock, settings.driver.receiver_timeout)
+            parts.scheduler.start()
+            activity.engine_ready = True
+            activity.run_if_ready()
+            parts.scheduler.run()
+        except BaseException as error:
+            self._shutdown.fail(error)
+        activity.jobs_ended.set()
+        activity.stopping.set()
+        if activity.failure is not None:
+            raise activity.failure
+        if self._shutdown.is_draining:
+            self._housekeeping.publish_last()
+
+    def stop(self, drain: bool = False, timeout_seconds: float | None = None) -> None:
+        """Let the running jobs finish, and end. Returns immediately. May be called from any thread, and in the job.
+
+        With ``drain`` the driver registers no more receivers, receivers drain, and all that was taken in is completed first,
+        within ``timeout_seconds`` (default: ``driver.stop_timeout``). What is not completed then waits for the next driver.
+        May be called again: without ``drain`` it ends a drain.
+        """
+        self._shutdown.stop(drain, timeout_seconds)
+
+    def close(self) -> None:
+        """Stop all parts, in reverse order. Call it after :meth:`run` has returned."""
+        self.stop()
+        if self._parts is not None:
+            self._parts.scheduler.join()
+        self._closing.close()
+
+    def _serve(self) -> None:
+        settings = self._given.settings
+        routing = Routing(
+            self._given,
+            activity=self._activity,
+            admission=self._admission,
+            leadership=self._leadership,
+            shutdown=self._shutdown,
+            parts=self._led_parts,
+            operator=self._closing.enter_context(ThreadPoolExecutor(1, thread_name_prefix="operator")),
+        )
+        guard = Guard(settings)
+        Access.of_tasks(settings)  # a batch would find out too late that a token is missing
+        app = tracker_application(
+            routing.submit,
+            status=self._status,
+            ready=self._view.not_ready,
+            release=self._given.options.release,
+            guard=guard,
+        )
+        self.watch("http")
+        server = self._closing.enter_context(
+            Server(app, settings.driver.url, came_round=lambda: self.came_round("http"), guard=guard)
+        )
+        self._closing.callback(lambda: self._leadership.end(abandon=isinstance(self._activity.failure, FencedError)))
+        self.url = server.url
+        log.info("serves receivers, agents and people at %s", self.url)
+        announce(guard, self.url)
+
+    def _start_parts(self, parts: Parts, stores: Stores) -> None:
+        """Start the parts, and stop them in reverse order at the end. The crash tests depend on this order."""
+        given, closing, fail = self._given, self._closing, self._shutdown.fail
+        pending = parts.tracker.pending_actions()
+        view = LeaderView(given, parts, stores, self._view, started_at=self._started_at)
+        placing = Placing(given, parts, view, stopping=self._activity.stopping, failed=fail)
+        housekeeping = Housekeeping(
+            given,
+            parts,
+            activity=self._activity,
+            admission=self._admission,
+            is_draining=lambda: self._shutdown.is_draining,
+            caught_up=lambda: self.stop(drain=True),
+            failed=fail,
+        )
+        parts.reach.start()
+        closing.callback(parts.reach.stop)
+        self.watch("decide")
+        parts.loop.came_round = lambda: self.came_round("decide")
+        self._leader_view, self._housekeeping, self._parts = view, housekeeping, parts
+        given.listeners.start()
+        closing.callback(given.listeners.stop)
+        # decided before any batch begins, or is cleaned up
+        parts.loop.submit(KeepWindow(given.settings.driver.window_batches))
+        parts.loop.start()
+        closing.callback(parts.loop.stop)
+        for action in pending:
+            parts.cleaner.perform(action)
+        parts.cleaner.start()
+        closing.callback(parts.cleaner.stop)
+        parts.adoption.start()
+        closing.callback(parts.adoption.stop)
+        placing.start()
+        closing.callback(placing.join)
+        housekeeping.start()
+        closing.callback(housekeeping.join)
+        if self._activity.stopping.is_set():  # stopped before there was a scheduler to stop
+            parts.scheduler.stop()
+
+    def _led_parts(self) -> Parts | None:
+        return self._parts
+
+    def _superseded(self, error: FencedError) -> None:
+        if self._parts is not None:  # before, opening the journal finds out by itself, and a standby goes on
+            self._shutdown.fail(error)
+
+    # ---- what others ask ---------------------------------------------------------------------------------------------
+
+    @property
+    def overdue(self) -> Callable[[str], None]:
+        """Called with the summary when a job goes on after the time of a drain, and after its Spark tasks were cancelled."""
+        return self._shutdown.overdue
+
+    @overdue.setter
+    def overdue(self, call: Callable[[str], None]) -> None:
+        self._shutdown.overdue = call
+
+    def summary(self) -> Summary:
+        """Return what this driver did so far, and after a drain what it left. Must not be called in the decision loop."""
+        return self._shutdown.summary()
+
+    def service_status(self) -> ServiceStatus:
+        """Return the status for a supervisor: ready when the driver leads or is a standby."""
+        return ServiceStatus(
+            self._parts is not None or self._leadership.leader is not None,
+            ": ".join(filter(None, self._view.shown())),
+            self._shutdown.seconds if self._shutdown.is_stopping else None,
+        )
+
+    def agent_urls(self) -> dict[str, str]:
+        """Return host → URL of its agent, of agents with a recent heartbeat; {} before the driver leads."""
+        return self._parts.agents.urls() if self._parts is not None else {}
+
+    def add_listener(self, listener: Listener) -> None:
+        """Pass events to ``listener`` from now on. May be called at any time and from any thread."""
+        self._given.listeners.add(Channel(ListenerSink(listener), self._given.settings.driver.listener_queue))
+
+    def in_callback(self) -> bool:
+        """Return whether this thread runs jobs or listeners, so that it must not wait for the driver's end."""
+        in_job = self._parts is not None and self._parts.scheduler.in_job()
+        return in_job or self._given.listeners.in_listener()
+
+    def _status(self) -> Future[Any]:
+        if self._parts is None or self._leader_view is None:
+            return self._leadership.not_leading()
+        return self._leader_view.answer()
+
+
+def _listeners(settings: Settings, more: Sequence[Listener], clock: Clock) -> Listeners:
+    driver = settings.driver
+    receiving: list[EventSink] = [ListenerSink(find_listener(name), name) for name in driver.listeners]
+    receiving += [ListenerSink(listener) for listener in more]
+    if driver.web_hook is not None:
+        receiving.append(WebHook(driver.web_hook, settings.stream, driver.web_hook_timeout))
+    return Listeners([Channel(one, driver.listener_queue) for one in receiving], clock.wall_ms)

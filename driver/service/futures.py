@@ -1,0 +1,31 @@
+"""Answers that are known without the decision loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from forebay.model.errors import ForebayError, UnreachableError
+
+
+def outcome(function: Callable[[], Any]) -> Future[Any]:
+    """Return a finished future with the result of ``function`` or with the ForebayError that it raised."""
+    finished: Future[Any] = Future()
+    try:
+        finished.set_result(function())
+    except ForebayError as error:
+        finished.set_exception(error)
+    return finished
+
+
+def refused(reason: str) -> Future[Any]:
+    """Return a finished future with an UnreachableError: the sender tries again later."""
+    return failed(UnreachableError(reason))
+
+
+def failed(error: ForebayError) -> Future[Any]:
+    """Return a finished future with ``error``."""
+    finished: Future[Any] = Future()
+    finished.set_exception(error)
+    return finished

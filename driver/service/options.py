@@ -1,0 +1,41 @@
+"""What a driver is given: settings, the source, the engine, the jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from driver.batches.batch import Engine, NamedJob
+from driver.listeners.dispatch import Listeners
+from forebay.process.clock import Clock
+from forebay.settings.schema import Settings
+from forebay.sources.kind import Upstream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverOptions:
+    """How a driver is run.
+
+    ``release``: Forebay's version, as the status shows it. ``take_over``: leads without waiting for another driver's lease to
+    end. ``until_caught_up``: stops when all is completed that the source held at the start. ``standby``: serves, and leads when
+    no other driver does. ``waits_when_failed``: as in ``driver.batches.scheduler.Scheduler``.
+    """
+
+    release: str
+    take_over: bool = False
+    until_caught_up: bool = False
+    standby: bool = False
+    waits_when_failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a driver was made with. ``upstream``: the source's partitions and offsets."""
+
+    settings: Settings
+    upstream: Upstream
+    engine: Engine
+    jobs: Sequence[NamedJob]
+    clock: Clock
+    options: DriverOptions
+    listeners: Listeners

@@ -1,0 +1,174 @@
+"""Passes each request that arrives over HTTP to the decision loop, or to the part that answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import Any
+
+from driver.background.resetting import Resetting
+from driver.decision_loop.rewinding import begin_replay
+from driver.decisions.intake import intake, span
+from driver.http.api import Submitted
+from driver.http.health import Health
+from driver.journal.state import State
+from driver.service.activity import Activity
+from driver.service.admission import NO_COPY, Admission
+from driver.service.agents import ActiveAgents
+from driver.service.composition import Parts
+from driver.service.futures import failed, outcome, refused
+from driver.service.leadership import Leadership
+from driver.service.options import Given
+from driver.service.shutdown import Shutdown
+from driver.tracker.requests import Read
+from forebay import messages as m
+from forebay.model.errors import UnreachableError, UsageError
+from forebay.process.clock import Clock
+from forebay.settings.schema import Settings
+from wal.storage import open_storage
+
+#: the options of Kafka's client that queries over the intake get; the others may be secrets
+SHOWN_OPTIONS = ("bootstrap.servers", "isolation.level")
+#: maximum timeout of a stop over HTTP
+STOP_SECONDS_MAX = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeAccess:
+    """How a query reads the intake: where the WAL and the agents are, and Kafka's address. A query has its own credentials."""
+
+    settings: Settings
+    agents: ActiveAgents
+
+    def describe(self, partitions: tuple[m.IntakePartition, ...]) -> m.IntakeAnswer:
+        """Return the answer that names ``partitions``."""
+        settings = self.settings
+        options = settings.kafka.options
+        return m.IntakeAnswer(
+            stream=settings.stream,
+            partitions=partitions,
+            wal_url=settings.wal.url,
+            storage=settings.storage,
+            key_file=settings.wal.key_file,
+            blocks_directory=settings.agent.blocks,
+            agent_urls=self.agents.urls(),
+            kafka={} if settings.custom_source else {key: options[key] for key in SHOWN_OPTIONS if key in options},
+            groups=(settings.group, settings.completed_group),
+            headers=settings.kafka.headers,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIntake(Read[m.IntakeAnswer]):
+    """Reads all partitions of the intake, for a query."""
+
+    access: IntakeAccess
+
+    def read(self, state: State) -> m.IntakeAnswer:
+        return self.access.describe(intake(state))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSpan(Read[m.SpanAnswer]):
+    """Reads where a query finds offsets that Kafka no longer holds."""
+
+    request: m.SpanRequest
+    access: IntakeAccess
+
+    def read(self, state: State) -> m.SpanAnswer:
+        return span(state, self.request, self.access.agents.by_host(), self.access.describe)
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetSilent(Read[m.OperatorAnswer]):
+    """Ends the wait for a receiver or host that an operator has removed. The health remembers it; nothing is journalled."""
+
+    name: str
+    health: Health
+    clock: Clock
+
+    def read(self, state: State) -> m.OperatorAnswer:
+        self.health.forget(self.name, self.clock.monotonic())
+        return m.OperatorAnswer(message=f"{self.name} is forgotten: its silence is no problem until its next heartbeat")
+
+
+class Routing:
+    """Answers requests. ``parts``: None until the driver leads. ``operator``: runs what an operator waits for, one at a time."""
+
+    def __init__(
+        self,
+        given: Given,
+        *,
+        activity: Activity,
+        admission: Admission,
+        leadership: Leadership,
+        shutdown: Shutdown,
+        parts: Callable[[], Parts | None],
+        operator: Executor,
+    ) -> None:
+        self._given = given
+        self._activity = activity
+        self._admission = admission
+        self._leadership = leadership
+        self._shutdown = shutdown
+        self._parts = parts
+        self._operator = operator
+
+    def submit(self, request: Submitted) -> Future[Any]:
+        """Return the future answer to ``request``, or its refusal. Does not wait."""
+        parts, settings = self._parts(), self._given.settings
+        if parts is None:
+            return self._leadership.not_leading()
+        access = IntakeAccess(settings, parts.agents)
+        match request:
+            case m.IntakeRequest():
+                return parts.loop.submit(ReadIntake(access))
+            case m.SpanRequest():
+                return parts.loop.submit(ReadSpan(request, access))
+            case m.ReplayRequest():  # reads the history, while the decision loop goes on
+                storage = open_storage(settings.driver.journal, settings.storage)
+                return self._operator.submit(begin_replay, parts.loop.ask, storage, settings.stream, request)
+            case m.ResetRequest():
+                return self._reset(parts, request)
+            case m.ForgetRequest():
+                return parts.loop.submit(ForgetSilent(request.name, parts.health, self._given.clock))
+            case m.RetryRequest():
+                return outcome(lambda: self._retry(parts))
+            case m.StopRequest():
+                return outcome(lambda: self._stop(request))
+            case _:
+                try:
+                    admitted = self._admission.admit(request)
+                except UnreachableError as refusal:
+                    return failed(refusal)
+                return parts.loop.submit(admitted)
+
+    def _reset(self, parts: Parts, request: m.ResetRequest) -> Future[Any]:
+        if not self._admission.copied:
+            return refused(NO_COPY)
+        resetting = Resetting(
+            ask=parts.loop.ask,
+            admin=self._given.upstream,
+            group=self._given.settings.group,
+            stopping=self._activity.stopping,
+            wait_seconds=self._given.settings.driver.receiver_timeout,
+        )
+        return self._operator.submit(resetting.run, request)
+
+    def _retry(self, parts: Parts) -> m.OperatorAnswer:
+        batches = parts.scheduler.retry()
+        if not batches:
+            return m.OperatorAnswer(message="no batch is failed or unreadable: nothing to try again")
+        ids = ", ".join(map(str, batches))
+        return m.OperatorAnswer(message=f"batch {ids} is tried again now; `forebay status` shows how it goes")
+
+    def _stop(self, request: m.StopRequest) -> m.OperatorAnswer:
+        if not 0 <= request.timeout_seconds <= STOP_SECONDS_MAX:
+            raise UsageError(f"a stop may take 0 to {STOP_SECONDS_MAX:g} seconds, not {request.timeout_seconds:g}")
+        if not request.drain:
+            self._shutdown.stop()
+            return m.OperatorAnswer(message="stopping when the running jobs have finished")
+        seconds = request.timeout_seconds or self._given.settings.driver.stop_timeout
+        self._shutdown.stop(drain=True, timeout_seconds=seconds)
+        return m.OperatorAnswer(message=f"draining, for {seconds:g} s at most; `forebay status` shows how far it is")

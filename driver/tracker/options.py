@@ -1,0 +1,57 @@
+"""Options of the tracker. Their defaults are those of the settings (``forebay.settings.schema``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from driver.decisions.allocation import UNLIMITED, BatchLimits
+from driver.journal.receiver_limits import IdLimits
+from forebay.settings.schema import DriverSettings
+from wal.decisions.retention import Limits
+
+_DEFAULTS = DriverSettings(journal="")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRules:
+    """Replication in a stream without a WAL.
+
+    ``copies``: hosts that must hold a block before it is accepted. ``timeout_seconds``: how long after its agent's last
+    heartbeat a host counts as available. ``room_bytes``: free bytes that a host must have to take replicas.
+    """
+
+    copies: int
+    timeout_seconds: float
+    room_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CursorRules:
+    """How long cursors live without heartbeats.
+
+    ``in_use_seconds``: how long after its last heartbeat a cursor stays locked to its user. ``timeout_seconds``: how long after
+    its last heartbeat a cursor expires.
+    """
+
+    in_use_seconds: float = float(_DEFAULTS.cursor_lease)
+    timeout_seconds: float = float(_DEFAULTS.cursor_timeout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackerOptions:
+    """Options of a tracker.
+
+    ``on_gap``: "record" or "stop", as ``kafka.on_gap``. ``max_queued_batches``: maximum number of batches beyond the completed
+    prefix; no further batch is allocated. ``retention``: when the WAL's segments are due for deletion, unless a request has
+    limits of its own. ``batch_limits``: of one batch. ``copy_rules``: None if the stream has a WAL. ``host_timeout_seconds``: how
+    long after its last heartbeat an agent keeps its host's address. ``id_limits``: how many receiver ids the stream keeps.
+    """
+
+    on_gap: str
+    max_queued_batches: int
+    retention: Limits
+    batch_limits: BatchLimits = UNLIMITED
+    copy_rules: CopyRules | None = None
+    cursor_rules: CursorRules = CursorRules()
+    host_timeout_seconds: float = float(_DEFAULTS.receiver_timeout)
+    id_limits: IdLimits = field(default_factory=IdLimits)

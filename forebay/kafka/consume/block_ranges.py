@@ -1,0 +1,267 @@
+"""Reads the offset ranges of a block from Kafka again, when no copy of the block is left.
+
+Kafka must prove that it still holds the same records: the topic's id is that of the range's incarnation, and the number of
+records and their digest are the journal's. Both differ if compaction or a deletion has removed records since. No group is
+joined, and nothing is committed, listed or created.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as WirePartition
+
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.client_errors import ClientErrors
+from forebay.kafka.client.idle_clients import IdleClients
+from forebay.kafka.consume.messages import FAULTS, record_batch
+from forebay.kafka.options.access import KafkaAccess
+from forebay.kafka.options.librdkafka import PREFETCH_SHARE, consumer_options
+from forebay.model.arrow_columns import value_lengths
+from forebay.model.digest import digest
+from forebay.model.errors import RangeNotHeldError, SettingsError, UnknownTopicError
+from forebay.model.records import RangeRows
+from forebay.model.values import OffsetRange, TopicPartition
+from forebay.process.clock import Clock, SystemClock
+
+_log = logging.getLogger("forebay.kafka")
+
+#: maximum messages of one poll
+MESSAGES_MAX = 1_000
+#: maximum idle readers of a process, and how long each is kept; a reader has connections and threads
+IDLE_READERS_MAX = 2
+IDLE_READERS_SECONDS = 300.0
+#: timeout of one poll, after which deadlines are checked
+_POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A range, and the id of its topic in the range's incarnation ("" if the brokers had none)."""
+
+    range: OffsetRange
+    topic_id: str
+
+
+def read_ranges(access: KafkaAccess, wanted: Sequence[Wanted], headers: bool) -> list[RangeRows]:
+    """Return the records of ranges of different partitions (as in one block), in the given order.
+
+    ``headers``: whether the block has headers, which the digest includes. Thread-safe, also after a fork: each process has its
+    own clients, and a client has one caller at a time. Raises RangeNotHeldError, which says for the first range that Kafka can't
+    return what it holds instead; UnreachableError; SettingsError for options that this host can't use.
+    """
+    kept = kept_readers.take(access)
+    if kept is not None:
+        try:
+            rows = kept.read(wanted, headers)
+        except RangeNotHeldError:
+            kept.close()  # the cause may be the used client, so a new one decides
+        except BaseException:
+            kept.close()
+            raise
+        else:
+            kept_readers.keep(access, kept)
+            return rows
+    reader = RangeReader(access)
+    try:
+        rows = reader.read(wanted, headers)
+    except BaseException:
+        reader.close()
+        raise
+    kept_readers.keep(access, reader)
+    return rows
+
+
+# ---- what Kafka must prove: decisions without I/O, which the simulation runs too ---------------------------------------
+
+
+def check_topics(held: Sequence[Wanted], ids: Mapping[str, str]) -> None:
+    """Raise RangeNotHeldError unless each topic still has its id. ``ids``: topic → current id; "" for none."""
+    for item in held:
+        if not item.topic_id:
+            raise RangeNotHeldError(
+                f"{item.range.label}: the journal has no topic id, so nothing proves that Kafka holds the same records"
+            )
+    for item in held:
+        now = ids[item.range.topic]
+        if now != item.topic_id:
+            found = f"now has the id {now}" if now else "does not exist, or the brokers have no topic ids"
+            raise RangeNotHeldError(
+                f"{item.range.label}: topic {item.range.topic} had the id {item.topic_id}, and {found}"
+            )
+
+
+@dataclass(slots=True)
+class RangeProgress:
+    """How far one range is read. ``position``: the next offset. ``low``: the first offset that Kafka held at the beginning."""
+
+    range: OffsetRange
+    low: int
+    position: int
+    rows: int = 0
+    bytes: int = 0
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, range_: OffsetRange, low: int, high: int) -> RangeProgress:
+        """Begin to read. ``low``, ``high``: Kafka's watermarks. Raises RangeNotHeldError."""
+        if low >= range_.until_offset or high < range_.until_offset:
+            raise RangeNotHeldError(f"{range_.label}: Kafka only holds offsets {low} to {high}")
+        return cls(range_, low, max(low, range_.from_offset))
+
+    @property
+    def done(self) -> bool:
+        """Whether the range is read to its end."""
+        return self.position >= self.range.until_offset
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Add a batch. Raises RangeNotHeldError as soon as there are more records or bytes than in the range (INV-6)."""
+        self.batches.append(batch)
+        self.rows += batch.num_rows
+        self.bytes += sum(int(np.maximum(value_lengths(batch.column(name)), 0).sum()) for name in ("key", "value"))
+        if self.bytes > self.range.bytes > 0:
+            raise self._other(f"more than {self.range.bytes} bytes")
+        if self.rows > self.range.records:
+            raise self._other(f"more than {self.range.records} records")
+
+    def check(self) -> None:
+        """Raise RangeNotHeldError unless the records are those that were taken in."""
+        if self.rows != self.range.records:
+            raise self._other(f"{self.rows} records of {self.range.records}")
+        found = digest(self.batches)
+        if found != self.range.digest:
+            raise self._other(f"other records (digest {found}, not {self.range.digest})")
+
+    def _other(self, words: str) -> RangeNotHeldError:
+        beginning = f"; the first offset that it holds is {self.low}" if self.low > self.range.from_offset else ""
+        return RangeNotHeldError(f"{self.range.label}: Kafka holds {words}{beginning}")
+
+
+# ---- one reader ------------------------------------------------------------------------------------------------------
+
+
+class RangeReader:
+    """A consumer without a group, and an admin client. Not thread-safe. After an error of :meth:`read` it can only be closed."""
+
+    def __init__(self, access: KafkaAccess, clock: Clock | None = None) -> None:
+        """Raises SettingsError for options that librdkafka refuses. No I/O yet."""
+        self._access = access
+        self._clock = clock or SystemClock()
+        self._client_errors = ClientErrors(_log)
+        memory_bytes = int(access.prefetch_bytes / PREFETCH_SHARE)
+        options = consumer_options(
+            access.options, group=access.group, memory_bytes=memory_bytes, client_id="forebay-task"
+        )
+        options["fetch.wait.max.ms"] = "10"  # the end of a partition is an answer: no fetch waits there
+        try:
+            self._consumer = Consumer({**options, "error_cb": self._client_errors}, logger=self._client_errors)
+        except KafkaException as error:
+            raise SettingsError(f"kafka: {error.args[0].str()}") from None
+        self._admin = KafkaAdmin(access.options, timeout_seconds=access.timeout_seconds, client_id="forebay-task-admin")
+
+    @property
+    def _address(self) -> str:
+        return self._access.options.get("bootstrap.servers", "")
+
+    def close(self) -> None:
+        self._consumer.close()
+        self._admin.close()
+
+    def read(self, wanted: Sequence[Wanted], headers: bool) -> list[RangeRows]:
+        """As :func:`read_ranges`."""
+        held = [item for item in wanted if item.range.records]  # a range without records needs no request
+        readings: dict[TopicPartition, RangeProgress] = {}
+        if held:
+            check_topics(held, self._admin.topic_ids({item.range.topic for item in held}))
+            watermarks = self._watermarks(held)
+            readings = {item.range.tp: RangeProgress.begin(item.range, *watermarks[item.range.tp]) for item in held}
+            try:
+                self._fetch(readings, headers)
+            except KafkaException as error:
+                raise self._client_errors.unreachable(f"Kafka at {self._address}: {error.args[0].str()}") from None
+        for reading in readings.values():
+            reading.check()
+        return [
+            RangeRows(item.range.tp, readings[item.range.tp].batches if item.range.tp in readings else [])
+            for item in wanted
+        ]
+
+    def _watermarks(self, held: Sequence[Wanted]) -> dict[TopicPartition, tuple[int, int]]:
+        try:
+            return self._admin.watermarks([item.range.tp for item in held])
+        except UnknownTopicError as error:
+            raise RangeNotHeldError(str(error)) from None
+
+    def _fetch(self, readings: Mapping[TopicPartition, RangeProgress], headers: bool) -> None:
+        """Read all ranges to their ends at the same time."""
+        self._consumer.assign([_wire(tp, reading.position) for tp, reading in readings.items()])
+        paused: list[WirePartition] = []
+        deadline = self._clock.monotonic() + self._access.timeout_seconds
+        while waiting := {tp: reading for tp, reading in readings.items() if not reading.done}:
+            messages = self._consumer.consume(MESSAGES_MAX, _POLL_SECONDS)
+            if self._take(messages, waiting, headers):
+                deadline = self._clock.monotonic() + self._access.timeout_seconds
+                self._client_errors.forget()
+            elif self._clock.monotonic() > deadline:
+                ranges = ", ".join(reading.range.label for reading in waiting.values())
+                raise self._client_errors.unreachable(
+                    f"Kafka at {self._address} returned no data of {ranges} for {self._access.timeout_seconds:g} s"
+                )
+            over = [_wire(tp) for tp, reading in waiting.items() if reading.done]
+            if over and len(over) < len(waiting):
+                self._consumer.pause(over)
+                paused += over
+        if paused:
+            self._consumer.resume(paused)  # librdkafka keeps a pause until the partition's next assignment
+        self._consumer.unassign()
+
+    def _take(
+        self, messages: Sequence[Message], waiting: Mapping[TopicPartition, RangeProgress], headers: bool
+    ) -> bool:
+        """Return whether the position of a range has moved."""
+        records: dict[TopicPartition, list[Message]] = {}
+        progress = False
+        for message in messages:
+            reading = waiting.get(TopicPartition(message.topic() or "", message.partition() or 0))
+            error = message.error()
+            if error is not None:
+                progress = self._take_event(error, message, reading) or progress
+            elif reading is not None and not reading.done:
+                offset = message.offset() or 0
+                if offset < reading.position:
+                    continue
+                if offset < reading.range.until_offset:
+                    records.setdefault(reading.range.tp, []).append(message)
+                reading.position = offset + 1
+                progress = True
+        for tp, own in records.items():
+            waiting[tp].append(record_batch(own, headers))
+        return progress
+
+    def _take_event(self, error: KafkaError, message: Message, reading: RangeProgress | None) -> bool:
+        code = error.code()
+        if reading is None or reading.done:
+            self._client_errors(error)
+            return False
+        if code == KafkaError._PARTITION_EOF:
+            end = message.offset() or 0
+            if end < reading.range.until_offset:
+                raise RangeNotHeldError(f"{reading.range.label}: Kafka's log ends at offset {end}")
+            reading.position = end
+            return True
+        if code in FAULTS:
+            raise RangeNotHeldError(f"{reading.range.label}: Kafka reports: {error.str()}")
+        self._client_errors(error)
+        return False
+
+
+kept_readers: IdleClients[RangeReader] = IdleClients(IDLE_READERS_MAX, IDLE_READERS_SECONDS)
+
+
+def _wire(tp: TopicPartition, offset: int | None = None) -> WirePartition:
+    return WirePartition(tp.topic, tp.partition) if offset is None else WirePartition(tp.topic, tp.partition, offset)

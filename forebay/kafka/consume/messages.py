@@ -1,0 +1,108 @@
+"""Messages of librdkafka's consumer as Arrow columns, and their errors as kinds of partition faults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message
+
+from forebay.model.arrow_columns import bytes_column, numbers_column
+from forebay.model.records import SOURCE_SCHEMA
+from forebay.model.values import TopicPartition
+
+Int64s = npt.NDArray[np.int64]
+
+#: confluent-kafka's number of a timestamp type → Spark's number (0 create time, 1 log append time, -1 none)
+_TIMESTAMP_TYPES = np.full(3, -1, np.int32)
+_TIMESTAMP_TYPES[TIMESTAMP_CREATE_TIME] = 0
+_TIMESTAMP_TYPES[TIMESTAMP_LOG_APPEND_TIME] = 1
+
+#: error of a message → kind of fault (``messages.Fault``); tests/kafka/test_guards.py has a case for each row
+FAULTS: dict[int, str] = {
+    KafkaError.OFFSET_OUT_OF_RANGE: "out-of-range",
+    KafkaError._AUTO_OFFSET_RESET: "out-of-range",
+    KafkaError._NO_OFFSET: "out-of-range",
+    KafkaError._LOG_TRUNCATION: "truncated",
+    KafkaError._BAD_MSG: "corrupt",
+    KafkaError._BAD_COMPRESSION: "corrupt",
+    KafkaError.INVALID_MSG: "corrupt",
+    KafkaError.INVALID_MSG_SIZE: "corrupt",
+    KafkaError.INVALID_RECORD: "corrupt",
+    KafkaError._UNKNOWN_TOPIC: "recreated",
+    KafkaError._UNKNOWN_PARTITION: "recreated",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "recreated",
+    KafkaError.UNKNOWN_TOPIC_ID: "recreated",
+    KafkaError.INCONSISTENT_TOPIC_ID: "recreated",
+}
+
+
+def partition_of(message: Message) -> TopicPartition:
+    """Return the partition of a record or event; an event of the whole client has partition -1."""
+    partition = message.partition()
+    return TopicPartition(message.topic() or "", -1 if partition is None else partition)
+
+
+def record_batch(messages: Sequence[Message], headers: bool) -> pa.RecordBatch:
+    """Return the records of one or more partitions as columns of ``SOURCE_SCHEMA``, in the given order.
+
+    No message may be an event.
+    """
+    count = len(messages)
+    offsets: Int64s = np.fromiter(map(Message.offset, messages), np.int64, count)
+    stamps = np.fromiter(chain.from_iterable(map(Message.timestamp, messages)), np.int64, 2 * count).reshape(count, 2)
+    kinds = _TIMESTAMP_TYPES[stamps[:, 0]]
+    times = np.where(kinds < 0, -1, stamps[:, 1])
+    keys = bytes_column(cast("list[bytes | None]", list(map(Message.key, messages))))
+    values = bytes_column(cast("list[bytes | None]", list(map(Message.value, messages))))
+    numbers = [(offsets, pa.int64()), (times, pa.int64()), (kinds, pa.int32())]
+    arrays: list[Any] = [keys, values, *(numbers_column(column, type_) for column, type_ in numbers)]
+    if headers:
+        arrays.append(_headers([message.headers() for message in messages]))
+    return pa.RecordBatch.from_arrays(arrays, schema=SOURCE_SCHEMA(headers))
+
+
+def by_partition(messages: list[Message]) -> tuple[list[Message], list[tuple[int, int]]]:
+    """Return the messages grouped by partition, in order within each, and the bounds of each group."""
+    count = len(messages)
+    numbers = np.fromiter(map(Message.partition, messages), np.int64, count)
+    topics = cast("list[str]", list(map(Message.topic, messages)))
+    names = set(topics)
+    if len(names) > 1:
+        index = {name: place << 32 for place, name in enumerate(sorted(names))}
+        numbers += np.fromiter(map(index.__getitem__, topics), np.int64, count)
+    cuts = (np.flatnonzero(np.diff(numbers)) + 1).tolist()
+    runs = sorted(zip([0, *cuts], [*cuts, count], numbers[[0, *cuts]].tolist(), strict=True), key=itemgetter(2))
+    if len(runs) == 1:
+        return messages, [(0, count)]
+    grouped: list[Message] = []
+    bounds: list[tuple[int, int]] = []
+    previous = None
+    for begin, end, number in runs:
+        place = len(grouped)
+        grouped += messages[begin:end]
+        if number == previous:
+            bounds[-1] = (bounds[-1][0], len(grouped))
+        else:
+            bounds.append((place, len(grouped)))
+        previous = number
+    return grouped, bounds
+
+
+def binary_ends(array: Any) -> npt.NDArray[np.int32]:
+    """Return the offsets buffer of a binary array that is not a slice: one number more than values."""
+    return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1)
+
+
+def int64_values(array: Any) -> Int64s:
+    """Return the values of an int64 array that is not a slice."""
+    return np.frombuffer(array.buffers()[1], np.int64, len(array))
+
+
+def _headers(headers: Sequence[object]) -> Any:
+    return pa.array(headers, SOURCE_SCHEMA(True).field("headers").type)

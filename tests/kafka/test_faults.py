@@ -1,0 +1,114 @@
+"""Faults of partitions, with a real Kafka: the source reports each, and skips and resets nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.kafka.embedded.loader import load
+from forebay.model.columns import PartitionFault
+from forebay.model.values import TopicPartition
+from tests.support.kafka import PATIENCE_SECONDS, Reader, await_markers, poll_some, poll_until
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def topic(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> str:
+    name = topic_name()
+    kafka_broker.create_topic(name, 1)
+    return name
+
+
+def fill(broker: KafkaBroker, topic: str, records: int) -> None:
+    load(broker.options, topic, ((b"k", b"v%d" % n) for n in range(records)), partition=0)
+
+
+def test_deleted_records_at_position_are_a_fault(kafka_broker: KafkaBroker, topic: str) -> None:
+    """INV-5: no silent reset; a start at a held position continues."""
+    fill(kafka_broker, topic, 100)
+    tp = TopicPartition(topic, 0)
+    with KafkaAdmin(kafka_broker.options) as admin:
+        admin.delete_records({tp: 40})
+    with Reader(kafka_broker.options, topic, [topic]) as reader:
+        poll_until(lambda: tp in reader.source.owned, reader)
+        reader.start({tp: 10}, generation=7)
+        poll_until(lambda: reader.faults(tp), reader)
+        poll_some(reader, 3)
+        (fault,) = reader.faults(tp)
+        assert (fault.kind, fault.generation) == ("out-of-range", 7)
+        assert reader.offsets(tp) == []
+        assert reader.source.watermarks(tp, 10) == (40, 100)
+        reader.start({tp: 40}, generation=8)
+        poll_until(lambda: reader.ends(tp), reader)
+        assert reader.offsets(tp, 8) == list(range(40, 100))
+
+
+def test_position_beyond_end_is_a_fault(kafka_broker: KafkaBroker, topic: str) -> None:
+    fill(kafka_broker, topic, 10)
+    tp = TopicPartition(topic, 0)
+    with Reader(kafka_broker.options, topic, [topic]) as reader:
+        poll_until(lambda: tp in reader.source.owned, reader)
+        reader.start({tp: 50})
+        poll_until(lambda: reader.faults(tp), reader)
+        assert reader.faults(tp)[0].kind == "out-of-range"
+
+
+def test_leader_epoch_below_the_positions_is_truncation(kafka_broker: KafkaBroker, topic: str) -> None:
+    """Records of an older leader after those of a newer one: the log is not the one that was taken in (rule 2)."""
+    fill(kafka_broker, topic, 10)
+    tp = TopicPartition(topic, 0)
+    with Reader(kafka_broker.options, topic, [topic]) as reader:
+        poll_until(lambda: tp in reader.source.owned, reader)
+        reader.start({tp: 5}, leader_epoch=5)  # the log's is 0
+        poll_until(lambda: reader.faults(tp), reader)
+        poll_some(reader, 3)
+        assert [type(item) for item in reader.polled] == [PartitionFault]
+        assert reader.faults(tp)[0].kind == "truncated"
+
+
+def test_aborted_transactions_are_not_read_and_true_end_is_reported(kafka_broker: KafkaBroker, topic: str) -> None:
+    """Aborted records and markers at the end move the end, so lag reaches 0; a start among them is believed after two reads."""
+    producer = Producer({**kafka_broker.options, "transactional.id": topic})
+    producer.init_transactions(PATIENCE_SECONDS)
+    for commit in (True, False, True, False):
+        producer.begin_transaction()
+        for _ in range(5):
+            producer.produce(topic, b"committed" if commit else b"aborted", partition=0)
+        producer.flush(PATIENCE_SECONDS)
+        if commit:
+            producer.commit_transaction(PATIENCE_SECONDS)
+        else:
+            producer.abort_transaction(PATIENCE_SECONDS)
+    tp = TopicPartition(topic, 0)
+    await_markers(kafka_broker.options, [tp])
+    with Reader(kafka_broker.options, topic, [topic]) as reader:
+        poll_until(lambda: tp in reader.source.owned, reader)
+        end = reader.source.watermarks(tp, 10)[1]
+        assert end == 24
+        reader.start({tp: 0})
+        poll_until(lambda: end in reader.ends(tp), reader)
+        assert reader.offsets(tp) == [*range(5), *range(12, 17)]
+        assert set(reader.rows(tp, "value")) == {b"committed"}
+        reader.start({tp: 7}, generation=2)  # within the first aborted run
+        poll_until(lambda: reader.offsets(tp, 2), reader)
+        assert reader.offsets(tp, 2) == list(range(12, 17))
+        reader.polled.clear()
+        reader.start({tp: 18}, generation=3)  # nothing but markers and aborted records from here
+        poll_until(lambda: end in reader.ends(tp), reader)
+        assert reader.offsets(tp, 3) == []
+
+
+def test_a_recreated_topic_has_another_id(kafka_broker: KafkaBroker, topic: str) -> None:
+    with KafkaAdmin(kafka_broker.options) as admin, Reader(kafka_broker.options, topic, [topic]) as reader:
+        before = reader.source.topic_ids([topic])[topic]
+        assert before
+        admin.delete_topic(topic)
+        assert reader.source.topic_ids([topic, "absent"]) == {topic: "", "absent": ""}
+        admin.create_topic(topic, 1)
+        after = reader.source.topic_ids([topic])[topic]
+        assert after not in ("", before)

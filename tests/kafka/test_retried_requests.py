@@ -1,0 +1,171 @@
+"""Requests whose error passes, with scripted clients."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+
+from forebay.kafka.client import requests
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.model.errors import ForebayError, UnknownTopicError, UnreachableError
+from forebay.model.values import TopicPartition
+
+TP = TopicPartition("t", 0)
+LEADERLESS = SimpleNamespace(leader=-1, isrs=[], replicas=[2, 3])
+
+
+class Scripted:
+    """Clients that answer requests for offsets with ``answers`` in order, then always with the last: an offset or an error."""
+
+    def __init__(self, *answers: int | KafkaError, shown: dict[int, object] | None = None) -> None:
+        self.answers = list(answers)
+        self.shown = shown
+        self.made = 0
+        self.asked: list[tuple[int, float]] = []  # by which client, and how many seconds it had
+        self.came = threading.Event()
+
+    def __call__(self, *_: object, **__: object) -> Any:
+        self.made += 1
+        number = self.made
+
+        def list_offsets(specs: Any, *, request_timeout: float, **_: object) -> Any:
+            self.asked.append((number, request_timeout))
+            self.came.set()
+            answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            future: Future[Any] = Future()
+            if isinstance(answer, KafkaError):
+                future.set_exception(KafkaException(answer))
+            else:
+                future.set_result(SimpleNamespace(offset=answer))
+            return dict.fromkeys(specs, future)
+
+        def list_topics(**_: object) -> Any:
+            if self.shown is None:
+                raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+            return SimpleNamespace(topics={"t": SimpleNamespace(partitions=self.shown)})
+
+        return SimpleNamespace(list_offsets=list_offsets, list_topics=list_topics, poll=lambda seconds: 0)
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Scripted], Scripted]:
+    def play(clients: Scripted) -> Scripted:
+        monkeypatch.setattr(requests, "AdminClient", clients)
+        return clients
+
+    return play
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        KafkaError(KafkaError.FENCED_LEADER_EPOCH),
+        KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION),
+        KafkaError(KafkaError._TIMED_OUT),
+        KafkaError(KafkaError._TRANSPORT),
+        OFFSET_INVALID,
+    ],
+    ids=str,
+)
+def test_client_that_knows_former_leader_is_replaced(
+    play: Callable[[Scripted], Scripted], first: KafkaError | int
+) -> None:
+    """Such a client may ask the former leader again and again; and -1001 is not an offset, though it is in the answer."""
+    clients = play(Scripted(first, 7))
+    with KafkaAdmin({}) as asking:
+        assert asking.ends([TP]) == {TP: 7}
+        assert [number for number, _ in clients.asked] == [1, 2]
+        assert asking.ends([TP]) == {TP: 7}
+    assert [number for number, _ in clients.asked] == [1, 2, 2]
+
+
+def test_attempts_have_growing_timeouts_within_total_timeout(
+    play: Callable[[Scripted], Scripted],
+) -> None:
+    """INV-6."""
+
+    class Passing:
+        now = 0.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+        def wall_ms(self) -> int:
+            return 0
+
+    clock = Passing()
+    clients = play(Scripted(KafkaError(KafkaError._TIMED_OUT), shown={0: LEADERLESS}))
+    client = clients()
+    slow = client.list_offsets
+
+    def list_offsets(specs: Any, *, request_timeout: float, **more: object) -> Any:
+        clock.now += request_timeout
+        return slow(specs, request_timeout=request_timeout, **more)
+
+    client.list_offsets = list_offsets
+    with KafkaAdmin({}, timeout_seconds=20.0, clock=clock) as asking:
+        asking._requests._new_client = lambda: client  # type: ignore[method-assign]
+        asking._requests._client = client
+        with pytest.raises(UnreachableError, match=r"offsets of t/0: t/0 has no leader until broker 2 or 3 is back"):
+            asking.ends([TP])
+    assert [seconds for _, seconds in clients.asked] == [2.0, 4.0, 8.0, 4.0]
+
+
+def test_lasting_error_is_not_retried(play: Callable[[Scripted], Scripted]) -> None:
+    for code, kind in (
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, ForebayError),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, UnknownTopicError),
+    ):
+        clients = play(Scripted(KafkaError(code), 7))
+        with KafkaAdmin({}) as asking, pytest.raises(kind):
+            asking.ends([TP])
+        assert len(clients.asked) == 1
+
+
+def test_request_waits_for_leaderless_partition_but_not_for_missing_one(
+    play: Callable[[Scripted], Scripted],
+) -> None:
+    """A client reports the same error for both."""
+    clients = play(Scripted(KafkaError(KafkaError._NOENT), 7, shown={}))
+    with KafkaAdmin({}) as asking, pytest.raises(UnreachableError):
+        asking.ends([TP])
+    assert len(clients.asked) == 1
+    clients = play(Scripted(KafkaError(KafkaError._NOENT), 7, shown={0: LEADERLESS}))
+    with KafkaAdmin({}) as asking:
+        assert asking.ends([TP]) == {TP: 7}
+
+
+def test_close_ends_repeated_request(play: Callable[[Scripted], Scripted]) -> None:
+    clients = play(Scripted(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)))
+    asking = KafkaAdmin({}, timeout_seconds=3600.0)
+    failed: list[ForebayError] = []
+
+    def ask() -> None:
+        try:
+            asking.ends([TP])
+        except ForebayError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert clients.came.wait(60.0)
+    asking.close()
+    thread.join(60.0)
+    assert [str(error) for error in failed] == ["this Kafka admin client is closed"]
+
+
+def test_answer_clears_reasons_of_silent_brokers(play: Callable[[Scripted], Scripted]) -> None:
+    play(Scripted(KafkaError(KafkaError._TIMED_OUT), KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), 7))
+    with KafkaAdmin({}) as asking:
+        asking._requests.errors(KafkaError(KafkaError._TRANSPORT, "b:1/1: refused"))
+        with pytest.raises(UnknownTopicError):
+            asking.ends([TP])
+        assert asking.why_silent() == "b:1/1: refused"
+        assert asking.ends([TP]) == {TP: 7}
+        assert asking.why_silent() == ""
