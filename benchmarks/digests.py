@@ -21,8 +21,8 @@ from benchmarks.stored_blocks import store, totals
 from forebay.model.columns import Columns
 from forebay.model.payload import decode_block
 from forebay.model.records import as_source
-from receiver.block_draft import BlockDraft, DraftRange, Piece
-from receiver.encoded_block import BlockWriting, encode
+from receiver.blocks.encoded_block import EncodingOptions, encode
+from receiver.blocks.pending_block import PendingBlock, PendingRange, Piece
 from wal.blocks import local_path, read_local
 from wal.reading import BlockReference, ReadPlan, read_block
 
@@ -37,14 +37,26 @@ def measure(setup: Setup) -> Iterator[Measured]:
         ranges = []
         for held, batches in decode_block(copy.payload, copy.meta):
             pieces = (_piece(batch, held.tp) for batch in batches)
-            ranges.append(DraftRange(held.tp, 1, 1, held.from_offset, held.until_offset, 0, "", None, tuple(pieces)))
-        draft = BlockDraft(copy.meta.epoch, 1, tuple(ranges))
-        writing = BlockWriting(settings.stream, "r1", "h1", False, "none")
-        payload = encode(draft, writing, 0).payload
+            ranges.append(
+                PendingRange(
+                    tp=held.tp,
+                    incarnation=1,
+                    token=1,
+                    from_offset=held.from_offset,
+                    until_offset=held.until_offset,
+                    leader_epoch=0,
+                    topic_id="",
+                    preceding_gap=None,
+                    pieces=tuple(pieces),
+                )
+            )
+        pending = PendingBlock(copy.meta.epoch, 1, tuple(ranges))
+        encoding = EncodingOptions(settings.stream, "r1", "h1", False, "none")
+        payload = encode(pending, encoding, 0).payload
         pairs = alternate(
             setup.runs,
             partial(_cpu, lambda: hashlib.sha256(payload).digest(), len(stored.blocks)),
-            partial(_cpu, lambda: encode(draft, writing, 0), len(stored.blocks)),
+            partial(_cpu, lambda: encode(pending, encoding, 0), len(stored.blocks)),
         )
         yield ratio("digests", "receiver: CPU of the SHA-256 / of encoding a block with it", pairs, "s")
         plan = ReadPlan(wal_url=settings.wal.url, tiers=("wal",))

@@ -1,4 +1,4 @@
-"""The agent's HTTP routes: blocks by range, copies that it is given, and how it stands."""
+"""The agent's HTTP routes: read blocks by range, store copies, status."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """GET /v1/status. ``silent_driver``: why the driver can't be reached, "" while it can. ``damaged``: blocks of which a damaged
-    copy was set aside, the first ones of ``damaged_blocks``."""
+    """The answer of GET /v1/status. ``silent_driver``: why the driver cannot be reached, "" while it can. ``damaged``: the first
+    of the ``damaged_blocks`` blocks that have a damaged copy on this host."""
 
     stream: str
     host: str
@@ -46,19 +46,23 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
 def agent_application(
     store: BlockStore,
     status: Callable[[], AgentStatus],
+    *,
     release: str,
     idle_seconds: float,
     guard: Guard = OPEN,
     stream: str | None = None,
     host: str | None = None,
 ) -> Litestar:
-    """``idle_seconds``: how long a copy that comes may make no progress. ``stream``: whose copies alone it takes, since nobody
-    has those of another deleted. ``host``: its own; a copy that is meant for another is refused. None: any."""
+    """Return the application that serves ``store``.
+
+    ``idle_seconds``: how long a request body may make no progress. ``stream``: the only one whose copies are stored, because
+    only its driver has them deleted; None for any. ``host``: this host; copies meant for another one are refused. None for any.
+    """
     own_stream, own_host = stream, host
 
     @get(
         "/v1/blocks/{stream:str}/{block_id:str}",
-        summary="The bytes of a block; takes one Range",
+        summary="Read a block, or one Range of it",
         tags=["tasks"],
         opt=needs("task", "query", "operator"),
     )
@@ -68,12 +72,14 @@ def agent_application(
         try:
             descriptor, size = await asyncio.to_thread(_opened, store, stream, block_id)
         except FileNotFoundError:
-            raise RefusedError(f"{name} is not here", "not-found") from None
+            raise RefusedError(f"{name} is not on this host", "not-found") from None
         wanted = request.headers.get("range")
         part = parse_range(wanted, size)
         if part is None:
             os.close(descriptor)
-            refusal = m.Refusal(code="bad-request", message=f"{wanted}: the block has {size} bytes")
+            refusal = m.Refusal(
+                code="bad-request", message=f"range {wanted} is outside the block, which has {size} bytes"
+            )
             return Response(refusal, status_code=416, headers={"content-range": f"bytes */{size}"})
         start, end = part
         headers = {"accept-ranges": "bytes"}
@@ -84,28 +90,28 @@ def agent_application(
     @put(
         "/v1/blocks/{stream:str}/{block_id:str}",
         status_code=200,
-        summary="A copy of a block, as agents serve it, is kept here; durable=true: synced first; host: for which it is",
+        summary="Store a copy of a block, in the form in which it is read; durable: sync it first; host: the intended one",
         tags=["tasks", "receivers"],
         opt=needs("receiver", "task"),
-        request_max_body_size=None,  # its length is said, and room for it is found, before any of it is read
+        request_max_body_size=None,  # keep() checks the length and reserves the room before it reads the body
     )
     async def keep(
         request: Request[Any, Any, Any], durable: FromQuery[bool] = False, host: FromQuery[str] = ""
     ) -> m.Done:
         stream, block_id = request.path_params["stream"], request.path_params["block_id"]
-        # without a WAL a copy may be the last one: a task must not put another in its place
-        if not (store.gives_up_copies and caller.get().has({"task"})):
+        # without a WAL a copy may be the last one, so a task must not replace it
+        if not (store.may_delete_copies and caller.get().has({"task"})):
             caller.get().require("receiver", block_id.rsplit("-", 2)[0])
         if own_stream not in (None, stream):
-            raise UsageError(f"this agent takes copies of stream {own_stream} alone, not of {stream!r}")
+            raise UsageError(f"this agent stores copies of stream {own_stream} only, not of {stream!r}")
         if host and own_host not in (None, host):
             raise RefusedError(
-                f"a copy for host {host!r} came to host {own_host!r}: is agent.url set as others reach it?"
+                f"a copy for host {host!r} came to host {own_host!r}; check that agent.url of {host!r} leads to it"
             )
         size = request.headers.get("content-length", "")
         if not size.isdecimal() or not 0 < int(size) <= MAX_FRAME:
-            raise UsageError(f"content-length {size!r}: a copy's length is said before it, up to {MAX_FRAME} bytes")
-        copy = await asyncio.to_thread(store.give, stream, block_id, int(size))
+            raise UsageError(f"content-length {size!r}: it must be the length of the copy, 1 to {MAX_FRAME} bytes")
+        copy = await asyncio.to_thread(store.receive, stream, block_id, int(size))
         try:
             async for chunk in _chunks(request, idle_seconds):
                 await asyncio.to_thread(copy.write, chunk)
@@ -114,13 +120,13 @@ def agent_application(
             await asyncio.to_thread(copy.close)
         return m.Done()
 
-    @get("/v1/health", summary="200 while it serves", tags=["people"], opt=needs())
+    @get("/v1/health", summary="200 while the agent serves requests", tags=["people"], opt=needs())
     async def health() -> m.Done:
         return m.Done()
 
     @get(
         "/v1/status",
-        summary="The store and the last word of the driver",
+        summary="The block directory, receivers, and contact with the driver",
         tags=["people"],
         opt=needs("reader", "operator"),
     )
@@ -131,7 +137,7 @@ def agent_application(
 
 
 def is_range(header: str | None) -> bool:
-    """Whether ``header`` asks for one range; anything else is answered with the whole (RFC 9110, 14.2)."""
+    """Return whether ``header`` asks for one range. Otherwise the whole block is the answer (RFC 9110, 14.2)."""
     match = _RANGE.fullmatch(header.strip()) if header is not None else None
     if match is None or not (match[1] or match[2]):
         return False
@@ -139,7 +145,7 @@ def is_range(header: str | None) -> bool:
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """The bytes ``[start, end)`` of ``size`` that a Range header asks for; None if it has none of them (HTTP 416)."""
+    """Return the bytes ``[start, end)`` of ``size`` that a Range header asks for; None if there are none of them (HTTP 416)."""
     if header is None or not is_range(header):
         return 0, size
     first, _, last = header.strip().removeprefix("bytes=").partition("-")
@@ -151,20 +157,22 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
 
 
 def _opened(store: BlockStore, stream: str, block_id: str) -> tuple[int, int]:
-    """A descriptor of the block's file, and its bytes."""
+    """Open the block and return a descriptor and its size in bytes."""
     descriptor = store.read(stream, block_id)
     return descriptor, os.fstat(descriptor).st_size
 
 
 async def _chunks(request: Request[Any, Any, Any], idle_seconds: float) -> AsyncIterator[bytearray]:
-    """The body, about ``CHUNK_BYTES`` at a time. Raises UsageError if nothing comes for ``idle_seconds``."""
+    """Yield the body in parts of about ``CHUNK_BYTES``. Raises UsageError if nothing arrives for ``idle_seconds``."""
     parts = request.stream()
     gathered = bytearray()
     while True:
         try:
             part = await asyncio.wait_for(anext(parts, None), idle_seconds)
         except asyncio.TimeoutError:
-            raise UsageError(f"nothing came for {idle_seconds:g} s, and the copy is not whole") from None
+            raise UsageError(
+                f"no byte arrived for {idle_seconds:g} s (agent.idle_timeout), and the copy is incomplete"
+            ) from None
         gathered += part or b""
         if len(gathered) >= CHUNK_BYTES or (gathered and part is None):
             yield gathered

@@ -1,6 +1,7 @@
-"""What an agent does about the driver's commands: a decision table without I/O.
+"""Decides which of the driver's commands an agent performs. No I/O.
 
-Commands are repeated until acknowledged and idempotent: nothing is remembered but the highest epoch of a driver.
+The driver repeats a command until it is acknowledged, and commands are idempotent. So an agent remembers only the highest
+epoch of a driver.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from forebay.messages import Command
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """``commands``: to be done in this order. ``refused``: those of a driver that was superseded (INV-4)."""
+    """``commands``: to perform in this order. ``refused``: those of a superseded driver (INV-4)."""
 
     driver_epoch: int
     commands: tuple[Command, ...]
@@ -21,9 +22,10 @@ class Orders:
 
 
 def orders(seen_epoch: int, answer_epoch: int, commands: Sequence[Command]) -> Orders:
-    """Sorts the ``commands`` of an answer from the driver with ``answer_epoch``; ``seen_epoch``: the highest seen.
+    """Return which ``commands`` of an answer are performed and which are refused.
 
-    The newer of the two epochs must be durable before any command is done.
+    ``answer_epoch``: of the driver that answered. ``seen_epoch``: the highest that this agent has seen. The caller makes the
+    higher of the two durable before it performs a command.
     """
     newest = max(seen_epoch, answer_epoch)
     current = [command for command in commands if command.driver_epoch >= newest and answer_epoch >= newest]
@@ -32,11 +34,11 @@ def orders(seen_epoch: int, answer_epoch: int, commands: Sequence[Command]) -> O
 
 
 def block_names(command: Command, stream: str) -> list[str]:
-    """The ids of the blocks that a ``delete`` names. Raises ValueError for a block of another stream."""
+    """Return the ids of the blocks that a ``delete`` names. Raises ValueError for a block of another stream."""
     ids = []
     for name in command.blocks:
         owner, _, block_id = name.partition("/")
         if owner != stream:
-            raise ValueError(f"command {command.version} names {name!r}, which is not of stream {stream}")
+            raise ValueError(f"command {command.version} names block {name!r}, which is not of stream {stream}")
         ids.append(block_id)
     return ids

@@ -1,4 +1,4 @@
-"""``forebay agent``: one executor agent, from settings to exit code."""
+"""Runs one executor agent (``forebay agent``): composes its parts and starts them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from executor_agent.api import AgentStatus, agent_application
 from executor_agent.receivers import Receivers
-from executor_agent.service import DAMAGED_TOLD_MAX, Heartbeat
+from executor_agent.service import DAMAGED_REPORTED_MAX, Heartbeat
 from executor_agent.store import BlockStore
 from forebay.http.driver_client import DriverClient
 from forebay.http.server import Server
@@ -30,25 +30,28 @@ from forebay.settings.schema import Settings
 
 log = logging.getLogger(__name__)
 
-#: what a receiver may need beyond its own drain: the answer of a slow store
+#: time that a receiver may need after its drain timeout, for a write in progress of a slow store
 STOP_MARGIN_SECONDS = 5.0
-#: a last heartbeat to a driver that is slow, the last requests in flight
+#: maximum time to stop after the drains, for the last heartbeat and requests in flight
 CLOSE_SECONDS = 15.0
 
 
 class Agent:
-    """The parts of one agent put together. Entering opens the store, serves it and begins the heartbeat. Leaving drains: the
-    driver is told, receivers end, then the requests under way, within ``agent.drain_timeout``.
+    """One agent: the block store, its HTTP server, the heartbeat and the receivers of the host.
 
-    ``url``: where it listens, known when entered. Entering raises UsageError (directory, host, port). ``receiver_command``:
-    what starts a receiver when its id is added; () if this agent shall run none.
+    Entering opens the store, serves it and starts the heartbeat. It raises UsageError for a directory, host or port that
+    cannot be used. Leaving drains: the agent reports it to the driver, its receivers stop, and then the requests in flight
+    end within ``agent.drain_timeout``.
+
+    ``url``: where it listens, known after entering. ``receiver_command``: the command that starts a receiver, without the
+    receiver's id at its end; () if this agent runs no receivers.
     """
 
     def __init__(self, settings: Settings, receiver_command: Sequence[str] = ()) -> None:
         self._settings = settings
         self._host = settings.agent.host or socket.gethostname()
         self._release = version("forebay")
-        # without a WAL nothing is given up: what this host was given may be the last copy
+        # without a WAL a copy on this host may be the last one
         self.store = BlockStore(settings.agent.blocks, settings.agent.quota, SystemClock(), settings.has_wal)
         self._guard = Guard(settings)
         self._client = DriverClient.of(settings, role="agent", name=self._host)
@@ -58,7 +61,7 @@ class Agent:
             settings.agent.capacity,
             settings.receiver.drain_timeout + STOP_MARGIN_SECONDS,
             SystemClock(),
-            # a receiver's local copies lie in the directory of this agent, so its host is this one's
+            # a receiver writes its local copies into the directory of this agent, so it has the same host
             {**os.environ, "FOREBAY__RECEIVER__HOST": self._host},
         )
         self.heartbeat = Heartbeat(
@@ -74,10 +77,10 @@ class Agent:
             requests=lambda: self._server.requests,
             failed=lambda: self.failed(),
         )
-        #: called when a part of it failed in a way that nobody foresaw
+        #: called when a thread of the agent failed unexpectedly
         self.failed: Callable[[], None] = lambda: None
         self._open = ExitStack()
-        #: called with the name of a loop that comes round: "http" or "heartbeat"
+        #: called in every round of a loop with its name, "http" or "heartbeat", for the watchdog
         self.came_round: Callable[[str], None] = lambda loop: None
         self.heartbeat.came_round = lambda: self.came_round("heartbeat")
         self._stopping = False
@@ -85,11 +88,11 @@ class Agent:
             agent_application(
                 self.store,
                 self.status,
-                self._release,
-                settings.agent.idle_timeout,
-                self._guard,
-                settings.stream,
-                self._host,
+                release=self._release,
+                idle_seconds=settings.agent.idle_timeout,
+                guard=self._guard,
+                stream=settings.stream,
+                host=self._host,
             ),
             settings.agent.url,
             grace_seconds=settings.agent.drain_timeout,
@@ -118,18 +121,18 @@ class Agent:
             silent_driver=self.heartbeat.silent_driver,
             requests=self._server.requests,
             receivers=self.receivers.processes(),
-            damaged=usage.damaged[:DAMAGED_TOLD_MAX],
+            damaged=usage.damaged[:DAMAGED_REPORTED_MAX],
             damaged_blocks=len(usage.damaged),
         )
 
     def service_status(self) -> ServiceStatus:
-        """How it stands, for a supervisor: ready when the driver knows of it."""
+        """Return the status for a supervisor. The agent is ready when the driver has answered a heartbeat."""
         silent = self.heartbeat.silent_driver
         drains = self._settings.receiver.drain_timeout + self._settings.agent.drain_timeout
         seconds = drains + STOP_MARGIN_SECONDS + CLOSE_SECONDS
         return ServiceStatus(
-            self.heartbeat.heard,
-            f"driver out of reach: {silent}" if silent else f"serves {self.store.directory}",
+            self.heartbeat.answered,
+            f"driver out of reach: {silent}" if silent else f"serving {self.store.directory}",
             seconds if self._stopping else None,
         )
 
@@ -149,9 +152,8 @@ class Agent:
             self.heartbeat.url = reached_at(self._server.url, self._host)
             opening.callback(self.heartbeat.stop)
             self.heartbeat.start()
-            opening.callback(
-                self.receivers.stop
-            )  # while the driver is told, and before the thread ends that started them
+            # while the heartbeat still reports, and before the thread ends that started them
+            opening.callback(self.receivers.stop)
             opening.callback(self.heartbeat.drain)
             self._open = opening.pop_all()
         return self
@@ -162,15 +164,15 @@ class Agent:
 
 
 def reached_at(listens_at: str, host: str) -> str:
-    """The url that others use: an agent that listens on every address is reached by its host's name."""
+    """Return the URL for other hosts. An agent that listens on every address is reached by its host name."""
     parts = urlsplit(listens_at)
     return f"{parts.scheme}://{host}:{parts.port}" if parts.hostname in ("0.0.0.0", "::") else listens_at
 
 
 def run(settings: Settings, receiver_command: Sequence[str] = ()) -> int:
-    """Runs the agent until SIGTERM or SIGINT; its receivers drain first. A second signal ends it at once.
+    """Run the agent until SIGTERM or SIGINT, then drain its receivers. A second signal ends it immediately.
 
-    Returns the exit code: 0 stopped as told, 2 wrong settings, 1 failed.
+    Returns the exit code: 0 stopped by a signal, 1 failed, 2 wrong settings.
     """
     stopped, broken = threading.Event(), threading.Event()
 
@@ -179,7 +181,7 @@ def run(settings: Settings, receiver_command: Sequence[str] = ()) -> int:
         stopped.set()
 
     try:
-        # before its environment is the receivers': they have nothing to say to systemd
+        # first, since it removes systemd's variables from the environment that receivers inherit
         notifier = Notifier.of(os.environ, SystemClock(), lambda: agent.service_status(), os.getpid())
         agent = Agent(settings, receiver_command)
         for loop in ("http", "heartbeat"):
@@ -187,7 +189,7 @@ def run(settings: Settings, receiver_command: Sequence[str] = ()) -> int:
         agent.came_round = notifier.came_round
         agent.failed = end
         with stop_signals(stopped.set), agent:
-            # in one piece, amid other threads' lines
+            # one write, so that no other thread's line comes in between
             sys.stderr.write(f"forebay agent: serves {agent.store.directory} at {agent.url}\n")
             sys.stderr.flush()
             stopped.wait()

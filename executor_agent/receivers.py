@@ -1,7 +1,7 @@
-"""The receivers of an agent's host: processes that live and die by the driver's word, and with the agent.
+"""The managed receivers of an agent's host: processes that the driver starts and stops through the agent.
 
-An agent starts nothing but ``forebay receiver`` with its own configuration, under an id of its own stream. Whether one that
-ended is started again, and where, the driver decides.
+An agent starts only ``forebay receiver``, with its own configuration and an id of its own stream. The driver decides whether
+and where a receiver that ended is started again. Receivers end with their agent.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from forebay.process.tether import tethered
 log = logging.getLogger(__name__)
 
 START, STOP, KILL = "start-receiver", "stop-receiver", "kill-receiver"
-#: commands about receivers
+#: kinds of commands about receivers
 KINDS = frozenset({START, STOP, KILL})
-#: receivers that ended and are still told of
+#: maximum number of ended receivers that heartbeats still report
 ENDED_MAX = 100
-#: characters of a receiver's last line that the driver is told
-LAST_WORDS_MAX = 300
+#: maximum characters of a receiver's last line in a heartbeat
+LAST_LINE_CHARACTERS_MAX = 300
 
 
 @dataclass(slots=True)
 class _Child:
-    """``run``: driver epoch and version of its start. ``process``: None if it could not be started."""
+    """A receiver process. ``run``: driver epoch and version of the command that started it. ``process``: None if the start
+    failed."""
 
     run: tuple[int, int]
     process: subprocess.Popen[bytes] | None = None
-    told_at: float | None = None  # when it was told to end
-    last_words: str = ""
+    stopped_at: float | None = None  # when it was asked to drain and exit
+    last_line: str = ""
 
     @property
     def alive(self) -> bool:
@@ -48,10 +49,11 @@ class _Child:
 
 
 class Receivers:
-    """``command``: what starts one, when its id is added; () where this agent runs none. ``stop_seconds``: what a drain may
-    take before the process is killed. Thread-safe.
+    """Starts and stops receivers. Thread-safe.
 
-    The kernel kills a receiver when the thread ends that started it: :meth:`obey` is for a thread that outlives them.
+    ``command``: starts a receiver when its id is added; () if this agent runs none. ``stop_seconds``: how long a drain may
+    take before the process is killed. The kernel kills a receiver when the thread that started it ends, so the thread that
+    calls :meth:`obey` must outlive the receivers.
     """
 
     def __init__(
@@ -75,22 +77,24 @@ class Receivers:
 
     @property
     def capacity(self) -> int:
-        """How many the host may run now: none when the agent is about to end."""
+        """The number of receivers that the host may run; 0 while the agent is ending."""
         return 0 if self._ending else self._capacity
 
     def processes(self) -> tuple[ReceiverProcess, ...]:
-        """Those that run, and how the last start of each other one ended. Kills those whose time to drain is up."""
+        """Return the receivers that run, and how the others ended. Kills receivers whose time to drain is over."""
         with self._lock:
             self._kill_overdue()
-            return tuple(_said(receiver_id, child) for receiver_id, child in self._children.items())
+            return tuple(_state_of(receiver_id, child) for receiver_id, child in self._children.items())
 
     def obey(self, command: Command) -> None:
-        """Does one of ``KINDS``; what was done, or came too late, again changes nothing. Raises ForebayError for an id that is
-        none of this stream's managed receivers'."""
+        """Perform a command of one of ``KINDS``. A command that was performed before, or that is outdated, changes nothing.
+
+        Raises ForebayError for an id that is not one of this stream's managed receivers.
+        """
         receiver_id = command.receiver_id
         if managed_ordinal(self._stream, receiver_id) is None:
             raise ForebayError(
-                f"command {command.version} is refused: {receiver_id!r} is no managed receiver of stream {self._stream}"
+                f"command {command.version} is refused: {receiver_id!r} is not a managed receiver of stream {self._stream}"
             )
         run = (command.driver_epoch, command.version)
         with self._lock:
@@ -101,24 +105,24 @@ class Receivers:
             elif child is None or not child.alive or child.run > run:
                 return
             elif command.kind == KILL:
-                log.warning("receiver %s is killed: the driver orders it", receiver_id)
+                log.warning("killing receiver %s on command of the driver", receiver_id)
                 _kill(child)
-            elif child.told_at is None:
-                log.info("receiver %s drains: the driver orders it", receiver_id)
-                self._tell_to_end(child)
+            elif child.stopped_at is None:
+                log.info("draining receiver %s on command of the driver", receiver_id)
+                self._request_stop(child)
 
     def stop(self) -> None:
-        """Starts none any more, drains all, and returns when the last one has ended or was killed."""
+        """Start no more receivers, drain all, and return when each has ended or was killed."""
         with self._lock:
             self._ending = True
             running = [child for child in self._children.values() if child.alive]
             for child in running:
-                if child.told_at is None:
-                    self._tell_to_end(child)
+                if child.stopped_at is None:
+                    self._request_stop(child)
         for child in running:
-            assert child.process is not None and child.told_at is not None
+            assert child.process is not None and child.stopped_at is not None
             try:
-                child.process.wait(max(0.0, child.told_at + self._stop_seconds - self._clock.monotonic()))
+                child.process.wait(max(0.0, child.stopped_at + self._stop_seconds - self._clock.monotonic()))
             except subprocess.TimeoutExpired:
                 _kill(child)
                 child.process.wait()
@@ -128,7 +132,7 @@ class Receivers:
     def _start(self, receiver_id: str, run: tuple[int, int]) -> None:
         running = sum(child.alive for child in self._children.values())
         if running >= self.capacity:
-            log.warning("receiver %s is not started: %d run, %d may", receiver_id, running, self.capacity)
+            log.warning("receiver %s not started: %d running, capacity %d", receiver_id, running, self.capacity)
             return
         child = _Child(run)
         try:
@@ -141,10 +145,10 @@ class Receivers:
                 start_new_session=True,  # a Ctrl-C at the terminal reaches the agent alone, which drains them
             )
         except OSError as error:
-            child.last_words = f"could not be started: {error}"
-            log.error("receiver %s %s", receiver_id, child.last_words)
+            child.last_line = f"could not be started: {error}"
+            log.error("receiver %s %s", receiver_id, child.last_line)
         else:
-            log.info("receiver %s started (process %d)", receiver_id, child.process.pid)
+            log.info("receiver %s started: pid %d", receiver_id, child.process.pid)
             assert child.process.stdout is not None
             threading.Thread(
                 target=_follow, args=(receiver_id, child, child.process.stdout), name=f"log {receiver_id}", daemon=True
@@ -155,20 +159,20 @@ class Receivers:
         for name in ended[: max(0, len(ended) - ENDED_MAX)]:
             del self._children[name]
 
-    def _tell_to_end(self, child: _Child) -> None:
+    def _request_stop(self, child: _Child) -> None:
         assert child.process is not None
-        child.told_at = self._clock.monotonic()
+        child.stopped_at = self._clock.monotonic()
         child.process.terminate()
 
     def _kill_overdue(self) -> None:
         now = self._clock.monotonic()
         for receiver_id, child in self._children.items():
-            if child.told_at is not None and child.alive and now >= child.told_at + self._stop_seconds:
-                log.warning("receiver %s did not end within %g s: killed", receiver_id, self._stop_seconds)
+            if child.stopped_at is not None and child.alive and now >= child.stopped_at + self._stop_seconds:
+                log.warning("killing receiver %s: it did not end within %g s", receiver_id, self._stop_seconds)
                 _kill(child)
 
 
-def _said(receiver_id: str, child: _Child) -> ReceiverProcess:
+def _state_of(receiver_id: str, child: _Child) -> ReceiverProcess:
     running = child.alive
     process = child.process
     return ReceiverProcess(
@@ -178,7 +182,7 @@ def _said(receiver_id: str, child: _Child) -> ReceiverProcess:
         running=running,
         pid=process.pid if process is not None and running else 0,
         exit_code=None if process is None or running else process.returncode,
-        last_words="" if running else child.last_words,
+        last_words="" if running else child.last_line,
     )
 
 
@@ -188,10 +192,10 @@ def _kill(child: _Child) -> None:
 
 
 def _follow(receiver_id: str, child: _Child, pipe: IO[bytes]) -> None:
-    """Passes the receiver's lines on, its name before each, until it has ended; keeps the last one."""
+    """Copy the receiver's lines to stderr, each after its id, until it ends; keep the last line."""
     with pipe:
         for line in iter(lambda: pipe.readline(64_000), b""):
-            words = line.decode("utf-8", "replace").rstrip()
-            sys.stderr.write(f"{receiver_id} | {words}\n")
+            text = line.decode("utf-8", "replace").rstrip()
+            sys.stderr.write(f"{receiver_id} | {text}\n")
             sys.stderr.flush()
-            child.last_words = words[-LAST_WORDS_MAX:] or child.last_words
+            child.last_line = text[-LAST_LINE_CHARACTERS_MAX:] or child.last_line

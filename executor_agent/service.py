@@ -1,5 +1,7 @@
-"""The agent's heartbeat: tells the driver how the host, its store and its receivers stand, deletes what the driver says (INV-8),
-and has receivers started and ended by its word."""
+"""The agent's heartbeat: reports the host, its store and its receivers to the driver, and performs the driver's commands.
+
+The commands delete blocks (INV-8) and start and stop receivers.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,16 @@ from forebay.process import failpoints
 
 log = logging.getLogger(__name__)
 
-#: the longest time between two attempts to reach a driver that does not answer
+#: maximum delay between two attempts to reach a driver that does not answer
 DELAY_SECONDS_MAX = 15.0
-#: given copies that a driver is told of, the newest: what it does not know of is found by nobody, and harms nobody
-COPIES_TOLD_MAX = 10_000
-#: blocks with a damaged copy that a driver is told of by name; it is told the number of all
-DAMAGED_TOLD_MAX = 100
+#: maximum number of received copies in a heartbeat, the newest ones. Tasks do not read an older one, which does no harm.
+COPIES_REPORTED_MAX = 10_000
+#: maximum number of blocks with a damaged copy that a heartbeat names; it has the number of all
+DAMAGED_REPORTED_MAX = 100
 
 
 class Driver(Protocol):
-    """The driver as the agent sees it: ``forebay.http.driver_client.DriverClient``."""
+    """The client of the driver; ``forebay.http.driver_client.DriverClient`` implements it."""
 
     def post(
         self, path: str, body: AgentHeartbeatRequest, answer: type[AgentHeartbeatAnswer]
@@ -37,10 +39,10 @@ class Driver(Protocol):
 
 
 class Heartbeat:
-    """One thread. :meth:`beat` is one exchange; the thread repeats it every ``interval_seconds``.
+    """Sends heartbeats from a thread of its own, one every ``interval_seconds``.
 
-    While the driver does not answer, the delay doubles up to ``DELAY_SECONDS_MAX``. A heartbeat acknowledges only what
-    the answer before it asked for, so a number of another driver's is never taken for one of this driver's.
+    While the driver does not answer, the delay doubles up to ``DELAY_SECONDS_MAX``. A heartbeat acknowledges only commands of
+    the answer just before it, so the number of another driver's command is never acknowledged to this driver.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Heartbeat:
         requests: Callable[[], int] = lambda: 0,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
-        """``failed``: called once, when the thread ends by a fault of its own."""
+        """``failed``: called once if the thread ends because of an unexpected error."""
         self._requests = requests
         self._failed = failed
         self._store = store
@@ -73,33 +75,37 @@ class Heartbeat:
         self._acknowledged = 0
         self._driver_epoch = 0
         self._stopping = threading.Event()
-        self._now = threading.Event()  # set: the next exchange is due at once
+        self._now = threading.Event()  # set: the next heartbeat is due immediately
         self._draining = False
-        self._told: tuple[int, tuple[str, ...]] | None = None  # which driver knows of which copies
+        self._reported_copies: tuple[int, tuple[str, ...]] | None = (
+            None  # the driver's epoch and the copies that it knows
+        )
         self._thread = threading.Thread(target=self._guarded, name="heartbeat", daemon=True)
-        self.url = ""  # where this agent is reached: known when its server listens
+        self.url = ""  # of this agent for other hosts: known when its server listens
         self.deleted = 0
         self.refused = 0
-        self.came_round: Callable[[], None] = lambda: None  # the thread does, also while the driver is silent
-        self.heard = False  # the driver has answered once
-        self.silent_driver = "the driver has not answered yet"  # why the driver can't be reached; "" while it can
+        self.came_round: Callable[[], None] = lambda: (
+            None
+        )  # called in every round of the thread, also while the driver does not answer
+        self.answered = False  # the driver has answered once
+        self.silent_driver = "the driver has not answered yet"  # why the driver cannot be reached; "" while it can
 
     @property
     def driver_epoch(self) -> int:
         return self._driver_epoch
 
     def start(self) -> None:
-        """Reads the highest epoch of a driver seen here, and begins. Raises UsageError, StoreError."""
+        """Read the highest epoch of a driver that this agent has seen, and start the thread. Raises UsageError, StoreError."""
         self._driver_epoch = self._store.driver_epoch(self._stream)
         self._thread.start()
 
     def drain(self) -> None:
-        """The driver is told at once, and from now on, that tasks are to look elsewhere for this host's blocks."""
+        """Report from now on, immediately the first time, that tasks should not read blocks from this host."""
         self._draining = True
         self._now.set()
 
     def stop(self) -> None:
-        """Returns when the exchange in flight has ended, and the driver, if it answers, knows that no receiver runs here."""
+        """Wait for the heartbeat in flight, and send a last one if the driver answers: no receiver runs here any more."""
         self._stopping.set()
         self._now.set()
         if self._thread.ident is not None:
@@ -108,8 +114,8 @@ class Heartbeat:
     def _guarded(self) -> None:
         try:
             self._run()
-        except Exception:  # whatever it is: an agent that nobody hears of would keep blocks that nobody reads
-            log.exception("the heartbeat broke")
+        except Exception:  # without heartbeats the agent would keep blocks that no task reads, so it ends
+            log.exception("the heartbeat thread broke")
             self._failed()
 
     def _run(self) -> None:
@@ -120,31 +126,34 @@ class Heartbeat:
                 self.beat()
             except (ForebayError, OSError, msgspec.DecodeError) as error:
                 if str(error) != self.silent_driver:
-                    log.warning("heartbeat: %s", error)
+                    log.warning("heartbeat to the driver failed: %s", error)
                 self.silent_driver = str(error)
                 self._acknowledged = 0
-                self._told = None
+                self._reported_copies = None
                 delay = min(delay * 2, max(DELAY_SECONDS_MAX, self._interval_seconds))
             else:
                 if self.silent_driver:
-                    log.info("the driver answers, its epoch is %d", self._driver_epoch)
+                    log.info("the driver answers: epoch %d", self._driver_epoch)
                 self.silent_driver = ""
-                self.heard = True
+                self.answered = True
                 delay = self._interval_seconds
             self._now.wait(delay)
             if not self._stopping.is_set():
                 self._now.clear()
         if not self.silent_driver:
             try:
-                self.beat()  # its receivers are started elsewhere at once, and not when the host counts as lost
+                self.beat()  # so that the driver starts its receivers elsewhere immediately, not when the host counts as lost
             except (ForebayError, OSError, msgspec.DecodeError) as error:
-                log.warning("the last heartbeat: %s", error)
+                log.warning("the last heartbeat to the driver failed: %s", error)
 
     def beat(self) -> None:
-        """One heartbeat and what its answer asks for. Raises ForebayError; what was not done is asked for again."""
+        """Send one heartbeat and perform the commands in its answer.
+
+        Raises ForebayError. The driver repeats the commands that were not performed.
+        """
         usage = self._store.usage()
-        copies = tuple(self._of_stream(usage.copies)[-COPIES_TOLD_MAX:])
-        known = self._told == (self._driver_epoch, copies)
+        copies = tuple(self._of_stream(usage.copies)[-COPIES_REPORTED_MAX:])
+        known = self._reported_copies == (self._driver_epoch, copies)
         damaged = self._of_stream(usage.damaged)
         request = AgentHeartbeatRequest(
             host=self._host,
@@ -164,15 +173,15 @@ class Heartbeat:
             short_bytes=usage.short_bytes,
             copies=None if known else copies,
             release=self._release,
-            damaged=tuple(damaged[:DAMAGED_TOLD_MAX]),
+            damaged=tuple(damaged[:DAMAGED_REPORTED_MAX]),
             damaged_blocks=len(damaged),
         )
         answer = self._driver.post("/v1/agents/heartbeat", request, AgentHeartbeatAnswer)
         self._acknowledged = 0
-        if not known:  # a driver that has begun to lead since the last answer is told again, and knows all then
-            self._told = (answer.driver_epoch, copies)
+        if not known:  # a driver that leads since the last answer gets the copies again
+            self._reported_copies = (answer.driver_epoch, copies)
         elif answer.driver_epoch != self._driver_epoch:
-            self._told = None
+            self._reported_copies = None
         decided = orders(self._driver_epoch, answer.driver_epoch, answer.commands)
         if decided.driver_epoch > self._driver_epoch:
             self._store.keep_driver_epoch(self._stream, decided.driver_epoch)
@@ -187,17 +196,19 @@ class Heartbeat:
                 self._acknowledged = command.version
         if answer.driver_epoch < decided.driver_epoch:
             raise FencedError(
-                f"the driver that answers has epoch {answer.driver_epoch}, {decided.driver_epoch} was seen: not obeyed"
+                f"the driver that answers has epoch {answer.driver_epoch}, but {decided.driver_epoch} was seen before: not obeyed"
             )
 
     def _of_stream(self, names: Sequence[str]) -> list[str]:
-        """Ids of those of ``names`` that are of this stream."""
+        """Return the block ids of those ``names`` that are of this stream."""
         mine = f"{self._stream}/"
         return [name.removeprefix(mine) for name in names if name.startswith(mine)]
 
     def _obey(self, command: Command) -> None:
         if command.kind != "delete":
-            raise ForebayError(f"command {command.version}: this release of the agent does not know {command.kind!r}")
+            raise ForebayError(
+                f"command {command.version}: this agent does not know the command {command.kind!r}; upgrade the agent"
+            )
         try:
             blocks = block_names(command, self._stream)
             failpoints.hit("agent.before-delete")

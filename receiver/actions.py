@@ -1,7 +1,7 @@
-"""Everything that a receiver does, as values. ``ReceiverMachine.handle`` returns them in the order to be done.
+"""Everything that a receiver does, as values. ``ReceiverMachine.handle`` returns them in the order to perform.
 
-Actions on the source are done by the polling thread, in order; those on the driver, the store and the log in any order.
-Each action with a ``request`` is answered by one input with the same number, or by none.
+The polling thread performs the actions on the source, in order. Actions on the driver, the store and the log may be performed
+in any order. An action with a ``request`` is answered by at most one input with the same number, named after "→" below.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import TypeAlias
 from forebay import messages
 from forebay.model.columns import Start
 from forebay.model.values import TopicPartition
-from receiver.block_draft import BlockDraft
-from receiver.source import CommitPoint
+from receiver.blocks.pending_block import PendingBlock
+from receiver.sources.source import CommitPoint
 
 # ---- on the source ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Registered: the store opens the epoch's first segment, the source joins the group. ``topics``: as the driver says;
-    None: those of the settings."""
+    """After the registration: the store opens its epoch, and the source joins the group. ``topics``: as the driver names them;
+    None for those of the settings."""
 
     epoch: int
     topics: tuple[str, ...] | None = None
@@ -30,29 +30,35 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """The source subscribes to exactly these topics from now on."""
+    """Subscribe to exactly these topics from now on."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StartPartitions:
+    """Read each partition from its position, under its new generation."""
+
     starts: tuple[Start, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
+    """Deliver no records of these partitions until a ``Resume`` or a start."""
+
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
+    """End the pause of these partitions."""
+
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CommitSync:
-    """→ ``CommitSynced``."""
+    """Commit and wait for the result → ``CommitSynced``."""
 
     request: int
     positions: Mapping[TopicPartition, CommitPoint]
@@ -60,14 +66,14 @@ class CommitSync:
 
 @dataclass(frozen=True, slots=True)
 class CommitAsync:
-    """→ ``CommitFailed`` for those that fail."""
+    """Commit without waiting → ``CommitFailed`` if some of the commits fail."""
 
     positions: Mapping[TopicPartition, CommitPoint]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckTopicIds:
-    """→ ``TopicIdsRead`` or ``BrokerFailed``."""
+    """Read the ids of the topics → ``TopicIdsRead`` or ``BrokerFailed``."""
 
     request: int
     topics: tuple[str, ...]
@@ -83,7 +89,7 @@ class Inspect:
 
 @dataclass(frozen=True, slots=True)
 class RevocationDone:
-    """The callback that revokes these may return."""
+    """The callback that revokes these partitions may return."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -93,68 +99,87 @@ class RevocationDone:
 
 @dataclass(frozen=True, slots=True)
 class StoreBlock:
-    """Encode, write to the local store and to the WAL (without one: to the second host, if one is wanted) → ``BlockStored``, or
-    ``StoreFailed`` after ``store_timeout``."""
+    """Encode the block and make it durable → ``BlockStored``, or ``StoreFailed`` after ``store_timeout``.
 
-    draft: BlockDraft
+    With a WAL: in the WAL, with a local copy. Without one: on this host's disk and, if wanted, on a replica host.
+    """
+
+    pending: PendingBlock
 
 
 @dataclass(frozen=True, slots=True)
-class CopyTo:
-    """Second copies go there from now on."""
+class ReplicateTo:
+    """Send replicas to this host from now on."""
 
-    second: messages.ReplicaHost
+    host: messages.ReplicaHost
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsChecked:
-    """The topics of these blocks had the ids of their claims after the last poll: said in their frames, if it is not too
-    late, so that a block that is never reported can be told from one of a topic that was created again."""
+    """After the last poll of these blocks, their topics still had the ids of the claims.
+
+    The frame of a block says so if it is not written yet. Then a block that is never reported can be distinguished from a
+    block of a topic that was deleted and created again.
+    """
 
     sequences: tuple[int, ...]
 
 
-# ---- on the driver ---------------------------------------------------------------------------------------------------
+# ---- on the driver: without an answer ``DriverFailed``, after a newer registration ``Fenced`` ------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Register:
+    """→ ``Registered``, ``Misused``, or as below."""
+
     request: int
     message: messages.RegisterRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
+    """Ask for tokens and positions of partitions → ``Looked``."""
+
     request: int
     message: messages.LookupRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
+    """Claim partitions under new tokens → ``Claimed``."""
+
     request: int
     message: messages.ClaimRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
+    """Say that nothing is written under these tokens any more → ``Released``."""
+
     request: int
     message: messages.ReleaseRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
+    """Report durable blocks → ``ReportAnswered``."""
+
     request: int
     message: messages.ReportRequest
 
 
 @dataclass(frozen=True, slots=True)
 class SendFault:
+    """Report a fault of a partition → ``FaultAnswered``."""
+
     request: int
     message: messages.Fault
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
+    """→ ``HeartbeatAnswered``."""
+
     request: int
     message: messages.HeartbeatRequest
 
@@ -164,7 +189,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A noteworthy event, for the log. ``warning``: a person may have to look."""
+    """An event for the log. ``warning``: an operator may have to act."""
 
     text: str
     warning: bool = False
@@ -172,7 +197,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The process ends. 0: drained; 1: failed, ``reason`` says why; 2: wrong use; 4: superseded."""
+    """End the process. ``code``: 0 drained, 1 failed, 2 refused by the driver as wrong use, 4 superseded."""
 
     code: int
     reason: str
@@ -182,5 +207,5 @@ SourceAction: TypeAlias = Subscribe | Follow | StartPartitions | Pause | Resume 
 BrokerAction: TypeAlias = CheckTopicIds | Inspect
 DriverAction: TypeAlias = Register | Lookup | Claim | Release | Report | SendFault | Heartbeat
 Action: TypeAlias = (
-    SourceAction | BrokerAction | DriverAction | RevocationDone | StoreBlock | CopyTo | TopicsChecked | Note | Exit
+    SourceAction | BrokerAction | DriverAction | RevocationDone | StoreBlock | ReplicateTo | TopicsChecked | Note | Exit
 )

@@ -1,6 +1,6 @@
 """Everything that can happen to a receiver, as values. ``ReceiverMachine.handle`` takes one at a time.
 
-An answer carries the number of the request it answers; one that is late, repeated or unknown is dropped by that number.
+An answer carries the number of its request. The machine drops an answer whose request is no longer open.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class DrainRequested:
-    """The process was asked to end in good order (SIGTERM)."""
+    """The process was asked to drain and exit (SIGTERM)."""
 
 
 # ---- from the consumer group -----------------------------------------------------------------------------------------
@@ -29,30 +29,36 @@ class DrainRequested:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
+    """The group assigned these partitions to this receiver."""
+
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The partitions stay ours until the action ``RevocationDone`` names them."""
+    """The group revokes these partitions. They stay this receiver's until the action ``RevocationDone`` names them."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
+    """Another receiver may own these partitions already: the session expired."""
+
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Polled:
+    """What one poll returned, in order."""
+
     items: Sequence[Columns | EndOfPartition | PartitionFault]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSeen:
-    """What the source knows without asking: the next offsets to be written, as the last fetches told them, and its
-    newest transport error, "" if there is none. For status only."""
+    """What the source knows without a request, for status only. ``high_watermarks``: as of the last fetches. ``error``: the
+    newest transport error, "" for none."""
 
     high_watermarks: Mapping[TopicPartition, int]
     error: str
@@ -63,20 +69,22 @@ class SourceSeen:
 
 @dataclass(frozen=True, slots=True)
 class CommitSynced:
+    """The result of a synchronous commit: an error for each partition that failed."""
+
     request: int
     errors: Mapping[TopicPartition, str]
 
 
 @dataclass(frozen=True, slots=True)
 class CommitFailed:
-    """Asynchronous commits that did not succeed."""
+    """Errors of asynchronous commits."""
 
     errors: Mapping[TopicPartition, str]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicIdsRead:
-    """Topic → id, "" where the broker can't tell; a topic that does not exist is left out."""
+    """Topic → id, "" if the broker has no topic ids. A topic that does not exist is left out."""
 
     request: int
     topic_ids: Mapping[str, str]
@@ -84,6 +92,8 @@ class TopicIdsRead:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
+    """The bounds of a partition's log and the id of its topic, now. ``high``: the offset after the last record."""
+
     request: int
     low: int
     high: int
@@ -92,7 +102,7 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFailed:
-    """``CheckTopicIds`` or ``Inspect`` got no answer."""
+    """``CheckTopicIds`` or ``Inspect`` got no answer from the broker."""
 
     request: int
     reason: str
@@ -103,8 +113,8 @@ class BrokerFailed:
 
 @dataclass(frozen=True, slots=True)
 class BlockStored:
-    """The draft with this sequence is durable in the WAL, and in the local store if ``block.local``; without a WAL on as many
-    hosts as are wanted."""
+    """The block with this sequence is durable: in the WAL, or without one on ``receiver.copies`` hosts. ``block.local``: whether
+    this host has a copy."""
 
     sequence: int
     block: Block
@@ -112,12 +122,14 @@ class BlockStored:
 
 @dataclass(frozen=True, slots=True)
 class StoreFailed:
+    """The store failed for ``store_timeout`` or for good."""
+
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAway:
-    """The store failed and is tried again, for ``store_timeout``. The next ``BlockStored`` ends this."""
+    """The store failed and is retried for ``store_timeout``. The next ``BlockStored`` ends this state."""
 
     reason: str
     store: str = "the WAL"
@@ -125,7 +137,7 @@ class StoreAway:
 
 @dataclass(frozen=True, slots=True)
 class OutOfSpace:
-    """The store has no room, or no second host is there; storing goes on waiting for it. The next ``BlockStored`` ends this."""
+    """The store waits for space or for a replica host. The next ``BlockStored`` ends this state."""
 
     reason: str
     lacking: str = "space in the WAL"
@@ -136,6 +148,8 @@ class OutOfSpace:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
+    """The driver registered this process under ``epoch``."""
+
     request: int
     epoch: int
     driver_epoch: int
@@ -145,29 +159,39 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class LookupAnswered:
+    """The driver's view of each partition that was asked for."""
+
     request: int
     views: Sequence[PartitionView]
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
+    """Whether the driver granted each claim."""
+
     request: int
     grants: Sequence[ClaimGrant]
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
+    """The driver took note of the released tokens."""
+
     request: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReportAnswered:
+    """Whether the driver accepted each reported block."""
+
     request: int
     results: Sequence[BlockResult]
 
 
 @dataclass(frozen=True, slots=True)
 class FaultAnswered:
+    """The driver's decision on a fault. ``proceed``: claim the partition anew; else wait, ``message`` says for what."""
+
     request: int
     proceed: bool
     message: str
@@ -175,16 +199,18 @@ class FaultAnswered:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswered:
+    """The answer to a heartbeat, with the driver's commands."""
+
     request: int
     driver_epoch: int
     commands: Sequence[Command]
-    replica_host: ReplicaHost | None = None  # where second copies go; None: as before
+    replica_host: ReplicaHost | None = None  # where replicas go; None: as before
     topics: tuple[str, ...] | None = None  # to subscribe to; None: as before
 
 
 @dataclass(frozen=True, slots=True)
 class DriverFailed:
-    """A request to the driver got no answer, or one that means: try again."""
+    """A request to the driver got no answer, or an error after which it is retried."""
 
     request: int
     reason: str
@@ -199,7 +225,7 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True)
 class Misused:
-    """The driver will never register this receiver as it is configured."""
+    """The driver refuses to register this receiver as it is configured."""
 
     reason: str
 
@@ -209,14 +235,14 @@ class Misused:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A part of this process failed in a way that nobody foresaw: it ends rather than go on without that part."""
+    """A thread of this process failed unexpectedly. The process ends, since it cannot work without that thread."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFailed:
-    """A source of the user's own raised: nothing more comes from it, and it is not asked or told anything any more."""
+    """The user's source raised an error. Nothing more comes from it, and it is not called any more."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""One receiver process, put together: the only place that knows which parts it is made of."""
+"""Runs one receiver process: composes its parts and starts them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from forebay.process.signals import stop_signals
 from forebay.security.access import Access
 from forebay.settings.durability_notes import without_wal
 from forebay.settings.schema import Settings
-from receiver.block_store import BlockStore
-from receiver.copy_store import AgentCopies, CopyStore
-from receiver.draft_store import DraftStore
-from receiver.driver_line import DriverLine
-from receiver.encoded_block import BlockWriting
+from receiver.blocks.encoded_block import EncodingOptions
+from receiver.channels.driver_channel import DriverChannel
 from receiver.inputs import Input
-from receiver.machine import ReceiverMachine
+from receiver.machine import Identity, ReceiverMachine
 from receiver.service import ReceiverService
-from receiver.source import Source
+from receiver.sources.source import Source
+from receiver.stores.replica_store import AgentReplicaSender, ReplicaStore
+from receiver.stores.store import Store, StoreOptions
+from receiver.stores.wal_store import WalStore
 from wal.blocks.encryption import load_keys
 from wal.segments.writer import SegmentLimits
 from wal.storage import Storage, open_storage, tried_for
@@ -41,26 +41,27 @@ from wal.storage.probe import probe
 
 _log = logging.getLogger("forebay.receiver")
 
-#: a remote store tries again by itself for so long; then the receiver does, and says why
+#: how long a remote store retries an operation by itself; then it fails, and the receiver logs the error and retries
 STORE_RETRY_SECONDS = 2.0
-#: between two writes where each is an object of its own; [wal] flush_interval says otherwise
+#: default of wal.flush_interval for a store of whole objects, where each write is an object of its own
 FLUSH_SECONDS = 0.25
-#: how long the polling thread may keep the interpreter from one that waits for it: sending an object takes a hundred turns,
-#: and at Python's 5 ms each the polling of a backlog doubled the time of every object
+#: how long one thread may keep the interpreter while another one waits for it. Sending an object takes a hundred turns. With
+#: Python's default of 5 ms, polling a backlog doubled the time of every object.
 SWITCH_SECONDS = 0.0005
 
 
 def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
-    """Runs receiver ``receiver_id`` until it is drained (SIGTERM, Ctrl-C, the driver's order) or must end.
+    """Run receiver ``receiver_id`` until it is drained (by SIGTERM, Ctrl-C or the driver) or must end. Return the exit code.
 
-    ``host``: default ``receiver.host``, then this machine's name; it must be the agent's, whose directory keeps the
-    local copies. Returns the exit code: 0 drained, 1 failed, 2 refused by the driver as wrong use, 4 superseded. An
-    unreachable broker or driver is waited for, visibly. A second signal ends the process at once. Raises ForebayError.
+    ``host``: default ``receiver.host``, then this machine's name. It must be the host of the agent whose directory keeps the
+    local copies. Exit codes: 0 drained, 1 failed, 2 refused by the driver as wrong use, 4 superseded. If a broker or the
+    driver cannot be reached, the receiver waits and shows it in its status. A second signal ends the process immediately.
+    Raises ForebayError.
     """
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # blocks come and go several times a second: Arrow's own pools give their pages back to the system in between, and
-    # getting them zeroed again cost a tenth of the CPU and 80 MB at the peak (docs/PERFORMANCE.md)
+    # Blocks are allocated and freed several times a second. Arrow's own pools return the pages to the system in between, and
+    # getting them zeroed again cost a tenth of the CPU and 80 MB at the peak (docs/PERFORMANCE.md).
     pa.set_memory_pool(pa.system_memory_pool())
     sys.setswitchinterval(SWITCH_SECONDS)
     clock = SystemClock()
@@ -68,7 +69,7 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     storage: Storage | None = None
     if settings.has_wal:
         patient = open_storage(settings.wal.url, settings.storage)
-        # with the store's own patience: a receiver that starts while a NameNode does must not end for it
+        # with the store's own retries, so that a receiver survives a NameNode that is still starting
         probe(patient, settings.stream, lambda: random.SystemRandom().getrandbits(64))
         storage = tried_for(patient, STORE_RETRY_SECONDS)
     else:
@@ -83,9 +84,9 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
 
 
 def source_of(settings: Settings, receiver_id: str, clock: Clock) -> Source:
-    """What ``receiver.source`` names. Raises UsageError for a class, or an id, that can't be."""
+    """Return the source that ``receiver.source`` names. Raises UsageError for a class or an id that cannot be used."""
     if settings.custom_source:
-        from receiver.own_source import custom_source_of
+        from receiver.sources.custom_source import custom_source_of
 
         return custom_source_of(settings, receiver_id, clock)
     from forebay.kafka.consume.consumer import KafkaSource
@@ -96,64 +97,67 @@ def source_of(settings: Settings, receiver_id: str, clock: Clock) -> Source:
 def compose(
     settings: Settings, receiver_id: str, source: Source, storage: Storage | None, clock: Clock, host: str | None = None
 ) -> ReceiverService:
-    """The parts of one receiver, not started. Each call is another instance, whose registration ends the one before.
-    ``storage``: the WAL's; None where there is none."""
+    """Return the composed parts of one receiver, not started. ``storage``: of the WAL; None for a stream without a WAL.
+
+    Each call makes another instance of the receiver id. Its registration ends the instance before it.
+    """
     check_name("receiver id", receiver_id)
     host = check_name("host", host or settings.receiver.host or settings.agent.host or socket.gethostname())
     own = settings.receiver
     machine = ReceiverMachine(
-        settings.stream,
-        receiver_id,
-        host,
-        uuid.uuid4().hex,
-        version("forebay"),
+        Identity(settings.stream, receiver_id, host, instance_id=uuid.uuid4().hex, version=version("forebay")),
         own,
         by_pattern=settings.kafka.pattern is not None,
     )
     keys = load_keys(settings.wal.key_file)
-    writing = BlockWriting(settings.stream, receiver_id, host, settings.kafka.headers, settings.wal.compression, keys)
+    encoding = EncodingOptions(
+        settings.stream, receiver_id, host, settings.kafka.headers, settings.wal.compression, keys
+    )
     access = Access.of(settings, "receiver", receiver_id)
-    store_of = partial(_wal_store, settings, writing, storage, clock) if storage is not None else None
+    store_of = partial(_wal_store, settings, encoding, storage, clock) if storage is not None else None
     return ReceiverService(
         machine,
-        source,
-        store_of or partial(_copy_store, settings, writing, clock, access),
-        lambda name, tell: DriverLine(name, DriverClient(settings.driver.all_urls, own.report_timeout, access), tell),
         settings,
         clock,
+        source=source,
+        store_of=store_of or partial(_replica_store, settings, encoding, clock, access),
+        channel_of=lambda name, tell: DriverChannel(
+            name, DriverClient(settings.driver.all_urls, own.report_timeout, access), tell
+        ),
     )
 
 
 def _wal_store(
-    settings: Settings, writing: BlockWriting, storage: Storage, clock: Clock, tell: Callable[[Input], None]
-) -> DraftStore:
+    settings: Settings, encoding: EncodingOptions, storage: Storage, clock: Clock, tell: Callable[[Input], None]
+) -> Store:
     own, flush = settings.receiver, settings.wal.flush_interval
-    return BlockStore(
-        writing,
-        storage,
-        SegmentLimits(settings.wal.segment_size, settings.wal.segment_age),
-        Path(settings.agent.blocks) if own.local_copies else None,
-        settings.agent.quota,
-        own.store_timeout,
+    return WalStore(
+        encoding,
+        StoreOptions(
+            timeout_seconds=own.store_timeout,
+            flush_seconds=flush if flush is not None else 0.0 if storage.appendable else FLUSH_SECONDS,
+            gather_bytes=min(settings.wal.segment_size, own.memory // 2),
+        ),
         clock,
         tell,
-        flush if flush is not None else 0.0 if storage.appendable else FLUSH_SECONDS,
-        min(settings.wal.segment_size, own.memory // 2),
-        int(settings.wal.reserve),
+        storage=storage,
+        limits=SegmentLimits(settings.wal.segment_size, settings.wal.segment_age),
+        reserve_bytes=int(settings.wal.reserve),
+        local_directory=Path(settings.agent.blocks) if own.local_copies else None,
+        local_quota_bytes=settings.agent.quota,
     )
 
 
-def _copy_store(
-    settings: Settings, writing: BlockWriting, clock: Clock, access: Access, tell: Callable[[Input], None]
-) -> DraftStore:
+def _replica_store(
+    settings: Settings, encoding: EncodingOptions, clock: Clock, access: Access, tell: Callable[[Input], None]
+) -> Store:
     own = settings.receiver
-    return CopyStore(
-        writing,
-        Path(settings.agent.blocks),
-        settings.agent.quota,
-        AgentCopies(own.report_timeout, access) if own.copies > 1 else None,
-        own.store_timeout,
+    return ReplicaStore(
+        encoding,
+        StoreOptions(timeout_seconds=own.store_timeout, gather_bytes=own.memory // 2),
         clock,
         tell,
-        own.memory // 2,
+        directory=Path(settings.agent.blocks),
+        quota_bytes=settings.agent.quota,
+        sender=AgentReplicaSender(own.report_timeout, access) if own.copies > 1 else None,
     )

@@ -1,13 +1,13 @@
-"""The threads around the machine. What each does:
+"""The threads of a receiver around its machine:
 
-* **polling** (the caller of :meth:`ReceiverService.run`): polls the source and does every action on it, in order. The
-  group's callbacks come within a poll; a revocation waits there until the machine says that it is done.
-* **store-encode, store-local, store-write**: see draft_store.py.
-* **driver-report, driver-claim, driver-beat**: a line to the driver each, so that no slow report holds up a heartbeat.
-* **broker**: see broker_line.py.
+* **polling** (the caller of :meth:`ReceiverService.run`): polls the source and performs every action on it, in order. The
+  group's callbacks run within a poll. A revocation waits there until the machine says that it is done.
+* **store-encode, store-local, store-write**: see ``receiver.stores.store``.
+* **driver-report, driver-claim, driver-beat**: one channel to the driver each, so that a slow report delays no heartbeat.
+* **broker**: see ``receiver.channels.broker_channel``.
 
-All of them tell the machine what happened under one lock, and the actions are handed out under it, so their order is
-that of the decisions. The machine never waits, so nobody holds the lock for long.
+Each thread gives its inputs to the machine under one lock, and actions are handed out under the same lock. So actions are
+performed in the order of the decisions. The machine never waits, so no thread holds the lock for long.
 """
 
 from __future__ import annotations
@@ -31,39 +31,40 @@ from forebay.process.notify import ServiceStatus
 from forebay.settings.schema import Settings
 from receiver import actions as act
 from receiver import inputs as inp
-from receiver.broker_line import BrokerLine
-from receiver.draft_store import DraftStore
-from receiver.driver_line import DriverLine
-from receiver.encoded_block import cut
+from receiver.blocks.encoded_block import cut
+from receiver.channels.broker_channel import BrokerChannel
+from receiver.channels.driver_channel import DriverChannel
 from receiver.machine import ReceiverMachine
-from receiver.source import Source
+from receiver.sources.source import Source
+from receiver.stores.store import Store
 
 _log = logging.getLogger("forebay.receiver")
 
-#: a poll waits no longer than this, so that signals and actions on the source are never older
+#: maximum wait of a poll, and so the maximum delay of signals and of actions on the source
 POLL_SECONDS_MAX = 0.1
-#: a synchronous commit holds up polling; a member that gets no answer within this is not sure to be one
+#: maximum wait for a synchronous commit, which delays polling; without an answer the membership in the group is unproven
 COMMIT_SECONDS_MAX = 5.0
-
-#: what may follow a drain: a step in hand of a slow store, the group left
+#: maximum time after a drain, for a write in progress of a slow store and for leaving the group
 CLOSE_SECONDS = 15.0
 
-#: makes a store that tells the machine by the function it is given
-StoreOf = Callable[[Callable[[inp.Input], None]], DraftStore]
-LineOf = Callable[[str, Callable[[inp.Input], None]], DriverLine]
+#: makes a store that gives its inputs to the function in the argument
+StoreOf = Callable[[Callable[[inp.Input], None]], Store]
+#: makes a channel to the driver, from its name and the function that gets its inputs
+ChannelOf = Callable[[str, Callable[[inp.Input], None]], DriverChannel]
 
 
 class ReceiverService:
-    """Runs one machine over one source, store and driver until it ends. Not to be used twice."""
+    """Runs one machine over one source, store and driver until it exits. It can be run once."""
 
     def __init__(
         self,
         machine: ReceiverMachine,
-        source: Source,
-        store_of: StoreOf,
-        line_of: LineOf,
         settings: Settings,
         clock: Clock,
+        *,
+        source: Source,
+        store_of: StoreOf,
+        channel_of: ChannelOf,
     ) -> None:
         self._machine = machine
         self._source = source
@@ -72,27 +73,27 @@ class ReceiverService:
         self._changed = threading.Condition()
         self._source_actions: deque[act.SourceAction] = deque()
         self._store = store_of(self.tell)
-        self._reports = line_of("report", self.tell)
-        self._claims = line_of("claim", self.tell)
-        self._beats = line_of("beat", self.tell)
-        self._broker = BrokerLine(source, settings.receiver.report_timeout, self.tell)
+        self._reports = channel_of("report", self.tell)
+        self._claims = channel_of("claim", self.tell)
+        self._beats = channel_of("beat", self.tell)
+        self._broker = BrokerChannel(source, settings.receiver.report_timeout, self.tell)
         self._subscribed = False
         self._source_failed = False
         self._revocation_done = False
         self._drain_wanted = False
         self._exit: act.Exit | None = None
-        self._seen_at = 0.0
-        #: called whenever the polling thread comes round
+        self._observed_at = 0.0
+        #: called in every round of the polling thread, for the watchdog
         self.came_round: Callable[[], None] = lambda: None
 
     # ---- from any thread ---------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Asks for a drain, which is noticed within a poll."""
+        """Request a drain, which begins after the current poll. Safe in a signal handler."""
         self._drain_wanted = True
 
     def service_status(self) -> ServiceStatus:
-        """How the receiver stands, for a supervisor: ready when registered."""
+        """Return the status for a supervisor. The receiver is ready when it is registered."""
         with self._changed:
             machine = self._machine
             words = f"{machine.state}: {machine.detail}" if machine.detail else machine.state
@@ -101,7 +102,7 @@ class ReceiverService:
             return ServiceStatus(bool(machine.epoch), words, stop_seconds)
 
     def tell(self, event: inp.Input) -> None:
-        """Lets the machine decide about ``event`` and hands out what is to be done."""
+        """Give ``event`` to the machine and hand out the actions that follow."""
         with self._changed:
             for action in self._machine.handle(event, self._clock.monotonic()):
                 self._hand_out(action)
@@ -110,11 +111,11 @@ class ReceiverService:
     def _hand_out(self, action: act.Action) -> None:
         match action:
             case act.StoreBlock():
-                self._store.put(action.draft)
+                self._store.put(action.pending)
             case act.TopicsChecked():
                 self._store.checked(action.sequences)
-            case act.CopyTo():
-                self._store.copy_to(action.second)
+            case act.ReplicateTo():
+                self._store.replicate_to(action.host)
             case act.Report():
                 self._reports.send(action)
             case act.Heartbeat():
@@ -151,7 +152,7 @@ class ReceiverService:
     # ---- the polling thread ------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Until the machine says Exit: its code. Raises what the source raised."""
+        """Run until the machine exits and return its exit code. Raises what the source raises, except SourceError."""
         with ExitStack() as parts:
             parts.callback(self._leave_group)
             for part in (self._store, self._reports, self._claims, self._beats, self._broker):
@@ -161,9 +162,14 @@ class ReceiverService:
                     self._step()
                 except SourceError as error:
                     self._source_failed = True
-                    _log.error("%s", error, exc_info=error.__cause__)  # the user's own traceback
+                    _log.error("%s", error, exc_info=error.__cause__)  # the traceback of the user's class
                     self.tell(inp.SourceFailed(str(error)))
-        _log.log(logging.INFO if self._exit.code == 0 else logging.ERROR, "ends: %s", self._exit.reason)
+        _log.log(
+            logging.INFO if self._exit.code == 0 else logging.ERROR,
+            "receiver exits: code %d, reason: %s",
+            self._exit.code,
+            self._exit.reason,
+        )
         return self._exit.code
 
     def _leave_group(self) -> None:
@@ -198,33 +204,35 @@ class ReceiverService:
         errors = self._source.poll_commit_errors()
         if errors:
             self.tell(inp.CommitFailed(errors))
-        if now - self._seen_at >= self._settings.receiver.heartbeat_interval:
-            self._seen_at = now
-            self._look_at_source()
+        if now - self._observed_at >= self._settings.receiver.heartbeat_interval:
+            self._observed_at = now
+            self._observe_source()
 
     def _bounded(
         self, polled: Sequence[Columns | EndOfPartition | PartitionFault]
     ) -> Sequence[Columns | EndOfPartition | PartitionFault]:
-        """No columns larger than a block may be."""
+        """Cut columns that are larger than a block may be."""
         limit = self._settings.receiver.block_size
         if all(not isinstance(item, Columns) or item.bytes <= limit for item in polled):
             return polled
         return [part for item in polled for part in (cut(item, limit) if isinstance(item, Columns) else [item])]
 
-    def _look_at_source(self) -> None:
+    def _observe_source(self) -> None:
         with self._changed:
             partitions = self._machine.partitions
         marks = {tp: mark for tp in partitions if (mark := self._source.high_watermark(tp)) >= 0}
         self.tell(inp.SourceSeen(marks, self._source.last_error))
 
     def _act_on_source(self) -> None:
-        """All actions that wait, in order."""
+        """Perform all queued actions on the source, in order."""
         while (action := self._next_action(lambda action: True)) is not None:
             self._do(action)
 
     def _commit_in_callback(self) -> None:
-        """Within the group's callback only what was accepted is committed: librdkafka is about to change the assignment,
-        so starting, pausing and the proof of membership wait until the poll has returned."""
+        """Perform only the asynchronous commits, within a callback of the group.
+
+        librdkafka is about to change the assignment, so starts, pauses and synchronous commits wait until the poll returns.
+        """
         while (action := self._next_action(lambda action: isinstance(action, act.CommitAsync))) is not None:
             self._do(action)
 
@@ -238,7 +246,9 @@ class ReceiverService:
 
     def _do(self, action: act.SourceAction) -> None:
         if self._source_failed:
-            if isinstance(action, act.CommitSync):  # a drain: what the journal holds counts, told or not
+            if isinstance(
+                action, act.CommitSync
+            ):  # in a drain: the journal has the position, whether the source learns it or not
                 self.tell(inp.CommitSynced(action.request, {}))
             return
         match action:
@@ -248,7 +258,7 @@ class ReceiverService:
             case act.CommitSync():
                 self._commit_sync(action)
             case act.StartPartitions():
-                with self._changed:  # the group may have taken some since this was decided
+                with self._changed:  # the group may have revoked some of them since the decision
                     starts = [start for start in action.starts if self._machine.is_current(start.tp, start.generation)]
                 if starts:
                     self._source.start(starts)
@@ -288,7 +298,7 @@ class ReceiverService:
         self.tell(inp.Assigned(tuple(partitions)))
 
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """Returns when what was taken in of ``partitions`` is accepted, or the machine's deadline passed (rule 6)."""
+        """Wait until what was taken in of ``partitions`` is accepted, or the machine's deadline has passed (rule 6)."""
         failpoints.hit("receiver.revoke")
         with self._changed:
             self._revocation_done = False

@@ -57,6 +57,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("tests/streaming/test_planning.py", "are gone"): "the same",
     ("tests/streaming/test_reading.py", "are gone"): "the same",
     ("driver/tracker/cursors.py", "at work"): "a state of cursors in the answer of GET /v1/status",
+    ("tests/driver/tracker/test_cursors.py", "at work"): "a state of cursors in the answer of GET /v1/status",
     ("tests/streaming/test_intake.py", "at work"): "the same",
 }
 

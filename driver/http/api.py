@@ -56,7 +56,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class RouteGroup:
-    """Routes for callers of one kind. ``tag``: of the OpenAPI document; ``roles``: as of :func:`forebay.http.server.needs`."""
+    """Routes for callers of one kind. ``tag``: of the OpenAPI document; ``roles``: of :func:`forebay.http.application.needs`."""
 
     tag: str
     roles: dict[str, Any]
@@ -195,7 +195,7 @@ OPERATOR_ROUTES = RouteGroup(
         ),
     ),
 )
-#: requests that receivers send all the time; they take a short way past the framework (``forebay.http.server.Direct``)
+#: requests that receivers send all the time; they take a short way past the framework (``forebay.http.application.Direct``)
 HOT = (m.ReportRequest, m.HeartbeatRequest)
 
 

@@ -40,7 +40,7 @@ from driver.tracker import CopyRules, CursorRules, Tracker, TrackerOptions
 from forebay.model.values import TopicPartition, managed_ordinal, timeline_of
 from forebay.process.clock import Clock
 from forebay.settings.schema import Settings
-from forebay.sources.kind import Upstream
+from forebay.sources.kind import Upstream, source_kind
 from wal.blocks.encryption import load_keys
 from wal.decisions.retention import Limits
 from wal.segments import layout
@@ -258,7 +258,7 @@ def _cleaned_wal(settings: Settings, stores: Stores, copies: SnapshotCopies | No
 
 
 def _ends(settings: Settings, upstream: Upstream, tracker: Tracker, clock: Clock) -> Ends | None:
-    if settings.custom_source:
+    if not source_kind(settings).has_groups:
         return None
 
     # the dictionary is copied in one step, since the decision loop goes on meanwhile

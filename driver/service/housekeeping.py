@@ -19,6 +19,7 @@ from driver.tracker.reads import ReadOffsets
 from driver.tracker.requests import Read
 from forebay.model.errors import SourceError, StoreError, UnknownTopicError, UnreachableError
 from forebay.model.values import TopicPartition
+from forebay.sources.kind import source_kind
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class Housekeeping:
 
     def _run(self) -> None:
         activity = self._activity
-        source = "source" if self._settings.custom_source else "Kafka"
+        source = source_kind(self._settings).title
         try:
             next_discovery = 0.0
             while True:

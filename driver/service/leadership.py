@@ -111,7 +111,7 @@ class Leadership:
             return led
 
     def _show_leader(self, lease: Lease | None) -> None:
-        detail = f"{lease.words} leads" if lease is not None else "looking for the driver that leads"
+        detail = f"{lease.words} leads" if lease is not None else "looking for the leading driver"
         if detail != self._activity.detail:
             log.info("standby: %s", detail)
         self.leader, self._activity.detail = lease.url if lease is not None else "", detail

@@ -26,6 +26,7 @@ from forebay import messages as m
 from forebay.model.errors import UnreachableError, UsageError
 from forebay.process.clock import Clock
 from forebay.settings.schema import Settings
+from forebay.sources.kind import source_kind
 from wal.storage import open_storage
 
 #: the options of Kafka's client that queries over the intake get; the others may be secrets
@@ -44,7 +45,7 @@ class IntakeAccess:
     def describe(self, partitions: tuple[m.IntakePartition, ...]) -> m.IntakeAnswer:
         """Return the answer that names ``partitions``."""
         settings = self.settings
-        options = settings.kafka.options
+        options = source_kind(settings).kafka_options()
         return m.IntakeAnswer(
             stream=settings.stream,
             partitions=partitions,
@@ -53,7 +54,7 @@ class IntakeAccess:
             key_file=settings.wal.key_file,
             blocks_directory=settings.agent.blocks,
             agent_urls=self.agents.urls(),
-            kafka={} if settings.custom_source else {key: options[key] for key in SHOWN_OPTIONS if key in options},
+            kafka={key: options[key] for key in SHOWN_OPTIONS if key in options},
             groups=(settings.group, settings.completed_group),
             headers=settings.kafka.headers,
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from forebay.kafka.client.admin import Committed
-from forebay.kafka.client.group_offsets import Point
 from forebay.model.values import TopicPartition
 from forebay.settings.schema import Settings
+
+if TYPE_CHECKING:  # so that commands start without Kafka's client
+    from forebay.kafka.client.admin import Committed
+    from forebay.kafka.client.group_offsets import Point
 
 
 class Upstream(Protocol):

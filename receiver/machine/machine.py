@@ -10,9 +10,9 @@ from forebay.model.values import TopicPartition
 from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver import inputs as inp
+from receiver.machine.exchange.requests import Request
+from receiver.machine.membership.registration import Identity
 from receiver.machine.parts import Parts
-from receiver.machine.registration import Identity
-from receiver.requests import Request
 
 #: an answer that did not come within so many times ``report_timeout`` is considered lost
 ANSWER_PATIENCE = 3.0
@@ -21,28 +21,17 @@ ANSWER_PATIENCE = 3.0
 class ReceiverMachine:
     """Drives one process of one receiver id from registration to exit. Not thread-safe.
 
-    It follows the rules of "How a receiver owns a partition" (docs/ARCHITECTURE.md). The service's threads drive it in
+    It follows the rules of "How a receiver owns a partition" (docs/architecture/ownership.md). The service's threads drive it in
     production, a seeded scheduler drives the same object in the simulation. It knows only what inputs tell it: an answer
     that is late, repeated or lost changes nothing, and is recognised by the number of its request.
 
-    ``version``: of this software, for the driver's status. ``by_pattern``: topics come from ``kafka.pattern``.
+    ``by_pattern``: topics come from ``kafka.pattern``.
     """
 
     parts_type: type[Parts] = Parts
 
-    def __init__(
-        self,
-        stream: str,
-        receiver_id: str,
-        host: str,
-        instance_id: str,
-        version: str,
-        settings: ReceiverSettings,
-        *,
-        by_pattern: bool = False,
-    ) -> None:
+    def __init__(self, identity: Identity, settings: ReceiverSettings, *, by_pattern: bool = False) -> None:
         self._settings = settings
-        identity = Identity(stream, receiver_id, host, instance_id, version)
         self._parts = self.parts_type(identity, settings, by_pattern=by_pattern)
 
     # ---- what the service may ask ------------------------------------------------------------------------------------
@@ -103,7 +92,7 @@ class ReceiverMachine:
         """Return how many records the next poll may return, by their usual size and the rates, so that memory stays in its
         bound (INV-6). 0: do not poll before an input changes something, or before the rate has room."""
         return self._parts.flow.poll_records_max(
-            self._parts.partitions.reading, self._parts.buffer.weight_bytes, self._parts.intake.record_bytes, now
+            self._parts.partitions.reading, self._parts.buffer.weight_bytes, self._parts.poll_results.record_bytes, now
         )
 
     # ---- the one entry -----------------------------------------------------------------------------------------------
@@ -125,7 +114,7 @@ class ReceiverMachine:
                 parts.heartbeat.saw_polling(now)
             case inp.Polled():
                 parts.heartbeat.saw_polling(now)
-                parts.intake.polled(event, now)
+                parts.poll_results.polled(event, now)
             case inp.SourceSeen():
                 parts.status.source_seen(event)
             case inp.BlockStored():

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from forebay.settings.schema import ReceiverSettings
-from receiver.machine.assignment import Assignment
-from receiver.machine.buffer import Buffer
-from receiver.machine.claims import Claims
-from receiver.machine.commits import Commits
-from receiver.machine.contact import DriverContact
-from receiver.machine.drain import Drain
-from receiver.machine.faults import Faults
-from receiver.machine.flow import Flow
-from receiver.machine.heartbeat import Commands, Heartbeat
-from receiver.machine.intake import Intake
-from receiver.machine.outbox import Outbox
-from receiver.machine.partitions import Partitions
-from receiver.machine.registration import Identity, Registration
-from receiver.machine.reports import Reports
-from receiver.machine.shutdown import Shutdown
-from receiver.machine.status import Status
-from receiver.machine.stores import Stores
-from receiver.machine.topic_check import TopicCheck
-from receiver.named_topics import NamedTopics
-from receiver.pausing import Pausing
-from receiver.requests import Requests
-from receiver.throttle import Throttle
+from receiver.machine.control.drain import Drain
+from receiver.machine.control.heartbeat import Commands, Heartbeat
+from receiver.machine.control.status import Status
+from receiver.machine.delivery.buffer import Buffer
+from receiver.machine.delivery.commits import Commits
+from receiver.machine.delivery.reports import Reports
+from receiver.machine.delivery.stores import Stores
+from receiver.machine.exchange.contact import DriverContact
+from receiver.machine.exchange.outbox import Outbox
+from receiver.machine.exchange.requests import Requests
+from receiver.machine.limits.flow import Flow
+from receiver.machine.limits.pausing import Pausing
+from receiver.machine.limits.throttle import Throttle
+from receiver.machine.membership.named_topics import NamedTopics
+from receiver.machine.membership.partitions import Partitions
+from receiver.machine.membership.registration import Identity, Registration
+from receiver.machine.membership.shutdown import Shutdown
+from receiver.machine.ownership.assignment import Assignment
+from receiver.machine.ownership.claims import Claims
+from receiver.machine.ownership.topic_check import TopicCheck
+from receiver.machine.polling.faults import Faults
+from receiver.machine.polling.poll_results import PollResults
 
 
 class Parts:
@@ -71,7 +71,7 @@ class Parts:
             partitions=partitions,
             buffer=buffer,
         )
-        self.intake = Intake(
+        self.poll_results = PollResults(
             settings=settings,
             outbox=outbox,
             flow=flow,

@@ -60,7 +60,7 @@ REBUILD = tuple(f"rebuild.after-{step}" for step in ("marker", "claim", "blocks"
 ADOPTION = tuple(f"adoption.before-{step}" for step in ("bar", "search", "claim", "write", "report", "release"))
 #: passed by ``forebay recover --apply``: tests/recovery/test_killed.py
 RECOVERY = ("recovery.after-write", "recovery.after-journal", "recovery.after-aside", "recovery.after-delete")
-#: tests/executor_agent/test_given_copies.py
+#: tests/executor_agent/test_incoming_copies.py
 GIVEN = ("agent.before-copy-kept",)
 
 #: passed by output helpers: tests/outputs/test_killed.py

@@ -22,9 +22,10 @@ from driver.journal.transitions import apply
 from forebay.model.values import Block
 from forebay.process.clock import SystemClock
 from receiver import inputs as inp
-from receiver.block_store import BlockStore
+from receiver.stores.store import StoreOptions
+from receiver.stores.wal_store import WalStore
 from tests.driver.journal.test_journal import some_events
-from tests.receiver.test_block_store import EPOCH, PATIENCE_SECONDS, WRITING, draft
+from tests.receiver.stores.test_wal_store import EPOCH, PATIENCE_SECONDS, WRITING, pending
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.tracked import STREAM
 from wal.blocks import block_of_frame
@@ -56,14 +57,19 @@ def stored_before_the_crash(
         told.put(None)
 
     monkeypatch.setattr(threading, "excepthook", ended)
-    store = BlockStore(
-        WRITING, storage, SegmentLimits(2000, 1e9), None, 0, 30.0, SystemClock(), told.put, 0.0, 1
-    )  # fmt: skip
+    store = WalStore(
+        WRITING,
+        StoreOptions(timeout_seconds=30.0),
+        SystemClock(),
+        told.put,
+        storage=storage,
+        limits=SegmentLimits(2000, 1e9),
+    )
     store.open_epoch(EPOCH)
     blocks: list[Block] = []
     with store:
         for sequence in range(BLOCKS):
-            store.put(draft(sequence))
+            store.put(pending(sequence))
         while len(blocks) < BLOCKS:
             event = told.get(timeout=PATIENCE_SECONDS)
             if event is None:

@@ -54,7 +54,7 @@ class Project:
         self.config.write_text(text.replace(old, new))
 
     def forebay(self, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs the installed command in ``folder`` (default: the project's)."""
+        """Run the installed command in ``folder`` (default: the project's)."""
         command = Path(sys.executable).with_name("forebay")
         return subprocess.run(
             [str(command), *arguments],
@@ -76,7 +76,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 @pytest.fixture
 def url(project: Project) -> Iterator[str]:
-    """Where the project's driver listens, with ports and a broker of its own."""
+    """The URL of the project's driver, with its own ports and broker."""
     url = f"http://127.0.0.1:{free_port()}"
     with MockBroker() as broker:
         broker.create_topic("t")
@@ -125,7 +125,7 @@ def tracked_partition(number: int = 0, fault: str = "") -> m.TrackedPartition:
 
 @dataclass
 class MadeUpDriver:
-    """Answers what ``status`` holds, and keeps what it was asked to change."""
+    """A driver that answers ``status``, and keeps the changes that were requested."""
 
     status: m.StatusAnswer
     gaps: list[m.AcceptGapRequest] = field(default_factory=list)

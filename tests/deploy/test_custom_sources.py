@@ -79,9 +79,13 @@ def test_the_example_needs_no_kafka_and_its_receivers_are_numbered(
         (
             {"topics": ["t"], "bootstrap.servers": "b:1"},
             {"source_options": {"a": 1}},
-            "receiver.source_options are of a source of your own",
+            "receiver.source_options are arguments of a custom source",
         ),
-        (None, {"source": "m:C", "letters": "bad"}, "dead_letters.topic needs a broker"),
+        (
+            None,
+            {"source": "m:C", "letters": "bad"},
+            'dead_letters.topic = "bad": name its brokers by kafka."bootstrap.servers"',
+        ),
     ],
 )
 def test_settings_that_do_not_fit_a_source_are_refused(

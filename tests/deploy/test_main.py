@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,19 @@ def test_the_help_of_every_command_teaches_by_an_example(path: str) -> None:
     assert "Example:\n" in text
     assert f"  {path} " in text.partition("Example:")[2].replace("--config forebay.toml ", "") + " "
     assert command.help
+
+
+def test_help_is_shown_without_importing_a_command() -> None:
+    """The help of a group must not wait for the libraries that its commands need."""
+    code = (
+        "import sys; from deploy.main import main; main(['--help']); "
+        "print(sorted(name for name in sys.modules if name.startswith('deploy.commands.') "
+        "or name in {'pyspark', 'pyarrow', 'confluent_kafka', 'litestar', 'rich', 'forebay.settings.schema'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    *_, loaded = done.stdout.splitlines()
+    assert loaded == "[]"
+    assert "Inspect:" in done.stdout and "  status " in done.stdout
 
 
 @pytest.mark.parametrize("path", COMMANDS)

@@ -278,8 +278,8 @@ def test_the_checkpoint_of_a_direct_stream_is_no_journal_of_an_intake(settings: 
 
 
 def test_a_damaged_journal_refuses_to_start_with_the_place_and_the_way_out(settings: Configure, tmp_path: Path) -> None:
-    """As a power loss leaves it where a file grows before its data are written: whether that group was answered nobody
-    can tell (INV-5)."""
+    """As a power loss leaves it where a file grows before its data are written: whether that group was answered is
+    unknown (INV-5)."""
     s = settings()
     with IngestContext(None, s) as intake:
         intake.foreach_batch(Collecting(1))
@@ -302,7 +302,7 @@ def test_a_second_journal_over_the_same_wal_refuses_to_lead(settings: Configure,
 
 
 def test_a_commit_of_ours_beyond_the_position_proves_that_the_journal_lost_events(settings: Configure) -> None:
-    """Rule 5. Somebody else's commit is pointed out and ignored."""
+    """Rule 5. Another program's commit is shown and ignored."""
     s = settings()
     tp = TopicPartition(s.kafka.topics[0], 0)
     admin = KafkaAdmin(s.kafka.options)
@@ -319,7 +319,7 @@ def test_a_commit_of_ours_beyond_the_position_proves_that_the_journal_lost_event
         context.await_termination(30)
 
 
-def test_no_copy_counts_as_stray_before_kafkas_commits_were_laid_beside_the_journal(
+def test_no_copy_counts_as_stray_before_kafkas_commits_were_compared(
     settings: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-8: to the empty journal that stands in for a lost one every copy would be stray, and without a WAL is all there is."""
@@ -350,10 +350,10 @@ def test_no_copy_counts_as_stray_before_kafkas_commits_were_laid_beside_the_jour
         assert command.blocks == ("s/r1-10000000009-1",)
 
 
-def test_nobody_claims_before_kafkas_commits_were_laid_beside_the_journal(
+def test_no_claim_is_given_before_kafkas_commits_were_compared(
     settings: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 5: whoever claims commits the position first, and so would wipe out the proof that the journal lost events."""
+    """Rule 5: a receiver that claims commits the position first, which would overwrite the proof that the journal lost events."""
     s = settings()
     asked, answer = threading.Event(), threading.Event()
 
@@ -373,7 +373,7 @@ def test_nobody_claims_before_kafkas_commits_were_laid_beside_the_journal(
         assert receiver.look(ready(intake, s)).known
 
 
-def test_a_topic_missing_or_a_group_refused_is_told_and_ends_nothing(
+def test_missing_topic_or_refused_group_is_reported_and_does_not_end_the_driver(
     settings: Configure, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     s = settings()
@@ -402,14 +402,14 @@ def test_a_topic_missing_or_a_group_refused_is_told_and_ends_nothing(
     assert caplog.text.count("could not be published") == 1
 
 
-def test_a_take_over_that_can_not_listen_leaves_the_driver_at_work_alone(settings: Configure) -> None:
-    """Fencing it first would leave nobody at work."""
+def test_take_over_that_can_not_listen_leaves_the_running_driver_alone(settings: Configure) -> None:
+    """If it were fenced first, no driver would run."""
     job = Collecting(5)
     with IngestContext(None, settings()) as intake:
         intake.foreach_batch(job)
         taken = settings(url=intake.url)
         tp = ready(intake, taken)
-        with pytest.raises(UsageError, match="can't listen"):
+        with pytest.raises(UsageError, match="cannot listen"):
             IngestContext(None, taken, take_over=True).foreach_batch(Collecting(1))
         PlayedReceiver(taken, intake.url).take_in(tp, 5)
         assert job.enough.wait(30)
@@ -446,7 +446,7 @@ def test_a_deletion_that_the_store_refuses_is_tried_again(
     assert not (tmp_path / "wal" / first.handle.path).exists()
 
 
-def test_an_agent_not_heard_of_lately_is_not_asked_for_blocks(settings: Configure) -> None:
+def test_agent_without_a_recent_heartbeat_is_not_asked_for_blocks(settings: Configure) -> None:
     """It would cost a time-out for each of its blocks."""
     s = settings(receiver_timeout="1s")
     clock = ManualClock()
@@ -573,7 +573,7 @@ def test_a_driver_whose_wal_belongs_to_a_rebuilt_journal_is_fenced_though_its_ow
         context.await_termination(30)
 
 
-def test_nobody_claims_before_a_snapshot_copy_lies_beside_the_wal(
+def test_no_claim_is_given_before_a_snapshot_copy_is_beside_the_wal(
     settings: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was accepted before there is one could not be found again if the journal were lost."""
@@ -630,20 +630,20 @@ def standby_of(settings: Settings, job: Any = lambda _: None) -> ToldWhenItStand
     )
 
 
-def test_a_standby_that_another_one_forestalled_goes_on_as_standby_and_leads_later(settings: Configure) -> None:
+def test_standby_that_another_one_overtook_stays_standby_and_leads_later(settings: Configure) -> None:
     """INV-4: two standbys see the lease end at the same moment; one is fenced while it opens."""
     standby = standby_of(settings())
     try:
         assert standby.start()
         assert standby.forestalled == 1
         assert "failed" not in (standby._view.not_ready() or "")
-        # a drain soon after waits for receivers that it has not heard of yet, however long it stood by
+        # a drain soon after waits for receivers without a heartbeat yet, however long the standby waited
         assert standby._leadership.since > standby._started_at
     finally:
         standby.close()
 
 
-def test_a_standby_decides_nothing_says_who_leads_and_ends_when_told(settings: Configure) -> None:
+def test_standby_decides_nothing_names_the_leader_and_ends_on_a_stop(settings: Configure) -> None:
     s = settings(lease_duration="60s")  # it may be renewed late
     with IngestContext(None, s) as intake:
         intake.foreach_batch(Collecting(1))
@@ -670,7 +670,7 @@ def test_a_standby_decides_nothing_says_who_leads_and_ends_when_told(settings: C
         assert Client(intake.url).get("/v1/status", m.StatusAnswer).state == "running"
 
 
-def test_an_offset_that_somebody_set_in_the_group_is_shown_with_the_way_to_go_there(
+def test_offset_that_another_program_set_in_the_group_is_shown_with_the_command_to_continue_there(
     settings: Configure, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Rule 5."""
@@ -702,7 +702,7 @@ def test_an_offset_that_somebody_set_in_the_group_is_shown_with_the_way_to_go_th
         assert shown() == ""
 
 
-def test_a_driver_that_is_told_to_stop_while_it_opens_runs_nothing(settings: Configure) -> None:
+def test_driver_that_is_stopped_while_it_opens_runs_nothing(settings: Configure) -> None:
     """The signal came before there was anything to stop."""
 
     class Told(ToldWhenItStandsBy):
@@ -750,7 +750,7 @@ class Watching(Listener):
         raise ValueError("a listener of little worth")
 
 
-def test_listeners_that_the_settings_name_hear_of_receivers_and_blocks_and_disturb_nobody(settings: Configure) -> None:
+def test_listeners_of_the_settings_get_events_of_receivers_and_blocks_and_disturb_no_job(settings: Configure) -> None:
     s = settings(listeners=[f"{__name__}:Watching"], receiver_timeout="100ms", placing_interval="20ms")
     job = Collecting(5)
     with IngestContext(None, s) as intake:

@@ -1,4 +1,4 @@
-"""What `forebay driver` does when it is told to stop, and told again; with a driver that has a job in the middle."""
+"""What `forebay driver` does at a first and at a second signal, while a job runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def values(folder: Path) -> dict[str, object]:
     }
 
 
-def test_a_second_signal_ends_the_driver_at_once_whichever_of_the_two_it_is(tmp_path: Path) -> None:
+def test_second_signal_ends_the_driver_immediately_whichever_of_the_two_it_is(tmp_path: Path) -> None:
     """INV-6."""
     numbers = (signal.SIGTERM, signal.SIGINT)
     pairs = [(first, second) for first in numbers for second in numbers]

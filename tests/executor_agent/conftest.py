@@ -1,4 +1,4 @@
-"""An agent over a block directory of the test's own."""
+"""An agent over a block directory of the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent over real HTTP: blocks by range, commands on the answers of heartbeats, start and stop."""
+"""An agent over HTTP: blocks by range, commands in the answers of heartbeats, start and stop."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_block_is_served_whole_and_by_range(agent: Agent, stored: Stored, big:
         ("bytes=99999999999999999999-", (0, 100)),
     ],
 )
-def test_ranges_are_read_as_the_standard_says(header: str | None, part: tuple[int, int] | None) -> None:
+def test_ranges_are_parsed_as_the_standard_requires(header: str | None, part: tuple[int, int] | None) -> None:
     assert parse_range(header, 100) == part
 
 
@@ -93,7 +93,7 @@ def test_ranges_are_read_as_the_standard_says(header: str | None, part: tuple[in
     "path",
     ["s/%2e%2e%2f%2e%2e%2fsecret", "%2e%2e/r1-1-1", "s/r1-1-1%00", "s/driver-epoch", "s/..%2fr1-1-1.block", "s/x"],
 )
-def test_names_that_lead_elsewhere_are_refused_over_http(agent: Agent, stored: Stored, path: str) -> None:
+def test_names_outside_the_directory_are_refused_over_http(agent: Agent, stored: Stored, path: str) -> None:
     (stored.root / "secret").write_text("secret")
     answer = get(f"{agent.url}/v1/blocks/{path}")
     assert answer.status in (400, 404)
@@ -118,7 +118,7 @@ def test_health_status_and_openapi_are_served(agent: Agent, big: BlockReference)
 
 
 class FakeDriver:
-    """Answers heartbeats by ``answer``, and lets a test wait for one."""
+    """Answers heartbeats with ``answer``, and lets a test wait for one."""
 
     def __init__(self) -> None:
         self.answer = AgentHeartbeatAnswer(driver_epoch=5)
@@ -140,7 +140,7 @@ class FakeDriver:
     def await_heartbeat(
         self, condition: Callable[[AgentHeartbeatRequest], bool], since: int | None = None
     ) -> AgentHeartbeatRequest:
-        """The first heartbeat from now on, or of those after the first ``since``, for which ``condition`` holds."""
+        """Return the first heartbeat from now on, or after the first ``since``, for which ``condition`` holds."""
         with self._news:
             seen = len(self.heard) if since is None else since
             assert self._news.wait_for(lambda: any(map(condition, self.heard[seen:])), 30), self.heard[-1:]
@@ -163,7 +163,7 @@ def settings(stored: Stored, driver: FakeDriver) -> Settings:
     return stored.settings(driver.server.url)
 
 
-def test_a_damaged_block_is_named_to_the_driver_and_in_the_status(
+def test_damaged_block_is_in_heartbeats_and_in_the_status(
     settings: Settings, stored: Stored, driver: FakeDriver
 ) -> None:
     """INV-5."""
@@ -192,23 +192,23 @@ def three(stored: Stored) -> list[BlockReference]:
     return [stored.add(*block({("a", 0): filler(5)}, sequence=n)) for n in (1, 2, 3)]
 
 
-def test_deletes_are_done_and_acknowledged_until_the_driver_has_heard(
+def test_deletions_are_performed_and_acknowledged_until_the_driver_knows(
     stored: Stored, driver: FakeDriver, settings: Settings, three: list[BlockReference]
 ) -> None:
-    """INV-8: intent, idempotent delete, done; repeated as long as the driver repeats it."""
+    """INV-8: intent, idempotent delete, done; repeated as long as the driver repeats the command."""
     with Agent(settings) as agent:
         first = driver.await_heartbeat(lambda beat: beat.blocks == 3)
         assert (first.host, first.url, first.acknowledged) == ("h1", agent.url, 0)
         driver.say(5, delete(8, 5, three[1]), delete(7, 5, three[0]))
         driver.await_heartbeat(lambda beat: beat.acknowledged == 8)
         assert held(stored) == [three[2].id]
-        driver.await_heartbeat(lambda beat: beat.acknowledged == 8)  # its answer was lost: the same again
+        driver.await_heartbeat(lambda beat: beat.acknowledged == 8)  # its answer was lost: the same command is repeated
         driver.say(5)
         driver.await_heartbeat(lambda beat: beat.acknowledged == 0 and beat.blocks == 1)
         assert agent.heartbeat.deleted == 2
 
 
-def test_an_old_drivers_delete_changes_nothing_even_after_a_restart(
+def test_deletion_by_older_driver_is_refused_even_after_a_restart(
     stored: Stored, driver: FakeDriver, settings: Settings, three: list[BlockReference]
 ) -> None:
     """INV-4."""
@@ -232,7 +232,7 @@ def test_an_old_drivers_delete_changes_nothing_even_after_a_restart(
     assert held(stored) == [three[0].id, three[2].id]
 
 
-def test_a_delete_that_names_another_stream_or_leads_elsewhere_is_refused(
+def test_deletion_outside_the_streams_directory_is_refused(
     stored: Stored, driver: FakeDriver, settings: Settings, three: list[BlockReference]
 ) -> None:
     secret = stored.root / "secret.block"
@@ -247,7 +247,7 @@ def test_a_delete_that_names_another_stream_or_leads_elsewhere_is_refused(
     assert len(held(stored)) == 3
 
 
-def test_the_failpoint_stands_before_the_first_deletion(
+def test_failpoint_is_before_the_first_deletion(
     stored: Stored, driver: FakeDriver, settings: Settings, three: list[BlockReference], tmp_path: Path
 ) -> None:
     failpoints.arm("agent.before-delete=error:EIO", str(tmp_path))
@@ -261,7 +261,7 @@ def test_the_failpoint_stands_before_the_first_deletion(
     assert held(stored) == []
 
 
-def test_an_agent_outlives_its_drivers_absence(stored: Stored, three: list[BlockReference]) -> None:
+def test_agent_goes_on_while_the_driver_is_away(stored: Stored, three: list[BlockReference]) -> None:
     absent = FakeDriver()
     with absent.server:
         url = absent.server.url
@@ -292,10 +292,10 @@ def receiver_order(kind: str, version: int, epoch: int = 5) -> Command:
     return Command(version=version, driver_epoch=epoch, kind=f"{kind}-receiver", receiver_id="s-r0")
 
 
-def test_receivers_are_run_by_the_drivers_word_beside_its_deletes(
+def test_commands_for_receivers_are_performed_beside_deletions(
     driver: FakeDriver, settings: Settings, three: list[BlockReference]
 ) -> None:
-    """Only deletes are acknowledged by their number; what runs is told itself."""
+    """Only deletions are acknowledged by number. The heartbeat itself reports which receivers run."""
     driver.say(5, receiver_order("start", 90), delete(8, 5, three[0]))
     with Agent(settings, SLEEPER) as agent:
         beat = driver.await_heartbeat(lambda beat: bool(beat.receivers))
@@ -305,10 +305,10 @@ def test_receivers_are_run_by_the_drivers_word_beside_its_deletes(
         driver.say(5, receiver_order("kill", 90))
         driver.await_heartbeat(lambda beat: not beat.receivers[0].running)
     last = driver.heard[-1]
-    assert last.capacity == 0, "the last heartbeat says that nothing is to be started here"
+    assert last.capacity == 0, "the last heartbeat reports no capacity"
 
 
-def test_a_superseded_drivers_receivers_are_not_started(driver: FakeDriver, settings: Settings) -> None:
+def test_superseded_driver_cannot_start_receivers(driver: FakeDriver, settings: Settings) -> None:
     """INV-4, after a restart too."""
     driver.say(9)
     with Agent(settings, SLEEPER):
@@ -322,10 +322,10 @@ def test_a_superseded_drivers_receivers_are_not_started(driver: FakeDriver, sett
         assert agent.status().refused_commands >= 1
 
 
-def test_a_receiver_is_of_its_agents_host(
+def test_receiver_has_the_host_of_its_agent(
     driver: FakeDriver, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its local copies lie in this agent's directory, so that is where tasks must look for them."""
+    """Its local copies are in the directory of this agent, so tasks must read them from this host."""
     monkeypatch.setenv("FOREBAY__RECEIVER__HOST", "elsewhere")
     driver.say(5, receiver_order("start", 1))
     says = (sys.executable, "-I", "-S", "-c", "import os; print('host', os.environ['FOREBAY__RECEIVER__HOST'])")
@@ -336,26 +336,26 @@ def test_a_receiver_is_of_its_agents_host(
 # ---- start and stop --------------------------------------------------------------------------------------------------
 
 
-def test_a_directory_that_cant_be_written_ends_the_start_with_one_sentence(stored: Stored) -> None:
+def test_unwritable_directory_ends_the_start_with_one_message(stored: Stored) -> None:
     stored.blocks_directory.touch()
     with pytest.raises(UsageError, match=r"agent\.blocks"), Agent(stored.settings()):
         pass
 
 
-def test_a_host_name_that_is_none_is_refused(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_host_name_is_refused(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = stored.settings()
     settings = msgspec.structs.replace(settings, agent=msgspec.structs.replace(settings.agent, host="../up"))
     with pytest.raises(SettingsError, match=r"agent\.host"), Agent(settings):
         pass
 
 
-def test_an_agent_that_listens_everywhere_is_reached_by_its_hosts_name() -> None:
+def test_agent_on_all_addresses_is_reached_by_its_host_name() -> None:
     assert reached_at("http://0.0.0.0:7081", "h1") == "http://h1:7081"
     assert reached_at("http://10.0.0.7:7081", "h1") == "http://10.0.0.7:7081"
 
 
 def served(stored: Stored) -> dict[str, Any]:
-    """The configuration of an agent as a process."""
+    """Return the configuration of an agent as a process."""
     return {
         "stream": "s",
         "kafka": {"topics": ["t"], "bootstrap.servers": "127.0.0.1:1"},
@@ -365,7 +365,7 @@ def served(stored: Stored) -> dict[str, Any]:
     }
 
 
-def test_sigterm_stops_the_process_with_0_and_it_says_when_it_is_ready(stored: Stored) -> None:
+def test_process_reports_ready_and_sigterm_ends_it_with_0(stored: Stored) -> None:
     code = (
         "import sys; from executor_agent.main import run; from forebay.settings.load import from_values\n"
         "import msgspec\n"
@@ -380,13 +380,13 @@ def test_sigterm_stops_the_process_with_0_and_it_says_when_it_is_ready(stored: S
     ) as process:
         assert process.stderr is not None
         ready = f"forebay agent: serves {stored.blocks_directory} at http://127.0.0.1:"
-        assert any(line.startswith(ready) for line in process.stderr)  # the driver's absence may be told of before
+        assert any(line.startswith(ready) for line in process.stderr)  # a warning about the driver may come before
         process.send_signal(signal.SIGTERM)
         assert process.wait(90) == 0
 
 
-def test_a_heartbeat_that_breaks_ends_the_process_with_1(stored: Stored) -> None:
-    """INV-5: an agent that serves on, and that no driver hears of, would keep its blocks and receivers from everybody."""
+def test_heartbeat_thread_that_breaks_ends_the_process_with_1(stored: Stored) -> None:
+    """INV-5: an agent that serves without heartbeats would keep its blocks and receivers from every driver."""
     code = (
         "import sys; from unittest import mock; from executor_agent.main import run; import msgspec\n"
         "from executor_agent.service import Heartbeat; from forebay.settings.load import from_values\n"
@@ -395,11 +395,11 @@ def test_a_heartbeat_that_breaks_ends_the_process_with_1(stored: Stored) -> None
     )
     command = [sys.executable, "-W", "ignore", "-c", code, msgspec.json.encode(served(stored)).decode()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, "the heartbeat broke" in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, "the heartbeat thread broke" in done.stderr) == (1, True), done.stderr
 
 
-def test_a_second_signal_ends_the_process_at_once_whichever_it_is() -> None:
-    """INV-6: receivers that don't drain must not keep it. Here what is stopped never ends."""
+def test_second_signal_ends_the_process_immediately() -> None:
+    """INV-6: receivers that do not drain must not prevent the exit. Here the stop of the receivers never ends."""
     code = (
         "import signal, sys, time; from unittest import mock; import executor_agent.main as main\n"
         "class Agent:\n"
@@ -409,7 +409,7 @@ def test_a_second_signal_ends_the_process_at_once_whichever_it_is() -> None:
         "    def __enter__(self): return self\n"
         "    def __exit__(self, *_):\n"
         "        print('stopping', flush=True)\n"
-        "        while True: time.sleep(0.02)\n"  # a pause would miss a signal that came just before it
+        "        while True: time.sleep(0.02)\n"  # signal.pause would miss a signal that came just before it
         "signal.alarm(120)\n"
         "with mock.patch.object(main, 'Agent', Agent):\n"
         "    main.run(None)\n"
@@ -425,10 +425,10 @@ def test_a_second_signal_ends_the_process_at_once_whichever_it_is() -> None:
         assert process.wait(90) == -signal.SIGINT
 
 
-def test_a_supervisor_hears_of_heartbeat_and_server_each_for_itself(
+def test_watchdog_depends_on_heartbeat_and_server_separately(
     stored: Stored, driver: FakeDriver, settings: Settings, three: list[BlockReference]
 ) -> None:
-    """A heartbeat that hangs stops the watchdog's pings, though blocks are served."""
+    """A heartbeat that hangs stops the pings to the watchdog, although blocks are served."""
     rounds = {"http": 0, "heartbeat": 0}
     news = threading.Condition()
 
@@ -440,7 +440,7 @@ def test_a_supervisor_hears_of_heartbeat_and_server_each_for_itself(
     def more(loop: str) -> None:
         with news:
             wanted = rounds[loop] + 3
-            assert news.wait_for(lambda: rounds[loop] >= wanted, 30), f"{loop} does not come round"
+            assert news.wait_for(lambda: rounds[loop] >= wanted, 30), f"the loop {loop} makes no progress"
 
     hung, release = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""A host's block directory: nothing outside of it is touched, and what a crash left in it is dropped."""
+"""A host's block directory: no file outside of it is touched, and leftovers of a crash are deleted."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def write(store: BlockStore, sequence: int = 1) -> Path:
         ("s", ""),
     ],
 )
-def test_names_that_lead_elsewhere_are_refused(store: BlockStore, stream: str, block_id: str) -> None:
+def test_names_outside_the_directory_are_refused(store: BlockStore, stream: str, block_id: str) -> None:
     for use in (store.path, store.delete):
         with pytest.raises(ValueError, match=r"stream|block"):
             use(stream, block_id)
 
 
-@pytest.mark.parametrize("gives_up_copies", [True, False], ids=["wal", "no-wal"])
+@pytest.mark.parametrize("may_delete_copies", [True, False], ids=["wal", "no-wal"])
 def test_damaged_blocks_are_set_aside_at_start_and_whole_ones_stay(
-    tmp_path: Path, clock: ManualClock, gives_up_copies: bool
+    tmp_path: Path, clock: ManualClock, may_delete_copies: bool
 ) -> None:
-    """INV-5: each may be the last copy of its block. A file without a byte holds nothing."""
-    store = BlockStore(tmp_path / "blocks", 1_000_000, clock, gives_up_copies)
+    """INV-5: each may be the last copy of its block. An empty file holds nothing."""
+    store = BlockStore(tmp_path / "blocks", 1_000_000, clock, may_delete_copies)
     whole, short, empty, foreign, flipped = (write(store, n) for n in (1, 2, 3, 4, 5))
     given = cached_path(store.directory, "s", "r1-10000000001-6")
     write(store, 6).rename(given)
@@ -80,10 +80,10 @@ def test_damaged_blocks_are_set_aside_at_start_and_whole_ones_stay(
     assert store.open() == []
 
 
-def test_a_damaged_block_counts_against_the_quota_and_goes_by_the_drivers_word_alone(
+def test_damaged_block_counts_against_the_quota_and_only_the_driver_deletes_it(
     store: BlockStore, clock: ManualClock
 ) -> None:
-    """INV-6, INV-8: it is named as old, so that the driver can have it deleted with its block."""
+    """INV-6, INV-8: heartbeats name it as an old block, so that the driver can have it deleted with its block."""
     path = write(store)
     size = path.stat().st_size
     os.truncate(path, size - 64)
@@ -96,17 +96,17 @@ def test_a_damaged_block_counts_against_the_quota_and_goes_by_the_drivers_word_a
         store.read("s", "r1-10000000001-1")
     lowered = BlockStore(store.directory, 1, clock)
     lowered.open()
-    assert lowered.usage().damaged, "a quota that is passed is no reason to delete it"
+    assert lowered.usage().damaged, "it is not deleted for lack of room"
     assert not store.delete("s", "r1-10000000001-1")
     clock.advance(COUNT_SECONDS)
     assert (store.usage().damaged, store.usage().used_bytes) == ((), 0)
     assert [p.name for p in (store.directory / "s").iterdir()] == []
 
 
-def test_damaged_copies_whose_deletion_was_cut_short_are_deleted_by_the_next_order(
+def test_interrupted_deletion_of_damaged_copies_is_finished_by_the_next_command(
     store: BlockStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy is found by its number, up to the first number that is missing."""
+    """Copies are found by number, up to the first number that is missing."""
     for _ in range(3):
         os.truncate(write(store), 100)
         store.open()
@@ -130,7 +130,9 @@ def test_damaged_copies_whose_deletion_was_cut_short_are_deleted_by_the_next_ord
     assert list((store.directory / "s").iterdir()) == []
 
 
-def test_a_temporary_file_is_dropped_only_when_nobody_can_be_writing_it(store: BlockStore, clock: ManualClock) -> None:
+def test_temporary_file_is_deleted_only_when_no_process_can_be_writing_it(
+    store: BlockStore, clock: ManualClock
+) -> None:
     temporary = write(store).with_name(".r1-1-9.block.tmp")
     temporary.touch()
     os.utime(temporary, (START_MS / 1000, START_MS / 1000))
@@ -164,7 +166,7 @@ def test_usage_sees_what_receivers_write_after_a_while(store: BlockStore, clock:
 
 
 def test_usage_is_never_negative_when_a_block_is_deleted_that_was_written_after_the_count(store: BlockStore) -> None:
-    """The driver refuses a heartbeat with a negative number, and would take the agent for gone."""
+    """The driver refuses a heartbeat with a negative number, and would consider the agent lost."""
     store.open()
     assert store.usage().blocks == 0
     name = write(store).name.removesuffix(".block")
@@ -173,14 +175,14 @@ def test_usage_is_never_negative_when_a_block_is_deleted_that_was_written_after_
     assert (usage.blocks, usage.used_bytes) == (0, 0)
 
 
-def test_a_directory_that_cant_be_written_is_one_clear_sentence(tmp_path: Path, clock: ManualClock) -> None:
+def test_unwritable_directory_is_reported_in_one_message(tmp_path: Path, clock: ManualClock) -> None:
     (tmp_path / "file").touch()
     store = BlockStore(tmp_path / "file" / "blocks", 1_000, clock)
-    with pytest.raises(UsageError, match=r"agent\.blocks: .*file/blocks can't be written"):
+    with pytest.raises(UsageError, match=r"agent\.blocks: cannot write to .*file/blocks"):
         store.open()
 
 
-def test_the_highest_drivers_epoch_survives_a_restart(store: BlockStore, clock: ManualClock) -> None:
+def test_highest_epoch_of_a_driver_survives_a_restart(store: BlockStore, clock: ManualClock) -> None:
     """INV-4."""
     store.open()
     assert store.driver_epoch("s") == 0
@@ -219,7 +221,7 @@ def test_room_is_bounded_by_quota_and_free_space(
     assert has_room(size, used, quota, free, total) is room
 
 
-def test_a_copy_beyond_the_quota_is_given_up_and_room_comes_back(tmp_path: Path) -> None:
+def test_local_copy_beyond_the_quota_is_refused_until_room_is_freed(tmp_path: Path) -> None:
     directory = tmp_path / "blocks"
     size = write_local(directory, *block({("a", 0): filler(50)})).stat().st_size
     room = LocalRoom(directory, 3 * size)
@@ -239,9 +241,7 @@ def test_a_copy_beyond_the_quota_is_given_up_and_room_comes_back(tmp_path: Path)
         pytest.fail("room that was made was never seen")
 
 
-def test_blocks_that_have_lain_there_for_a_while_are_named_so_that_strays_can_be_found(
-    store: BlockStore, clock: ManualClock
-) -> None:
+def test_old_blocks_are_named_so_that_strays_can_be_found(store: BlockStore, clock: ManualClock) -> None:
     old, young = write(store, 1), write(store, 2)
     os.utime(old, ns=(0, (START_MS - OLD_BLOCK_MS - 1) * 1_000_000))
     os.utime(young, ns=(0, (START_MS - OLD_BLOCK_MS + 1_000) * 1_000_000))
@@ -250,10 +250,10 @@ def test_blocks_that_have_lain_there_for_a_while_are_named_so_that_strays_can_be
     assert set(store.usage().old_blocks) == {f"s/{old.stem}", f"s/{young.stem}"}
 
 
-def test_old_blocks_are_named_by_turns_so_that_no_stray_is_hidden_by_what_stays(
+def test_old_blocks_are_named_in_turns_so_that_kept_blocks_hide_no_stray(
     store: BlockStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-6: a heartbeat names a bounded number of them."""
+    """INV-6: a heartbeat names a bounded number of blocks."""
     monkeypatch.setattr(store_module, "OLD_BLOCKS_MAX", 2)
     for number in range(1, 6):
         os.utime(write(store, number), (0, 0))
@@ -266,8 +266,8 @@ def test_old_blocks_are_named_by_turns_so_that_no_stray_is_hidden_by_what_stays(
     assert turns[3] == turns[0]
 
 
-def test_what_a_killed_writer_left_is_dropped_while_the_agent_runs(store: BlockStore, clock: ManualClock) -> None:
-    """INV-6: it would count against the quota for good."""
+def test_leftover_of_a_killed_writer_is_deleted_while_the_agent_runs(store: BlockStore, clock: ManualClock) -> None:
+    """INV-6: otherwise it would count against the quota for ever."""
     left = write(store).with_name(".r1-1-9.block.tmp")
     left.write_bytes(bytes(1000))
     os.utime(left, (START_MS / 1000, START_MS / 1000))
@@ -279,16 +279,19 @@ def test_what_a_killed_writer_left_is_dropped_while_the_agent_runs(store: BlockS
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_clock_set_ahead_costs_a_copy_on_its_way_an_attempt_and_no_block(
+def test_clock_set_ahead_fails_one_attempt_of_a_copy_and_loses_no_block(
     store: BlockStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, durable: bool
 ) -> None:
-    """The agent takes the temporary file for a dead writer's: its writer is refused, has reported nothing, and does it again."""
+    """The agent takes the temporary file for that of a dead writer.
+
+    Its writer gets an error, has reported nothing, and retries.
+    """
     store.open()
     meta, payload = block({("a", 0): filler(50)})
     real = Path.rename
 
     def late(self: Path, target: Path) -> Path:
-        os.utime(self, (START_MS / 1000, START_MS / 1000))  # it was written when the test began
+        os.utime(self, (START_MS / 1000, START_MS / 1000))  # written when the test began
         clock.advance(30 * 86_400)
         store.usage()
         return real(self, target)
@@ -297,7 +300,7 @@ def test_a_clock_set_ahead_costs_a_copy_on_its_way_an_attempt_and_no_block(
         patched.setattr(Path, "rename", late)
         with pytest.raises(StoreError):
             write_local_frame(store.directory, meta, local_frame(meta, payload), durable=durable)
-        given = store.give("s", meta.id, 100_000)
+        given = store.receive("s", meta.id, 100_000)
         given.write(b"".join(bytes(memoryview(part)) for part in local_frame(meta, payload)))
         with pytest.raises(StoreError):
             given.keep(durable)

@@ -1,4 +1,4 @@
-"""Which of the driver's commands an agent does, and in which order."""
+"""Which of the driver's commands an agent performs, and in which order."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def delete(version: int, epoch: int, *blocks: str) -> Command:
     [
         (0, 5, (5, 5), 5, (1, 2), ()),
         (5, 5, (5,), 5, (1,), ()),
-        (6, 5, (5, 5), 6, (), (1, 2)),  # a driver that was taken over, awake again
-        (5, 7, (5, 7), 7, (2,), (1,)),  # a new driver repeats no old one's command under the old epoch
-        (6, 5, (6,), 6, (), (1,)),  # an old driver can't borrow the newer epoch
+        (6, 5, (5, 5), 6, (), (1, 2)),  # a suspended older driver, awake again
+        (5, 7, (5, 7), 7, (2,), (1,)),  # a new driver does not repeat a command of an old one under the old epoch
+        (6, 5, (6,), 6, (), (1,)),  # an old driver cannot use the newer epoch
     ],
 )
 def test_commands_of_a_superseded_driver_are_refused(
@@ -32,8 +32,8 @@ def test_commands_of_a_superseded_driver_are_refused(
     assert tuple(c.version for c in decided.refused) == refused
 
 
-def test_commands_are_done_in_the_order_of_their_versions() -> None:
-    """A heartbeat acknowledges by the highest version done, so none below it may be left."""
+def test_commands_are_performed_in_order_of_their_versions() -> None:
+    """A heartbeat acknowledges the highest version performed, so every lower one must be performed too."""
     decided = orders(0, 5, [delete(9, 5), delete(3, 5), delete(4, 5)])
     assert [c.version for c in decided.commands] == [3, 4, 9]
 

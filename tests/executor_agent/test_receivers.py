@@ -1,4 +1,4 @@
-"""A host's managed receivers as real processes: started once, ended as told, never anything else, dead with their agent."""
+"""A host's managed receivers as real processes: started once, ended on command, and dead with their agent."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from executor_agent.receivers import LAST_WORDS_MAX, Receivers
+from executor_agent.receivers import LAST_LINE_CHARACTERS_MAX, Receivers
 from forebay.messages import Command, ReceiverProcess
 from forebay.model.errors import ForebayError
 from forebay.process.clock import ManualClock
 
-#: plays `forebay receiver --id ID`: says that it is there, then drains on SIGTERM, ends with 3 or goes deaf, by its mode
+#: plays `forebay receiver --id ID`: reports that it is ready, then by its mode drains on SIGTERM, exits with 3, or ignores it
 SCRIPT = """
 import signal, sys, threading
 mode, name = sys.argv[1:]
@@ -65,14 +65,14 @@ def wait(receivers: Receivers, condition: Callable[[tuple[ReceiverProcess, ...]]
         if condition(said := receivers.processes()):
             return said
         threading.Event().wait(0.02)
-    raise AssertionError(f"in vain: {receivers.processes()}")
+    raise AssertionError(f"the condition did not become true: {receivers.processes()}")
 
 
 def await_ready(receivers: Receivers, count: int = 1) -> tuple[ReceiverProcess, ...]:
-    """Until so many have said that they are: before that a signal would just end them."""
+    """Wait until this number of receivers has reported ready: a signal before that would end them without a drain."""
 
     def ready() -> bool:
-        return sum(child.last_words == "ready" for child in receivers._children.values()) == count
+        return sum(child.last_line == "ready" for child in receivers._children.values()) == count
 
     return wait(receivers, lambda _: ready())
 
@@ -82,39 +82,37 @@ def ended(receivers: Receivers) -> ReceiverProcess:
     return said
 
 
-def test_a_start_is_done_once_however_often_it_is_repeated(made: Callable[..., Receivers]) -> None:
+def test_repeated_start_is_performed_once(made: Callable[..., Receivers]) -> None:
     receivers = made()
     for _ in range(3):
         receivers.obey(order("start"))
     (said,) = await_ready(receivers)
     assert (said.receiver_id, said.driver_epoch, said.version, said.running) == ("s-r0", 7, 1, True)
     receivers.obey(order("start", 2))
-    assert receivers.processes()[0].pid == said.pid, "one that runs is never started beside itself"
+    assert receivers.processes()[0].pid == said.pid, "a running receiver is not started a second time"
     os.kill(said.pid, signal.SIGKILL)
     assert ended(receivers).exit_code == -9
     receivers.obey(order("start", 1))
-    assert not receivers.processes()[0].running, (
-        "a start that was done is not done again: the driver decides on another"
-    )
+    assert not receivers.processes()[0].running, "a performed start is not repeated: the driver decides on a new one"
     receivers.obey(order("start", 3))
     assert receivers.processes()[0].pid not in (0, said.pid)
 
 
-def test_a_stop_drains_and_changes_nothing_when_it_comes_late(made: Callable[..., Receivers]) -> None:
+def test_stop_drains_and_late_stop_changes_nothing(made: Callable[..., Receivers]) -> None:
     receivers = made()
     receivers.obey(order("start", 5))
     await_ready(receivers)
     receivers.obey(order("stop", 4))
     receivers.obey(order("kill", 4))
-    assert receivers.processes()[0].running, "meant for an earlier start"
+    assert receivers.processes()[0].running, "the command is for an earlier start"
     receivers.obey(order("stop", 9))
     assert ended(receivers).exit_code == 0
     receivers.obey(order("stop", 9))
     receivers.obey(order("stop", 9, "s-r1"))
 
 
-def test_one_that_does_not_drain_in_time_is_killed(made: Callable[..., Receivers], clock: ManualClock) -> None:
-    """Also while the driver is away: the agent looks by itself, before each heartbeat."""
+def test_receiver_that_does_not_drain_in_time_is_killed(made: Callable[..., Receivers], clock: ManualClock) -> None:
+    """This works while the driver is away too: the agent checks before each heartbeat."""
     receivers = made("deaf")
     receivers.obey(order("start"))
     await_ready(receivers)
@@ -125,7 +123,7 @@ def test_one_that_does_not_drain_in_time_is_killed(made: Callable[..., Receivers
     assert ended(receivers).exit_code == -9
 
 
-def test_a_kill_kills_at_once(made: Callable[..., Receivers]) -> None:
+def test_kill_command_kills_immediately(made: Callable[..., Receivers]) -> None:
     receivers = made("deaf")
     receivers.obey(order("start"))
     await_ready(receivers)
@@ -133,7 +131,7 @@ def test_a_kill_kills_at_once(made: Callable[..., Receivers]) -> None:
     assert ended(receivers).exit_code == -9
 
 
-def test_how_one_ended_is_told_with_its_last_line(
+def test_exit_of_a_receiver_is_reported_with_its_last_line(
     made: Callable[..., Receivers], capfd: pytest.CaptureFixture[str]
 ) -> None:
     receivers = made("fails")
@@ -141,10 +139,10 @@ def test_how_one_ended_is_told_with_its_last_line(
     wait(receivers, lambda all_said: all_said[0].last_words == "s-r0 can't go on")
     assert ended(receivers).exit_code == 3
     assert "s-r0 | first line" in capfd.readouterr().err
-    assert len(receivers.processes()[0].last_words) <= LAST_WORDS_MAX
+    assert len(receivers.processes()[0].last_words) <= LAST_LINE_CHARACTERS_MAX
 
 
-def test_what_cannot_be_started_is_told(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_start_is_reported(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_process(*_: object, **__: object) -> None:
         raise OSError(11, "Resource temporarily unavailable")
 
@@ -156,14 +154,14 @@ def test_what_cannot_be_started_is_told(clock: ManualClock, monkeypatch: pytest.
     assert "could not be started" in said.last_words
 
 
-def test_no_more_run_than_the_host_may(made: Callable[..., Receivers]) -> None:
+def test_no_more_receivers_run_than_the_capacity(made: Callable[..., Receivers]) -> None:
     receivers = made(capacity=1)
     receivers.obey(order("start", 1, "s-r0"))
     receivers.obey(order("start", 2, "s-r1"))
     assert [said.receiver_id for said in receivers.processes()] == ["s-r0"]
 
 
-def test_an_agent_without_a_command_runs_none(clock: ManualClock) -> None:
+def test_agent_without_a_command_runs_no_receiver(clock: ManualClock) -> None:
     receivers = Receivers("s", (), 4, 10.0, clock)
     assert receivers.capacity == 0
     receivers.obey(order("start"))
@@ -171,19 +169,15 @@ def test_an_agent_without_a_command_runs_none(clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize("receiver_id", ["", "r1", "t-r0", "s-r0/../x", "--help", "s-r0 --config x", "s-r00"])
-def test_nothing_is_started_under_an_id_that_is_none_of_the_streams(
-    made: Callable[..., Receivers], receiver_id: str
-) -> None:
-    """Whoever speaks for the driver has only `forebay receiver` started, and under such an id alone."""
+def test_id_of_another_stream_is_not_started(made: Callable[..., Receivers], receiver_id: str) -> None:
+    """A forged driver can only have `forebay receiver` started, and only under such an id."""
     receivers = made()
     with pytest.raises(ForebayError, match="is refused"):
         receivers.obey(order("start", 1, receiver_id))
     assert receivers.processes() == ()
 
 
-def test_stopping_drains_all_kills_what_is_left_and_starts_none_any_more(
-    made: Callable[..., Receivers], clock: ManualClock
-) -> None:
+def test_stop_drains_all_kills_the_rest_and_starts_none(made: Callable[..., Receivers], clock: ManualClock) -> None:
     receivers = made()
     receivers.obey(order("start", 1, "s-r0"))
     receivers.obey(order("start", 2, "s-r1"))
@@ -200,14 +194,14 @@ def test_stopping_drains_all_kills_what_is_left_and_starts_none_any_more(
     assert deaf.processes()[0].exit_code == -9
 
 
-def test_receivers_die_with_an_agent_that_is_killed(tmp_path: Path) -> None:
-    """The kernel sees to it: an agent that is started again would not know them."""
+def test_receivers_die_with_a_killed_agent(tmp_path: Path) -> None:
+    """The kernel kills them: a new agent would not know them."""
     code = (
         "import sys, time; from executor_agent.receivers import Receivers; from forebay.process.clock import SystemClock\n"
         "from forebay.messages import Command\n"
         "receivers = Receivers('s', tuple(sys.argv[1:]), 2, 10.0, SystemClock())\n"
         "receivers.obey(Command(version=1, driver_epoch=1, kind='start-receiver', receiver_id='s-r0'))\n"
-        "while receivers._children['s-r0'].last_words != 'ready': time.sleep(0.01)\n"
+        "while receivers._children['s-r0'].last_line != 'ready': time.sleep(0.01)\n"
         "print(receivers.processes()[0].pid, flush=True)\n"
         "time.sleep(60)\n"
     )

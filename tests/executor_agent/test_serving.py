@@ -1,4 +1,4 @@
-"""Blocks on their way: sent by the kernel with a fixed cost for each reader, and to their end when the agent stops."""
+"""Serving of blocks: sent by the kernel with a fixed cost for each reader, and finished when the agent stops."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from wal.blocks import local_path
 # a server's thread leaves its loop's sockets to the collector
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
-#: far more than the buffers of a loopback connection hold
+#: much more than the buffers of a loopback connection hold
 SIZE = 32 << 20
 NAME = "r1-10000000001-1"
 
 
 @pytest.fixture
 def data(stored: Stored) -> bytes:
-    """A file under a block's name; an agent that finds it at its start would drop it, so it comes after that."""
+    """A file under a block's name. It is written after the agent's start, where the agent would set it aside."""
     return os.urandom(1 << 20) * (SIZE >> 20)
 
 
@@ -58,7 +58,7 @@ def agent(stored: Stored, data: bytes) -> Iterator[Agent]:
 
 
 class Reader:
-    """A connection that asked for the block and has read the head of the answer, no more."""
+    """A connection that requested the block and has read only the head of the answer."""
 
     def __init__(self, agent: Agent, byte_range: str = "") -> None:
         host, _, port = agent.url.removeprefix("http://").partition(":")
@@ -80,7 +80,7 @@ class Reader:
         self.length = int(self.head.lower().partition("content-length: ")[2].partition("\r\n")[0])
 
     def rest(self) -> bytes:
-        """The body, up to its length or to where the connection broke off."""
+        """Return the body, up to its length or to where the connection broke."""
         body = bytearray()
         while len(body) < self.length:
             try:
@@ -106,7 +106,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_one_connection_gets_one_block_after_another(agent: Agent, data: bytes) -> None:
-    """What the kernel sends comes neither before the head of its answer nor after that of the next one."""
+    """The kernel's bytes come neither before the head of their answer nor after the head of the next one."""
     reader = Reader(agent)
     assert reader.rest() == data
     for start, end in ((5, 1000), (SIZE - 3_000_000, SIZE - 1), (0, 0)):
@@ -121,14 +121,14 @@ def test_one_connection_gets_one_block_after_another(agent: Agent, data: bytes) 
 
 
 def test_a_file_does_not_overtake_the_head_that_the_connection_has_not_taken_yet(tmp_path: Path) -> None:
-    """Played: where a real connection is full at that very moment is chance."""
+    """Simulated: whether a real connection is full at that moment depends on chance."""
     ours, readers = socket.socketpair()
     ours.setblocking(False)
     readers.setblocking(False)
     sent = asyncio.Event()
 
     class Full:
-        """A transport that still holds the head back, and says so when it is told to hold nothing."""
+        """A transport that holds the head back, and reports it when its buffer limit is set to 0."""
 
         def set_write_buffer_limits(self, high: int | None = None) -> None:
             if high == 0:
@@ -158,7 +158,7 @@ def test_a_file_does_not_overtake_the_head_that_the_connection_has_not_taken_yet
         with (tmp_path / "file").open("rb") as file:
             sending = asyncio.create_task(protocol._send_file(Cycle(), file.fileno(), 0, 4))
             while not protocol.flow.write_paused:
-                assert not sending.done(), "it went off before the head"
+                assert not sending.done(), "the body was sent before the head"
                 await asyncio.sleep(0)
             assert not select.select([readers], [], [], 0)[0]
             protocol.flow.resume_writing()
@@ -171,10 +171,8 @@ def test_a_file_does_not_overtake_the_head_that_the_connection_has_not_taken_yet
     senders.close()
 
 
-def test_without_the_kernels_help_the_same_bytes_come(
-    agent: Agent, data: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As it is where they must pass through this process: TLS."""
+def test_same_bytes_arrive_without_sendfile(agent: Agent, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With TLS the bytes pass through this process."""
     monkeypatch.setattr("uvicorn.protocols.http.httptools_impl.is_ssl", lambda _: True)
     monkeypatch.setattr(os, "sendfile", None)
     reader = Reader(agent, "7-")
@@ -183,7 +181,7 @@ def test_without_the_kernels_help_the_same_bytes_come(
 
 
 def test_64_readers_cost_no_more_than_a_fixed_buffer_each(agent: Agent, data: bytes) -> None:
-    """INV-6: none of them reads on, so that all answers are under way at once."""
+    """INV-6: none of them reads on, so all answers are in progress at the same time."""
     warm = Reader(agent)
     warm.rest()
     before = resident_bytes()
@@ -204,10 +202,10 @@ def test_a_deleted_block_is_served_to_its_end(agent: Agent, data: bytes) -> None
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), None], ids=["EIO", "cut short"])
-def test_a_block_that_cant_be_read_to_its_end_breaks_the_connection_off(
+def test_block_that_cannot_be_read_to_its_end_breaks_the_connection(
     agent: Agent, stored: Stored, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Any
 ) -> None:
-    """INV-5: the reader gets fewer bytes than it was promised, and goes on to the next tier."""
+    """INV-5: the reader gets fewer bytes than the header says, and goes on to the next tier."""
     real = os.sendfile
 
     def failing(connection: int, file: int, offset: int, count: int) -> int:
@@ -225,17 +223,17 @@ def test_a_block_that_cant_be_read_to_its_end_breaks_the_connection_off(
     assert "Traceback" not in caplog.text
 
 
-def test_a_block_that_cant_be_opened_is_a_refusal(agent: Agent, stored: Stored) -> None:
+def test_block_that_cannot_be_opened_is_refused(agent: Agent, stored: Stored) -> None:
     path = local_path(stored.blocks_directory, "s", NAME)
     path.unlink()
-    path.symlink_to(path.name)  # a loop: the kernel refuses to open it
+    path.symlink_to(path.name)  # a loop of links, which the kernel refuses to open
     reader = Reader(agent)
     assert " 503 " in reader.head.partition("\r\n")[0]
-    assert b"can't be opened" in reader.rest()
+    assert b"cannot open block" in reader.rest()
     reader.close()
 
 
-def test_a_reader_that_takes_nothing_is_given_up(stored: Stored, data: bytes) -> None:
+def test_connection_of_a_reader_that_reads_nothing_is_closed(stored: Stored, data: bytes) -> None:
     """INV-6."""
     with Agent(with_agent(stored.settings(), idle_timeout=0.1)) as agent:
         place(stored, data)
@@ -245,7 +243,7 @@ def test_a_reader_that_takes_nothing_is_given_up(stored: Stored, data: bytes) ->
         reader.close()
 
 
-def test_more_connections_than_allowed_are_turned_away_and_come_again(stored: Stored, data: bytes) -> None:
+def test_connections_beyond_the_limit_are_refused_and_retried(stored: Stored, data: bytes) -> None:
     """INV-6."""
     with Agent(with_agent(stored.settings(), connections_max=4)) as agent:
         place(stored, data)
@@ -274,7 +272,7 @@ def leaving(agent: Agent) -> threading.Thread:
     return thread
 
 
-def test_an_agent_that_ends_tells_the_driver_first_and_finishes_what_is_under_way(stored: Stored, data: bytes) -> None:
+def test_ending_agent_reports_it_first_and_finishes_requests_in_flight(stored: Stored, data: bytes) -> None:
     driver = FakeDriver()
     with driver.server:
         agent = Agent(stored.settings(driver.server.url)).__enter__()

@@ -1,4 +1,4 @@
-"""A tracker and a Kafka of one process, for tests of the service's threads: small, and wrong only when told to be."""
+"""A tracker and a Kafka within the test's process, for tests of the service's threads. They fail only on request."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Rebal
 from forebay.model.errors import UnreachableError
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import Block, TopicPartition, numbered
-from receiver.source import CommitPoint
+from receiver.sources.source import CommitPoint
 
 
 class FakeTracker:
-    """Decides as the driver does, in memory. ``down``: answers nothing useful; ``refuse``: reports to refuse next."""
+    """Decides as the driver does, in memory. ``down``: answers each request with an error. ``refuse``: reports to refuse next."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -52,7 +52,7 @@ class FakeTracker:
 
     def wait_for(self, what: object, seconds: float = 60.0) -> None:
         with self.changed:
-            assert self.changed.wait_for(what, seconds), "it did not come about"  # type: ignore[arg-type]
+            assert self.changed.wait_for(what, seconds), "the condition did not become true"  # type: ignore[arg-type]
 
     def _pass(self) -> None:
         if self.down:
@@ -144,7 +144,7 @@ class FakeTracker:
 
 
 class FakeKafka:
-    """Implements ``receiver.source.Source`` over lists of values; partitions are assigned within the first poll."""
+    """Implements ``receiver.sources.source.Source`` over lists of values; partitions are assigned within the first poll."""
 
     def __init__(self, values: Mapping[TopicPartition, Sequence[bytes]], poll_records: int = 50) -> None:
         self.values = {tp: list(own) for tp, own in values.items()}

@@ -1,4 +1,4 @@
-"""A stage for one machine: tells it inputs, keeps its actions, plays group, stores and driver when asked to."""
+"""A stage for one machine: gives it inputs, keeps its actions, and plays the group, the stores and the driver."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPar
 from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver import inputs as inp
-from receiver.block_draft import BlockDraft
-from receiver.machine import ReceiverMachine
+from receiver.blocks.pending_block import PendingBlock
+from receiver.machine import Identity, ReceiverMachine
 
 A = TypeVar("A", bound=act.Action)
 
@@ -40,11 +40,11 @@ def columns(tp: TopicPartition, generation: int, offsets: Sequence[int], record_
     return Columns(tp, generation, rows[0], rows[-1], len(rows), len(rows) * record_bytes, 5, 3, rows)
 
 
-def offsets_of(draft: BlockDraft, tp: TopicPartition) -> list[int]:
-    """What a store would write of ``tp``: the rows of each piece from its offset on."""
+def offsets_of(pending: PendingBlock, tp: TopicPartition) -> list[int]:
+    """Return the offsets that a store would write of ``tp``: the rows of each piece from its offset on."""
     return [
         offset
-        for part in draft.ranges
+        for part in pending.ranges
         if part.tp == tp
         for piece in part.pieces
         for offset in piece.columns.batch
@@ -52,15 +52,15 @@ def offsets_of(draft: BlockDraft, tp: TopicPartition) -> list[int]:
     ]
 
 
-def bounds(draft: BlockDraft, tp: TopicPartition) -> tuple[int, int]:
-    (part,) = [part for part in draft.ranges if part.tp == tp]
+def bounds(pending: PendingBlock, tp: TopicPartition) -> tuple[int, int]:
+    (part,) = [part for part in pending.ranges if part.tp == tp]
     return part.from_offset, part.until_offset
 
 
-def stored(draft: BlockDraft, local: bool = True) -> Block:
+def stored(pending: PendingBlock, local: bool = True) -> Block:
     ranges = []
-    for part in draft.ranges:
-        rows = len(offsets_of(draft, part.tp))
+    for part in pending.ranges:
+        rows = len(offsets_of(pending, part.tp))
         ranges.append(
             OffsetRange(
                 topic=part.tp.topic,
@@ -76,11 +76,11 @@ def stored(draft: BlockDraft, local: bool = True) -> Block:
             )
         )
     meta = BlockMeta(
-        id=block_id("r", draft.epoch, draft.sequence),
+        id=block_id("r", pending.epoch, pending.sequence),
         stream="s",
         receiver_id="r",
-        epoch=draft.epoch,
-        sequence=draft.sequence,
+        epoch=pending.epoch,
+        sequence=pending.sequence,
         ranges=tuple(ranges),
         records=sum(part.records for part in ranges),
         created_ms=0,
@@ -99,7 +99,9 @@ class Stage:
 
     def __init__(self, *, by_pattern: bool = False, **changes: object) -> None:
         self.now = 100.0
-        self.machine = ReceiverMachine("s", "r", "h", "instance", "0", settings(**changes), by_pattern=by_pattern)
+        self.machine = ReceiverMachine(
+            Identity("s", "r", "h", "instance", "0"), settings(**changes), by_pattern=by_pattern
+        )
         self.actions: list[act.Action] = []
         self.tokens = 10
 
@@ -124,7 +126,7 @@ class Stage:
     def none(self, kind: type[A]) -> None:
         assert not self.all(kind)
 
-    # ---- the others' parts -------------------------------------------------------------------------------------------
+    # ---- group, stores, driver ---------------------------------------------------------------------------------------
 
     def register(self) -> Stage:
         self.tell(inp.Tick())
@@ -135,7 +137,7 @@ class Stage:
     def claim(
         self, views: Mapping[TopicPartition, PartitionView], granted_at: Mapping[TopicPartition, int] = {}
     ) -> list[Start]:
-        """Plays the claim path for one round that is due: looked up as ``views``, granted at those positions."""
+        """Play one round of claims that is due: the lookup answers ``views``, and the claim is granted at those positions."""
         look = self.one(act.Lookup)
         assert set(look.message.partitions) == set(views)
         self.tell(inp.LookupAnswered(look.request, tuple(views.values())))
@@ -156,7 +158,7 @@ class Stage:
         return [start for action in self.all(act.StartPartitions) for start in action.starts]
 
     def own(self, *partitions: TopicPartition, position: int = 0, **more: object) -> dict[TopicPartition, Start]:
-        """Registered, assigned and started: the starts."""
+        """Register, assign and start; return the starts."""
         self.register()
         self.tell(inp.Assigned(partitions))
         starts = self.claim({tp: view(tp, position, **more) for tp in partitions})
@@ -165,22 +167,22 @@ class Stage:
     def poll(self, start: Start, offsets: Sequence[int], record_bytes: int = 10) -> Stage:
         return self.tell(inp.Polled([columns(start.tp, start.generation, offsets, record_bytes)]))
 
-    def store(self, *drafts: BlockDraft) -> Stage:
-        for draft in drafts:
-            self.tell(inp.BlockStored(draft.sequence, stored(draft)))
+    def store(self, *pending_blocks: PendingBlock) -> Stage:
+        for pending in pending_blocks:
+            self.tell(inp.BlockStored(pending.sequence, stored(pending)))
         return self
 
-    def sealed(self) -> list[BlockDraft]:
-        return [action.draft for action in self.all(act.StoreBlock)]
+    def sealed(self) -> list[PendingBlock]:
+        return [action.pending for action in self.all(act.StoreBlock)]
 
-    def seal_and_store(self) -> list[BlockDraft]:
+    def seal_and_store(self) -> list[PendingBlock]:
         self.wait(1.0)
-        drafts = self.sealed()
-        self.store(*drafts)
-        return drafts
+        pending_blocks = self.sealed()
+        self.store(*pending_blocks)
+        return pending_blocks
 
     def answer(self, refused: Mapping[int, Sequence[TopicPartition]] = {}) -> act.Report:
-        """Answers the report in flight: all accepted but the sequences in ``refused``, by these stale partitions."""
+        """Answer the report in flight: accept all blocks except the sequences in ``refused``, with these stale partitions."""
         report = self.one(act.Report)
         results = []
         for block in report.message.blocks:

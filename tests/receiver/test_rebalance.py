@@ -1,4 +1,4 @@
-"""Receivers over librdkafka's mock cluster: a second one comes, the first one goes, nothing is lost or repeated."""
+"""Receivers over librdkafka's mock cluster: a second one joins, the first one leaves, no record is lost or repeated."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def receiver(settings: Settings, tmp_path: Path, name: str) -> Running:
 def test_a_rebalance_while_records_flow_loses_and_repeats_nothing(
     tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str], strategy: str
 ) -> None:
-    """INV-2, rule 6: eager and cooperative, once a receiver comes, once one is drained."""
+    """INV-2, rule 6: with eager and cooperative assignment, when a receiver joins and when one is drained."""
     topic = topic_name()
     mock_broker.create_topic(topic, PARTITIONS)
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""The receiver's threads against a tracker over HTTP, a Kafka of lists and a real WAL folder."""
+"""The receiver's threads with a tracker over HTTP, a Kafka of lists, and a WAL in a folder."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from forebay.process import failpoints
 from forebay.process.clock import SystemClock
 from forebay.settings.load import from_values
 from forebay.settings.schema import Settings
-from receiver import draft_store
 from receiver.inputs import Tick
+from receiver.machine.limits.throttle import GATHER_SECONDS
 from receiver.main import compose
 from receiver.service import CLOSE_SECONDS, ReceiverService
-from receiver.throttle import GATHER_SECONDS
+from receiver.stores import store
 from tests.receiver.fakes import FakeKafka, FakeTracker
 from wal.blocks import local_path
 from wal.reading import BlockReference, ReadPlan, read_block
@@ -56,7 +56,7 @@ class Running:
 
     def ended(self, seconds: float = 90.0) -> int | None:
         self._thread.join(seconds)
-        assert not self._thread.is_alive(), "it did not end"
+        assert not self._thread.is_alive(), "the receiver did not end"
         return self.code
 
 
@@ -92,7 +92,7 @@ def running(
 
 
 def taken_in(tmp_path: Path, tracker: FakeTracker, tier: Any = "wal") -> dict[TopicPartition, list[tuple[int, bytes]]]:
-    """(offset, value) of every record in the accepted blocks, read back with all checks, in the order of the blocks."""
+    """Return (offset, value) of every record in the accepted blocks, read with all checks, in the order of the blocks."""
     plan = ReadPlan(
         wal_url=f"file://{tmp_path}/wal", blocks_directory=str(tmp_path / "blocks"), tiers=(tier,), verify_digests=True
     )
@@ -114,9 +114,7 @@ def all_taken(tracker: FakeTracker, kafka: FakeKafka) -> Any:
     return lambda: all(tracker.positions.get(tp, 0) == len(own) for tp, own in kafka.values.items())
 
 
-def test_records_are_stored_reported_and_committed_and_a_drain_ends_with_0(
-    tmp_path: Path, tracker: FakeTracker
-) -> None:
+def test_records_are_stored_reported_and_committed_and_drain_exits_with_0(tmp_path: Path, tracker: FakeTracker) -> None:
     """INV-1, INV-2."""
     kafka = FakeKafka({P0: values(1000), P1: values(700, b"x")})
     with running(tmp_path, tracker, kafka) as receiver:
@@ -138,7 +136,7 @@ def test_the_host_keeps_a_copy_of_each_block(tmp_path: Path, tracker: FakeTracke
     assert local_path(tmp_path / "blocks", "s", tracker.blocks[0].id).exists()
 
 
-def test_a_refused_report_is_claimed_and_cut_again_without_loss_or_repetition(
+def test_refused_report_is_claimed_and_cut_again_without_loss_or_repetition(
     tmp_path: Path, tracker: FakeTracker
 ) -> None:
     """Rule 4, INV-2."""
@@ -151,7 +149,7 @@ def test_a_refused_report_is_claimed_and_cut_again_without_loss_or_repetition(
 
 
 def test_nothing_is_lost_while_the_driver_is_out_of_reach(tmp_path: Path, tracker: FakeTracker) -> None:
-    """Rule 7: polling goes on paused."""
+    """Rule 7: polling goes on with paused partitions."""
     kafka = FakeKafka({P0: values(200)})
     with running(tmp_path, tracker, kafka) as receiver:
         tracker.wait_for(all_taken(tracker, kafka))
@@ -169,7 +167,7 @@ def test_nothing_is_lost_while_the_driver_is_out_of_reach(tmp_path: Path, tracke
     assert taken_in(tmp_path, tracker) == expected(kafka)
 
 
-def test_an_unreachable_driver_at_the_start_is_waited_for(tmp_path: Path, tracker: FakeTracker) -> None:
+def test_receiver_waits_at_start_for_unreachable_driver(tmp_path: Path, tracker: FakeTracker) -> None:
     kafka = FakeKafka({P0: values(10)})
     tracker.down = True
     with running(tmp_path, tracker, kafka) as receiver:
@@ -179,8 +177,8 @@ def test_an_unreachable_driver_at_the_start_is_waited_for(tmp_path: Path, tracke
         tracker.wait_for(all_taken(tracker, kafka))
 
 
-def test_a_revocation_returns_when_what_was_taken_in_is_accepted(tmp_path: Path, tracker: FakeTracker) -> None:
-    """Rule 6: the next owner finds all of it; the block interval alone would have kept it open."""
+def test_revocation_returns_when_taken_in_records_are_accepted(tmp_path: Path, tracker: FakeTracker) -> None:
+    """Rule 6: the next owner begins after these records. The block interval alone would have kept the block open."""
     kafka = FakeKafka({P0: values(120), P1: values(120)})
     with running(tmp_path, tracker, kafka, block_interval="30s"):
         for _ in range(2000):
@@ -195,7 +193,7 @@ def test_a_revocation_returns_when_what_was_taken_in_is_accepted(tmp_path: Path,
 
 
 def test_full_memory_pauses_and_nothing_is_lost(tmp_path: Path, tracker: FakeTracker) -> None:
-    """INV-6, with a store that waits until told."""
+    """INV-6, with a store that blocks until it is released."""
     gate = threading.Event()
     kafka = FakeKafka({P0: [b"v" * 1000] * 400})
     storage = Gated(str(tmp_path / "wal"), gate)
@@ -213,7 +211,7 @@ def test_full_memory_pauses_and_nothing_is_lost(tmp_path: Path, tracker: FakeTra
     assert taken_in(tmp_path, tracker) == expected(kafka)
 
 
-def test_a_poll_larger_than_a_block_is_cut(tmp_path: Path, tracker: FakeTracker) -> None:
+def test_poll_larger_than_block_is_cut(tmp_path: Path, tracker: FakeTracker) -> None:
     """INV-6."""
     kafka = FakeKafka({P0: [b"v" * 1000] * 120})
     with running(tmp_path, tracker, kafka, block_size="20KB"):
@@ -222,7 +220,7 @@ def test_a_poll_larger_than_a_block_is_cut(tmp_path: Path, tracker: FakeTracker)
     assert taken_in(tmp_path, tracker) == expected(kafka)
 
 
-def test_a_full_wal_is_waited_for_and_said(tmp_path: Path, tracker: FakeTracker) -> None:
+def test_receiver_waits_for_space_in_wal_and_shows_it(tmp_path: Path, tracker: FakeTracker) -> None:
     """Rule 7."""
     kafka = FakeKafka({P0: values(300)})
     storage = Failing(str(tmp_path / "wal"), OutOfSpaceError("0 bytes are free"))
@@ -236,7 +234,7 @@ def test_a_full_wal_is_waited_for_and_said(tmp_path: Path, tracker: FakeTracker)
 
 
 class Scant(LocalStorage):
-    """Says that so many bytes are free, and has room for them all."""
+    """Reports a number of free bytes, and has room for every write."""
 
     free: int | None = 64_000_100
 
@@ -244,8 +242,8 @@ class Scant(LocalStorage):
         return self.free
 
 
-def test_the_reserve_of_the_wal_is_left_to_what_frees_space(tmp_path: Path, tracker: FakeTracker) -> None:
-    """Not one block is written into it; the receiver waits as for a full disk, and goes on when there is room."""
+def test_blocks_leave_the_reserve_of_the_wal_free(tmp_path: Path, tracker: FakeTracker) -> None:
+    """No block is written into the reserve. The receiver waits as for a full disk, and goes on when there is room."""
     kafka = FakeKafka({P0: values(300)})
     storage = Scant(str(tmp_path / "wal"))
     with running(tmp_path, tracker, kafka, storage) as receiver:
@@ -258,7 +256,7 @@ def test_the_reserve_of_the_wal_is_left_to_what_frees_space(tmp_path: Path, trac
     assert taken_in(tmp_path, tracker) == expected(kafka)
 
 
-def test_a_store_that_fails_for_store_timeout_ends_the_receiver_with_the_reason(
+def test_store_that_fails_for_store_timeout_ends_receiver_with_the_reason(
     tmp_path: Path, tracker: FakeTracker, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka = FakeKafka({P0: values(10)})
@@ -279,7 +277,7 @@ def test_a_short_failure_of_the_store_is_retried(tmp_path: Path, tracker: FakeTr
     assert taken_in(tmp_path, tracker) == expected(kafka)
 
 
-def test_a_local_copy_without_room_is_given_up_and_counted(tmp_path: Path, tracker: FakeTracker) -> None:
+def test_local_copy_without_room_is_omitted_and_counted(tmp_path: Path, tracker: FakeTracker) -> None:
     kafka = FakeKafka({P0: values(300)})
     (tmp_path / "blocks").write_text("a file where the directory should be")
     with running(tmp_path, tracker, kafka):
@@ -289,7 +287,7 @@ def test_a_local_copy_without_room_is_given_up_and_counted(tmp_path: Path, track
     assert taken_in(tmp_path, tracker) == expected(kafka)
 
 
-def test_a_superseded_receiver_ends_with_4(tmp_path: Path, tracker: FakeTracker) -> None:
+def test_superseded_receiver_exits_with_4(tmp_path: Path, tracker: FakeTracker) -> None:
     """INV-4."""
     kafka = FakeKafka({P0: values(10)})
     tracker.fenced = True
@@ -297,7 +295,7 @@ def test_a_superseded_receiver_ends_with_4(tmp_path: Path, tracker: FakeTracker)
         assert receiver.ended() == 4
 
 
-def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_taken_in_twice(
+def test_request_with_lost_answer_is_repeated_and_no_record_is_taken_in_twice(
     tmp_path: Path, tracker: FakeTracker
 ) -> None:
     """INV-2: a repeated block id gets the same answer."""
@@ -339,11 +337,11 @@ class Failing(LocalStorage):
         return super().create(path)
 
 
-def test_a_frame_says_that_its_topic_was_checked_after_the_last_poll(
+def test_frame_marks_that_topic_was_checked_after_last_poll(
     tmp_path: Path, tracker: FakeTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Should the report never come, it can be told from one of a topic that was created again."""
-    monkeypatch.setattr(draft_store, "CHECK_SECONDS_MAX", 60.0)
+    """If the block is never reported, it can be distinguished from one of a topic that was created again."""
+    monkeypatch.setattr(store, "CHECK_SECONDS_MAX", 60.0)
     tracker.topic_id = "id"
     kafka = FakeKafka({P0: values(200)})
     kafka.topic_id = "id"
@@ -353,10 +351,10 @@ def test_a_frame_says_that_its_topic_was_checked_after_the_last_poll(
     assert taken_in(tmp_path, tracker) == expected(kafka)
 
 
-def test_a_block_is_written_without_that_word_when_no_broker_answers_and_reported_when_one_does(
+def test_block_is_written_unchecked_while_no_broker_answers_and_reported_when_one_does(
     tmp_path: Path, tracker: FakeTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draft_store, "CHECK_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(store, "CHECK_SECONDS_MAX", 0.01)
     tracker.topic_id = "id"
     kafka = FakeKafka({P0: values(20)})
     kafka.topic_id = "id"
@@ -371,10 +369,8 @@ def test_a_block_is_written_without_that_word_when_no_broker_answers_and_reporte
     assert tracker.blocks[0].meta.checked is msgspec.UNSET
 
 
-def test_a_receiver_that_is_held_to_a_rate_polls_for_many_records_or_not_at_all(
-    tmp_path: Path, tracker: FakeTracker
-) -> None:
-    """INV-2. A tenth of a second's worth goes beyond what it may take at once."""
+def test_receiver_with_rate_limit_polls_many_records_or_none(tmp_path: Path, tracker: FakeTracker) -> None:
+    """INV-2. A poll of a tenth of a second may exceed the burst of the limit."""
     kafka = FakeKafka({P0: values(220)})
     asked: list[int] = []
     poll = kafka.poll
@@ -386,14 +382,14 @@ def test_a_receiver_that_is_held_to_a_rate_polls_for_many_records_or_not_at_all(
     kafka.poll = noted  # type: ignore[method-assign]
     with running(tmp_path, tracker, kafka, max_rate=200):
         tracker.wait_for(all_taken(tracker, kafka))
-        of_each = tuple(asked)  # without those of the drain, which waits for no rate
+        of_each = tuple(asked)  # without the polls of the drain, which ignores rates
     assert taken_in(tmp_path, tracker) == expected(kafka)
     assert min(of_each) >= 200 * GATHER_SECONDS
     assert max(of_each) <= 200
 
 
-def test_a_supervisor_hears_of_the_polling_thread_and_of_no_other(tmp_path: Path, tracker: FakeTracker) -> None:
-    """A poll that hangs stops the watchdog's pings, though reports and heartbeats have threads of their own."""
+def test_watchdog_depends_on_polling_thread_alone(tmp_path: Path, tracker: FakeTracker) -> None:
+    """A poll that hangs stops the pings to the watchdog, although reports and heartbeats have their own threads."""
     kafka = FakeKafka({P0: values(10)})
     rounds: list[int] = []
     within: list[int] = []
@@ -428,10 +424,10 @@ def test_a_supervisor_hears_of_the_polling_thread_and_of_no_other(tmp_path: Path
     assert service_status.words.startswith("draining") and service_status.stop_seconds == 60.0 + CLOSE_SECONDS
 
 
-def test_receiver_by_pattern_says_that_its_driver_names_no_topics(
+def test_receiver_by_pattern_reports_driver_that_names_no_topics(
     tmp_path: Path, tracker: FakeTracker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """So does a driver of an older release. Without a word the receiver would subscribe to nothing for ever."""
+    """A driver of an older release names none. Without the warning the receiver would silently subscribe to nothing."""
     settings = settings_of(tmp_path, tracker.url, {"pattern": "^t.*"})
     service = compose(settings, "r-1", FakeKafka({}), LocalStorage(str(tmp_path / "wal")), SystemClock(), host="h")
     receiver = Running(service)

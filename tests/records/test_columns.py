@@ -50,7 +50,7 @@ from forebay.model.digest import digest
 from forebay.model.payload import encode_block
 from forebay.model.records import SOURCE_SCHEMA, RangeRows
 from forebay.model.values import TopicPartition
-from receiver.encoded_block import _row_bytes
+from receiver.blocks.encoded_block import _row_bytes
 columns = [bytes_column([None, b"x"]), bytes_column([b"y", b"z"])]
 columns += [numbers_column(np.arange(2), pa.int64())] * 2 + [numbers_column(np.zeros(2, np.int32), pa.int32())]
 rows = pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA(False))

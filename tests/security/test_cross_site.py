@@ -73,7 +73,7 @@ def agent(tmp_path: Path) -> Iterator[str]:
             refused_commands=0, silent_driver="",
         )  # fmt: skip
 
-    app = agent_application(store, status, "test", 30.0, guard(tmp_path))
+    app = agent_application(store, status, release="test", idle_seconds=30.0, guard=guard(tmp_path))
     with Server(app, "http://127.0.0.1:0", guard=guard(tmp_path)) as server:
         yield server.url
 

@@ -90,7 +90,7 @@ def url(request: pytest.FixtureRequest, guard: Guard, submitted: Submitted, tmp_
     else:
         store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock())
         store.open()
-        app = agent_application(store, lambda: submitted() and None, "test", 30.0, guard)  # type: ignore[arg-type, return-value]
+        app = agent_application(store, lambda: submitted() and None, release="test", idle_seconds=30.0, guard=guard)  # type: ignore[arg-type, return-value]
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         yield server.url
 
@@ -263,7 +263,7 @@ def test_valid_message_without_right_is_not_decided(
 def test_receivers_token_stores_only_copies_of_its_own_blocks(guard: Guard, tmp_path: Path) -> None:
     store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock())
     store.open()
-    app = agent_application(store, lambda: None, "test", 30.0, guard)  # type: ignore[arg-type, return-value]
+    app = agent_application(store, lambda: None, release="test", idle_seconds=30.0, guard=guard)  # type: ignore[arg-type, return-value]
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         for block_id, status in (("r1-1-1", 400), ("r2-1-1", 403), ("r1-x-1-1", 403)):
             answer = urllib3.request(
@@ -281,7 +281,7 @@ def test_without_wal_only_receiver_replaces_copy(guard: Guard, tmp_path: Path) -
     for gives_up, allowed in ((True, {"receiver", "task"}), (False, {"receiver"})):
         store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock(), gives_up)
         store.open()
-        app = agent_application(store, lambda: None, "test", 30.0, guard)  # type: ignore[arg-type, return-value]
+        app = agent_application(store, lambda: None, release="test", idle_seconds=30.0, guard=guard)  # type: ignore[arg-type, return-value]
         with Server(app, "http://127.0.0.1:0", guard=guard) as server:
             answers = {role: ask(server.url, "PUT", BLOCK, f"Bearer {token(role)}").status for role in ROLES}
         assert {role for role, status in answers.items() if status != 403} == allowed, answers

@@ -1,4 +1,4 @@
-"""``python -m tests.simulation``: new seeds until it is stopped; see ``tests/simulation/__init__.py``."""
+"""``python -m tests.simulation``: runs new seeds until it is stopped; see ``tests/simulation/__init__.py``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulation.invariants import InvariantViolation
 from tests.simulation.mistakes import MISTAKES
 from tests.simulation.world import Options
 
-#: a failing run is made shorter for so long
+#: maximum time for reducing a failing run, in seconds
 SHRINK_SECONDS = 60.0
 PROGRESS_SECONDS = 5.0
 

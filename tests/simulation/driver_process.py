@@ -1,8 +1,8 @@
-"""One process of a driver: the real tracker, journal, history and clean-up's scan; its threads as steps.
+"""One process of a driver: the real tracker, journal, history and scan of clean-up; its threads as steps.
 
-The deciding thread is ``driver.decision_loop.loop`` taken apart: decide, append, sync, check, release are steps of their
-own, so that a kill, a pause or another driver can come between any two. The batch timer, the jobs and the clean-up are tasks
-that ask it.
+The decision loop (``driver.decision_loop.loop``) is split into its steps: decide, append, sync, check, release. So a
+kill, a pause or another driver can come between any two of them. The batch timer, the jobs and clean-up are tasks that
+send it requests.
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ from wal.segments.writer import SegmentLimits
 if TYPE_CHECKING:
     from tests.simulation.world import Query, World
 
-#: so long after its heartbeat a host counts as there
+#: how long after its last heartbeat a host counts as live
 AGENT_SECONDS = 60.0
-#: what a task yields: the name of its next step, or a request to the deciding thread, whose answer it is sent
+#: what a task yields: the name of its next step, or a request to the decision loop, whose answer it receives
 Task = Generator[str | Request, Any, None]
 
 
 @dataclass(slots=True)
 class Waiting:
-    """A request with whoever waits for its answer: an exchange of the network, a task by name, or nobody."""
+    """A request and the receiver of its answer: an exchange of the network, a task by name, or None."""
 
     request: Request
     exchange: Exchange | None = None
@@ -93,7 +93,7 @@ class Waiting:
 
 @dataclass(slots=True)
 class Decided:
-    """``refusal``: instead of a decision."""
+    """``refusal``: the error, if there is no decision."""
 
     waiting: Waiting
     decision: Decision
@@ -102,7 +102,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A batch in work: its blocks by task, and the batches before it that its window reaches."""
+    """A running batch: its blocks by task, and the earlier batches that its window reaches."""
 
     batch_id: int
     replay: int
@@ -111,7 +111,7 @@ class Work:
 
 
 class DriverProcess:
-    """``name``: ``d<number>``, in order of start. Dead once ``killed`` is set or ``ended`` says why."""
+    """``name``: ``d<number>``, in order of start. The process is dead once ``killed`` is set or ``ended`` has a reason."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
@@ -171,7 +171,7 @@ class DriverProcess:
             yield Step(f"{self.name} append-fails", partial(self.fail_in, "append"), 4)
 
     def _task_due(self, task: str, name: str) -> bool:
-        """Rounds that would find nothing are not begun: they would only be noise."""
+        """Rounds that would find nothing are not begun, so that traces stay short."""
         if name != "begin" or not self.leading:
             return True
         state = self.tracker.state
@@ -191,7 +191,7 @@ class DriverProcess:
         try:
             self._next = next(self._main)
         except StopIteration:
-            raise AssertionError("the deciding thread goes on for ever") from None
+            raise AssertionError("the decision loop goes on for ever") from None
         except AssertionError:
             raise
         except Exception as error:
@@ -223,7 +223,10 @@ class DriverProcess:
         self._drop_requests()
 
     def renew(self) -> None:
-        """The lease's thread, which writes whether the driver is fenced or not: it may have read the lease just before."""
+        """The thread that renews the lease.
+
+        It writes even if the driver is fenced, since it may have read the lease just before.
+        """
         with contextlib.suppress(StoreError):
             self._lease.renew()
 
@@ -260,12 +263,12 @@ class DriverProcess:
         self.world.clear_failures(self.world.journal)
 
     def read_without_wal(self, task: str) -> None:
-        """A task's block is damaged or gone in the WAL, as far as this read can tell."""
+        """Make the block of a task damaged or missing in the WAL, for one read."""
         self._wal_is_away = True
         self.advance_task(task)
         self._wal_is_away = False
 
-    # ---- the deciding thread -----------------------------------------------------------------------------------------
+    # ---- the decision loop -------------------------------------------------------------------------------------------
 
     def _run(self) -> Generator[str, None, None]:
         yield from self._open()
@@ -294,7 +297,7 @@ class DriverProcess:
         next(opening)
         epoch = newest_claim(world.journal, world.stream)
         self._lease = LeaseKeeper(world.journal, world.stream, epoch, owner=self.name, url="", duration_seconds=10.0)
-        with contextlib.suppress(StoreError):  # as its thread does: the next renewal comes
+        with contextlib.suppress(StoreError):  # as its thread does: the next renewal follows
             self._lease.begin()
         yield "read"
         next(opening)
@@ -336,7 +339,7 @@ class DriverProcess:
         )
         self._limits = Limits(world.options.retention_ms, world.options.retention_bytes)
         self._copies = SnapshotCopies(
-            lambda _: None,  # asked by a thread that is never started
+            lambda _: None,  # requested by a thread that is never started
             world.wal,
             stream=world.stream,
             epoch=self.journal.epoch,
@@ -366,7 +369,7 @@ class DriverProcess:
             wall_ms=lambda: world.wall_ms,
             new_uid=world.new_uid,
         )
-        # whoever read by the cursor before died with the driver before: nobody waits for it
+        # the earlier user of the cursor died with its driver, so no answer is awaited
         self.tracker.cursors.rules = CursorRules(in_use_seconds=0.0)
         tasks = {
             **({"query": self._query()} if world.options.queries else {}),
@@ -400,7 +403,7 @@ class DriverProcess:
         return decided
 
     def _is_turned_away(self, request: Request) -> bool:
-        """``DriverLoop``'s gate; it looks at every request here, not now and then."""
+        """As the gate of ``DriverLoop``, which here checks every request, not only some."""
         return self._is_down_to_reserve() and isinstance(request, GROWING)
 
     def _is_down_to_reserve(self) -> bool:
@@ -408,7 +411,7 @@ class DriverProcess:
         return bool(reserve_bytes) and is_down_to_reserve(self.journal.free_bytes(), reserve_bytes)
 
     def _finish(self, decided: list[Decided]) -> Generator[str, None, None]:
-        """``DriverLoop._commit``: nothing leaves before all of it is durable and no newer epoch is there."""
+        """``DriverLoop._commit``: no answer leaves before the group is durable and no newer epoch exists."""
         events = [event for one in decided for event in one.decision.events]
         if events:
             yield from self._make_durable(events)
@@ -445,7 +448,7 @@ class DriverProcess:
         self.journal.drop_superseded()
 
     def _check(self) -> None:
-        """No newer epoch, or FencedError."""
+        """Check that no newer epoch exists. Raises FencedError."""
         self.journal.check()
         self.world.invariants.checked(self)
 
@@ -468,7 +471,7 @@ class DriverProcess:
     # ---- tasks -------------------------------------------------------------------------------------------------------
 
     def _discover(self) -> Task:
-        """Once, as soon as it leads; and whether Kafka's commits prove that a journal was lost (rule 5)."""
+        """Runs once after the driver leads; compares Kafka's commits with the journal, to find a lost journal (rule 5)."""
         world = self.world
         yield "begin"
         starts = tuple(
@@ -482,7 +485,7 @@ class DriverProcess:
         check_commits(committed, "group", self.tracker.state.timeline, positions)
 
     def _adopt(self) -> Task:
-        """``driver.background.adoption``'s rounds, each place where it may die a step."""
+        """The rounds of ``driver.background.adoption``. Each place where the driver may die is a step."""
         while True:
             yield "begin"
             steps = self._adopter.round()
@@ -503,11 +506,11 @@ class DriverProcess:
             yield Allocate(self.world.wall_ms, self.world.options.tasks, self._may_be_empty())
 
     def _may_be_empty(self) -> bool:
-        """Not when the faults have ended: there would be no end of batches."""
+        """Not after the faults have ended: the run would never end."""
         return self.world.options.empty_batches and not self.world.calm
 
     def _job(self) -> Task:
-        """One of ``driver.batches.scheduler``'s workers. It reads the batches of its window too."""
+        """One worker of ``driver.batches.scheduler``. It reads the batches of its window too."""
         while True:
             yield "begin"
             work = yield ReadBy(self._begin_batch)
@@ -535,7 +538,7 @@ class DriverProcess:
             self._in_work.discard((work.replay, work.batch_id))
 
     def _begin_batch(self, state: State) -> Work | None:
-        """As the scheduler takes a batch into work: in the deciding thread."""
+        """Start a batch as the scheduler does: in the decision loop."""
         found = following(state, self._in_work)
         if found is None:
             return None
@@ -549,7 +552,7 @@ class DriverProcess:
         return Work(batch.batch_id, replay, held(batch), past)
 
     def _read_block(self, block: Block) -> Generator[str, Any, list[str]]:
-        """From the WAL, or where that does not answer from Kafka; where neither does, it is tried again."""
+        """Read from the WAL, or from Kafka if the WAL does not answer. If neither answers, retry."""
         while True:
             yield "read"
             if not self._wal_is_away:
@@ -558,7 +561,7 @@ class DriverProcess:
                 return (yield from self._read_from_kafka(block))
 
     def _read(self, block: Block) -> list[str]:
-        """The rows of one block, by handle, from the WAL, or from the hosts that keep it: ``topic/partition/life/value``."""
+        """Return the rows of one block, by handle, from the WAL or from its hosts: ``topic/partition/incarnation/value``."""
         if block.in_wal:
             stored = block_of_frame(read_frame(self.world.wal, block.handle), block.handle.path)
         else:
@@ -567,11 +570,11 @@ class DriverProcess:
                 raise UnreadableBlockError(f"no host has block {block.id}")
             stored = next(iter(copies.values()))
         if stored.meta != block.meta:
-            raise AssertionError(f"another block lies where {block.id} should")
+            raise AssertionError(f"another block is stored in place of {block.id}")
         return self._rows(block, decode_block(stored.payload, stored.meta, verify_digests=True))
 
     def _read_from_kafka(self, block: Block) -> Generator[str, Any, list[str]]:
-        """The same from Kafka, which no group is asked for."""
+        """Return the same rows from Kafka, without a consumer group."""
         incarnations = self.tracker.state.partitions
         wanted = [Wanted(r, incarnations[str(r.tp)].topic_id(r.incarnation)) for r in block.meta.ranges]
         tier = self.world.kinds.kafka_tier(self.world.kafka, wanted)
@@ -592,8 +595,10 @@ class DriverProcess:
         return [f"{r.topic}/{r.partition}/{r.incarnation}/{offset}" for r, offset, _ in rows]
 
     def _query(self) -> Task:
-        """A query over the intake, as ``pyspark_forebay.intake.stream`` and Spark play it together: what it has in its checkpoint
-        outlives it. It is begun anew with each driver, and after a refusal."""
+        """A query over the intake, as ``pyspark_forebay.intake.stream`` and Spark run it.
+
+        Its checkpoint outlives it. It is started anew with each driver, and after a refusal.
+        """
         query = self.world.query
         while True:
             yield "begin"
@@ -641,12 +646,12 @@ class DriverProcess:
             world.invariants.query_read(query, found.losses, sorted(rows))
             yield "commit"
             if query.runs != run:
-                return  # begun anew beside another driver: its process has ended
+                return  # started beside another driver: the process of the query has ended
             query.finished, query.planned, query.read = query.planned, None, None
             yield m.MoveCursorRequest(cursor="q", epoch=epoch, places=place_messages(query.finished))
 
     def _clean(self) -> Task:
-        """A round of ``driver.background.cleaner``, its I/O as steps."""
+        """One round of ``driver.background.cleaner``, with its I/O as steps."""
         world = self.world
         while True:
             yield "begin"
@@ -690,7 +695,7 @@ class DriverProcess:
         return history.finished(state)
 
     def _copy(self) -> Task:
-        """``SnapshotCopies.keep_up``, its I/O as steps; no interval, since rounds of clean-up are rare enough."""
+        """``SnapshotCopies.keep_up``, with its I/O as steps. Rounds of clean-up are rare, so no interval is needed."""
         if self.world.options.copies:
             return
         due = yield ReadBy(lambda state: copy_due(state, self._limits, self.world.wall_ms))
@@ -716,7 +721,7 @@ class DriverProcess:
 
 
 def _wanted(rows: Iterable[str], part: BlockPart) -> Iterator[str]:
-    """Of a block's ``rows``, those that the part of it holds."""
+    """Return those of a block's ``rows`` that are in this part of it."""
     ranges = {f"{r.topic}/{r.partition}": r for r in part.reference.ranges if r.label not in part.unwanted}
     for row in rows:
         key, _, offset = row.rsplit("/", 2)

@@ -1,4 +1,6 @@
-"""Hosts of a stream without a WAL: their block directories, and the agents that tell of them and delete by the driver's word."""
+"""Hosts of a stream without a WAL: their block directories, and agents that report them and delete on command of the
+driver.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,22 @@ from wal.blocks import StoredBlock, read_stored
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-#: that no receiver runs on, so that a single receiver has a second host
+#: hosts without a receiver, so that a single receiver has a replica host
 SPARE = "host-spare"
 
 
 @dataclass
 class Host:
-    """``files``: block id → the frame, synced. ``name``: also its agent's, in the network. It is never down: a host that is lost
-    comes back with an empty disk."""
+    """``files``: block id → the synced frame.
+
+    ``name``: of the host, and of its agent in the network. A host is never down: a host that is lost returns with an
+    empty disk.
+    """
 
     world: World
     name: str
     files: dict[str, bytes] = field(default_factory=dict)
-    lost: set[str] = field(default_factory=set)  # blocks that its disk took with it
+    lost: set[str] = field(default_factory=set)  # blocks that were lost with its disk
     acknowledged: int = 0
     driver_epoch: int = 0
     exchange: Exchange | None = None
@@ -55,7 +60,7 @@ class Host:
         self.exchange = self.world.network.send(self.name, "agent", request, self._told)
 
     def _told(self, answer: Any) -> None:
-        """``Heartbeat.beat``: what was done is acknowledged once."""
+        """As ``Heartbeat.beat``: a performed command is acknowledged once."""
         self.exchange, self.acknowledged = None, 0
         if answer is None or isinstance(answer, ForebayError):
             return
@@ -68,7 +73,7 @@ class Host:
             self.acknowledged = command.version
 
     def lose(self) -> None:
-        """The disk, and every process on the host."""
+        """Lose the disk, and kill every process on the host."""
         self.lost |= self.files.keys()
         self.files.clear()
         for process in list(self.world._processes()):
@@ -84,7 +89,7 @@ def hosts_of(world: World) -> dict[str, Host]:
 
 
 def loss_steps(world: World) -> Iterator[Step]:
-    """One host in a run: with two copies that costs nothing, with one it would."""
+    """Lose one host in a run: with two copies no record is lost, with one it would be."""
     if world.options.copies > 1 and not any(host.lost for host in world.hosts.values()):
         for host in world.hosts.values():
             if host.files:
@@ -92,7 +97,7 @@ def loss_steps(world: World) -> Iterator[Step]:
 
 
 def copies_of(world: World, block: Block) -> Iterator[tuple[str, StoredBlock]]:
-    """Of the hosts that the journal names, those that have it."""
+    """Return those hosts of the journal's that have the block."""
     for name in block.hosts:
         frame = world.hosts[name].files.get(block.id)
         if frame is not None:

@@ -1,7 +1,7 @@
-"""What must hold after every step (docs/ARCHITECTURE.md, "Invariants"), against what a crash right now would leave.
+"""What must hold after every step ("Invariants" in docs/ARCHITECTURE.md), for what a crash at this moment would leave.
 
-The checks look at bytes and at what was promised, not at the code's own opinion: the journal is read again from its synced
-bytes whenever those have changed, blocks are read back by handle from the WAL's, and their rows are compared with Kafka's.
+The checks use bytes and sent answers, not the state of the code under test. The journal is read again from its synced
+bytes whenever these have changed. Blocks are read by handle from the WAL, and their rows are compared with Kafka's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tests.simulation.receiver_process import ReceiverProcess
     from tests.simulation.world import Query, World
 
-#: (lineage, life) in the metadata of our commits
+#: (timeline, incarnation) in the metadata of commits of this intake
 _METADATA = re.compile(r"forebay:(\d+):(\d+)")
 
 
@@ -53,7 +53,7 @@ class InvariantViolation(AssertionError):
 
 
 class SyncedImage:
-    """A store as a host crash would leave it at its worst: of each file only what is durable. Read-only."""
+    """A store as the worst crash of its host would leave it: only the durable bytes of each file. Read-only."""
 
     appendable = False
 
@@ -106,8 +106,10 @@ class Invariants:
         self._accepted: dict[str, str] = {}  # answered as accepted: block → by which driver
         self._written: dict[
             tuple[TopicPartition, int], list[tuple[int, int, str]]
-        ] = {}  # per token, all that was written
-        self._given_up: dict[str, tuple[int, int]] = {}  # per partition, the gaps and lives that were checked
+        ] = {}  # for each token, everything that was written
+        self._given_up: dict[
+            str, tuple[int, int]
+        ] = {}  # for each partition, the gaps and incarnations that were checked
         self._synced: dict[str, BlockMeta] = {}  # durable, and not known to be accepted
         self._void: set[str] = set()  # blocks that a fenced process made durable
         self._windows: dict[
@@ -123,7 +125,7 @@ class Invariants:
         self._check_commits()
 
     def _refresh(self) -> None:
-        """Reads the durable journal again if its bytes have changed: INV-7, and what follows from its content."""
+        """Read the durable journal again if its bytes have changed, and check INV-7 and its content."""
         if self._world.journal.steps == self._journal_steps:
             return
         self._journal_steps = self._world.journal.steps
@@ -151,8 +153,9 @@ class Invariants:
             self._check_state(self.durable)
 
     def _check_batches(self, state: State) -> None:
-        """INV-3: nothing is completed before its job has returned, nor shown as completed before all that was taken in before
-        it is, however the jobs end."""
+        """INV-3: no batch is completed before its job has returned, nor shown as completed before all batches before it
+        are, in whatever order the jobs end.
+        """
         open_blocks = list(state.waiting)
         for batch in state.batches.values():
             if batch.completed_ms is None:
@@ -171,7 +174,7 @@ class Invariants:
         return self.durable is not None and bool(self.durable.copies)
 
     def _lose(self, before: State) -> None:
-        """The journal is gone, or a rebuild has begun a lineage that has no state yet."""
+        """The journal is lost, or a rebuild has begun a timeline that has no state yet."""
         self.lost, self._before, self._finished_before = True, before, self.finished
         self._past.update({batch.batch_id: batch.number for batch in self.finished})
         self._past.update(
@@ -179,11 +182,13 @@ class Invariants:
         )
 
     def _rebuilt(self, state: State) -> None:
-        """No position went back, but over a gap that no frame tells of; no batch runs again that is not named."""
+        """Check that no position went back, except over a gap that no frame shows, and that every batch that runs again
+        is named.
+        """
         before = self._before
         assert before is not None
         if state.timeline <= before.timeline:
-            raise InvariantViolation("INV-4", f"lineage {state.timeline} was opened after {before.timeline} was lost")
+            raise InvariantViolation("INV-4", f"timeline {state.timeline} was opened after {before.timeline} was lost")
         self.lost = False
         unsure = self._unsure(before, state)
         for block_id in unsure:
@@ -204,7 +209,7 @@ class Invariants:
         waiting = [r for b in state.waiting for r in state.blocks[b].meta.ranges]
         for batch in (*self._finished_before, *(b for b in before.batches.values() if b.completed_ms is not None)):
             if not any(batch.tasks):
-                continue  # nothing of it waits again
+                continue  # no block of it waits again
             if state.is_void(batch.batch_id, batch.number) and batch.batch_id not in named and 0 not in named:
                 raise InvariantViolation("INV-3", f"batch {batch.batch_id} may run again, and is not named")
         for finished in self._finished_before:
@@ -220,7 +225,9 @@ class Invariants:
                         raise InvariantViolation("INV-3", f"{held.label} waits again, batch {finished.batch_id} counts")
 
     def _unsure(self, before: State, state: State) -> set[str]:
-        """Blocks that a rebuild left out, since nobody can tell of which topic they are, and those of their tokens after them."""
+        """Return the blocks that a rebuild leaves out, because their topic is unknown, and those of their tokens after
+        them.
+        """
         topic_id = self._world.kafka.topic_id
         left_out = {block_id: block.meta for block_id, block in before.blocks.items() if block_id not in state.blocks}
         unsure = {
@@ -268,7 +275,7 @@ class Invariants:
             raise InvariantViolation(invariant, f"the audit finds {findings[0]}")
 
     def _check_given_up(self, state: State) -> None:
-        """INV-2: a gap, or the end of a life, gives up no record that the WAL durably holds."""
+        """INV-2: a gap, or the end of an incarnation, excludes no record that the WAL durably holds."""
         new = {
             key: p
             for key, p in state.partitions.items()
@@ -292,7 +299,7 @@ class Invariants:
                 continue
             incarnation = partition.incarnations[held.incarnation - 1]
             if self._world.kafka.topic_id(held.topic) != incarnation.topic_id and meta.checked is not True:
-                continue  # nobody can tell of which topic it is
+                continue  # its topic is unknown
             for recorded in partition.gaps:
                 gap = recorded.gap
                 if (
@@ -305,24 +312,24 @@ class Invariants:
                     )
             if incarnation.end is not None and held.until_offset > incarnation.end:
                 raise InvariantViolation(
-                    "INV-2", f"what lies beyond {incarnation.end} of an ended life {words} {meta.id}"
+                    "INV-2", f"records from {incarnation.end} on of an ended incarnation {words} {meta.id}"
                 )
 
     def block_synced(self, process: ReceiverProcess, meta: BlockMeta) -> None:
-        """INV-2: nobody who is not fenced makes durable what was given up before."""
+        """INV-2: no process that is not fenced makes records durable that were excluded before."""
         self._refresh()
         if self.durable is None:
             return
         self._synced[meta.id] = meta
         known = self.durable.receivers.get(process.receiver_id)
         outdated = known is None or known.epoch != process.machine.epoch  # None: forgotten
-        # where files are appended to, nothing keeps a process that was fenced in its sleep from writing on
+        # where files are appended to, a process that was fenced while it slept may go on writing
         if outdated and (self._world.wal.appendable or self._is_of_lost_journal(meta)):
             self._void.add(meta.id)
         self._check_not_given_up(self.durable, meta, "was given up before it could be synced in")
 
     def landed(self, path: str) -> None:
-        """INV-2: an object that lands late holds nothing that was given up before."""
+        """INV-2: an object that lands late holds no record that was excluded before."""
         self._refresh()
         if self.durable is None or layout.parse_block(path) is None:
             return
@@ -334,11 +341,11 @@ class Invariants:
                 self._check_not_given_up(self.durable, meta, "was given up before it landed in")
 
     def _is_of_lost_journal(self, meta: BlockMeta) -> bool:
-        """Whether nobody may remember the block's writer."""
+        """Return whether the block's writer may be forgotten."""
         return self.lost or (self.durable is not None and timeline_of(meta.epoch) < self.durable.timeline)
 
     def unreported(self, tp: TopicPartition) -> bool:
-        """Whether the WAL holds the durable position of ``tp`` in a block that is not accepted."""
+        """Return whether the WAL holds the durable position of ``tp`` in a block that is not accepted."""
         partition = self.durable.partition(tp) if self.durable is not None else None
         if self.durable is None or partition is None:
             return False
@@ -351,8 +358,9 @@ class Invariants:
         )
 
     def _copies_call_released(self) -> frozenset[str] | None:
-        """Blocks that are released in each of the last two snapshot copies that lie beside the WAL; None if there are not
-        two."""
+        """Return the blocks that are released in each of the last two snapshot copies beside the WAL; None if there are
+        fewer copies.
+        """
         folder = layout.snapshot_folder(self._world.stream)
         if self._wal.signature(folder) != self._copies_signature:
             self._copies_signature = self._wal.signature(folder)
@@ -396,8 +404,9 @@ class Invariants:
         self._durable_checked = now
 
     def _check_copies(self, state: State, block: Block) -> None:
-        """INV-1: without a WAL every host that the journal names holds the block, but for one that was lost or is told to
-        delete it; and they are as many as are wanted, until it is cleaned up."""
+        """INV-1: without a WAL every host that the journal names holds the block, except a lost host or one with a
+        command to delete it. There are as many as are wanted, until the block is cleaned up.
+        """
         if len(block.hosts) < self._world.options.copies and block.id not in state.released:
             raise InvariantViolation("INV-1", f"block {block.id} was accepted on {len(block.hosts)} hosts")
         going = {c.host for c in state.cleanups.values() if block.id in c.blocks}
@@ -412,7 +421,7 @@ class Invariants:
             self._verified[block.id] = block
 
     def copy_deleted(self, host: str, block_id: str) -> None:
-        """INV-8: a copy goes only after the journal durably says that nothing needs it."""
+        """INV-8: a copy is deleted only after the journal durably says that nothing needs it."""
         self._refresh()
         intents = self.durable.cleanups.values() if self.durable is not None else ()
         if block_id not in self._world.hosts[host].files:
@@ -456,7 +465,7 @@ class Invariants:
             self._compare(state.partitions[str(held.tp)], held, rows, block.id)
 
     def _compare(self, partition: Partition, held: OffsetRange, rows: dict[int, bytes], block_id: str) -> None:
-        """The range holds all that Kafka held there, and nothing else."""
+        """Check that the range holds exactly the records that Kafka held there."""
         incarnation = next(
             incarnation for incarnation in partition.incarnations if incarnation.number == held.incarnation
         )
@@ -466,13 +475,13 @@ class Invariants:
             if offset in rows:
                 if entry is None or entry.kind != RECORD or entry.value != rows[offset]:
                     raise InvariantViolation(
-                        "INV-2", f"block {block_id}: {held.tp} offset {offset} is no record of its life"
+                        "INV-2", f"block {block_id}: {held.tp} offset {offset} is no record of its incarnation"
                     )
             elif entry is None or (entry.kind == RECORD and not entry.compacted):
                 raise InvariantViolation("INV-2", f"block {block_id}: {held.label} lacks offset {offset}")
 
     def _check_commits(self) -> None:
-        """INV-1: nothing of ours is committed beyond the durable position of its life."""
+        """INV-1: no commit of this intake is beyond the durable position of its incarnation."""
         group = self._world.kafka.group
         now = (group.commits, self._signature)
         if now == self._commits_checked:
@@ -492,7 +501,7 @@ class Invariants:
                 )
 
     def _durable_position(self, tp: TopicPartition, incarnation: int) -> int:
-        """-1 for a life that the durable journal does not know."""
+        """Return -1 for an incarnation that the durable journal does not know."""
         partition = self.durable.partition(tp) if self.durable is not None else None
         if partition is None or incarnation > partition.incarnation.number:
             return -1
@@ -505,7 +514,7 @@ class Invariants:
     # ---- receivers ---------------------------------------------------------------------------------------------------
 
     def block_written(self, meta: BlockMeta) -> None:
-        """Rule 4: no range is ever written twice under one token except as the same block id."""
+        """Rule 4: no range is written twice under one token, except as the same block id."""
         for held in meta.ranges:
             written = self._written.setdefault((held.tp, held.token), [])
             for begin, end, block_id in written:
@@ -516,7 +525,7 @@ class Invariants:
             written.append((held.from_offset, held.until_offset, meta.id))
 
     def receiver_ended(self, process: ReceiverProcess) -> None:
-        """INV-4: only a newer process of the same id ends one as superseded, never the word of an outdated driver."""
+        """INV-4: only a newer process of the same id ends a receiver as superseded; an outdated driver cannot."""
         if process.exit_code == 4:
             self._refresh()
             known = self.durable.receivers.get(process.receiver_id) if self.durable is not None else None
@@ -530,16 +539,18 @@ class Invariants:
     # ---- drivers -----------------------------------------------------------------------------------------------------
 
     def opened(self, driver: DriverProcess) -> None:
-        """INV-7: what was opened is what the durable journal says."""
+        """INV-7: the opened state is the one in the durable journal."""
         self._same_as_durable(driver)
 
     def checked(self, driver: DriverProcess) -> None:
-        """INV-7: the state of a driver whose events are durable, and whom no other has superseded, is the journal's."""
+        """INV-7: the state of a driver that is not superseded, and whose events are durable, equals the journal's."""
         self._same_as_durable(driver)
 
     def _knows_no_loss(self, driver: DriverProcess) -> bool:
-        """Whether the driver leads a journal that was lost under it: what it says binds nobody, but what it accepts is in
-        the WAL, and must be found there."""
+        """Return whether the driver leads a journal that was lost meanwhile.
+
+        Its answers bind no process, but the blocks that it accepts are in the WAL and must be found there.
+        """
         return self.lost or (self.durable is not None and timeline_of(driver.journal.epoch) < self.durable.timeline)
 
     def _same_as_durable(self, driver: DriverProcess) -> None:
@@ -552,7 +563,7 @@ class Invariants:
             raise InvariantViolation("INV-7", f"{driver.name}'s index of blocks is not that of its state")
 
     def decide(self, driver: DriverProcess, request: Request) -> Decision:
-        """Lets the tracker decide, and looks at what it decided (INV-4)."""
+        """Let the tracker decide, and check the decision (INV-4)."""
         tokens = {key: p.token for key, p in driver.tracker.state.partitions.items()}
         try:
             decision = driver.tracker.decide(request, self._world.now, self._world.wall_ms)
@@ -571,7 +582,7 @@ class Invariants:
         return decision
 
     def released(self, driver: DriverProcess, request: Request, answer: Any) -> None:
-        """An answer leaves: what it promises must be in the durable journal, now and from now on."""
+        """Check an answer that leaves: what it says must be in the durable journal, now and from now on."""
         self._refresh()
         state = self.durable
         if self.lost:
@@ -604,7 +615,7 @@ class Invariants:
                     raise InvariantViolation("INV-1", f"{driver.name} shows {view.tp} at {view.position}: not durable")
 
     def deleting(self, driver: DriverProcess, path: str) -> None:
-        """INV-8: bytes go only after the journal durably says that nothing needs them."""
+        """INV-8: bytes are deleted only after the journal durably says that nothing needs them."""
         self._refresh()
         if self._knows_no_loss(driver):
             self._cleaned.update(b.id for b in driver.tracker.state.blocks.values() if b.handle.path == path)
@@ -613,7 +624,7 @@ class Invariants:
             raise InvariantViolation("INV-8", f"{driver.name} deletes {path}, the journal does not durably intend it")
 
     def block_read(self, driver: DriverProcess, block: Block, rows: list[tuple[OffsetRange, int, bytes]]) -> None:
-        """INV-3: whichever tier gave them, a task's rows are the records that the block holds, by offset and by content."""
+        """INV-3: from whichever tier, the rows of a task are the records of the block, by offset and by content."""
         partitions = driver.tracker.state.partitions
         for held in block.meta.ranges:
             own = {offset: value for r, offset, value in rows if r == held}
@@ -627,7 +638,9 @@ class Invariants:
     def job_done(
         self, driver: DriverProcess, batch_id: int, replay: int, rows: tuple[Any, ...], past: tuple[int, ...]
     ) -> None:
-        """INV-3: a rerun has the same blocks, rows, order, packing and window; and only durable batches are given to a job."""
+        """INV-3: a rerun has the same blocks, rows, order, packing and window, and only durable batches are given to a
+        job.
+        """
         window = self._windows.setdefault((batch_id, replay), past)
         if window != past:
             raise InvariantViolation("INV-3", f"batch {batch_id} ran with window {window}, and again with {past}")
@@ -644,8 +657,11 @@ class Invariants:
             raise InvariantViolation("INV-3", f"batch {batch_id} ran again with other blocks, rows or packing")
 
     def query_read(self, query: Query, losses: Iterable[str], rows: list[str]) -> None:
-        """INV-8: all that a cursor had yet to read was held; INV-3: a batch that is run again has the same rows. A journal that
-        was lost may have taken the cursor with it, until the query came back."""
+        """INV-8: everything that a cursor still had to read was held.
+
+        INV-3: a batch that runs again has the same rows. A lost journal may have lost the cursor too, until the query
+        returned.
+        """
         if query.losses == self._world.losses:
             for loss in losses:
                 raise InvariantViolation("INV-8", f"what a cursor has yet to read was deleted: {loss}")
@@ -656,7 +672,7 @@ class Invariants:
             query.rows += len(rows)
 
     def driver_ended(self, driver: DriverProcess, error: BaseException) -> None:
-        """A driver ends when fenced, and when its journal's store fails. Everything else is a finding."""
+        """A driver may end when it is fenced and when its journal's store fails. Every other end is a violation."""
         if isinstance(error, FencedError | StoreError) or (isinstance(error, TimelineFound) and self.lost):
             return
         if isinstance(error, LostJournal):
@@ -670,7 +686,7 @@ class Invariants:
     # ---- at the end --------------------------------------------------------------------------------------------------
 
     def settled(self) -> bool:
-        """Whether all that Kafka holds was taken in and completed."""
+        """Return whether every record that Kafka holds was taken in and completed."""
         state = self.durable
         if state is None or not state.created or state.waiting or state.unfinished() or state.replaying:
             return False
@@ -683,7 +699,7 @@ class Invariants:
         return True
 
     def unnoticed(self) -> list[TopicPartition]:
-        """Partitions of a topic that was created again, whose new log ends just where the old one was read to."""
+        """Return partitions of a recreated topic whose new log ends exactly where the old one was read to."""
         kafka = self._world.kafka
         return [
             p.tp
@@ -692,7 +708,7 @@ class Invariants:
         ]
 
     def unsettled(self) -> str:
-        """What is missing, in words."""
+        """Describe what is missing."""
         state = self.durable
         if state is None:
             return "there is no journal"
@@ -704,7 +720,7 @@ class Invariants:
         return f"{'; '.join(where)}; {len(state.waiting)} blocks wait, {len(state.unfinished())} batches are unfinished"
 
     def check_completed(self) -> None:
-        """INV-3: the rows of completed batches are what Kafka held, each once."""
+        """INV-3: the rows of completed batches are the records that Kafka held, each once."""
         state = self.durable
         assert state is not None
         completed = {b.batch_id for b in self.finished}
@@ -717,7 +733,7 @@ class Invariants:
             for _, rows in self.runs[batch_id]:
                 for row in rows:
                     if row in seen:
-                        raise InvariantViolation("INV-3", f"{row} lies in two completed batches, one is {batch_id}")
+                        raise InvariantViolation("INV-3", f"{row} is in two completed batches, one is {batch_id}")
                     seen.add(row)
         for partition in state.partitions.values():
             for incarnation in partition.incarnations:
@@ -725,7 +741,7 @@ class Invariants:
                     partition, incarnation.number, incarnation.start, incarnation.end, incarnation.topic_id, seen
                 )
         if seen:
-            raise InvariantViolation("INV-3", f"{min(seen)} was completed and is no record of its life")
+            raise InvariantViolation("INV-3", f"{min(seen)} was completed and is no record of its incarnation")
 
     def _check_incarnation(
         self, partition: Partition, incarnation: int, start: int, end: int | None, topic_id: str, seen: set[str]
@@ -742,7 +758,7 @@ class Invariants:
                 continue
             entry = entries[offset]
             if entry.kind == RECORD and not entry.compacted:
-                raise InvariantViolation("INV-3", f"{row} lies in no completed batch")
+                raise InvariantViolation("INV-3", f"{row} is in no completed batch")
 
 
 def _named(error: Exception) -> str:

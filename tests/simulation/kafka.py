@@ -1,6 +1,6 @@
-"""A model of Kafka: logs with holes, markers, retention and recreation; one consumer group with generations.
+"""A model of Kafka: logs with gaps, markers, retention and recreation; one consumer group with generations.
 
-It knows everything that ever lay in a log, so that the invariants can ask what a range must hold.
+It keeps every record that was ever in a log, so that the invariants can compare a range with it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from forebay.model.values import TopicPartition
-from receiver.source import CommitPoint
+from receiver.sources.source import CommitPoint
 
 RECORD, MARKER = "record", "marker"
 
 
 @dataclass(slots=True)
 class Entry:
-    """What lies, or lay, at an offset. ``compacted``: gone since, without being lost."""
+    """What is, or was, at an offset. ``compacted``: removed since, which is no loss."""
 
     kind: str
     value: bytes
@@ -25,7 +25,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Log:
-    """One partition of one incarnation of a topic. ``low`` moves by retention alone."""
+    """One partition of one incarnation of a topic. Only retention moves ``low``."""
 
     topic_id: str
     entries: list[Entry] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Log:
         return len(self.entries)
 
     def readable(self, offset: int, limit: int) -> list[int]:
-        """Offsets of up to ``limit`` records at or after ``offset``."""
+        """Return the offsets of up to ``limit`` records at or after ``offset``."""
         found = []
         for at in range(max(offset, self.low), self.high):
             entry = self.entries[at]
@@ -62,7 +62,7 @@ class Topic:
         return f"{self.name}-id-{self.incarnation}"
 
     def recreate(self) -> None:
-        """Deleted and created again: the same offsets will mean other records."""
+        """Delete and create the topic again: the same offsets then mean other records."""
         self.incarnation += 1
         self.logs[self.topic_id] = [Log(self.topic_id) for _ in range(self.partitions)]
 
@@ -75,11 +75,11 @@ class Topic:
             log.entries.append(Entry(RECORD, f"{self.topic_id}/{partition}/{log.high}".encode()))
 
     def end_transaction(self, partition: int) -> None:
-        """A marker takes an offset and is no record."""
+        """Append a marker, which takes an offset and is no record."""
         self.log(partition).entries.append(Entry(MARKER, b""))
 
     def compact(self, partition: int, offsets: Iterable[int]) -> None:
-        """Removes records; the last one always stays."""
+        """Remove records; the last one always stays."""
         log = self.log(partition)
         for at in offsets:
             if log.low <= at < log.high - 1 and log.entries[at].kind == RECORD:
@@ -97,23 +97,28 @@ class Committed:
 
 
 class Group:
-    """The group's coordinator. A member that is not heard of stays until it is expired; a rebalance ends when every
-    member has joined it; commits are checked by member and generation, as a broker does, and by nothing else."""
+    """The coordinator of the group.
+
+    A member that sends nothing stays until it expires. A rebalance ends when every member has joined. As in a broker,
+    commits are checked only by member and generation.
+    """
 
     def __init__(self, partitions: Iterable[TopicPartition], cooperative: bool) -> None:
         self.cooperative = cooperative
         self.partitions = sorted(partitions)
         self.generation = 0
-        self.turn = 0  # with each change of members the partitions move on, more than a real assignor would have them
+        self.turn = 0  # each change of members moves partitions, more often than a real assignor would
         self.rebalancing = False
-        self.members: dict[str, frozenset[TopicPartition]] = {}  # what each said it owns when it joined
+        self.members: dict[
+            str, frozenset[TopicPartition]
+        ] = {}  # the partitions that each member said it owns when it joined
         self.joined: set[str] = set()
         self.assignment: dict[str, frozenset[TopicPartition]] = {}
         self.committed: dict[TopicPartition, Committed] = {}
         self.commits = 0
 
     def join(self, member: str, owned: Iterable[TopicPartition]) -> None:
-        """A new member's join, or a known one's answer to a rebalance (or wish for one)."""
+        """A new member joins, or a known one answers or requests a rebalance."""
         if not self.rebalancing:
             self._begin()
         if member not in self.members:
@@ -123,7 +128,7 @@ class Group:
         self._complete()
 
     def rebalance(self) -> None:
-        """For no reason that the members know of."""
+        """Begin a rebalance without a reason that the members know."""
         self.turn += 1
         self._begin()
 
@@ -132,7 +137,7 @@ class Group:
         self.joined = set()
 
     def leave(self, member: str) -> None:
-        """Left, or expired: gone at once, and its partitions are free."""
+        """Remove a member that left or expired: its partitions are free immediately."""
         if self.members.pop(member, None) is None:
             return
         self.joined.discard(member)
@@ -154,7 +159,9 @@ class Group:
             if names:
                 wanted = names[(at + self.turn) % len(names)]
                 self.assignment[wanted] = self.assignment.get(wanted, frozenset()) | {tp}
-        if self.cooperative:  # what another member still owns is given out by the rebalance after its revocation
+        if (
+            self.cooperative
+        ):  # partitions that another member still owns are assigned by the rebalance after its revocation
             for name in names:
                 others = frozenset().union(*(owned for other, owned in self.members.items() if other != name))
                 self.assignment[name] = self.assignment.get(name, frozenset()) - others
@@ -162,7 +169,7 @@ class Group:
     def commit(
         self, member: str | None, generation: int, positions: Mapping[TopicPartition, CommitPoint]
     ) -> dict[TopicPartition, str]:
-        """Partition → error; {} if all were committed."""
+        """Return partition → error; {} if all were committed."""
         if member is None or member not in self.members:
             return dict.fromkeys(positions, "UNKNOWN_MEMBER_ID")
         if generation != self.generation:
@@ -174,7 +181,7 @@ class Group:
 
 
 class Kafka:
-    """The cluster: topics and one group over all of their partitions."""
+    """The cluster: topics, and one group over all their partitions."""
 
     def __init__(self, topics: Mapping[str, int], cooperative: bool) -> None:
         self.topics = {name: Topic(name, partitions) for name, partitions in topics.items()}
@@ -191,5 +198,5 @@ class Kafka:
         return self.topics[topic].topic_id
 
     def log_of(self, tp: TopicPartition, topic_id: str) -> Log:
-        """The log of an incarnation that may be gone by now."""
+        """Return the log of an incarnation, which may be deleted by now."""
         return self.topics[tp.topic].logs[topic_id][tp.partition]

@@ -1,4 +1,4 @@
-"""A task that reads a block from Kafka again: ``forebay.kafka.consume.block_ranges``' decisions over the modelled cluster."""
+"""A task that reads a block from Kafka: the decisions of ``forebay.kafka.consume.block_ranges``, with a modelled cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulation.source import columns
 
 
 class KafkaTier:
-    """``ask``, then ``fetch``: between the two anything may happen to the topic. Both raise RangeNotHeldError."""
+    """``ask``, then ``fetch``. Between the two anything may happen to the topic. Both raise RangeNotHeldError."""
 
     def __init__(self, kafka: Kafka, wanted: Sequence[Wanted]) -> None:
         self._kafka = kafka
@@ -19,7 +19,7 @@ class KafkaTier:
         self._readings: list[RangeProgress] = []
 
     def ask(self) -> None:
-        """What Kafka says of the topics and the logs."""
+        """What Kafka returns about the topics and the logs."""
         held = [item for item in self._wanted if item.range.records]
         self._check_topics(held)
         for item in held:
@@ -27,7 +27,7 @@ class KafkaTier:
             self._readings.append(RangeProgress.begin(item.range, log.low, log.high))
 
     def fetch(self) -> list[RangeRows]:
-        """The records of each range that has any."""
+        """Return the records of each range that has any."""
         for reading in self._readings:
             log = self._kafka.log(reading.range.tp)
             while not reading.done:

@@ -1,6 +1,6 @@
-"""Old mistakes, planted: each made once by somebody who built such a thing, each caught by its trace.
+"""Old mistakes, planted: each was once made in such a system, and each is caught by its trace.
 
-The product has no switches for them: a mistake is a subclass, or a generator in place of ``opening_steps``.
+The product has no switches for them. A mistake is a subclass, or a generator in place of ``opening_steps``.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from forebay.model.columns import Start
 from forebay.model.errors import StoreError, TurnedAwayError
 from forebay.model.values import Block, TopicPartition
 from receiver import actions as act
-from receiver.block_draft import Piece
+from receiver.blocks.pending_block import Piece
 from receiver.machine import ReceiverMachine
-from receiver.machine.partitions import Partitions
+from receiver.machine.delivery.reports import Reports
+from receiver.machine.exchange.requests import Failed
+from receiver.machine.membership.partition import Partition, Phase
+from receiver.machine.membership.partitions import Partitions
 from receiver.machine.parts import Parts
-from receiver.machine.reports import Reports
-from receiver.partition import Partition, Phase
-from receiver.requests import Failed
 from recovery import rebuild
 from tests.simulation.driver_process import Decided, DriverProcess, Task
 from tests.simulation.kafka_tier import KafkaTier
@@ -49,7 +49,7 @@ from wal.segments.writer import LogWriter
 
 
 class SeekingPartitions(Partitions):
-    """Rewinds by a seek: the old generation goes on, and nothing proves what comes first after it."""
+    """Rewinds by a seek: the old generation goes on, and nothing proves which record comes first after it."""
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
@@ -75,7 +75,7 @@ class SeekingPartitions(Partitions):
 
 
 class RewritingReports(Reports):
-    """After a report without an answer it cuts the same ranges again, into another block, under the same token."""
+    """After a report without an answer, it cuts the same ranges into another block under the same token."""
 
     def _failed(self, failure: Failed, now: float) -> None:
         super()._failed(failure, now)
@@ -84,7 +84,7 @@ class RewritingReports(Reports):
         sealed_blocks, open_block = self.buffer.sealed, self.buffer._open
         for sealed in [sealed for sealed in sealed_blocks if sealed.stored is not None]:
             sealed_blocks.forget(sealed)
-            for part in sealed.draft.ranges:
+            for part in sealed.pending.ranges:
                 open_block.move(part.tp, part.from_offset, part.from_offset, now)
                 for piece in part.pieces:
                     open_block.add(Piece(max(piece.from_offset, part.from_offset), piece.columns), now)
@@ -121,7 +121,7 @@ class GrantingTracker(Tracker):
 
 
 class OrphanDeletingTracker(Tracker):
-    """Takes a frame that the journal does not name for rubbish."""
+    """Treats a frame that the journal does not name as garbage."""
 
     def decide(self, request: Request, now: float, now_ms: int) -> Decision:
         if isinstance(request, CleanSegment):
@@ -131,7 +131,7 @@ class OrphanDeletingTracker(Tracker):
 
 
 class ImpatientTracker(Tracker):
-    """Decides what was lost without asking whether somebody may still write it."""
+    """Decides what was lost without checking whether a process may still write it."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -139,7 +139,7 @@ class ImpatientTracker(Tracker):
 
 
 class WholeBlockTracker(Tracker):
-    """Takes in what is adopted without comparing its ranges with the positions: it is in the WAL, after all."""
+    """Adopts a block without comparing its ranges with the positions, because it is in the WAL."""
 
     def decide(self, request: Request, now: float, now_ms: int) -> Decision:
         if not isinstance(request, m.ReportRequest) or request.receiver_id != ADOPTER:
@@ -162,7 +162,7 @@ class WholeBlockAdopter(Adopter):
 
 
 class TrustingSearch(OrphanSearch):
-    """Takes the life that a frame names for true."""
+    """Trusts the incarnation that a frame names."""
 
     def _eligible(self, found: list[Orphan], search: Search, same_topic: bool) -> list[Orphan]:
         return eligible(found, search, same_topic=True)
@@ -173,14 +173,14 @@ class TrustingAdopter(Adopter):
 
 
 class UnbarredAdopter(Adopter):
-    """Searches while what a fenced writer sent may still land."""
+    """Searches while the object of a fenced writer may still land."""
 
     def _barrier(self, epoch: EndedEpoch) -> BlockPlace:
         return BlockPlace(self._stream, epoch.receiver_id, epoch.epoch, epoch.segments + 1)
 
 
 class EndingDriver(DriverProcess):
-    """Takes it for the end of the deciding thread that it turns the adopter away."""
+    """Ends the decision loop when it refuses the adopter."""
 
     def _adopt(self) -> Task:
         steps = super()._adopt()
@@ -207,28 +207,28 @@ class AnsweringEarlyDriver(DriverProcess):
 
 
 class ReorderingDriver(DriverProcess):
-    """Journals what was decided last first."""
+    """Journals the last decision first."""
 
     def _make_durable(self, events: Sequence[Event]) -> Generator[str, None, None]:
         yield from super()._make_durable(events[::-1])
 
 
 class UncheckedDriver(DriverProcess):
-    """Never asks whether a newer epoch was claimed."""
+    """Never checks whether a newer epoch was claimed."""
 
     def _check(self) -> None:
         pass
 
 
 class RefusingUncheckedDriver(DriverProcess):
-    """Refuses without asking whether a newer epoch was claimed: a refusal changes nothing, or so it thought."""
+    """Sends a refusal without checking whether a newer epoch was claimed, because a refusal changes nothing."""
 
     def _check_before_refusal(self) -> None:
         pass
 
 
 class TurningAwayDriver(DriverProcess):
-    """Below the reserve it turns away completions and clean-up too, which come again as everything does."""
+    """Below the reserve it also refuses completions and clean-up, because they are retried."""
 
     def _decide(self) -> list[Decided]:
         if self._is_down_to_reserve():
@@ -238,7 +238,7 @@ class TurningAwayDriver(DriverProcess):
 
 
 class HastyTracker(Tracker):
-    """Believes that a scan saw all there is in a segment, though its writer could still append when it was scanned."""
+    """Assumes that a scan saw the whole segment, although its writer could still append during the scan."""
 
     def decide(self, request: Request, now: float, now_ms: int) -> Decision:
         share = self.state.index.segments.get(request.facts.path) if isinstance(request, CleanSegment) else None
@@ -256,7 +256,7 @@ class HastyTracker(Tracker):
 
 
 class HopefulWriter(LogWriter):
-    """Takes a request that was not answered for one that was carried out."""
+    """Treats a request without an answer as performed."""
 
     def _put(self, whole: Any) -> None:
         with contextlib.suppress(StoreError):
@@ -264,7 +264,7 @@ class HopefulWriter(LogWriter):
 
 
 class EarlyReceiver(ReceiverProcess):
-    """Reports a block as soon as its own host has it, and copies it to the second one afterwards."""
+    """Reports a block as soon as its own host has it, and writes the replica afterwards."""
 
     def copy_own(self) -> None:
         super().copy_own()
@@ -274,7 +274,7 @@ class EarlyReceiver(ReceiverProcess):
 
 
 class OffsetTrustingTier(KafkaTier):
-    """Takes what lies at the offsets for what was taken in there."""
+    """Takes the records at the offsets for those that were taken in there."""
 
     def _check_topics(self, held: Sequence[Wanted]) -> None:
         pass
@@ -284,7 +284,7 @@ class OffsetTrustingTier(KafkaTier):
 
 
 class ForgetfulOfReplaysTracker(Tracker):
-    """Cleans up what was completed once, whether a replay wants it again or not."""
+    """Cleans up every batch that was completed once, even if a replay needs it again."""
 
     def decide(self, request: Request, now: float, now_ms: int) -> Decision:
         if not isinstance(request, CleanSegment):
@@ -298,7 +298,7 @@ class ForgetfulOfReplaysTracker(Tracker):
 
 
 class ForgetfulOfCursorsTracker(Tracker):
-    """Cleans up what is completed, whether a query over the intake has yet to read it or not."""
+    """Cleans up every completed batch, even if a query over the intake still has to read it."""
 
     def decide(self, request: Request, now: float, now_ms: int) -> Decision:
         with mock.patch.object(BlockIndex, "read_to"):
@@ -306,7 +306,7 @@ class ForgetfulOfCursorsTracker(Tracker):
 
 
 class ForgettingHistoryWriter(HistoryWriter):
-    """After a full disk it writes what waited, and takes what it was given since for written."""
+    """After a full disk it writes what waited, and treats later events as written."""
 
     def append(self, batches: tuple[FinishedBatch, ...]) -> None:
         if not self._writer.unsynced():
@@ -336,7 +336,7 @@ def trusting_opening(
 def unchecked_opening(
     storage: Any, stream: str, owner: str, wall_ms: int, now: Any, new_uid: Any, *, segment_bytes: int, wal: Any
 ) -> Generator[str, None, tuple[Journal, Any]]:
-    """Does not ask, after its snapshot, whether another one opened meanwhile."""
+    """Does not check after its snapshot whether another driver opened meanwhile."""
     begun = opening_steps(storage, stream, owner, wall_ms, now, new_uid, segment_bytes=segment_bytes, wal=wal)
     for _ in range(3):
         yield next(begun)
@@ -354,7 +354,9 @@ def _returned(begun: Generator[str, None, tuple[Journal, Any]]) -> tuple[Journal
 
 
 class UncoveredTracker(Tracker):
-    """Lets a segment go as soon as the journal calls its blocks released, whatever the copies beside the WAL say."""
+    """Deletes a segment as soon as the journal calls its blocks released, whatever the snapshot copies beside the WAL
+    say.
+    """
 
     def decide(self, request: Request, now: float, now_ms: int) -> Decision:
         if not isinstance(request, CleanSegment):
@@ -364,7 +366,7 @@ class UncoveredTracker(Tracker):
 
 
 class HighestTracker(Tracker):
-    """Batches run in order, so the end of one is the end of all before it."""
+    """Assumes that batches run in order, so that the end of one is the end of all before it."""
 
     def decide(self, request: Request, now: float, now_ms: int) -> Decision:
         if not isinstance(request, Complete):
@@ -382,15 +384,16 @@ class HighestTracker(Tracker):
 
 
 class ForgetfulOfWindowsDriver(DriverProcess):
-    """Archives what is completed, whether the window of a later batch reaches back to it or not."""
+    """Archives every completed batch, even if the window of a later batch reaches back to it."""
 
     def _finished(self, state: State) -> tuple[FinishedBatch, ...]:
         return finished(state, windows=False)
 
 
 def trusting_rebuilt(evidence: rebuild.Evidence, new_timeline: int, time_ms: int, cause: str) -> rebuild.RebuildPlan:
-    """Believes that the newest owner knows where everybody stood: of each partition it takes what lies under the highest
-    token, from where that begins."""
+    """Assumes that the newest owner knows all positions: of each partition it takes the frames under the highest token,
+    from where these begin.
+    """
     newest: dict[TopicPartition, int] = {}
     for one in evidence.found:
         for held in one.block.meta.ranges:
@@ -404,7 +407,7 @@ def trusting_rebuilt(evidence: rebuild.Evidence, new_timeline: int, time_ms: int
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """``invariant``: the one that its trace must break, and only with the mistake planted."""
+    """``invariant``: the one that its trace violates, and only with the mistake planted."""
 
     name: str
     invariant: str
@@ -436,7 +439,7 @@ MISTAKES = (
     _mistake("reported-before-the-second-copy", "INV-1", receiver=EarlyReceiver),
     _mistake("read-from-a-topic-created-again", "INV-3", kafka_tier=OffsetTrustingTier),
     _mistake("clean-up-under-a-replay", "INV-8", tracker=ForgetfulOfReplaysTracker),
-    # nobody may replay an intent to delete what a cursor holds
+    # no process may replay an intent to delete blocks that a cursor holds
     _mistake("clean-up-under-a-cursor", "INV-7", tracker=ForgetfulOfCursorsTracker),
     _mistake("clean-up-on-what-no-copy-covers", "INV-8", tracker=UncoveredTracker),
     _mistake("rebuild-that-trusts-the-highest-token-alone", "INV-4", rebuilt=trusting_rebuilt),

@@ -1,4 +1,4 @@
-"""HTTP between receivers and drivers: every request and every answer may be lost, repeated, late, or out of order."""
+"""HTTP between receivers and drivers: every request and every answer may be lost, repeated, delayed or reordered."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-#: a copy of a request or an answer is made at most so often
+#: maximum number of copies of a request or an answer
 COPIES_MAX = 2
 
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """One request and its answers. ``copies``: of the request, still on their way. ``told``: called with an answer, a
-    refusal (an exception) or None for "no answer in time"; the sender drops what comes twice by its request's number."""
+    """One request and its answers.
+
+    ``copies``: of the request, still on their way. ``told``: called with an answer, a refusal (an exception), or None for
+    "no answer in time". The sender drops repeated answers by the number of the request.
+    """
 
     label: str
     body: Any
@@ -24,7 +27,7 @@ class Exchange:
     answers: dict[int, Any] = field(default_factory=dict)
     answered: int = 0
     given_up: bool = False  # the client has stopped waiting
-    at_driver: int = 0  # requests that a driver took and has not answered
+    at_driver: int = 0  # requests that a driver received and has not answered
 
     @property
     def over(self) -> bool:
@@ -48,7 +51,7 @@ class Network:
         exchange.at_driver += 1
 
     def answer(self, exchange: Exchange, answer: Any) -> None:
-        """``answer`` is on its way back."""
+        """Send ``answer`` on its way back."""
         exchange.at_driver -= 1
         exchange.answered += 1
         exchange.answers[exchange.answered] = answer
@@ -77,7 +80,7 @@ class Network:
         self._tidy(exchange)
 
     def give_up(self, exchange: Exchange) -> None:
-        """The client's time limit passed; what is on its way may arrive all the same."""
+        """End the client's wait: its time limit has passed. Messages on their way may still arrive."""
         exchange.given_up = True
         self._tidy(exchange)
         exchange.told(None)
@@ -87,7 +90,7 @@ class Network:
             self.exchanges.pop(exchange.label, None)
 
     def sender_died(self, sender: str) -> None:
-        """Nobody waits any more; requests that are on their way may still arrive."""
+        """End the wait of every sender of this process. Requests on their way may still arrive."""
         for exchange in list(self.exchanges.values()):
             if exchange.label.startswith(f"{sender}/"):
                 exchange.given_up = True

@@ -1,7 +1,7 @@
 """One process of a receiver: the real machine, encoding and log writer; the threads around them as steps.
 
-The order of what one thread does is kept (``receiver.service``, ``receiver.block_store``); what different threads do is
-interleaved by the scheduler.
+Steps of one thread keep their order (``receiver.service``, ``receiver.stores``). The scheduler interleaves the steps of
+different threads.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from forebay.model.errors import FencedError, ForebayError, OutOfSpaceError, Sto
 from forebay.model.values import Block, TopicPartition, timeline_of
 from receiver import actions as act
 from receiver import inputs as inp
-from receiver.block_draft import BlockDraft
-from receiver.block_store import has_room
-from receiver.copy_store import REPLICA_HOST, copy_handle
-from receiver.driver_line import ROUTES
-from receiver.encoded_block import BlockWriting, EncodedBlock, encode
-from receiver.source import CommitPoint
+from receiver.blocks.encoded_block import EncodedBlock, EncodingOptions, encode
+from receiver.blocks.pending_block import PendingBlock
+from receiver.channels.driver_channel import ask
+from receiver.machine import Identity
+from receiver.sources.source import CommitPoint
+from receiver.stores.replica_store import REPLICA_HOST, copy_handle
+from receiver.stores.wal_store import has_room
 from tests.simulation.scheduler import Step
 from tests.simulation.source import SimulatedSource
 from tests.support.forgetful import Crash
@@ -36,13 +37,18 @@ from wal.segments.writer import LogWriter, Pending, SegmentIdentity, SegmentLimi
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-#: attempts to write that fail before the store fails for good: the simulation's ``store_timeout``
+#: requests that have other names in the labels of traces
+TRACE_NAMES: dict[type[act.DriverAction], str] = {act.Lookup: "look", act.SendFault: "sendtrouble"}
+#: failing attempts to write before the store fails for good: the simulation's ``store_timeout``
 STORE_ATTEMPTS = 3
 
 
 @dataclass
 class Copying:
-    """A block on its way to hosts. ``own``: this host has it; ``second``: the host that has it too, "" as long as none."""
+    """A block that is being copied to hosts.
+
+    ``own``: this host has it. ``second``: the replica host that has it, "" for none.
+    """
 
     sequence: int
     block: EncodedBlock
@@ -53,7 +59,10 @@ class Copying:
 
 
 class ReceiverProcess:
-    """``name``: ``<receiver id>.<which process of that id>``. Dead once ``exit_code`` or ``killed`` is set."""
+    """``name``:
+
+    ``<receiver id>.<which process of that id>``. The process is dead once ``exit_code`` or ``killed`` is set.
+    """
 
     def __init__(self, world: World, receiver_id: str, number: int) -> None:
         self.world = world
@@ -65,16 +74,16 @@ class ReceiverProcess:
         self.exit_reason = ""
         self.host = f"host-{receiver_id}"
         self.machine = world.kinds.machine(
-            world.stream, receiver_id, self.host, self.name, "simulated", world.receiver_settings
+            Identity(world.stream, receiver_id, self.host, self.name, "simulated"), world.receiver_settings
         )
         self.source = SimulatedSource(world.kafka)
-        self._writing = BlockWriting(world.stream, receiver_id, self.host, False, "none")
+        self._encoding = EncodingOptions(world.stream, receiver_id, self.host, False, "none")
         self._copying: Copying | None = None  # without a WAL: the block that is being copied
         self._second = ""
         self._refusing = ""
         self._writer: LogWriter | None = None
-        self._drafts: deque[BlockDraft] = deque()
-        self._checked: set[int] = set()  # drafts whose topics' ids were read
+        self._pending: deque[PendingBlock] = deque()
+        self._checked: set[int] = set()  # blocks whose topics' ids were read
         self._appended: list[tuple[EncodedBlock, Pending]] = []
         self._sync_failures = 0
         self._source_actions: deque[act.SourceAction] = deque()
@@ -86,7 +95,9 @@ class ReceiverProcess:
         self._joins = 0
         self._generation = 0
         self._owned: frozenset[TopicPartition] = frozenset()
-        self._revoking: frozenset[TopicPartition] | None = None  # within the callback until the machine says done
+        self._revoking: frozenset[TopicPartition] | None = (
+            None  # within the callback until the machine says that it is done
+        )
 
     @property
     def alive(self) -> bool:
@@ -98,7 +109,7 @@ class ReceiverProcess:
 
     @property
     def has_unreported(self) -> bool:
-        """Whether it holds a durable block that no driver has answered for."""
+        """Return whether it holds a durable block without an answer of a driver."""
         return any(sealed.stored is not None for sealed in self.machine._parts.buffer.sealed)
 
     @property
@@ -122,7 +133,7 @@ class ReceiverProcess:
                     yield Step(f"{name} fetch {tp}", partial(self.source.fetch, tp, 4), 15)
         if self.world.options.copies:
             yield from self._copy_steps()
-        elif self._drafts and self._writer is not None and not self._sync_failures:
+        elif self._pending and self._writer is not None and not self._sync_failures:
             yield Step(f"{name} append", self.append, 30)
         if self._appended:
             yield Step(f"{name} sync", self.sync, 20)
@@ -133,7 +144,7 @@ class ReceiverProcess:
 
     def fault_steps(self) -> Iterator[Step]:
         name = self.name
-        # what makes orphans is as likely as what goes on, however quiet the run is
+        # steps that make orphans are as likely as steps that make progress, in a quiet run too
         yield Step(f"{name} kill", self.kill, 4 * self.world.options.quiet if self.has_unreported else 2)
         yield Step(f"{name} pause", self.pause, 2)
         yield Step(f"{name} drain", self.drain, 1)
@@ -141,7 +152,7 @@ class ReceiverProcess:
             weight = 3 * self.world.options.quiet
             yield Step(f"{name} copy-second-refused", partial(self.copy_replica_refused, False), weight)
             yield Step(f"{name} copy-second-unanswered", partial(self.copy_replica_refused, True), weight)
-        if self._drafts and self._writer is not None and not self._sync_failures:
+        if self._pending and self._writer is not None and not self._sync_failures:
             yield Step(f"{name} append-crash", partial(self.crash_in, self.append), 10, range(1, 8))
             yield Step(f"{name} append-fails", partial(self.fail_in, self.append, "append"), 6)
         if self._appended:
@@ -155,7 +166,7 @@ class ReceiverProcess:
         if self._commits:
             yield Step(f"{name} commit-lost", self.lose_commit, 6)
 
-    # ---- telling the machine -----------------------------------------------------------------------------------------
+    # ---- inputs of the machine ---------------------------------------------------------------------------------------
 
     def tell(self, event: inp.Input) -> None:
         for action in self.machine.handle(event, self.world.now):
@@ -163,11 +174,11 @@ class ReceiverProcess:
 
     def _hand_out(self, action: act.Action) -> None:
         if isinstance(action, act.StoreBlock):
-            self._drafts.append(action.draft)
+            self._pending.append(action.pending)
         elif isinstance(action, act.TopicsChecked):
             self._checked.update(action.sequences)
-        elif isinstance(action, act.CopyTo):
-            self._second = action.second.host
+        elif isinstance(action, act.ReplicateTo):
+            self._second = action.host.host
         elif isinstance(action, act.DriverAction):
             self._send(action)
         elif isinstance(action, act.CheckTopicIds | act.Inspect):
@@ -180,7 +191,7 @@ class ReceiverProcess:
             self._source_actions.append(action)
 
     def _send(self, action: act.DriverAction) -> None:
-        kind = type(action).__name__.lower()
+        kind = TRACE_NAMES.get(type(action)) or type(action).__name__.lower()
         message = action.message
         if isinstance(message, messages.HeartbeatRequest):
             refusing = (self._refusing,) if self._refusing else ()
@@ -188,7 +199,7 @@ class ReceiverProcess:
         self.world.network.send(self.name, kind, message, partial(self._told, action))
 
     def _told(self, action: act.DriverAction, answer: Any) -> None:
-        """As ``DriverLine`` does: an answer, a refusal, or nothing in time."""
+        """As ``DriverChannel`` does: an answer, a refusal, or no answer in time."""
         if not self.alive:
             return
         if answer is None:
@@ -200,7 +211,7 @@ class ReceiverProcess:
         elif isinstance(answer, ForebayError):
             self.tell(inp.DriverFailed(action.request, str(answer)))
         else:
-            self.tell(ROUTES[type(action)].tell(action.request, answer))
+            self.tell(ask(action, lambda path, body, kind: answer))
 
     def tick(self) -> None:
         self.tell(inp.Tick())
@@ -211,7 +222,7 @@ class ReceiverProcess:
     # ---- ends --------------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """SIGKILL: the page cache survives. The group does not know yet."""
+        """Kill by SIGKILL: the page cache survives. The group does not know yet."""
         self.killed = True
         self.world.network.sender_died(self.name)
 
@@ -229,7 +240,7 @@ class ReceiverProcess:
         self.world.invariants.receiver_ended(self)
 
     def crash_in(self, step: Any, at: int) -> None:
-        """Killed in the middle of writing: just before the ``at``-th thing that ``step`` does to the WAL."""
+        """Kill during a write: just before the ``at``-th operation of ``step`` on the WAL."""
         wal = self.world.wal
         wal.crash_at_step = wal.steps + at
         try:
@@ -247,36 +258,36 @@ class ReceiverProcess:
 
     def append(self) -> None:
         assert self._writer is not None
-        draft = self._drafts[0]
-        block = encode(draft, self._writing, self.world.wall_ms)
+        pending = self._pending[0]
+        block = encode(pending, self._encoding, self.world.wall_ms)
         if not self._has_room(block.payload.size):
             self.world.reached["no room above the reserve"] += 1
             self.tell(inp.OutOfSpace("the WAL is down to its reserve"))
             return
-        self._drafts.popleft()
-        if draft.sequence in self._checked:
+        self._pending.popleft()
+        if pending.sequence in self._checked:
             block = replace(block, meta=msgspec.structs.replace(block.meta, checked=True))
         pending = self._writer.append(FrameKind.BLOCK, encode_meta(block.meta), block.payload)
         self._appended.append((block, pending))
         self.world.invariants.block_written(block.meta)
 
-    # ---- the store without a WAL: ``receiver.copy_store``, each copy a step -------------------------------------------
+    # ---- the store without a WAL: ``receiver.stores.replica_store``, each copy a step ------------------------------------
 
     def _copy_steps(self) -> Iterator[Step]:
         copying = self._copying
-        if copying is None and self._drafts:
+        if copying is None and self._pending:
             yield Step(f"{self.name} encode", self.begin_copying, 30)
         if copying is not None and not copying.own:
             yield Step(f"{self.name} copy-own", self.copy_own, 20)
         if copying is not None and copying.waits_for_replica:
-            # without a host it says so, and looks again
+            # without a host it reports that, and checks again
             yield Step(f"{self.name} copy-second", self.copy_replica, 20 if self._second else 1)
 
     def begin_copying(self) -> None:
-        draft = self._drafts.popleft()
-        block = encode(draft, self._writing, self.world.wall_ms)
+        pending = self._pending.popleft()
+        block = encode(pending, self._encoding, self.world.wall_ms)
         frame = b"".join(bytes(part) for part in local_frame(block.meta, block.payload))
-        self._copying = Copying(draft.sequence, block, frame, waits_for_replica=self.world.options.copies > 1)
+        self._copying = Copying(pending.sequence, block, frame, waits_for_replica=self.world.options.copies > 1)
         self.world.invariants.block_written(block.meta)
 
     def copy_own(self) -> None:
@@ -302,11 +313,11 @@ class ReceiverProcess:
         if lands:
             self.world.hosts[self._second].keep(copying.block.meta.id, copying.frame)
         self._refusing = self._second
-        self.world.reached["second copy refused"] += 1
-        self.tell(inp.OutOfSpace(f"host {self._second} takes none", REPLICA_HOST))
+        self.world.reached["replica refused"] += 1
+        self.tell(inp.OutOfSpace(f"host {self._second} did not take a replica", REPLICA_HOST))
 
     def _copied(self) -> None:
-        """Tells of the block when all its copies are kept."""
+        """Report the block when all its copies are stored."""
         copying = self._copying
         assert copying is not None
         if not copying.own or copying.waits_for_replica:
@@ -320,7 +331,7 @@ class ReceiverProcess:
         self.tell(inp.BlockStored(copying.sequence, Block(copying.block.meta, copy_handle([frame]), True, others)))
 
     def _has_room(self, needed_bytes: int) -> bool:
-        """``BlockStore``'s wait for room above the reserve, each look a step."""
+        """As ``WalStore`` waits for room above the reserve, each check a step."""
         reserve_bytes = self.world.options.wal_reserve_bytes
         return not reserve_bytes or has_room(self.world.wal.free_bytes(), needed_bytes, reserve_bytes)
 
@@ -399,7 +410,7 @@ class ReceiverProcess:
     def lose_commit(self) -> None:
         self._commit_errors.update(dict.fromkeys(self._commits.popleft(), "_TRANSPORT"))
 
-    # ---- the broker line ---------------------------------------------------------------------------------------------
+    # ---- the broker channel ------------------------------------------------------------------------------------------
 
     def ask_broker(self) -> None:
         question = self._questions.popleft()
@@ -424,7 +435,7 @@ class ReceiverProcess:
         return self._generation != group.generation
 
     def group_turn(self) -> None:
-        """What the client does when it hears from the coordinator."""
+        """What the client does when it receives an answer of the coordinator."""
         group = self.world.kafka.group
         if self._member is not None and self._member not in group.members:
             lost, self._owned, self._member = self._owned, frozenset(), None
@@ -456,7 +467,7 @@ class ReceiverProcess:
         self.tell(inp.Revoked(tuple(sorted(partitions))))
 
     def _revocation_done(self) -> None:
-        """The callback returns. A cooperative member asks for the rebalance that gives its partitions to others."""
+        """The callback returns. A cooperative member requests the rebalance that assigns its partitions to others."""
         gone, self._revoking = self._revoking, None
         group = self.world.kafka.group
         if gone is None or self._member is None:

@@ -1,5 +1,8 @@
-"""The scripts of the fixed traces. ``python -m tests.simulation --record`` runs them on the right code and writes the
-traces anew: after a change of the simulation's steps, never to make a test pass."""
+"""The scripts of the fixed traces.
+
+``python -m tests.simulation --record`` runs them on the right code and records the traces anew: after a change of the
+simulation's steps, never to make a test pass.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from tests.simulation.scheduler import OPTIONAL
 from tests.simulation.traces import Trace
 from tests.simulation.world import Options, World
 
-#: steps without which a script can't go on are found within so many
+#: maximum number of steps in which a script must find a step that it needs
 PATIENCE_STEPS = 400
 
 
 class Script:
-    """A world, and what was done to it."""
+    """A world, and the steps that were taken in it."""
 
     def __init__(self, **options: object) -> None:
         fixed = {"partitions": 1, "receivers": 1, "snapshot_events": 1_000, "drivers_at_once": 3}
@@ -29,7 +32,7 @@ class Script:
             self.steps.append(label)
 
     def perhaps(self, *labels: str) -> None:
-        """Steps that only the mistaken code may offer."""
+        """Record steps that only the mistaken code may offer."""
         for label in labels:
             if self.world.can(label):
                 self.world.take(label)
@@ -38,8 +41,10 @@ class Script:
     def run(
         self, *whose: str, until: Callable[[], object], without: tuple[str, ...] = (), optional: bool = False
     ) -> None:
-        """Everything that the named may do, as they come, without faults, until ``until``; then no more. ``optional``: the
-        mistaken code may not offer all of it."""
+        """Take all steps of the named processes, without faults, until ``until``.
+
+        ``optional``: the mistaken code may not offer all of them.
+        """
         for _ in range(PATIENCE_STEPS):
             if until():
                 return
@@ -62,14 +67,14 @@ class Script:
         raise AssertionError(f"never came: {self.steps[-20:]}")
 
     def _is(self, label: str, name: str) -> bool:
-        """Its own steps, and the ways of its messages."""
+        """Return the process's own steps and those of its messages."""
         return label.startswith(name) or f" {name}/" in label
 
     def open_driver(self, name: str) -> None:
         self.do("start driver", f"{name} claim", f"{name} read", f"{name} snapshot", f"{name} open")
 
     def begin(self, *receivers: str) -> None:
-        """One driver that leads and knows the partitions, receivers that own theirs."""
+        """Start one driver that leads and knows the partitions, and receivers that own theirs."""
         self.open_driver("d1")
         self.run(*LOOP, "d1 discover", until=self._created)
         self.run(*LOOP, until=lambda: not any(map(self.world.can, LOOP)))
@@ -103,31 +108,34 @@ class Script:
         return state.batches_completed if state is not None else 0
 
     def waiting(self) -> bool:
-        """Whether a block is in no batch."""
+        """Return whether a block is in no batch."""
         state = self.world.invariants.durable
         return state is None or bool(state.waiting)
 
     def covered(self) -> bool:
-        """Whether both snapshot copies know of all that is released."""
+        """Return whether both snapshot copies have everything that is released."""
         state = self.world.invariants.durable
         return state is not None and len(state.copies) == 2 and bool(state.released) and not state.uncovered
 
     def sent(self, label: str) -> bool:
-        """Whether this message is on its way."""
+        """Return whether this message is on its way."""
         return label in self.world.network.exchanges
 
 
-#: the deciding thread of the first driver
+#: the decision loop of the first driver
 LOOP = ("d1 decide", "d1 append", "d1 sync", "d1 check", "d1 release", "d1 snapshot-again", "d1 drop")
 RECEIVER = ("r1.1",)
-#: a search of the WAL for what Kafka lost
+#: a search of the WAL for records that Kafka lost
 ADOPT = "d1 adopt"
 CLEAN = ("d1 clean:begin", "d1 clean:answered", "d1 clean:copy", "d1 clean:prune", "d1 clean:list")
 
 
 def rewind_by_seek_alone() -> Script:
-    """A topic is created again. The receiver has fetched ahead in the new log when it learns it, and has to go back to its
-    beginning: what was fetched ahead must not be taken for the first record after a hole."""
+    """A topic is created again.
+
+    The receiver has fetched ahead in the new log when it learns of it, and has to go back to the beginning. A record that
+    was fetched ahead must not be taken for the first record after a gap.
+    """
     script = Script()
     script.begin("r1")
     script.do("produce t/0 4")
@@ -151,7 +159,7 @@ def rewind_by_seek_alone() -> Script:
 
 
 def answer_before_durable() -> Script:
-    """The receiver hears that its block was accepted, and commits; then the journal's host loses what was not synced."""
+    """The receiver learns that its block was accepted, and commits. Then the journal's host loses its unsynced bytes."""
     script = Script()
     script.begin("r1")
     script.do("produce t/0 4")
@@ -163,7 +171,7 @@ def answer_before_durable() -> Script:
 
 
 def journal_order_unlike_decisions() -> Script:
-    """Two receivers register at once: both are decided in one group."""
+    """Two receivers register at the same time: both registrations are decided in one group."""
     script = Script(receivers=2, partitions=2)
     script.begin()
     script.do("start r1", "start r2", "deliver r1.1/register#1 d1", "deliver r2.1/register#1 d1")
@@ -172,7 +180,7 @@ def journal_order_unlike_decisions() -> Script:
 
 
 def claim_without_compare_and_set() -> Script:
-    """A copy of a claim arrives after the claim was granted, used, and given up to another receiver."""
+    """A copy of a claim arrives after the claim was granted, used, and ended by another receiver's claim."""
     script = Script(receivers=2, partitions=1, faults=("network", "receiver"))
     script.open_driver("d1")
     script.run(*LOOP, "d1 discover", until=script._created)
@@ -188,7 +196,7 @@ def claim_without_compare_and_set() -> Script:
 
 
 def put_without_an_answer_taken_for_done() -> Script:
-    """The WAL's store does not answer a put, and carries it out when the block has long been accepted, or never."""
+    """The WAL's store does not answer a put, and performs it long after the block was accepted, or never."""
     script = Script(wal_objects=True, faults=("receiver",))
     script.begin("r1")
     script.do("produce t/0 4")
@@ -214,8 +222,11 @@ def append_after_take_over() -> Script:
 
 
 def deletion_after_take_over() -> Script:
-    """A driver is paused before it journals that a batch is completed; for the one that takes over, the batch has yet to
-    run. The first one wakes, and cleans up behind what it takes for completed."""
+    """A driver is paused before it journals that a batch is completed.
+
+    For the driver that takes over, the batch has not run. The first driver wakes and cleans up the batch that it
+    considers completed.
+    """
     script = Script(segment_bytes=1, faults=("driver",))
     script.begin("r1")
     for until in (4, 8):
@@ -232,8 +243,10 @@ def deletion_after_take_over() -> Script:
 
 
 def orphan_deleted_before_its_report() -> Script:
-    """Two blocks are durable, in segments of their own, and their report is late. Clean-up finds the first one, which the
-    journal does not name."""
+    """Two blocks are durable, in segments of their own, and their report is late.
+
+    Clean-up finds the first block, which the journal does not name.
+    """
     script = Script(segment_bytes=1)
     script.begin("r1")
     script.do("produce t/0 4")
@@ -267,7 +280,7 @@ def unsynced_tail_trusted() -> Script:
 
 
 def range_written_twice_under_one_token() -> Script:
-    """A report gets no answer in time, and arrives all the same."""
+    """A report gets no answer in time, but arrives."""
     script = Script(faults=("network",))
     script.begin("r1")
     script.do("produce t/0 4")
@@ -279,8 +292,10 @@ def range_written_twice_under_one_token() -> Script:
 
 
 def two_openers_act() -> Script:
-    """Two drivers open at once, while a third one, not yet aware, writes. The newer one reads before that write, the older
-    one after it: they hold different truths, and only one may act."""
+    """Two drivers open at the same time, while a third one, not yet aware, writes.
+
+    The newer one reads before that write, the older one after it. So they have different states, and only one may act.
+    """
     script = Script(faults=("driver", "network"))
     script.begin("r1")
     script.do("produce t/0 4")
@@ -294,8 +309,11 @@ def two_openers_act() -> Script:
 
 
 def refusal_after_take_over() -> Script:
-    """A driver that was taken over does not know it yet. A receiver that registered with the new one asks the old one, which
-    knows no such epoch: its word must not end the receiver."""
+    """A driver that was taken over does not know it yet.
+
+    A receiver that registered with the new one asks the old one, which does not know the epoch. Its refusal must not end
+    the receiver.
+    """
     script = Script(faults=("driver", "receiver"))
     script.begin("r1")
     script.open_driver("d2")
@@ -307,8 +325,11 @@ def refusal_after_take_over() -> Script:
 
 
 def segment_scanned_before_its_writer_was_fenced() -> Script:
-    """Clean-up scans a segment, all of which is completed. Before it is judged, another block is appended to it and accepted,
-    and then its writer is fenced: now it seems that nobody could have appended."""
+    """Clean-up scans a segment whose batches are all completed.
+
+    Before the decision, another block is appended to it and accepted, and then its writer is fenced. Now it seems that no
+    process could have appended.
+    """
     script = Script(segment_bytes=100_000, faults=("receiver",))
     script.begin("r1")
     script.do("produce t/0 4")
@@ -331,7 +352,10 @@ def segment_scanned_before_its_writer_was_fenced() -> Script:
 
 
 def history_forgets_what_came_while_it_waited() -> Script:
-    """The disk is full when the first batch is to move to the history; when there is space again, two batches are."""
+    """The disk is full when the first batch is to move to the history.
+
+    When there is space again, two batches are to move.
+    """
     script = Script(faults=("disk",))
     script.begin("r1")
     for number in (1, 2):
@@ -347,8 +371,11 @@ def history_forgets_what_came_while_it_waited() -> Script:
 
 
 def reserve_that_turns_completions_away() -> Script:
-    """Blocks wait when the journal's disk fills up, and nobody makes it larger. They are completed and archived all the
-    same; then a snapshot lets go of what was written of them, and there is room for what was turned away."""
+    """Blocks wait when the journal's disk fills up, and it is not enlarged.
+
+    They are completed and archived all the same. Then a snapshot deletes what was written about them, and there is room
+    for the requests that were refused.
+    """
     script = Script(
         snapshot_events=4, max_queued_batches=4, faults=("disk",), journal_reserve_bytes=16_000, stays_full=True
     )
@@ -361,8 +388,11 @@ def reserve_that_turns_completions_away() -> Script:
 
 
 def gap_while_an_old_writer_can_still_sync() -> Script:
-    """A receiver is paused with a block that is not in the WAL yet; another one takes its partition over. Retention passes
-    what the block holds. When the first one wakes it makes it durable."""
+    """A receiver is paused with a block that is not in the WAL yet.
+
+    Another one takes its partition over, and retention deletes the records of the block. When the first one wakes, it
+    makes the block durable.
+    """
     script = Script(receivers=2, faults=("receiver", "kafka"))
     script.begin("r1")
     script.do("produce t/0 4")
@@ -377,8 +407,10 @@ def gap_while_an_old_writer_can_still_sync() -> Script:
 
 
 def incarnation_ended_while_its_writer_can_still_sync() -> Script:
-    """A person resets a partition to its first offset while its receiver has a block that is not in the WAL yet. The life ends
-    when that one was accepted, and not before."""
+    """An operator resets a partition to its first offset while its receiver has a block that is not in the WAL yet.
+
+    The incarnation ends after that block was accepted, and not before.
+    """
     script = Script(receivers=1, partitions=1, faults=("kafka",), resets=True)
     script.begin("r1")
     script.do("produce t/0 4")
@@ -402,8 +434,10 @@ def incarnation_ended_while_its_writer_can_still_sync() -> Script:
 
 
 def whole_block_adopted() -> Script:
-    """A receiver dies between its sync and its report of a block of two partitions. One of them is read again from Kafka; of
-    the other one retention has passed what the block holds."""
+    """A receiver dies between its sync and its report of a block of two partitions.
+
+    One of them is read again from Kafka. Retention has deleted the records of the other one.
+    """
     script = Script(partitions=2, faults=("receiver", "kafka"))
     script.begin("r1")
     script.do("produce t/0 4", "produce t/1 4")
@@ -416,8 +450,10 @@ def whole_block_adopted() -> Script:
 
 
 def adopted_from_a_topic_created_again() -> Script:
-    """A topic is created again, and its records are polled and stored before anybody reads its id: in a block that names the
-    old life. Its receiver dies; the next one learns the new id, and what the WAL still holds of the old life is looked for."""
+    """A topic is created again, and its records are polled and stored before any process reads its id: in a block that
+    names the old incarnation. Its receiver dies. The next one learns the new id, and the driver searches the WAL for the
+    old incarnation.
+    """
     script = Script(faults=("receiver", "kafka"))
     script.begin("r1")
     script.do("produce t/0 4")
@@ -432,8 +468,10 @@ def adopted_from_a_topic_created_again() -> Script:
 
 
 def search_before_a_late_put() -> Script:
-    """A receiver is killed while the store has its object, and not yet taken it in. Retention passes what it holds, and the
-    WAL is searched; then it would land."""
+    """A receiver is killed while the store has its object but has not stored it.
+
+    Retention deletes the records, and the WAL is searched. Then the object would land.
+    """
     script = Script(wal_objects=True, faults=("receiver", "kafka"))
     script.begin("r1")
     script.do("produce t/0 4")
@@ -445,8 +483,10 @@ def search_before_a_late_put() -> Script:
 
 
 def adoption_that_the_reserve_ends() -> Script:
-    """A receiver dies between its sync and its report, and retention passes what the block holds. The journal's store is down
-    to its reserve when it is to be adopted."""
+    """A receiver dies between its sync and its report, and retention deletes the records of the block.
+
+    The journal's store has only its reserve left when the block is to be adopted.
+    """
     script = Script(faults=("receiver", "kafka", "disk"), journal_reserve_bytes=4_000)
     script.begin("r1")
     script.do("produce t/0 4")
@@ -459,8 +499,9 @@ def adoption_that_the_reserve_ends() -> Script:
 
 
 def reported_before_the_second_copy() -> Script:
-    """Without a WAL, and with two copies of each block: the receiver's host has one, the second host has not. The host is lost
-    when the block could have been reported."""
+    """Without a WAL, and with two copies of each block: the receiver's host has one, the replica host does not have one
+    yet. The receiver's host is lost when the block could have been reported.
+    """
     script = Script(copies=2, faults=("receiver", "host"))
     script.begin("r1")
     process = script.world.receivers["r1"]
@@ -476,8 +517,10 @@ def reported_before_the_second_copy() -> Script:
 
 
 def read_from_a_topic_created_again() -> Script:
-    """A batch's block can't be read in the WAL. Its topic was created again meanwhile, and holds as many records at the same
-    offsets."""
+    """The block of a batch cannot be read from the WAL.
+
+    Meanwhile its topic was created again, and has as many records at the same offsets.
+    """
     script = Script(faults=("driver", "kafka"))
     script.begin("r1")
     script.do("produce t/0 4")
@@ -489,7 +532,7 @@ def read_from_a_topic_created_again() -> Script:
 
 
 def clean_up_under_a_replay() -> Script:
-    """Clean-up has scanned a segment that nothing needs; before it is judged, a replay begins that needs it again."""
+    """Clean-up has scanned a segment that nothing needs. Before the decision, a replay begins that needs it again."""
     script = Script(segment_bytes=1, faults=("replay",))
     script.begin("r1")
     for until in (4, 8):
@@ -509,7 +552,7 @@ def clean_up_under_a_replay() -> Script:
 
 
 def clean_up_under_a_cursor() -> Script:
-    """Two blocks are in the history, which a query has yet to read, when clean-up comes round."""
+    """Two blocks are in the history, which a query still has to read, when clean-up runs."""
     script = Script(segment_bytes=1, queries=True, faults=())
     script.begin("r1")
     script.run(*LOOP, "d1 query", until=lambda: script.world.can("d1 query:trigger"))
@@ -524,7 +567,7 @@ def clean_up_under_a_cursor() -> Script:
 
 
 def completed_with_the_highest() -> Script:
-    """Two batches are in work at once; the later one ends first."""
+    """Two batches run at the same time; the later one ends first."""
     script = Script(concurrent_jobs=2, faults=())
     script.begin("r1")
     for until in (4, 8):
@@ -539,7 +582,7 @@ def completed_with_the_highest() -> Script:
 
 
 def clean_up_under_a_window() -> Script:
-    """A batch is completed; the window of the next one reaches back to it when clean-up comes round."""
+    """A batch is completed. The window of the next one reaches back to it when clean-up runs."""
     script = Script(segment_bytes=1, window_batches=1, faults=())
     script.begin("r1")
     for number in (1, 2):
@@ -560,8 +603,11 @@ def _replaying(script: Script) -> bool:
 
 
 def clean_up_on_what_no_copy_covers() -> Script:
-    """A batch is in the history, and one copy beside the WAL says so; the one before it does not. If the newer copy can't be
-    read when the journal is lost, the rebuild begins from the older one, and needs the batch's blocks."""
+    """A batch is in the history, and one copy beside the WAL says so; the copy before it does not.
+
+    If the newer copy cannot be read when the journal is lost, the rebuild begins from the older one, and needs the
+    batch's blocks.
+    """
     script = Script(segment_bytes=1, faults=())
     script.begin("r1")
     for until in (4, 8):
@@ -575,8 +621,10 @@ def clean_up_on_what_no_copy_covers() -> Script:
 
 
 def rebuild_that_trusts_the_highest_token_alone() -> Script:
-    """Two receivers take in one after the other, after the only copy; then the journal is lost. What the first one took in is
-    found by walking from the copy's position."""
+    """Two receivers take in records one after the other, after the only copy.
+
+    Then the journal is lost. The walk from the position in the copy finds what the first one took in.
+    """
     script = Script(receivers=2, faults=("receiver", "journal"))
     script.begin("r1")
     script.do("produce t/0 4")
@@ -623,8 +671,10 @@ SCENARIOS: dict[str, Callable[[], Script]] = {
 
 
 def record(name: str, invariant: str) -> Trace:
-    """Runs the scenario on the right code; ``invariant`` is what it breaks where the mistake is planted. Raises
-    InvariantViolation if even the right code breaks one."""
+    """Run the scenario on the right code.
+
+    ``invariant``: the one that the planted mistake violates. Raises InvariantViolation if the right code violates one.
+    """
     scenario = SCENARIOS[name]
     script = scenario()
     return Trace(

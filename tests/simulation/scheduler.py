@@ -1,4 +1,4 @@
-"""Who moves next: steps by name, drawn by a seed or read from a trace."""
+"""Chooses the next step by its name: drawn by a seed, or read from a trace."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-#: marks a label of a trace that is taken only where it can be
+#: marks a label of a trace that is taken only if it is possible
 OPTIONAL = "?"
 
 
 @dataclass(slots=True)
 class Step:
-    """One thing that can happen now. ``weight``: how likely, against the others. ``numbers``: if not None, the step takes
-    a number of this range, which is drawn and becomes the last word of its label."""
+    """One thing that can happen now.
+
+    ``weight``: its relative probability. ``numbers``: if not None, the step takes a number of this range, which is drawn
+    and becomes the last word of its label.
+    """
 
     label: str
     run: Callable[..., None]
@@ -30,11 +33,11 @@ class Choice:
 
 
 class TraceMismatch(Exception):
-    """The trace names a step that can't happen here: the code, or the simulation, has changed since it was recorded."""
+    """The trace names a step that cannot happen here: the code or the simulation has changed since it was recorded."""
 
 
 def draw(steps: Sequence[Step], random: Random) -> Choice:
-    """One of ``steps``, by their weights."""
+    """Draw one of ``steps`` by their weights."""
     at = random.randrange(sum(step.weight for step in steps))
     for step in steps:
         at -= step.weight
@@ -44,7 +47,7 @@ def draw(steps: Sequence[Step], random: Random) -> Choice:
 
 
 def find(steps: Sequence[Step], label: str) -> Choice | None:
-    """The step that ``label`` names; None if it can't happen now."""
+    """Return the step that ``label`` names; None if it cannot happen now."""
     head, _, number = label.rpartition(" ")
     for step in steps:
         if step.numbers is None and step.label == label:

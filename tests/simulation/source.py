@@ -1,4 +1,4 @@
-"""One receiver's consumer: it fetches ahead, as librdkafka does, and its member of the group may be a zombie."""
+"""The consumer of one receiver: it fetches ahead, as librdkafka does, and its member of the group may be a zombie."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Item = Columns | EndOfPartition | PartitionFault
 
 @dataclass(slots=True)
 class Reading:
-    """``offset``: the next to fetch; ``fetched``: waits to be polled, tagged when it was fetched."""
+    """``offset``: the next to fetch. ``fetched``: records that wait to be polled, tagged when they were fetched."""
 
     start: Start
     offset: int
@@ -30,9 +30,10 @@ class Reading:
 
 
 class SimulatedSource:
-    """What ``forebay.kafka.consume.consumer`` promises to the receiver, and no more: leftovers of an older generation still come
-    out of a poll, with their old tag. A start under the generation that is current is a bare seek: it moves the fetch
-    position, and what was fetched already comes out first."""
+    """Exactly what ``forebay.kafka.consume.consumer`` guarantees to the receiver: a poll may still return records of an
+    older generation, with their old tag. A start under the current generation is a bare seek: it moves the fetch
+    position, and records fetched before come out first.
+    """
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
@@ -90,7 +91,7 @@ class SimulatedSource:
         return bool(self._leftover) or any(r.fetched and not r.paused for r in self.reading.values())
 
     def poll(self) -> list[Item]:
-        """What an older assignment left, if anything; else one fetch of every partition that has one."""
+        """Return what an older assignment left, if anything; else one fetch of every partition that has one."""
         if self._leftover:
             items = list(self._leftover)
             self._leftover.clear()

@@ -12,13 +12,13 @@ _each = pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake
 
 
 @_each
-def test_the_right_code_passes_the_trace(mistake: Mistake) -> None:
-    """Every step of it, and everything is completed afterwards."""
+def test_right_code_passes_the_trace(mistake: Mistake) -> None:
+    """The right code takes every step of the trace, and everything is completed afterwards."""
     traces.replay(traces.load(traces.DIRECTORY / f"{mistake.name}.json"))
 
 
 @_each
-def test_the_mistake_is_caught_by_its_trace(mistake: Mistake) -> None:
+def test_mistake_is_caught_by_its_trace(mistake: Mistake) -> None:
     trace = traces.load(traces.DIRECTORY / f"{mistake.name}.json")
     with pytest.raises(InvariantViolation) as caught:
         traces.replay(trace, mistake.kinds)

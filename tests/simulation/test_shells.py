@@ -1,4 +1,4 @@
-"""Where the simulation's shells stand for product code that it does not run: the product does the same."""
+"""Product code that the simulation replaces: it behaves like the replacement."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from tests.support.forgetful import ForgetfulStorage
 from tests.support.tracked import tracker_options
 
 
-def test_a_driver_that_was_taken_over_refuses_nobody() -> None:
-    """INV-4: a refusal, which needs no durable write, asks for a newer epoch all the same; ``refusal-after-take-over``."""
+def test_driver_that_was_taken_over_sends_no_refusal() -> None:
+    """INV-4: a refusal needs no durable write, but the driver checks for a newer epoch before it (trace
+    ``refusal-after-take-over``).
+    """
     disk, uids = ForgetfulStorage(), itertools.count(1)
     opened, state = journal.lead(disk, "sim", "one", 0, lambda: 0.0, lambda: next(uids))
     ended: list[BaseException] = []

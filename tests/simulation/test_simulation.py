@@ -1,4 +1,4 @@
-"""The fixed set of random runs; ``python -m tests.simulation`` has no end of them."""
+"""The fixed set of random runs; ``python -m tests.simulation`` runs new ones."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from tests.simulation import traces
 from tests.simulation.mistakes import MISTAKES
 from tests.simulation.world import Options, World
 
-#: runs of one test, so that a failure names few of them
+#: runs in one test, so that a failure names few of them
 RUNS = 25
 STEPS = 600
-#: of the 30 runs of one test, how many reach each thing that few runs reach
+#: minimum of the 30 runs of one test that reach each rare event
 SEEDS_MIN = 2
 
 
 @pytest.mark.parametrize("first", range(0, 225, RUNS))
 def test_all_invariants_hold_after_every_step_of_random_runs(first: int) -> None:
-    """INV-1 to INV-4, INV-7, INV-8 under crashes, zombies, lost messages and full disks; then everything is completed."""
+    """INV-1 to INV-4, INV-7, INV-8 hold under crashes, zombies, lost messages and full disks.
+
+    Then everything is completed.
+    """
     for seed in range(first, first + RUNS):
         outcome = traces.explore(seed, STEPS)
         assert isinstance(outcome, World), (
@@ -31,7 +34,10 @@ def test_all_invariants_hold_after_every_step_of_random_runs(first: int) -> None
 
 @pytest.mark.parametrize("first", [0, RUNS])
 def test_all_invariants_hold_without_a_wal(first: int) -> None:
-    """One copy or two of each block, a host lost, second hosts that refuse or do not answer; then everything is completed."""
+    """One copy or two of each block, a lost host, replica hosts that refuse or do not answer.
+
+    Then everything is completed.
+    """
     reached: Counter[str] = Counter()
     for seed in range(first, first + RUNS):
         outcome = traces.explore(seed, STEPS, drawn=Options.without_wal)
@@ -40,14 +46,14 @@ def test_all_invariants_hold_without_a_wal(first: int) -> None:
         )
         reached.update(set(outcome.reached))
         reached["host lost"] += any(host.lost for host in outcome.hosts.values())
-    assert {
-        kind: reached[kind] for kind in ("copy deleted", "second copy refused", "host lost") if reached[kind] < 2
-    } == {}
+    assert {kind: reached[kind] for kind in ("copy deleted", "replica refused", "host lost") if reached[kind] < 2} == {}
 
 
 @pytest.mark.parametrize("first", [0, RUNS])
 def test_all_invariants_hold_while_ids_of_receivers_are_forgotten(first: int) -> None:
-    """INV-4, INV-7, INV-8. As soon as nothing needs an id it is forgotten, though its process may live, sleep, or come back."""
+    """INV-4, INV-7, INV-8. An id is forgotten as soon as nothing needs it, although its process may live, sleep or
+    return.
+    """
     reached: Counter[str] = Counter()
     for seed in range(first, first + RUNS):
         outcome = traces.explore(seed, STEPS, drawn=Options.forgetting)
@@ -73,8 +79,8 @@ def test_a_run_is_replayed_from_its_labels() -> None:
     assert traces.replay(trace).taken == outcome.taken
 
 
-def test_random_runs_reach_what_they_are_for() -> None:
-    """A simulation whose faults prevent all work would prove nothing."""
+def test_random_runs_reach_rare_events() -> None:
+    """A simulation whose faults prevent all progress would prove nothing."""
     worlds = [outcome for seed in range(30) if isinstance(outcome := traces.explore(seed, STEPS), World)]
     states = [world.invariants.durable for world in worlds]
     assert len(worlds) == 30
@@ -90,7 +96,7 @@ def test_random_runs_reach_what_they_are_for() -> None:
     assert {kind: seeds[kind] for kind in rare if seeds[kind] < SEEDS_MIN} == {}
 
 
-def test_a_failing_seed_is_cut_down_to_a_trace_that_fails_again(tmp_path: Path) -> None:
+def test_failing_seed_is_reduced_to_a_trace_that_fails_again(tmp_path: Path) -> None:
     kinds = next(mistake.kinds for mistake in MISTAKES if mistake.name == "journal-order-unlike-decisions")
     outcomes = (traces.explore(seed, 300, kinds) for seed in range(50))
     failure = next(outcome for outcome in outcomes if isinstance(outcome, traces.Failure))

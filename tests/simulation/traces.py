@@ -1,4 +1,4 @@
-"""Runs as data: options, and the labels of the steps taken. A failing run is cut down to the steps that matter."""
+"""Runs as data: options, and the labels of the steps taken. A failing run is reduced to the relevant steps."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ DIRECTORY = Path(__file__).parent / "traces"
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """``about``: for people. ``invariant``: what it breaks, "" if nothing on the right code. ``settle``: whether the run
-    goes on, without faults, until everything is completed."""
+    """``about``: description for readers.
+
+    ``invariant``: what it violates, "" if nothing on the right code. ``settle``: whether the run goes on, without faults,
+    until everything is completed.
+    """
 
     about: str
     invariant: str = ""
@@ -44,7 +47,7 @@ def save(trace: Trace, path: Path) -> None:
 
 
 def replay(trace: Trace, kinds: Kinds | None = None) -> World:
-    """Raises InvariantViolation where the trace breaks one, TraceMismatch where it does not fit the code."""
+    """Replay the trace. Raises InvariantViolation if it violates one, TraceMismatch if it does not fit the code."""
     world = World(trace.options, kinds)
     for label in trace.steps:
         if not label.startswith(OPTIONAL):
@@ -59,7 +62,7 @@ def replay(trace: Trace, kinds: Kinds | None = None) -> World:
 def explore(
     seed: int, steps: int, kinds: Kinds | None = None, drawn: Callable[[int], Options] = Options.drawn
 ) -> Failure | World:
-    """A run of its own: options and choices drawn by ``seed``, ``steps`` of them with faults, then without."""
+    """Run ``steps`` with faults, drawn by ``seed`` with the options, then go on without faults."""
     options = drawn(seed)
     world = World(options, kinds)
     random = Random(seed)
@@ -82,7 +85,7 @@ def explore(
 
 
 def shrink(failure: Failure, seconds: float, kinds: Kinds | None = None) -> Trace:
-    """Fewer steps that break the same invariant: leaves out ever smaller runs of steps, for at most ``seconds``."""
+    """Return fewer steps that violate the same invariant: leaves out ever shorter runs of steps, for at most ``seconds``."""
     trace = failure.trace
     steps = list(trace.steps)
     ends = time.monotonic() + seconds
@@ -100,7 +103,7 @@ def shrink(failure: Failure, seconds: float, kinds: Kinds | None = None) -> Trac
 
 
 def _broken_by(trace: Trace, steps: Sequence[str], kinds: Kinds | None) -> list[str] | None:
-    """Those of ``steps`` that are possible, if they break the trace's invariant."""
+    """Return those of ``steps`` that are possible, if they violate the trace's invariant."""
     world = World(trace.options, kinds)
     taken = 0
     try:
@@ -113,6 +116,6 @@ def _broken_by(trace: Trace, steps: Sequence[str], kinds: Kinds | None) -> list[
     except InvariantViolation as violation:
         if violation.invariant == trace.invariant and bool(taken) == trace.settle:
             return world.taken[: taken or None]
-    except Exception:  # some other way to fail: not the one that is looked for
+    except Exception:  # another failure than the one that is reduced
         return None
     return None

@@ -1,4 +1,4 @@
-"""Everything there is in one run: Kafka, two disks, the network, processes; what may happen next, and what must hold."""
+"""Everything in one run: Kafka, two disks, the network, processes; what may happen next, and what must hold."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ from wal.segments.writer import LogWriter
 
 STREAM = "sim"
 TOPIC = "t"
-#: every step takes so long
+#: simulated duration of a step
 STEP_SECONDS = 0.005
-#: rounds of everybody's steps after the faults have ended, within which all must be taken in and completed
+#: rounds after the faults have ended within which all must be taken in and completed
 CALM_ROUNDS = 600
 #: kinds of faults that a run may have
-#: weight of the fault that loses the journal, and how often it may come
+#: weight of the fault that loses the journal, and how often it may occur
 LOSSES_MAX = 2
 FAULTS = ("receiver", "driver", "host", "network", "disk", "kafka", "journal", "replay")
-#: records produced in one run at most
+#: maximum number of records produced in one run
 RECORDS_MAX = 400
-#: replays asked for in one run at most
+#: maximum number of replays requested in one run
 REPLAYS_MAX = 4
 _ALL_THERE_IS = 1 << 40
 
@@ -77,25 +77,23 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     wal_objects: bool = False
     journal_reserve_bytes: int = 0  # 0: none
     wal_reserve_bytes: int = 0
-    stays_full: bool = False  # a full disk is not made larger when the faults end: what is completed must free it
+    stays_full: bool = False  # a full disk is not enlarged when the faults end: completed batches must free it
     faults: tuple[str, ...] = FAULTS
     concurrent_jobs: int = 1
     window_batches: int = 0
     empty_batches: bool = False
-    resets: bool = (
-        False  # a person begins new lives; not drawn: what dead writers left of the old one is given up by intent
-    )
+    resets: bool = False  # an operator begins new incarnations; not drawn, since that excludes what dead writers left
     queries: bool = False  # one reads the intake by a cursor
-    copies: int = 0  # of each block, on so many hosts; 0: there is a WAL
-    ids: int = 0  # that the processes of one receiver have in turn, as pods have; 0: one
-    #: from so many on the driver forgets ids that it did not hear for ``ids_silent_seconds``; 0: never
+    copies: int = 0  # number of hosts with a copy of each block; 0: there is a WAL
+    ids: int = 0  # number of ids that the processes of one receiver take in turn, as pods do; 0: one
+    #: number of ids from which on the driver forgets those without a heartbeat for ``ids_silent_seconds``; 0: never
     ids_kept: int = 0
     ids_silent_seconds: float = 0.0
-    quiet: int = 5  # how much likelier than by its weight is each step that is no fault
+    quiet: int = 5  # factor on the weight of each step that is no fault
 
     @classmethod
     def drawn(cls, seed: int) -> Options:
-        """Some faults alone, some together: each hides what others would show."""
+        """Draw some faults alone, some together: each may hide effects of others."""
         random = Random(seed)
         return cls(
             partitions=random.choice((1, 2, 3)),
@@ -123,7 +121,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def without_wal(cls, seed: int) -> Options:
-        """As :meth:`drawn`, with one copy or two in place of the WAL; a lost journal could not be rebuilt."""
+        """As :meth:`drawn`, with one copy or two in place of the WAL. A lost journal could not be rebuilt."""
         drawn = cls.drawn(seed)
         faults = tuple(fault for fault in drawn.faults if fault != "journal")
         return msgspec.structs.replace(
@@ -152,7 +150,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """What the world is built of. ``mistakes.py`` puts mistaken ones in their place."""
+    """What the world is built of. ``mistakes.py`` replaces parts by mistaken ones."""
 
     machine: Callable[..., ReceiverMachine] = ReceiverMachine
     tracker: Callable[..., Tracker] = Tracker
@@ -168,8 +166,11 @@ class Kinds:
 
 @dataclass(slots=True)
 class Query:
-    """What a query over the intake has in its checkpoint, and what it read: it outlives drivers, and is begun anew with each.
-    ``planned``: the end of a batch that is not finished; ``read``: the rows of its first run."""
+    """The checkpoint of a query over the intake, and what it read.
+
+    It outlives drivers, and the query starts anew with each. ``planned``: the end of a batch that is not finished.
+    ``read``: the rows of its first run.
+    """
 
     runs: int = 0
     finished: dict[TopicPartition, Place] | None = None
@@ -227,7 +228,7 @@ class World:
 
     @property
     def id_limits(self) -> IdLimits:
-        """In the end only ids of ended processes are forgotten: two that live would end each other by turns."""
+        """In the end only ids of ended processes are forgotten: two live processes would supersede each other in turns."""
         if not self.options.ids_kept:
             return IdLimits()
         return IdLimits(self.options.ids_kept, 600.0 if self.calm else self.options.ids_silent_seconds)
@@ -236,19 +237,19 @@ class World:
         return next(self._uids)
 
     def clear_failures(self, disk: ForgetfulStorage) -> None:
-        """What was armed for one step and not met by it acts no more."""
+        """A fault that was armed for one step, and that the step did not meet, no longer acts."""
         disk._failures.clear()
 
     # ---- running -----------------------------------------------------------------------------------------------------
 
     def step(self, random: Random) -> str:
-        """One step, drawn by ``random``. Raises InvariantViolation."""
+        """Take one step, drawn by ``random``. Raises InvariantViolation."""
         choice = draw(self.steps(), random)
         self._take(choice.label, choice.run)
         return choice.label
 
     def take(self, label: str) -> None:
-        """The step ``label``. Raises TraceMismatch if it can't happen now, InvariantViolation."""
+        """Take the step ``label``. Raises TraceMismatch if it cannot happen now, InvariantViolation."""
         choice = find(self.steps(), label)
         if choice is None:
             possible = ", ".join(step.label for step in self.steps())
@@ -267,13 +268,15 @@ class World:
         self.invariants.check()
 
     def settle(self) -> None:
-        """Ends all faults and lets everybody do what they can, in turn. Raises InvariantViolation if not all is taken in
-        and completed within ``CALM_ROUNDS``."""
+        """End all faults and let every process take its steps, in turn.
+
+        Raises InvariantViolation if not all is taken in and completed within ``CALM_ROUNDS``.
+        """
         self.calm = True
         if not self.options.stays_full:
             self.journal.capacity_bytes = self.wal.capacity_bytes = None
         for _ in range(CALM_ROUNDS):
-            for tp in self.invariants.unnoticed():  # that a topic was created again is noticed by its records
+            for tp in self.invariants.unnoticed():  # a recreated topic is noticed by its records
                 self._take(f"produce {tp} 1", partial(self._produce, tp.partition, 1))
             if self.invariants.settled():
                 self.invariants.check_completed()
@@ -354,7 +357,7 @@ class World:
                 yield _fault(Step("journal omits", self._omit, 2, range(1000)))
 
     def _can_lose_journal(self) -> bool:
-        """A topic that was created again while nobody knew of it leaves blocks of which nobody can tell what they hold."""
+        """A topic that was recreated before any process read its new id leaves blocks of an unknown topic."""
         again = self.kafka.topics[TOPIC].incarnation > 1
         return not again and not self.invariants.lost and self.losses < LOSSES_MAX and self.invariants.has_copy()
 
@@ -369,7 +372,7 @@ class World:
             yield Step("rebuild", self._rebuild, 10)
 
     def _late_steps(self) -> Iterator[Step]:
-        """Objects that were sent, and whose sender heard an error or died."""
+        """Objects that were sent, and whose sender got an error or died."""
         for name, disk in (("journal", self.journal), ("wal", self.wal)):
             for at in range(len(disk.late)):
                 yield Step(f"{name} lands-late {at}", partial(self._land, disk, at), 2)
@@ -449,7 +452,7 @@ class World:
                     yield from self._reset_steps(driver, partition.tp)
 
     def _operator_steps(self) -> Iterator[Step]:
-        """A person accepts the gap that status shows."""
+        """An operator accepts the gap that the status shows."""
         for driver in self.drivers:
             if not driver.leading or driver.paused:
                 continue
@@ -462,7 +465,10 @@ class World:
                     yield from self._fence_steps(driver, partition)
 
     def _fence_steps(self, driver: DriverProcess, partition: Partition) -> Iterator[Step]:
-        """A person says that a receiver whose id may never come back is gone for good: status shows what is waited for."""
+        """An operator says that a receiver whose id may never return was removed for good.
+
+        The status shows what waits for it.
+        """
         alive = {process.receiver_id for process in self._processes()}
         for writer in partition.writers:
             if writer.receiver_id not in alive and writer.receiver_id != ADOPTER:
@@ -472,7 +478,7 @@ class World:
                 yield Step(f"{driver.name} fence {tp} {writer.receiver_id}", fence, 2)
 
     def _reset_steps(self, driver: DriverProcess, tp: TopicPartition) -> Iterator[Step]:
-        """To the first offset: what ``driver.background.resetting`` asks the deciding thread, one by one."""
+        """Reset to the first offset: what ``driver.background.resetting`` requests from the decision loop, one by one."""
         start = IncarnationStart(tp.topic, tp.partition, self.kafka.log(tp).low, self.kafka.topic_id(tp.topic))
         asked = {
             "hold-reset": HoldForReset((tp,)),
@@ -483,7 +489,7 @@ class World:
             yield _fault(Step(f"{driver.name} {name} {tp}", partial(driver.queue.append, Waiting(request)), 1))
 
     def _replay_steps(self) -> Iterator[Step]:
-        """A person rewinds to one of the completed batches; refused where the WAL does not hold all of it."""
+        """An operator rewinds to one of the completed batches. This is refused if the WAL does not hold all of it."""
         for driver in self.drivers:
             if (
                 driver.leading
@@ -495,7 +501,7 @@ class World:
                 yield _fault(Step(f"{driver.name} replay", partial(self._replay, driver), weight, range(1, 4)))
 
     def _calm_steps(self) -> Iterator[Step]:
-        """No faults any more: what was paused wakes, what is dead starts, messages arrive at the newest driver."""
+        """End the faults: paused processes wake, dead ones start, messages arrive at the newest driver."""
         for host in self.hosts.values():
             yield from host.steps()
         for process in self._processes():
@@ -550,8 +556,10 @@ class World:
         self.receivers[name].tick()
 
     def _lose_journal(self, history_survives: int) -> None:
-        """All of it is gone, perhaps but for the history. Drivers that run die with their disk; one that is paused does not
-        know."""
+        """Lose the whole journal, perhaps except the history.
+
+        Running drivers die with their disk; a paused one does not notice.
+        """
         for driver in self.drivers:
             if not driver.paused:
                 driver.kill()
@@ -624,7 +632,7 @@ class World:
         topic.retain(partition, log.low + (log.high - log.low) * percent // 100)
 
     def _unread(self, partition: int) -> int:
-        """How many offsets Kafka holds, from the durable position on."""
+        """Return how many offsets Kafka holds, from the durable position on."""
         state = self.invariants.durable
         known = state.partitions.get(f"{TOPIC}/{partition}") if state is not None else None
         log = self.kafka.topics[TOPIC].log(partition)
@@ -633,14 +641,14 @@ class World:
         return log.high - max(known.position, log.low)
 
     def _is_orphaned(self, partition: int) -> bool:
-        """Whether Kafka and the WAL hold what nobody took in, and no living process will report it."""
+        """Return whether Kafka and the WAL hold records that were not taken in, and that no living process will report."""
         tp = TopicPartition(TOPIC, partition)
         known = self.invariants.durable.partition(tp) if self.invariants.durable is not None else None
         in_kafka = known is not None and self.kafka.log(tp).low <= known.position
         return in_kafka and self.invariants.unreported(tp) and not any(p.has_unreported for p in self._processes())
 
     def _outlive(self, partition: int, percent: int) -> None:
-        """Retention passes what was not taken in."""
+        """Retention deletes records that were not taken in."""
         topic = self.kafka.topics[TOPIC]
         unread = self._unread(partition)
         topic.retain(partition, topic.log(partition).high - unread + -(-unread * percent // 100))
@@ -658,7 +666,7 @@ class World:
         driver.queue.append(Waiting(request))
 
     def _replay(self, driver: DriverProcess, back: int) -> None:
-        """To the ``back``-th newest completed batch."""
+        """Rewind to the ``back``-th newest completed batch."""
         self._replays += 1
         state = driver.tracker.state
         to = RewindTo(batch=max(1, state.completed_number + 1 - back))
@@ -666,7 +674,7 @@ class World:
         driver.queue.append(Waiting(BeginReplay(to, archived, state.archived_number, "simulated")))
 
     def _crash_driver_host(self, seed: int) -> None:
-        """All drivers die, the journal's disk forgets."""
+        """All drivers die, and the journal's disk loses unsynced bytes."""
         for driver in self.drivers:
             driver.kill()
         self._kill_rebuild()
@@ -674,7 +682,7 @@ class World:
         self.invariants.hosts_crashed()
 
     def _crash_receiver_host(self, seed: int) -> None:
-        """All receivers die, the WAL's disk forgets."""
+        """All receivers die, and the WAL's disk loses unsynced bytes."""
         for process in list(self._processes()):
             process.kill()
         self.wal.crash_host(Random(seed))
@@ -690,11 +698,11 @@ class World:
         disk.capacity_bytes = None
 
     def _listed(self) -> list[str]:
-        """What a driver finds by a listing of the journal's store, but for the history, whose loss the audit shows."""
+        """What a driver finds by listing the journal's store, except the history, whose loss the audit shows."""
         return [path for path in self.journal.paths(STREAM) if "/epoch" in path]
 
     def _omit(self, which: int) -> None:
-        """A listing leaves one object out, once."""
+        """One listing leaves one object out."""
         found = self._listed()
         self.journal.omitted = found[-1 - which % len(found)]
         self.reached["omitted"] += 1

@@ -86,8 +86,8 @@ class _Service:
 class Cluster:
     """A stream's processes: ``driver``, ``agent``, and receivers ``r1``, ``r2``, … by name.
 
-    ``settings`` are sections of forebay.toml (``receiver={"memory": "8MB"}``) over small and quick defaults. Entering writes
-    the folder and starts all (unless ``start`` is False); leaving kills what is left.
+    ``settings`` are sections of forebay.toml (``receiver={"memory": "8MB"}``) over small and quick defaults. Entering the context
+    writes the folder and starts all processes (unless ``start`` is False); leaving it kills those that still run.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Cluster:
         self._client.close()
 
     def write_settings(self, **settings: Mapping[str, Any]) -> None:
-        """Writes forebay.toml, with ``settings`` over what was given; processes started from now on read it."""
+        """Write forebay.toml with ``settings`` over the previous ones; processes started from now on read it."""
         for name, values in settings.items():
             self._sections[name] = {**self._sections[name], **values}
         lines = [f'stream = "{_STREAM}"']
@@ -171,11 +171,11 @@ class Cluster:
         self._config.write_text("\n".join(lines) + "\n")
 
     def add_receiver(self, name: str) -> None:
-        """Makes a receiver known; :meth:`start` starts it."""
+        """Make a receiver known; :meth:`start` starts it."""
         self._services[name] = _Service(name, ("receiver", "--id", name))
 
     def start_agent(self, host: str) -> None:
-        """Starts an agent of another host than this machine, as far as Forebay can tell: its name, port and folder."""
+        """Start the agent of another host, with its own name, port and folder; Forebay can't see that it is this machine."""
         self._services[host] = _Service(host, ("agent",))
         own = {"HOST": host, "URL": self.another_url(), "BLOCKS": f"{self.folder}/blocks-{host}"}
         self.start(host, environment={f"FOREBAY__AGENT__{key}": value for key, value in own.items()}, keep=False)
@@ -185,13 +185,13 @@ class Cluster:
         return list(self._services)
 
     def start_all(self, failpoints: str = "") -> None:
-        """Starts all that do not run, all with the same ``failpoints``."""
+        """Start all processes that do not run, with the same ``failpoints``."""
         for service in self._services.values():
             if service.process is None:
                 self.start(service.name, failpoints=failpoints)
 
     def install(self, name: str, command: Path) -> None:
-        """From its next start on a process runs the release that ``command`` belongs to."""
+        """Use the release of ``command`` for a process from its next start on."""
         self._services[name].command = str(command)
 
     def start(
@@ -209,8 +209,10 @@ class Cluster:
         self._spawn(service, *more)
 
     def start_rival(self, name: str, of: str, *more: str, url: str = "", command: Path | None = None) -> None:
-        """Starts a second process of service ``of`` under ``name``, of the release of ``command``; a driver at ``url``, which is
-        asked from now on."""
+        """Start a second process of service ``of`` under ``name``, of the release of ``command``.
+
+        A driver listens at ``url``, which the test asks from now on.
+        """
         self._services[name] = _Service(name, self._services[of].arguments)
         if command is not None:
             self.install(name, command)
@@ -221,7 +223,7 @@ class Cluster:
             self._client = Client(url, 3.0, self._access)
 
     def another_url(self) -> str:
-        """Where one more service may listen."""
+        """Return a URL for one more service."""
         return f"{self._scheme}://127.0.0.1:{free_port()}"
 
     def _spawn(self, service: _Service, *more: str) -> None:
@@ -246,7 +248,7 @@ class Cluster:
             )  # fmt: skip
 
     def _on_its_host(self, service: _Service, command: Sequence[str]) -> Sequence[str]:
-        """``command`` as one that runs where the service is to run."""
+        """Return ``command`` so that it runs on the host of the service."""
         return command
 
     def process(self, name: str) -> subprocess.Popen[bytes]:
@@ -258,14 +260,14 @@ class Cluster:
         return self._services[name].starts
 
     def kill9(self, name: str) -> None:
-        """Ends it as a crash would; it stays down until started or restarted."""
+        """Kill a process as a crash would; it is not restarted by itself."""
         process = self.process(name)
         process.kill()
         process.wait()
         self._services[name].process = None
 
     def restart(self, name: str, failpoints: str | None = None) -> None:
-        """Starts it again after :meth:`kill9`, :meth:`terminate` or its own end, as it was started before."""
+        """Start a process with its previous options after :meth:`kill9`, :meth:`terminate` or its own end."""
         service = self._services[name]
         service.process = None
         if failpoints is not None:
@@ -273,17 +275,17 @@ class Cluster:
         self._spawn(service)
 
     def pause(self, name: str) -> None:
-        """SIGSTOP; returns when the process is stopped."""
+        """Send SIGSTOP, and wait until the process is stopped."""
         process = self.process(name)
         process.send_signal(signal.SIGSTOP)
         self.wait(lambda: _state(process.pid) == "T", f"{name} stopped")
 
     def wake(self, name: str) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self.process(name).send_signal(signal.SIGCONT)
 
     def terminate(self, name: str) -> int:
-        """SIGTERM, and its exit code."""
+        """Send SIGTERM, and return the exit code."""
         self._tell_to_stop(name)
         return self.await_end(name)
 
@@ -310,7 +312,7 @@ class Cluster:
         seconds: float = PATIENCE_SECONDS,
         may_end: Sequence[str] = (),
     ) -> Found:
-        """What ``condition`` returns, as soon as it is something. Meanwhile restarts what was killed.
+        """Wait until ``condition`` returns a true value, and return it. Meanwhile restart killed processes.
 
         Fails after ``seconds``, and immediately when a process ended by itself that is not in ``may_end``.
         """
@@ -337,7 +339,7 @@ class Cluster:
             self._spawn(service)
 
     def describe(self) -> str:
-        """The last status and the end of every log."""
+        """Return the last status and the end of every log."""
         parts = [f"folder: {self.folder}", f"status: {self._last_status}"]
         for name, service in self._services.items():
             lines = self.log(name).splitlines()[-_TAIL_LINES:]
@@ -361,23 +363,23 @@ class Cluster:
         self.wait(lambda: self.was_hit(failpoint), f"failpoint {failpoint} to be hit")
 
     def let_go(self, failpoint: str) -> None:
-        """Releases a ``hold``."""
+        """Release a ``hold``."""
         (self.failpoint_folder / f"{failpoint}.release").touch()
 
     def hold_a_job(self) -> int:
-        """Returns when a job is held in its middle, having read its rows: its batch. Deleting the file ``hold`` lets it go."""
+        """Wait until a job that has read its rows is held, and return its batch. Deleting the file ``hold`` releases it."""
         for path in self.seen.glob("*.held"):
             path.unlink()
         (self.folder / "hold").touch()
         return int(self.wait(lambda: next(self.seen.glob("*.held"), None), "a job held in the middle").stem)
 
     def allocate_behind_a_held_job(self) -> None:
-        """Returns when a job is held in its middle and the next batch is allocated behind it."""
+        """Wait until a job is held and the next batch is allocated behind it."""
         self.hold_a_job()
         self.wait(lambda: (s := self.status()) and any(b.state == "queued" for b in s.batches), "a batch in the queue")
 
     def killed_behind_a_held_job(self, flow: Flow, *names: str) -> State:
-        """What the journal says with a batch in work and others behind it, when ``flow`` has stopped and ``names`` are killed."""
+        """Stop ``flow``, kill ``names`` while a batch is in work and others wait behind it, and return the journal's state."""
         self.allocate_behind_a_held_job()
         flow.stop()
         for name in names:
@@ -385,7 +387,7 @@ class Cluster:
         return self.state()
 
     def damage(self, block: Block) -> None:
-        """Of its frame in the WAL, which is a folder, one bit is another from now on."""
+        """Flip one bit in the block's frame in the WAL, which must be a folder."""
         path = Path(self.wal_storage.url.removeprefix("file://")) / block.handle.path
         data = bytearray(path.read_bytes())
         data[block.handle.offset + block.handle.length - 3] ^= 1
@@ -394,7 +396,7 @@ class Cluster:
     # ---- what it says ------------------------------------------------------------------------------------------------
 
     def status(self) -> StatusAnswer | None:
-        """None while no driver answers."""
+        """Return the driver's status; None while no driver answers."""
         try:
             answer = self._client.get("/v1/status", StatusAnswer)
         except ForebayError as error:
@@ -404,7 +406,7 @@ class Cluster:
         return answer
 
     def health(self) -> str:
-        """Why the driver is not ready, in its own words; "" if it is."""
+        """Return the driver's message why it is not ready; "" if it is ready."""
         try:
             self._client.request("GET", "/v1/health")
         except ForebayError as error:
@@ -420,12 +422,12 @@ class Cluster:
         return status and next((r for r in status.receivers if r.receiver_id == name), None)
 
     def owners(self) -> dict[tuple[str, int], str]:
-        """(topic, partition) → receiver, of those claimed."""
+        """Return (topic, partition) → receiver, for claimed partitions."""
         status = self.status()
         return {(p.topic, p.partition): p.receiver_id for p in status.partitions if p.receiver_id} if status else {}
 
     def await_completed(self, ends: Mapping[tuple[str, int], int], seconds: float = PATIENCE_SECONDS) -> None:
-        """Until every partition is completed up to its end: lag 0."""
+        """Wait until every partition is completed up to its end: lag 0."""
 
         def done() -> bool:
             status = self.status()
@@ -437,7 +439,7 @@ class Cluster:
         self.wait(done, f"completion up to {dict(ends)}", seconds)
 
     def await_records(self, count: int) -> None:
-        """Until ``count`` records are in completed batches."""
+        """Wait until ``count`` records are in completed batches."""
         self.wait(
             lambda: (status := self.status()) is not None and status.records_completed >= count,
             f"{count} records completed",
@@ -446,7 +448,7 @@ class Cluster:
     def command(
         self, *arguments: str, environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Runs ``forebay`` as a person would."""
+        """Run ``forebay`` as a user would."""
         return subprocess.run(
             [_COMMAND, "--config", str(self._config), *arguments],
             capture_output=True, text=True, timeout=PATIENCE_SECONDS, cwd=self.folder, check=False,
@@ -464,13 +466,13 @@ class Cluster:
         return open_storage(self._sections["wal"]["url"], self.storage)
 
     def state(self) -> State:
-        """The journal's state, read as the audit reads it."""
+        """Return the journal's state, read as the audit reads it."""
         state = journal.read_beside_a_writer(self.journal_storage, _STREAM).state
         assert state is not None, "there is no journal"
         return state
 
     def needed(self) -> list[Block]:
-        """The blocks of unfinished batches, in the order in which these run."""
+        """Return the blocks of unfinished batches, in the order in which these run."""
         state = self.state()
         return [state.blocks[block] for batch in state.unfinished() for block in batch.block_ids]
 
@@ -478,23 +480,29 @@ class Cluster:
         return audit(self.journal_storage, _STREAM)
 
     def completed_batches(self) -> set[int]:
-        """Ids by journal and history; the journal is read first, since batches move from it to the history."""
+        """Return the ids by journal and history; the journal is read first, because batches move from it to the history."""
         in_state = {batch.batch_id for batch in self.state().batches.values() if batch.completed_ms is not None}
         return in_state | {batch.batch_id for batch in history.read(self.journal_storage, _STREAM)}
 
     def finished_batches(self) -> list[history.FinishedBatch]:
-        """With their ranges, in order; of those that the journal's state still holds only the completed prefix."""
+        """Return completed batches with their ranges, in order.
+
+        Of those that the journal's state still holds, only the completed prefix is returned.
+        """
         found = {batch.batch_id: batch for batch in history.finished(self.state(), windows=False)}
         found |= {batch.batch_id: batch for batch in history.read(self.journal_storage, _STREAM)}
         return [found[batch_id] for batch_id in sorted(found)]
 
     def records_seen(self) -> pa.Table:
-        """The rows of all completed batches as the job saw them."""
+        """Return the rows of all completed batches as the job saw them."""
         return witness.seen_by(self.seen, sorted(self.completed_batches()))
 
     def check(self, truth: Truth) -> AuditReport:
-        """Every produced record is in exactly one completed batch with its key and value; the audit is clean, by function and by
-        command; nothing is committed to Kafka beyond the journal's position (INV-1, INV-2, INV-3)."""
+        """Check the invariants INV-1, INV-2 and INV-3.
+
+        Every produced record is in exactly one completed batch with its key and value; the audit is clean, by function and by
+        command; nothing is committed to Kafka beyond the journal's position.
+        """
         report = self.check_audit()
         witness.assert_same_records(self.records_seen(), truth.table())
         self.check_commits()
@@ -524,7 +532,7 @@ class Cluster:
                 )
 
     def drain(self, names: Sequence[str] = ()) -> None:
-        """Ends receivers (those that run, or ``names``), then driver and agent, in order: each exits with 0."""
+        """Stop receivers (those that run, or ``names``), then driver and agent, in order: each exits with 0."""
         receivers = names or [n for n, s in self._services.items() if s.arguments[0] == "receiver" and s.process]
         for name in receivers:
             self._tell_to_stop(name)

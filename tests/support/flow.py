@@ -28,7 +28,7 @@ SCHEMA = pa.schema([
 
 
 class Truth:
-    """What Kafka holds: topic, partition, offset, key and value of each record, by the brokers' own acknowledgements."""
+    """The records in Kafka by the brokers' acknowledgements: topic, partition, offset, key and value."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,7 +41,7 @@ class Truth:
                 column.append(item)
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """A delivery callback. Raises in the thread that polls the producer if a record was refused."""
+        """A delivery callback. It raises in the thread that polls the producer if a record was refused."""
         if error is not None:
             raise AssertionError(f"the broker refused a record: {error.str()}")
         topic, partition = message.topic(), message.partition()
@@ -68,7 +68,7 @@ class Truth:
             return pa.table([pa.array(c, f.type) for c, f in zip(self._columns, SCHEMA, strict=True)], schema=SCHEMA)
 
     def ends(self) -> dict[tuple[str, int], int]:
-        """(topic, partition) → the offset after its last record."""
+        """Return (topic, partition) → the offset after its last record."""
         with self._lock:
             ends: dict[tuple[str, int], int] = {}
             for topic, partition, offset in zip(*self._columns[:3], strict=True):
@@ -85,7 +85,7 @@ def produce(
     partitions: Sequence[int] = (0, 1, 2, 3),
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """Produces ``records`` to ``partitions`` in turn; returns when all are acknowledged and in ``truth``."""
+    """Produce ``records`` to ``partitions`` in turn; on return all are acknowledged and in ``truth``."""
     producer = _producer(options, settings)
     for number, (key, value) in enumerate(records):
         producer.produce(topic, value, key, partitions[number % len(partitions)], on_delivery=truth.delivered)
@@ -95,14 +95,14 @@ def produce(
 
 
 def numbered(count: int, start: int = 0, padding: int = 0) -> Iterable[tuple[bytes, bytes]]:
-    """``count`` records, each with a value of its own."""
+    """Return ``count`` records, each with a different value."""
     return ((b"k%d" % (n % 97), b"%d %s" % (n, b"." * padding)) for n in range(start, start + count))
 
 
 class Flow:
-    """Produces from a thread of its own at ``rate`` records a second until stopped (or ``total`` are in).
+    """Produces in its own thread at ``rate`` records a second until it is stopped (or ``total`` records are in).
 
-    ``with Flow(…) as flow``: leaving stops it and waits for every acknowledgement.
+    ``with Flow(…) as flow``: leaving the context stops it and waits for every acknowledgement.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Flow:
 
     @property
     def records(self) -> int:
-        """How many the brokers have acknowledged."""
+        """Return the number of acknowledged records."""
         if self._failure is not None:
             raise AssertionError("the flow of records broke off") from self._failure
         return len(self.truth)
@@ -138,7 +138,7 @@ class Flow:
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Returns when all that was produced is acknowledged."""
+        """Stop, and wait until all produced records are acknowledged."""
         self._stopping.set()
         self._thread.join()
         if self._failure is not None:
@@ -180,8 +180,10 @@ class Flow:
 
 
 def read_topic(options: Mapping[str, str], ends: Mapping[tuple[str, int], int], low: int = 0) -> Truth:
-    """What a plain consumer of committed records reads of each partition up to its end, when no transaction is open in it: the
-    truth where brokers remove records (compaction, aborted transactions)."""
+    """Return what a plain consumer of committed records reads of each partition up to its end, when no transaction is open.
+
+    It is the expected result where brokers remove records (compaction, aborted transactions).
+    """
     await_markers(options, [TopicPartition(*tp) for tp in ends])
     truth = Truth()
     consumer = Consumer({

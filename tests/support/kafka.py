@@ -88,7 +88,7 @@ class Reader:
 
 
 def poll_until(condition: Callable[[], object], *readers: Reader) -> None:
-    """Polls the readers in turn until ``condition`` holds. Fails if it never does."""
+    """Poll the readers in turn until ``condition`` holds. Fails if it never does."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, (
@@ -99,7 +99,7 @@ def poll_until(condition: Callable[[], object], *readers: Reader) -> None:
 
 
 def poll_some(reader: Reader, polls: int = 10) -> None:
-    """Gives what must not come the chance to come."""
+    """Poll for a while, so that unexpected events would arrive."""
     for _ in range(polls):
         reader.poll()
 
@@ -109,8 +109,11 @@ def partitions_of(topic: str, count: int = 4) -> list[TopicPartition]:
 
 
 def await_markers(options: Mapping[str, str], partitions: Iterable[TopicPartition]) -> None:
-    """Wait until no transaction is open in these partitions: a producer learns of a commit or an abort before its markers are in
-    the log, and till then a reader of committed records ends before them, and what others write may come before them too."""
+    """Wait until no transaction is open in these partitions.
+
+    A producer learns of a commit or an abort before its markers are in the log. Until then a reader of committed records ends
+    before them, and records of other producers may come before them too.
+    """
     wanted = list(partitions)
     deadline = time.monotonic() + PATIENCE_SECONDS
     with (
@@ -123,7 +126,7 @@ def await_markers(options: Mapping[str, str], partitions: Iterable[TopicPartitio
 
 
 def committed_values(broker: KafkaBroker, topic: str, partitions: int) -> list[bytes]:
-    """The values that a reader of committed records finds in ``topic``, in no order, when no transaction is open in it."""
+    """Return the values that a reader of committed records finds in ``topic``, unordered, when no transaction is open in it."""
     await_markers(broker.options, partitions_of(topic, partitions))
     options = {
         **broker.options,

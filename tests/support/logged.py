@@ -68,7 +68,10 @@ class MadeUpKafka:
 
 
 class Logged:
-    """``objects``: the WAL is a store of whole objects. ``keep`` writes the journal, with all that was decided until then."""
+    """A stream on disk.
+
+    ``objects``: the WAL is a store of whole objects. ``keep`` writes the journal with all decisions so far.
+    """
 
     def __init__(self, root: Path, *, objects: bool = False, partitions: int = 3) -> None:
         self.root = root
@@ -97,7 +100,7 @@ class Logged:
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def receiver(self, name: str) -> int:
-        """Registers ``name`` (again: a new epoch, the older one is fenced); it owns nothing yet."""
+        """Register ``name`` without partitions. A second registration gets a new epoch and fences the first."""
         self.close(name)
         epoch = self.tracked.register(name, instance=f"i{next(_numbers)}")
         self._open(name, epoch, 1)
@@ -116,7 +119,7 @@ class Logged:
         self._writers[name] = (epoch, writer)
 
     def roll(self, name: str) -> None:
-        """The receiver's next block begins a segment."""
+        """Let the receiver's next block begin a segment."""
         epoch, writer = self._writers[name]
         writer.close()
         self._open(name, epoch, writer.next_sequence)
@@ -126,7 +129,7 @@ class Logged:
             self._writers.pop(name)[1].close()
 
     def store(self, name: str, counts: dict[int, int], *, local: bool = False) -> Block:
-        """A block with so many records of each partition, from its position on, durable and not reported."""
+        """Store a durable, unreported block with this number of records of each partition, from its position on."""
         epoch, writer = self._writers[name]
         ranges, rows = [], []
         for partition, count in counts.items():
@@ -168,7 +171,7 @@ class Logged:
         return block
 
     def finish_batch(self) -> int:
-        """All that waits is in a batch that is completed, and in the history alone."""
+        """Complete a batch of all waiting blocks, and move it to the history."""
         batch = self.tracked.batch()
         self.tracked.complete(batch)
         writer = history.HistoryWriter(
@@ -220,5 +223,5 @@ class Logged:
             self.wal.replace(path, data)
 
     def damage(self, block: Block) -> None:
-        """Turns one bit of the payload where the journal names it."""
+        """Flip one bit of the payload at the place that the journal names."""
         self.flip(block.handle.path, block.handle.offset + block.handle.length - 3)

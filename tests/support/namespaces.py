@@ -46,7 +46,7 @@ exec "$@"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """``mounts``: folder that only this host has → where it sees it."""
+    """A host. ``mounts``: folder that only this host has → the path at which it sees it."""
 
     name: str
     address: str
@@ -56,7 +56,7 @@ class Host:
     mounts: Mapping[Path, Path]
 
     def command(self, *command: str) -> list[str]:
-        """``command`` as one that runs on this host; the process that is started becomes it."""
+        """Return ``command`` so that it runs on this host; the started process becomes it."""
         pairs = [str(folder) for pair in self.mounts.items() for folder in pair]
         return [
             "ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c", _ENTER, "host",
@@ -64,7 +64,7 @@ class Host:
         ]  # fmt: skip
 
     def kill(self) -> None:
-        """Ends all that runs here as a loss of power would."""
+        """Kill all processes of this host, as a loss of power would."""
         _kill_all(self.namespace)
 
 
@@ -126,7 +126,7 @@ class Network:
     # ---- cuts: packets are lost without an error ---------------------------------------------------------------------
 
     def cut_way(self, source: str, target: str) -> None:
-        """Nothing that ``source`` sends reaches ``target``; the other way all goes through."""
+        """Drop all packets from ``source`` to ``target``; the other direction stays open."""
         there = self[target].address
         _ip(
             "-n",
@@ -143,7 +143,7 @@ class Network:
         )
 
     def cut(self, one: str, other: str) -> None:
-        """Both ways."""
+        """Drop all packets in both directions."""
         self.cut_way(one, other)
         self.cut_way(other, one)
 
@@ -155,7 +155,7 @@ class Network:
         self.mend_way(other, one)
 
     def cut_off(self, name: str) -> None:
-        """From all others, both ways."""
+        """Cut a host off from all others, in both directions."""
         _ip("link", "set", self[name].link, "down")
 
     def put_back(self, name: str) -> None:
@@ -163,7 +163,7 @@ class Network:
 
 
 def require_namespaces(missing: Callable[[str], None]) -> None:
-    """Calls ``missing`` with what is not there."""
+    """Call ``missing`` with the names of missing tools."""
     if os.geteuid() != 0:
         return missing("hosts of their own for tests need root")
     if shutil.which("ip") is None:
@@ -188,7 +188,7 @@ def _ip(*arguments: str) -> str:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """One process at a time looks for what is free and what is left."""
+    """Hold the lock under which one process at a time looks for free addresses and leftovers."""
     with _LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -207,7 +207,7 @@ def _free_number() -> int:
 
 
 def _sweep(gone: Callable[[int], bool]) -> None:
-    """Takes down what belongs to processes that are ``gone``."""
+    """Remove what belongs to processes that are ``gone``."""
     for namespace in json.loads(_ip("-json", "netns", "list") or "[]"):
         found = _OURS.fullmatch(namespace["name"])
         if found and gone(int(found[1])):
@@ -230,7 +230,7 @@ def _kill_all(namespace: str) -> None:
 
 
 def install() -> None:
-    """What is missing, where that is allowed."""
+    """Install missing packages, if that is allowed."""
     if shutil.which("ip") is None:
         debian.install("hosts in namespaces are made", "iproute2")
 

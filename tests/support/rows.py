@@ -55,7 +55,7 @@ def block(
     compression: Compression = "none",
     rows_per_batch: int | None = None,
 ) -> tuple[BlockMeta, pa.Buffer]:
-    """A block of ``ranges`` as a receiver would make it: its metadata and payload."""
+    """Return a block of ``ranges`` as a receiver would make it: its metadata and payload."""
     rows, made = [], []
     for (topic, partition), records in ranges.items():
         step = rows_per_batch or max(len(records), 1)

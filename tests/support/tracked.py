@@ -35,7 +35,7 @@ def tp(partition: int = 0) -> TopicPartition:
 
 @dataclass
 class Tracked:
-    """``say`` decides a request and keeps its events; helpers below play a receiver that does all right."""
+    """A tracker with a simulated receiver. ``say`` decides a request and keeps its events."""
 
     partitions: int = 2
     on_gap: str = "stop"
@@ -98,8 +98,11 @@ class Tracked:
         holding: tuple[int, ...] = (),
         seen: int = 0,
     ) -> tuple[m.Command, ...]:
-        """A heartbeat: ``claims_done`` by default all so far, tokens of partition 0 that are still held, commands acknowledged
-        up to ``seen``."""
+        """Send a heartbeat.
+
+        ``claims_done`` is by default all claims so far; tokens of partition 0 are still held; commands are acknowledged up to
+        ``seen``.
+        """
         request = m.HeartbeatRequest(
             receiver_id=receiver,
             epoch=epoch,
@@ -117,7 +120,7 @@ class Tracked:
         return self.say(Searches())  # type: ignore[no-any-return]
 
     def search_in_vain(self, epoch: int, adoptable_from: int = -1) -> bool:
-        """The receiver has settled, the WAL holds nothing: whether the trouble is decided upon now."""
+        """Let the receiver settle and the search of the WAL find nothing. Return whether the fault is decided now."""
         self.beat(epoch)
         (search,) = self.searches()
         return bool(self.say(NothingToAdopt(search, adoptable_from)))
@@ -146,7 +149,7 @@ class Tracked:
         return answer.results  # type: ignore[no-any-return]
 
     def take_in(self, epoch: int, token: int, until: int, partition: int = 0, **block: Any) -> Block:
-        """Reports offsets from the position to ``until`` in one block, which must be accepted."""
+        """Report offsets from the position to ``until`` in one block, which must be accepted."""
         start = self.state.partitions[f"{TOPIC}/{partition}"].position
         made = self.block(epoch, [offsets(start, until, token, partition)], **block)
         (result,) = self.report(epoch, made, receiver=made.meta.receiver_id)
@@ -165,7 +168,7 @@ class Tracked:
         self.say(Archived(batch_ids))
 
     def copy(self, times: int = 2) -> None:
-        """Snapshot copies beside the WAL, of the state as it is."""
+        """Write snapshot copies of the current state beside the WAL."""
         for _ in range(times):
             following = self.state.events
             self.say(Copied(following, f"{STREAM}/snapshots/{numbered(1, 1):016x}/{following + 1:08}.seg"))

@@ -73,7 +73,7 @@ def keep(batch, rows):
 
 
 def seen_by(folder: Path, completed: Iterable[int]) -> pa.Table:
-    """The rows of all ``completed`` batches as the job saw them. Each must have run, and each rerun been the same."""
+    """Return the rows of all ``completed`` batches as the job saw them. Each must have run, and each rerun must be the same."""
     different = sorted(path.stem for path in folder.glob("*.differs"))
     assert not different, (
         f"batches {different} had other rows when they ran again (INV-3); both versions are in {folder}"
@@ -92,13 +92,13 @@ def read_seen(path: Path) -> pa.Table:
 
 
 def incarnations_seen(path: Path) -> list[tuple[str, int, int, int, int]]:
-    """(topic, partition, life, from, until) of the batch's ranges."""
+    """Return (topic, partition, incarnation, from, until) of the batch's ranges."""
     metadata = read_seen(path).schema.metadata
     return [tuple(item) for item in json.loads(metadata[b"lives"])]
 
 
 def assert_same_records(seen: pa.Table, truth: pa.Table) -> None:
-    """Every record of ``truth`` exactly once in ``seen``, with its key and value, and nothing else."""
+    """Assert that ``seen`` has every record of ``truth`` exactly once, with its key and value, and nothing else."""
     order = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending"), ("value", "ascending")]
     seen, truth = seen.sort_by(order), truth.sort_by(order)
     if seen.equals(truth):

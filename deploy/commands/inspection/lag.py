@@ -15,6 +15,7 @@ from forebay.messages import LagAnswer, PartitionProgress
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
+from forebay.sources.kind import source_kind
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -159,7 +160,7 @@ def lag(invocation: Invocation, max_records: int | None, max_seconds: float | No
     from forebay.kafka.client.admin import KafkaAdmin
 
     settings = invocation.settings()
-    if settings.custom_source:
+    if not source_kind(settings).has_groups:
         raise UsageError(
             f"receiver.source = {settings.receiver.source!r} is not Kafka: `forebay status` shows the end that it reports"
         )

@@ -24,6 +24,7 @@ from forebay.model.errors import ForebayError, RefusedError, UnreachableError, U
 from forebay.model.values import TopicPartition
 from forebay.model.wire import WIRE_NAMES
 from forebay.settings.schema import Settings
+from forebay.sources.kind import source_kind
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -283,7 +284,7 @@ def export_offsets(invocation: Invocation, path: Path | None) -> int:
 
     committed: dict[TopicPartition, int] = {}
     try:
-        if not settings.custom_source:
+        if source_kind(settings).has_groups:
             with KafkaAdmin(settings.kafka.options) as admin:
                 found = admin.committed(settings.group, [p.tp for p in state.partitions.values()])
                 committed = {tp: commit.offset for tp, commit in found.items()}
@@ -336,7 +337,7 @@ def import_offsets(
     beyond the end of Kafka's log are.
     """
     settings = invocation.settings()
-    if settings.custom_source:
+    if not source_kind(settings).has_groups:
         raise UsageError(f"receiver.source = {settings.receiver.source!r}: the stream has no consumer groups to set")
     state = _journal(settings)
     if state is not None and not state.created:

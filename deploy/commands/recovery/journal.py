@@ -28,6 +28,7 @@ from deploy.console.invocation import (
 )
 from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError, UsageError
 from forebay.model.wire import WIRE_NAMES
+from forebay.sources.kind import source_kind
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -326,10 +327,9 @@ def _say(invocation: Invocation, report: RebuildReport) -> None:
 
 
 def _topic_ids(settings: Settings, topics: Iterable[str]) -> dict[str, str]:
-    if settings.custom_source:
-        from forebay.sources.kind import source_kind
-
-        return source_kind(settings).upstream().topic_ids(topics)
+    kind = source_kind(settings)
+    if not kind.has_groups:
+        return kind.upstream().topic_ids(topics)
     from forebay.kafka.client.admin import KafkaAdmin
 
     with KafkaAdmin(
@@ -435,7 +435,7 @@ def rebuild_command(invocation: Invocation, even_if_intact: bool, yes: bool) -> 
     intact.
     """
     settings = invocation.settings()
-    if settings.custom_source:
+    if source_kind(settings).runs_user_code:
         prepare_job_imports(invocation.config_path)
     plan = _rebuild(settings, yes, even_if_intact)
     report = report_of(plan, yes)

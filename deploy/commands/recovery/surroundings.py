@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from deploy.console.driver_requests import ask_status
 from forebay.model.errors import ForebayError, UsageError
 from forebay.settings.schema import Settings
+from forebay.sources.kind import source_kind
 
 if TYPE_CHECKING:
     from driver.journal.state import State
@@ -62,7 +63,7 @@ class Surroundings:
 
         if not self._ask_kafka:
             return KafkaView("not asked, because of --no-kafka")
-        if self._settings.custom_source:
+        if not source_kind(self._settings).has_groups:
             return KafkaView("the stream has a custom source instead of Kafka")
         try:
             with KafkaAdmin(self._settings.kafka.options, client_id="forebay-recover") as admin:

@@ -19,6 +19,7 @@ from deploy.supervision.supervisor import ChildSpec, LogLines, Supervisor
 from forebay.model.values import check_name, managed_id
 from forebay.process.signals import stop_signals
 from forebay.settings.schema import Settings
+from forebay.sources.kind import source_kind
 
 #: time for a child beyond its own drain: for a slow store, or for stopping Spark
 _STOP_MARGIN_SECONDS = 15.0
@@ -56,7 +57,7 @@ def driver(invocation: Invocation, take_over: bool, standby: bool, until_caught_
     settings = invocation.settings()
     log_to_stderr()
     require_writable("driver.journal", settings.driver.journal)
-    if settings.custom_source:
+    if source_kind(settings).runs_user_code:
         prepare_job_imports(invocation.config_path)
     if settings.driver.job is not None:
         import_jobs(settings, invocation.config_path)
@@ -104,7 +105,7 @@ def receiver(invocation: Invocation, receiver_id: str) -> int:
         require_writable("wal.url", settings.wal.url)
     else:
         require_writable("agent.blocks", settings.agent.blocks)
-    if settings.custom_source:
+    if source_kind(settings).runs_user_code:
         prepare_job_imports(invocation.config_path)
     from receiver.main import run
 

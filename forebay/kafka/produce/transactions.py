@@ -154,9 +154,7 @@ class TransactionalSender:
         its error. Raises KafkaException."""
         ends = self._clock.monotonic() + self._timeout
         tries = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(
-                lambda error: isinstance(error, KafkaException) and passes(error.args[0])
-            ),
+            retry=tenacity.retry_if_exception(_passes(passes)),
             wait=tenacity.wait_fixed(_PAUSE_SECONDS),
             stop=tenacity.stop_before_delay(self._timeout),
             reraise=True,
@@ -222,14 +220,13 @@ class TransactionalSender:
                 marked = WirePartition(topic, 0, number, metadata=marker)
                 group = self._reader.metadata()
                 self._again(partial(producer.send_offsets_to_transaction, [marked], group), _is_retriable)
-            for left in reversed(range(_COMMITS_MAX)):
-                try:
-                    producer.commit_transaction(self._timeout)
-                    self._client_errors.forget()
-                    return
-                except KafkaException as error:
-                    if not left or not error.args[0].retriable():
-                        raise
+            attempts = tenacity.Retrying(
+                retry=tenacity.retry_if_exception(_passes(_is_retriable)),
+                stop=tenacity.stop_after_attempt(_COMMITS_MAX),
+                reraise=True,
+            )
+            attempts(producer.commit_transaction, self._timeout)
+            self._client_errors.forget()
         except KafkaException as error:
             raise self._explained(error, "the transaction was not committed") from None
 
@@ -296,6 +293,10 @@ class TransactionalSender:
 
 def _is_unreachable(error: KafkaError) -> bool:
     return error.code() in _UNREACHABLE
+
+
+def _passes(passes: Callable[[KafkaError], bool]) -> Callable[[BaseException], bool]:
+    return lambda error: isinstance(error, KafkaException) and passes(error.args[0])
 
 
 def _is_retriable(error: KafkaError) -> bool:

@@ -77,7 +77,7 @@ def test_the_orphan_that_covers_the_position_and_reaches_furthest_is_taken() -> 
     assert covering(found, 30) is None
 
 
-def test_only_the_same_life_and_what_lies_behind_the_position_counts() -> None:
+def test_only_orphans_of_the_same_incarnation_beyond_the_position_count() -> None:
     found = [orphan(0, 10), orphan(5, 20, incarnation=2), orphan(5, 20), orphan(5, 20, partition=1)]
     assert eligible(found, search(10), same_topic=True) == [found[2]]
 
@@ -109,7 +109,7 @@ class Stream(Tracked):
     keys: KeyRing | None = None  # the driver's
     sealed_by: KeyRing | None = None  # the orphans' receivers'
     between: dict[str, Any] = field(default_factory=dict)  # step → what happens just before it
-    turned_away: tuple[type, ...] = ()  # requests that the deciding thread does not take
+    turned_away: tuple[type, ...] = ()  # requests that the decision loop refuses for now
     objects: bool = False  # the WAL's store keeps whole objects
 
     def __post_init__(self) -> None:
@@ -199,7 +199,7 @@ class Stream(Tracked):
                 self.between.pop(wanted)()
 
     def faulted(self, low: int = 40, **changes: Any) -> tuple[int, int]:
-        """A receiver that owns partition 0, has settled, and told that Kafka begins at ``low``: its epoch and token."""
+        """Play a receiver of partition 0 that reported that Kafka begins at ``low``. Return its epoch and token."""
         epoch = self.register("r2", "i2")
         token = self.claim(epoch, receiver="r2").view.token
         position = self.state.partitions["t/0"].position
@@ -211,7 +211,7 @@ class Stream(Tracked):
         return epoch, token
 
     def dead_writer(self) -> tuple[int, int]:
-        """A receiver that held partitions 0 and 1 and is gone, its id taken by a new process: its epoch and token."""
+        """A receiver that held partitions 0 and 1 and ended; a new process has its id. Returns its epoch and token."""
         epoch = self.register("r1", "i1")
         token = self.claim(epoch, 0).view.token
         self.claim(epoch, 1)
@@ -323,8 +323,8 @@ def test_the_gap_that_is_shown_ends_where_the_next_orphan_begins() -> None:
     assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(20, 30)]
 
 
-def test_of_a_life_that_is_to_end_everything_that_touches_is_adopted_first() -> None:
-    """The old life's records come in under the old life, then the new one begins where it was told."""
+def test_contiguous_orphans_of_an_ending_incarnation_are_adopted_first() -> None:
+    """Records of the old incarnation are taken in under it; then the new one begins at the offset of the fault."""
     t = Stream(on_gap="record", topic_id="id-2")
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 70, token), checked=True)
@@ -337,7 +337,7 @@ def test_of_a_life_that_is_to_end_everything_that_touches_is_adopted_first() -> 
     assert (t.partition.incarnation.number, t.partition.incarnations[0].end, t.partition.position) == (2, 70, 0)
 
 
-def test_a_log_that_was_cut_back_is_gone_on_with_in_the_old_life_and_begins_the_new_one_where_it_was_cut() -> None:
+def test_truncated_log_is_adopted_in_the_old_incarnation_and_begins_a_new_one_where_it_was_cut() -> None:
     """What Kafka holds beyond the cut are other records: they come in under the new life, also below the adopted ones."""
     t = Stream(on_gap="record")
     epoch, token = t.dead_writer()
@@ -355,7 +355,7 @@ def test_a_log_that_was_cut_back_is_gone_on_with_in_the_old_life_and_begins_the_
 
 
 def cut_back(on_gap: str, *held: tuple[int, int]) -> Stream:
-    """Taken in to 65 by r2, the log was cut back to 60, which only the watermarks told; ``held``: orphans."""
+    """r2 took records in up to 65; then the log was cut back to 60, as only the watermarks show. ``held``: orphans."""
     t = Stream(on_gap=on_gap)
     epoch, token = t.dead_writer()
     for begin, end in held:
@@ -372,7 +372,7 @@ def orders(t: Stream, receiver: str = "r2") -> list[str]:
     return [c.kind for c in t.beat(t.state.receivers[receiver].epoch, receiver)]
 
 
-def test_adoption_does_not_hide_that_the_life_must_end() -> None:
+def test_adoption_does_not_hide_that_the_incarnation_must_end() -> None:
     """INV-5: the log has grown past the adopted offsets meanwhile, so a receiver that claims there finds nothing amiss, and
     the new records between the cut and there would never be read."""
     t = cut_back("record", (65, 70))
@@ -386,7 +386,7 @@ def test_adoption_does_not_hide_that_the_life_must_end() -> None:
     assert t.claim(t.state.receivers["r2"].epoch, receiver="r2").view.position == 60
 
 
-def test_of_a_life_that_is_to_end_a_gap_before_an_orphan_hides_it_as_little() -> None:
+def test_gap_before_an_orphan_does_not_hide_that_the_incarnation_must_end() -> None:
     t = cut_back("record", (68, 70))
     t.round()
     assert ([(g.gap.from_offset, g.gap.until_offset) for g in t.partition.gaps], t.partition.position) == (
@@ -402,8 +402,8 @@ def test_of_a_life_that_is_to_end_a_gap_before_an_orphan_hides_it_as_little() ->
     assert orders(t) == ["reclaim"]
 
 
-def test_with_stop_a_life_that_was_gone_on_with_ends_when_a_person_says_so() -> None:
-    """Receivers that ask are told why they wait; so is the person."""
+def test_with_stop_an_adopted_incarnation_ends_when_an_operator_accepts_it() -> None:
+    """The answer to a receiver, and the status, say why it waits."""
     t = cut_back("stop", (65, 70))
     told = t.partition.token
     t.round()
@@ -444,7 +444,7 @@ def test_a_driver_that_starts_over_after_adoption_still_ends_the_life(step: str)
 
 
 def test_a_record_batch_that_fails_its_checksum_is_taken_from_an_orphan_as_far_as_it_reaches() -> None:
-    """Nobody can tell where the damaged batch ends."""
+    """The end of the damaged batch is unknown."""
     t = Stream()
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 30, token))
@@ -487,7 +487,7 @@ def test_an_orphan_whose_bytes_are_damaged_is_left_and_another_one_taken() -> No
         ("block", 2, 1, False),
     ],
 )
-def test_damage_that_may_hide_an_orphan_is_told_once_and_changes_no_decision(
+def test_damage_that_may_hide_an_orphan_is_logged_once_and_changes_no_decision(
     damaged: str, frames: int, partition: int, told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """INV-5: else nothing names what a gap's records may have lain in."""
@@ -514,7 +514,7 @@ def test_damage_that_may_hide_an_orphan_is_told_once_and_changes_no_decision(
 
 
 def test_a_claim_that_came_since_the_search_makes_it_void() -> None:
-    """Whoever was given it may have written since."""
+    """The receiver with the newer token may have written since."""
     t = Stream(on_gap="record")
     epoch, _ = t.faulted()
     t.between["search"] = lambda: t.claim(epoch, receiver="r2")
@@ -536,7 +536,7 @@ def test_a_report_that_comes_before_the_claim_is_not_repeated_from_the_wal() -> 
     assert (t.partition.position, t.partition.owner) == (40, "")
 
 
-def test_nobody_else_is_granted_a_partition_while_it_is_adopted() -> None:
+def test_no_receiver_gets_a_partition_while_it_is_adopted() -> None:
     t = Stream()
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 40, token))
@@ -567,7 +567,7 @@ def test_killed_at_any_step_it_adopts_once_in_the_end(step: str) -> None:
     assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(0, 40)]
 
 
-def test_a_store_without_space_hinders_and_is_tried_again_with_the_claim_released(
+def test_adoption_is_tried_again_after_a_store_without_space_with_the_claim_released(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The frame that was not written carries a token that has ended: it is never written later."""
@@ -625,7 +625,7 @@ def test_an_adopter_that_can_not_end_what_an_older_driver_claimed_tries_again() 
 
 
 class Turnstile:
-    """A deciding thread that takes nothing that grows until it was asked so often; ``ended``: it answers nobody."""
+    """A decision loop that refuses requests that grow the journal for a number of times. ``ended``: it answers none."""
 
     def __init__(self, t: Stream, closed_for: int) -> None:
         self._t = t
@@ -820,7 +820,7 @@ def test_the_journal_knows_behind_which_segments_of_an_epoch_nothing_was_deleted
     assert replayed == t.state
 
 
-def test_of_epochs_that_nobody_barred_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_epochs_without_a_barrier_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-6: also where barriers are never made."""
     monkeypatch.setattr(receivers, "UNBARRED_MAX", 2)
     t = Stream()
@@ -903,7 +903,7 @@ def test_a_writer_is_settled_by_the_end_of_its_epoch_or_its_token(how: str) -> N
     assert waits_for(t) == ()
 
 
-def test_a_fenced_receiver_is_told_so_and_can_come_back_only_as_a_new_process() -> None:
+def test_fenced_receiver_is_refused_and_returns_only_as_a_new_process() -> None:
     """INV-4."""
     t = Stream()
     old = t.register("r1", "i1")

@@ -1,4 +1,4 @@
-"""Clean-up's shell: what it must not do once another lineage goes on in the WAL."""
+"""Clean-up: what it must not do once another timeline uses the WAL."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Cleaned:
         )
 
 
-def test_an_intended_segment_is_deleted_and_that_is_said() -> None:
+def test_intended_segment_is_deleted_and_the_deletion_is_reported() -> None:
     cleaned = Cleaned()
     cleaned.cleaner.perform(DeleteSegment(7, SEGMENT))
     cleaned.cleaner.act()
@@ -84,7 +84,7 @@ def test_an_intended_segment_is_deleted_and_that_is_said() -> None:
 
 
 def test_a_cleaner_whose_journal_was_rebuilt_deletes_no_segment() -> None:
-    """INV-4, INV-8: the new lineage may need it again. The rebuild came between the intent and the deletion."""
+    """INV-4, INV-8: the new timeline may need it again. The rebuild came between the intent and the deletion."""
     cleaned = Cleaned()
     cleaned.cleaner.perform(DeleteSegment(7, SEGMENT))
     cleaned.superseded = True
@@ -95,7 +95,7 @@ def test_a_cleaner_whose_journal_was_rebuilt_deletes_no_segment() -> None:
 
 
 def test_a_cleaner_whose_journal_was_rebuilt_archives_and_copies_nothing() -> None:
-    """INV-4: its batches may run again under the new lineage."""
+    """INV-4: its batches may run again under the new timeline."""
     cleaned = Cleaned()
     cleaned.superseded = True
     with pytest.raises(FencedError, match="rebuilt"):

@@ -30,10 +30,10 @@ SETTINGS: Settings = from_values(
 @pytest.mark.parametrize(
     ("metadata", "offset"),
     [("forebay:1:2", 51), ("forebay:1:3", 10), ("forebay:2:1", 0)],
-    ids=["beyond the position", "of a later life", "of a later lineage"],
+    ids=["beyond the position", "of a later incarnation", "of a later timeline"],
 )
 def test_a_commit_of_ours_that_is_ahead_of_the_journal_proves_that_it_lost_events(metadata: str, offset: int) -> None:
-    """INV-5: a life that the journal does not know of was begun by one that is gone."""
+    """INV-5: an incarnation that the journal does not know was begun by a journal that is lost."""
     with pytest.raises(LostJournal, match="lost events"):
         check_commits({TP: Committed(offset, -1, metadata)}, "g", 1, {TP: (2, 50)})
 
@@ -42,7 +42,7 @@ def test_a_commit_of_ours_that_is_ahead_of_the_journal_proves_that_it_lost_event
     ("metadata", "offset"),
     [("forebay:1:2", 50), ("forebay:1:1", 900), ("somebody", 900), ("", 900), ("forebay:x:1", 900)],
 )
-def test_a_commit_that_is_not_ours_or_of_an_ended_life_proves_nothing(metadata: str, offset: int) -> None:
+def test_commit_of_another_program_or_an_ended_incarnation_proves_nothing(metadata: str, offset: int) -> None:
     check_commits({TP: Committed(offset, -1, metadata)}, "g", 1, {TP: (2, 50)})
 
 
@@ -50,7 +50,7 @@ def test_a_commit_that_is_not_ours_or_of_an_ended_life_proves_nothing(metadata: 
     ("metadata", "offset", "pointed_out"),
     [("", 120, True), ("somebody", 7, True), ("", 50, False), ("forebay:1:2", 40, False), ("forebay:1:1", 900, False)],
 )
-def test_an_offset_that_somebody_else_committed_is_pointed_out_with_the_way_to_go_there(
+def test_offset_that_another_program_committed_is_shown_with_the_command_to_continue_there(
     metadata: str, offset: int, pointed_out: bool
 ) -> None:
     """Rule 5: it is ignored, and not in silence; our own, older ones are none of them."""
@@ -114,10 +114,10 @@ def test_a_topic_created_again_while_its_start_is_asked_for_is_asked_for_again()
         look(Asked({"t": "1", "u": "2"}, {"t": "3", "u": "2"}))
 
 
-def test_a_topic_that_not_every_broker_knows_yet_does_not_begin_a_life_without_its_id() -> None:
+def test_topic_that_not_every_broker_knows_does_not_begin_without_its_id() -> None:
     with pytest.raises(UnreachableError, match="topics changed during discovery"):
         look(Asked({"t": "1", "u": ""}))
 
 
-def test_where_the_broker_can_tell_no_ids_lives_begin_without() -> None:
+def test_incarnations_begin_without_an_id_if_the_broker_has_none() -> None:
     assert [start.topic_id for start in look(Asked({"t": "", "u": ""})).starts] == ["", ""]

@@ -49,8 +49,8 @@ def resetting(t: Tracked, kafka: Any = None, wait_seconds: float = 0.0) -> Reset
     return Resetting(t.say, kafka or Kafka(), "g", threading.Event(), wait_seconds)
 
 
-def test_what_the_receiver_has_on_its_way_is_accepted_before_the_life_ends() -> None:
-    """INV-2: it is told to claim again, gets no claim, and says when nothing of the old token is left."""
+def test_reports_under_way_are_accepted_before_the_incarnation_ends() -> None:
+    """INV-2: the receiver is ordered to claim again, gets no claim, and reports when it has released the old token."""
     t = Tracked()
     epoch = t.register()
     token = t.claim(epoch).view.token
@@ -73,7 +73,7 @@ def test_what_the_receiver_has_on_its_way_is_accepted_before_the_life_ends() -> 
     assert granted.granted and (granted.view.incarnation, granted.view.position) == (2, 5)
 
 
-def test_a_block_of_the_old_life_that_comes_late_changes_nothing() -> None:
+def test_late_block_of_the_old_incarnation_changes_nothing() -> None:
     """INV-4."""
     t = Tracked()
     epoch = t.register()
@@ -86,7 +86,7 @@ def test_a_block_of_the_old_life_that_comes_late_changes_nothing() -> None:
     assert not answer.accepted and answer.stale[0].reason == "life"
 
 
-def test_a_receiver_that_is_gone_is_waited_for_until_its_epoch_ends() -> None:
+def test_reset_waits_for_a_missing_receiver_until_its_epoch_ends() -> None:
     t = Tracked()
     epoch = t.register()
     t.claim(epoch)
@@ -95,7 +95,7 @@ def test_a_receiver_that_is_gone_is_waited_for_until_its_epoch_ends() -> None:
     assert t.say(HoldForReset((tp(),))) == ""
 
 
-def test_a_partition_in_trouble_is_not_reset_before_the_wal_was_searched() -> None:
+def test_partition_with_a_fault_is_not_reset_before_the_wal_was_searched() -> None:
     """As a gap is not accepted before: the WAL may go on where Kafka does not."""
     t = Tracked()
     epoch = t.register()
@@ -138,7 +138,7 @@ def test_without_apply_nothing_is_held_or_changed() -> None:
 
 
 def test_offsets_are_asked_for_when_all_writers_are_settled() -> None:
-    """Or what was on its way would come a second time in the new life, though nobody asked for it."""
+    """Otherwise records that were under way would be taken in twice, although no operator asked for it."""
     t = Tracked()
     epoch = t.register()
     token = t.claim(epoch).view.token
@@ -188,6 +188,6 @@ def test_a_topic_that_is_created_again_meanwhile_is_asked_for_again() -> None:
         ({"partition": 0, "to": "offset", "value": -3}, "allowed are"),
     ],
 )
-def test_a_wrong_request_is_told_in_a_sentence(more: dict[str, Any], words: str) -> None:
+def test_wrong_reset_request_is_refused_with_the_reason(more: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         resetting(Tracked()).run(m.ResetRequest(**{"topic": TOPIC, **more}))

@@ -1,4 +1,4 @@
-"""Durable before answer or act: the deciding thread, over real journals in stores that hold, fail or fill up."""
+"""The decision loop makes events durable before it answers or acts: over real journals in stores that hold, fail or fill up."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def register(receiver: str) -> m.RegisterRequest:
 
 
 def test_an_answer_a_refusal_and_a_read_wait_for_the_sync_of_what_was_decided_before_them(led: Led) -> None:
-    """INV-1: nobody sees what is not durable."""
+    """INV-1: no answer shows a state that is not durable."""
     reached, release = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -162,7 +162,7 @@ def test_what_waits_during_a_sync_shares_the_next_one(led: Led) -> None:
     assert count[0] == 1
 
 
-def test_a_failed_sync_ends_the_driver_and_answers_nobody(led: Led) -> None:
+def test_failed_sync_ends_the_driver_without_an_answer(led: Led) -> None:
     led.loop.ask(CREATE)
 
     def fail() -> None:
@@ -194,7 +194,7 @@ def test_lack_of_space_waits_and_answers_when_there_is_space(led: Led) -> None:
     assert led.durable().receivers["r1"].epoch == epoch
 
 
-def test_a_superseded_driver_answers_nobody_and_ends_fenced(led: Led) -> None:
+def test_superseded_driver_ends_fenced_without_an_answer(led: Led) -> None:
     """INV-4."""
     led.loop.ask(CREATE)
     opening.lead(led.storage, STREAM, "newer", 1, lambda: 1.0, lambda: next(numbers))
@@ -237,7 +237,7 @@ def test_stopping_decides_what_is_queued_and_refuses_what_comes_later(led: Led) 
 
 
 def test_a_request_given_up_while_it_waited_does_not_hide_that_the_loop_failed(led: Led) -> None:
-    """INV-4, INV-5: who is fenced must hear of it, whatever became of those who asked."""
+    """INV-4, INV-5: a fenced driver ends, whether or not its clients still wait."""
     reached, release = threading.Event(), threading.Event()
 
     def fail() -> None:
@@ -257,7 +257,7 @@ def test_a_request_given_up_while_it_waited_does_not_hide_that_the_loop_failed(l
             future.result(30)
 
 
-def test_the_drivers_own_threads_wait_for_room_where_others_are_told_to_come_again(
+def test_drivers_own_threads_wait_for_room_in_the_queue_and_clients_are_refused(
     led: Led, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-6: a full queue is no reason for the batch timer or the clean-up to end."""
@@ -296,7 +296,7 @@ def test_who_asks_just_as_the_loop_ends_is_answered(led: Led) -> None:
 
 
 def test_where_each_write_costs_a_request_groups_are_written_so_far_apart(led: Led) -> None:
-    """The first one at once; what comes within the interval is one group."""
+    """The first is written immediately; requests within the interval are one group."""
     writes: list[None] = []
     led.storage.before_sync = lambda: writes.append(None)
     tracker = Tracker(led.state, led.journal.epoch, tracker_options())
@@ -314,7 +314,7 @@ def test_where_each_write_costs_a_request_groups_are_written_so_far_apart(led: L
 def test_down_to_its_reserve_the_driver_takes_nothing_in_and_does_all_that_frees_space(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever reports keeps what it has and comes again; completing, archiving and clean-up are let through."""
+    """A receiver keeps its blocks and reports again later; completion, archiving and clean-up are decided."""
     monkeypatch.setattr(loop_module, "SPACE_SECONDS", 0.0)
     led = Led(reserve_bytes=1_000)
     led.storage.free = 1_000
@@ -384,7 +384,7 @@ def test_blocks_whose_allocation_failed_with_the_journal_are_allocated_once_by_t
 
 
 def test_an_allocation_that_a_full_journal_holds_up_is_made_once(led: Led) -> None:
-    """INV-3: the timer waits, nobody is told, and nothing is allocated beside it."""
+    """INV-3: the timer waits, no answer is sent, and nothing is allocated beside it."""
     led.loop.ask(report_of(led, 5, 9))
     tried = threading.Event()
     space = threading.Event()
@@ -406,7 +406,7 @@ def test_an_allocation_that_a_full_journal_holds_up_is_made_once(led: Led) -> No
     assert not led.durable().waiting
 
 
-def test_a_supervisor_hears_of_the_deciding_thread_while_it_is_idle_and_not_while_it_hangs() -> None:
+def test_decision_loop_reports_rounds_while_it_is_idle_and_not_while_it_hangs() -> None:
     idle, hung, release = threading.Event(), threading.Event(), threading.Event()
     rounds: list[int] = []
     led = Led()
@@ -435,7 +435,7 @@ def test_a_supervisor_hears_of_the_deciding_thread_while_it_is_idle_and_not_whil
     assert within and not any(within)
 
 
-def test_a_supervisor_hears_of_a_deciding_thread_that_waits_for_space() -> None:
+def test_decision_loop_reports_rounds_while_it_waits_for_space() -> None:
     """It waits, which is no fault: killing it would free nothing."""
     led = Led()
     full = True

@@ -32,7 +32,7 @@ from tests.support.tracked import Tracked, tp
 from wal.storage import open_storage
 
 
-def test_a_drain_waits_for_receivers_that_hold_claims_or_have_not_heard_of_it() -> None:
+def test_drain_waits_for_receivers_that_hold_claims_or_have_not_acknowledged_it() -> None:
     t = Tracked(partitions=1)
     epoch = t.register()
     token = t.claim(epoch).view.token
@@ -67,7 +67,7 @@ def test_a_drain_does_not_wait_for_a_receiver_that_is_lost() -> None:
 
 
 def test_a_receiver_that_holds_nothing_and_has_not_answered_this_driver_is_not_waited_for_nor_called_drained() -> None:
-    """It drained under the driver before, and waits out its delay: its order is heard by nobody."""
+    """It drained under the driver before, and waits before it connects again: no process receives its order."""
     t = Tracked(partitions=1)
     t.register()
     assert t.say(BeginDrain()) == ("r1",)
@@ -118,7 +118,7 @@ def test_what_a_summary_says() -> None:
 
 
 class Obeying(PlayedReceiver):
-    """Sends heartbeats until it is told to drain; then reports what it has, releases and says so."""
+    """Sends heartbeats until it is ordered to drain; then it reports its blocks, releases its claim and acknowledges."""
 
     def obey(self, holding: int) -> None:
         partition = next(iter(self.tokens))
@@ -132,7 +132,7 @@ class Obeying(PlayedReceiver):
                 break
             threading.Event().wait(0.02)
         else:
-            raise AssertionError("nobody told it to drain")
+            raise AssertionError("it was not ordered to drain")
         self.take_in(partition, holding)
         release = m.Release(topic=partition.topic, partition=partition.partition, token=self.tokens[partition])
         request = m.ReleaseRequest(receiver_id=self.receiver_id, epoch=self.epoch, releases=(release,))
@@ -151,7 +151,7 @@ class Obeying(PlayedReceiver):
 def test_a_drain_completes_what_receivers_still_held_refuses_new_ones_and_shows_it(
     settings: Configure,  # noqa: F811
 ) -> None:
-    """The interval is an hour: the last blocks get their batch at once."""
+    """The interval is an hour: the last blocks get their batch immediately."""
     s = settings(batch_interval="1h")
     job = Collecting(30)
     context = IngestContext(None, s).foreach_batch(job)
@@ -175,7 +175,7 @@ def test_a_drain_completes_what_receivers_still_held_refuses_new_ones_and_shows_
 
 
 def test_what_is_not_done_within_the_time_waits_for_the_next_driver(settings: Configure) -> None:  # noqa: F811
-    """INV-6; INV-3: the batch comes again, marked."""
+    """INV-6; INV-3: the batch runs again, marked as a rerun."""
     s = settings()
     entered, cancelled = threading.Event(), threading.Event()
 
@@ -311,11 +311,11 @@ def test_a_stop_that_waits_for_a_job_registers_no_more_receivers(settings: Confi
     assert context.await_termination(30)
 
 
-def test_a_summary_is_read_in_the_deciding_thread_and_also_when_that_has_ended(
+def test_summary_is_read_in_the_decision_loop_and_also_after_its_end(
     settings: Configure,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """INV-7: nobody else goes over a state that changes meanwhile."""
+    """INV-7: no other thread reads the state while it changes."""
     readers: list[str] = []
     unfinished = State.unfinished
 

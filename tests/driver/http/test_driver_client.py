@@ -30,7 +30,7 @@ class Played:
         async def stop() -> m.OperatorAnswer:
             self.asked += 1
             if self.does == "stand by":
-                raise NotTakenError("standby: somebody leads", "http://leader")
+                raise NotTakenError("standby: another driver leads", "http://leader")
             if isinstance(self.does, Exception):
                 raise self.does
             return m.OperatorAnswer(message=self.server.url)
@@ -60,7 +60,7 @@ def test_the_one_that_leads_is_found_and_kept(drivers: tuple[Played, Played]) ->
     client.close()
 
 
-def test_a_driver_that_is_gone_is_passed_over_at_once(drivers: tuple[Played, Played]) -> None:
+def test_driver_that_does_not_answer_is_skipped_immediately(drivers: tuple[Played, Played]) -> None:
     first, _ = drivers
     with Server(application("gone", "0", []), "http://127.0.0.1:0") as gone:
         url = gone.url
@@ -91,7 +91,7 @@ def test_an_answer_that_is_a_refusal_is_the_leaders_word(drivers: tuple[Played, 
     client.close()
 
 
-def test_where_nobody_leads_the_words_say_what_each_answered(drivers: tuple[Played, Played]) -> None:
+def test_without_a_leader_the_error_has_each_drivers_answer(drivers: tuple[Played, Played]) -> None:
     first, second = drivers
     first.does = second.does = "stand by"
     client = DriverClient([first.server.url, second.server.url])

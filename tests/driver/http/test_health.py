@@ -69,7 +69,7 @@ def kinds(verdict: Verdict) -> tuple[list[str], list[str]]:
 
 
 def running(t: Tracked) -> tuple[Health, int]:
-    """Both partitions have a receiver that is heard."""
+    """Both partitions have a receiver that sends heartbeats."""
     epoch = t.register()
     for partition in range(2):
         t.claim(epoch, partition)
@@ -265,7 +265,7 @@ def test_receiver_that_waits_for_its_store_is_a_problem_with_its_words() -> None
     assert kinds(health.look(wait(t, 1))) == ([], ["receiver-waiting"])
 
 
-def test_receiver_that_waited_and_fell_silent_is_gone_and_does_not_wait() -> None:
+def test_waiting_receiver_without_heartbeats_is_missing_and_not_waiting() -> None:
     t = Tracked()
     health, epoch = running(t)
     beat(t, epoch, "waiting", "no such folder")
@@ -318,7 +318,7 @@ def test_managed_receiver_that_is_silent_is_named_by_its_agent_alone() -> None:
     assert [p.cause for p in problems if p.kind == "receiver-gone"] == ["receiver r1 on host h1 is silent for 31 s"]
 
 
-def test_managed_receiver_that_ends_again_and_again_is_a_problem_at_once_and_one_that_starts_is_not() -> None:
+def test_managed_receiver_that_ends_repeatedly_is_a_problem_immediately_and_one_that_starts_is_not() -> None:
     t = Tracked()
     health, _ = running(t)
     (receiver,) = ManagedReceivers("s", 1, 1, {}).status(0.0)
@@ -396,7 +396,7 @@ def test_log_has_each_kind_once_and_what_a_start_waits_for(caplog: pytest.LogCap
     assert lines[2] == "stream s, problem partitions-without-receiver is over"
 
 
-def test_log_names_what_is_pending_after_a_moment_and_again_when_it_comes_again(
+def test_log_names_what_is_pending_after_a_moment_and_when_it_recurs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     t = Tracked()

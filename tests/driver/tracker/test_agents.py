@@ -34,7 +34,7 @@ def taken_in(tracked: Tracked, blocks: int) -> list[Block]:
 
 
 def done(tracked: Tracked, host: str = "h1") -> None:
-    """The host has done what it was last told."""
+    """The host has carried out its last command."""
     number = max(tracked.state.cleanups)
     assert beat(tracked, host, acknowledged=number) == ()
 
@@ -91,7 +91,7 @@ def test_another_hosts_blocks_are_not_given_up_here() -> None:
 # ---- copies that hosts were given ------------------------------------------------------------------------------------
 
 
-def test_given_copies_are_known_until_the_agent_says_otherwise() -> None:
+def test_cached_copies_are_known_until_the_agent_reports_others() -> None:
     tracked = Tracked()
     beat(tracked, copies=("a", "b"))
     beat(tracked)
@@ -100,7 +100,7 @@ def test_given_copies_are_known_until_the_agent_says_otherwise() -> None:
     assert tracked.tracker.agent_heartbeats["h1"].copies == ()
 
 
-def test_tasks_are_told_where_given_copies_lie() -> None:
+def test_tasks_get_the_hosts_of_cached_copies() -> None:
     """Hints alone: blocks, tasks and order are the journal's (INV-3)."""
     tracked = Tracked()
     first, second = taken_in(tracked, 2)
@@ -116,7 +116,7 @@ def test_tasks_are_told_where_given_copies_lie() -> None:
     ]
 
 
-def test_a_given_copy_goes_when_no_batch_reads_its_block_any_more() -> None:
+def test_cached_copy_is_deleted_when_no_batch_reads_its_block() -> None:
     """INV-8: not before, and only there."""
     tracked = Tracked()
     first, second = taken_in(tracked, 2)
@@ -125,9 +125,9 @@ def test_a_given_copy_goes_when_no_batch_reads_its_block_any_more() -> None:
     tracked.complete(batch)
     assert beat(tracked, host="h2", old_blocks=(first.id, second.id)) == (first.id, second.id)
     done(tracked, "h2")
-    assert tracked.state.blocks[first.id].local, "the receiver's own copy lies elsewhere"
+    assert tracked.state.blocks[first.id].local, "the receiver's own copy is elsewhere"
     assert dict(tracked.state.index.spare["h1"]) == {first.id: None, second.id: None}
-    assert beat(tracked, old_blocks=(first.id,)) == (), "and goes by a clean-up of its own"
+    assert beat(tracked, old_blocks=(first.id,)) == (), "and a clean-up of its own deletes it"
 
 
 # ---- what is shown, and who is asked ---------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def test_status_shows_load_requests_and_that_an_agent_drains() -> None:
     assert (agent.state, agent.load, agent.requests, agent.free_bytes, agent.copies) == ("draining", 1.5, 3, 7, 1)
 
 
-# ---- whoever has an agent's token ------------------------------------------------------------------------------------
+# ---- clients with an agent's token -----------------------------------------------------------------------------------
 
 
 def test_hosts_are_known_up_to_a_limit_and_one_that_was_silent_for_long_makes_room(
@@ -195,7 +195,7 @@ def test_a_host_is_a_name(host: str) -> None:
 # ---- where a host is reached -----------------------------------------------------------------------------------------
 
 
-def test_a_host_has_the_url_of_the_agent_that_came_first_as_long_as_that_is_heard() -> None:
+def test_host_keeps_the_url_of_its_first_agent_while_that_sends_heartbeats() -> None:
     """Tasks send their token there: who has a token of any host's must not turn them to himself."""
     tracked = Tracked()
     beat(tracked, url="http://h1:1")
@@ -211,7 +211,7 @@ def test_a_host_has_the_url_of_the_agent_that_came_first_as_long_as_that_is_hear
     assert tracked.tracker.agent_heartbeats["h1"].heartbeat.url == "http://elsewhere:1"
 
 
-def test_an_agent_that_ends_in_order_leaves_its_hosts_url_to_the_next_one_at_once() -> None:
+def test_agent_that_drained_leaves_its_hosts_url_to_the_next_one_immediately() -> None:
     tracked = Tracked()
     beat(tracked, url="http://h1:1", state="draining")
     beat(tracked, url="http://h1:2")

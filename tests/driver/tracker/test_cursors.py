@@ -1,4 +1,4 @@
-"""Cursors: what a query has yet to read is held, one user at a time reads, and a forgotten one is told and let go."""
+"""Cursors: the WAL holds what a query has yet to read, one user reads at a time, and a forgotten cursor expires."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_of_two_cursors_the_one_that_is_further_back_holds() -> None:
     check_index(t)
     move(t, ahead.epoch, place(40), cursor="ahead")
     assert due(t) == [1]
-    t.say(m.DropCursorRequest(cursor="behind", cause="its owner is gone"))
+    t.say(m.DropCursorRequest(cursor="behind", cause="its owner left"))
     assert due(t) == [1, 2, 3, 4]
     check_index(t)
 
@@ -175,7 +175,7 @@ def test_a_partition_that_came_since_the_query_looked_is_held_from_its_beginning
     assert t.state.cursors["q"].vector == {"t/0": (1, 10), "t/7": (1, 15)}
 
 
-def test_a_life_that_ended_is_held_until_it_is_read() -> None:
+def test_ended_incarnation_is_held_until_the_cursor_has_read_it() -> None:
     t, epoch, _ = worked(1)
     answer = open_(t, place(5))
     apply(t.state, IncarnationBegun(IncarnationStart(TOPIC, 0, 0, "id-2"), t.now_ms, "recreated"))
@@ -213,7 +213,7 @@ def test_a_cursor_that_begins_before_what_is_about_to_be_deleted_does_not_keep_i
 # ---- who reads -------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_user_is_refused_while_the_first_is_at_work_and_fences_it_later() -> None:
+def test_second_user_is_refused_while_the_first_sends_heartbeats_and_fences_it_later() -> None:
     """INV-4."""
     t, _, _ = worked()
     first = open_(t, place(0))
@@ -235,7 +235,7 @@ def test_a_second_user_is_refused_while_the_first_is_at_work_and_fences_it_later
 
 
 @pytest.mark.parametrize("key", ["", "another"])
-def test_whoever_guesses_a_cursors_epoch_or_names_its_user_has_not_its_key(key: str) -> None:
+def test_client_that_guesses_a_cursors_epoch_or_user_does_not_have_its_key(key: str) -> None:
     """INV-4. The journal and `status` have neither."""
     t, _, _ = worked()
     answer = open_(t, place(0), key="random")
@@ -298,7 +298,7 @@ def test_how_far_a_cursor_is_behind_counts_in_the_newest_life() -> None:
     assert shown.behind == 10
 
 
-def test_a_driver_that_has_just_begun_takes_it_that_every_user_is_at_work() -> None:
+def test_new_driver_assumes_that_every_cursor_is_in_use() -> None:
     t, _, _ = worked()
     open_(t, place(0))
     again = Tracked.__new__(Tracked)
@@ -327,7 +327,7 @@ def test_the_same_user_gets_the_same_epoch_again_and_nothing_is_journalled() -> 
 
 
 def test_a_cursor_never_goes_back_but_by_being_opened_again() -> None:
-    """INV-8. A checkpoint that somebody put back reads from where it says."""
+    """INV-8. A restored checkpoint reads from its own position."""
     t, _, _ = worked()
     first = open_(t, place(10))
     move(t, first.epoch, place(30))
@@ -385,7 +385,7 @@ def test_there_is_a_limit_to_the_cursors_of_a_stream(monkeypatch: pytest.MonkeyP
 
 
 def test_a_forgotten_cursor_expires_in_words_and_holds_nothing_any_more() -> None:
-    """INV-5: status, log, and whoever comes back to it."""
+    """INV-5: in the status, in the log, and in the error of its user."""
     t, _, _ = worked()
     answer = open_(t, place(0))
     t.now_ms += 3_600_000
@@ -407,7 +407,7 @@ def test_a_forgotten_cursor_expires_in_words_and_holds_nothing_any_more() -> Non
     check_index(t)
 
 
-def test_a_user_that_is_heard_or_may_have_been_while_no_driver_was_there_keeps_its_cursor() -> None:
+def test_user_that_sends_or_may_have_sent_heartbeats_keeps_its_cursor() -> None:
     t, _, _ = worked()
     answer = open_(t, place(0))
     for _ in range(4):
@@ -416,7 +416,7 @@ def test_a_user_that_is_heard_or_may_have_been_while_no_driver_was_there_keeps_i
         assert t.say(ExpireCursors()) == ()
     assert [type(event) for event in t.events].count(CursorMoved) == 4  # an idle one is journalled now and then
     again = type(t.tracker)(t.state, t.tracker.driver_epoch + 1, tracker_options(cursor_rules=RULES))
-    now_ms = t.now_ms + 8_000_000  # nobody was there to hear
+    now_ms = t.now_ms + 8_000_000  # no driver led meanwhile
     assert again.decide(ExpireCursors(), 100.0, now_ms).answer == ()
     assert again.decide(ExpireCursors(), 100.0 + 3_600, now_ms + 3_600_000).answer == ()
     assert len(again.decide(ExpireCursors(), 100.1 + 3_600, now_ms + 3_600_100).answer) == 1
@@ -480,7 +480,7 @@ def shown_cursors(t: Tracked) -> tuple[m.TrackedCursor, ...]:
     return shown(t.tracker, t.now_ms / 1000, now_ms=t.now_ms).cursors
 
 
-def test_a_cursors_epoch_is_the_next_one_of_the_lineage() -> None:
+def test_cursors_epoch_is_the_next_one_of_the_timeline() -> None:
     """INV-4."""
     t, _, _ = worked(1)
     with pytest.raises(BrokenInvariant, match="not the next one"):
@@ -489,7 +489,7 @@ def test_a_cursors_epoch_is_the_next_one_of_the_lineage() -> None:
         apply(t.state, CursorEnded("q", 1, "no such"))
 
 
-# ---- what a query is told --------------------------------------------------------------------------------------------
+# ---- answers to a query ----------------------------------------------------------------------------------------------
 
 
 def span(begin: int, end: int, partition: int = 0, incarnation: int = 1) -> m.IncarnationSpan:
@@ -593,7 +593,7 @@ def test_the_earliest_place_is_found_without_going_over_blocks(monkeypatch: pyte
 
 
 def test_a_loss_that_was_accepted_comes_with_its_block_and_goes_with_it() -> None:
-    """INV-5: whoever reads it later is told who decided."""
+    """INV-5: a later reader learns who decided."""
     t, epoch, token = worked(1)
     t.take_in(epoch, token, 20, path=path(epoch, 2))
     batch = t.batch()
@@ -649,10 +649,10 @@ def test_a_time_is_in_the_first_block_whose_records_are_not_all_older(monkeypatc
 @pytest.mark.parametrize(
     ("bound", "most", "blocks"), [("BLOCKS_AT_ONCE", 3, 3), ("RANGES_AT_ONCE", 4, 3), ("RANGES_AT_ONCE", 1, 1)]
 )
-def test_an_answer_takes_so_much_and_asked_on_from_there_all_is_told(
+def test_answers_are_bounded_and_further_requests_return_the_rest(
     bound: str, most: int, blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-6. Blocks of two partitions, with one of them further back; one block is always told."""
+    """INV-6. Blocks of two partitions, with one of them further back; an answer has at least one block."""
     monkeypatch.setattr(intake, bound, most)
     t = Tracked(partitions=2)
     epoch = t.register()
@@ -681,7 +681,7 @@ def test_an_answer_takes_so_much_and_asked_on_from_there_all_is_told(
     )  # a block of both partitions comes once, or twice at the edge of an answer
 
 
-def test_the_intake_shows_each_partitions_lives_and_position() -> None:
+def test_intake_shows_each_partitions_incarnations_and_position() -> None:
     t, _, _ = worked(1, partitions=2)
     apply(t.state, IncarnationBegun(IncarnationStart(TOPIC, 0, 3, "id-2"), t.now_ms, "recreated"))
     (first, second) = intake.intake(t.state)

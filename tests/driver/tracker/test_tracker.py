@@ -109,7 +109,7 @@ def test_a_repeated_claim_is_refused_by_its_own_token_and_can_be_looked_up_again
     assert t.claim(epoch).granted
 
 
-def test_a_partition_without_a_life_can_be_looked_at_but_not_claimed() -> None:
+def test_partition_without_an_incarnation_can_be_looked_up_but_not_claimed() -> None:
     t = Tracked(partitions=1)
     epoch = t.register()
     assert not t.look(epoch, 9).known
@@ -142,7 +142,7 @@ def test_a_block_that_continues_the_position_is_accepted_and_moves_it() -> None:
 
 
 def test_a_repeated_block_id_gets_the_same_answer_and_is_taken_once() -> None:
-    """INV-2: the answer was lost, the report comes again."""
+    """INV-2: the answer was lost, and the receiver reports again."""
     t = Tracked()
     epoch = t.register()
     block = t.take_in(epoch, t.claim(epoch).view.token, 10)
@@ -184,7 +184,7 @@ def test_blocks_after_a_refused_one_are_refused_where_they_need_it_and_accepted_
     assert [r.accepted for r in t.report(epoch, refused, follows, apart)] == [False, False, True]
 
 
-def test_a_block_of_somebody_else_is_bad_input() -> None:
+def test_block_of_another_receiver_is_bad_input() -> None:
     t = Tracked()
     epoch = t.register()
     other = t.block(epoch, [offsets(0, 5, 1)], receiver="r2")
@@ -192,7 +192,7 @@ def test_a_block_of_somebody_else_is_bad_input() -> None:
         t.report(epoch, other)
 
 
-def test_a_report_with_a_block_of_somebody_else_takes_in_none_of_its_blocks() -> None:
+def test_report_with_a_block_of_another_receiver_takes_in_none_of_its_blocks() -> None:
     """INV-7: a refusal leaves no event behind, or the state would be ahead of the journal for ever."""
     t = Tracked()
     epoch, other = t.register("r1"), t.register("r2", "i2")
@@ -205,7 +205,7 @@ def test_a_report_with_a_block_of_somebody_else_takes_in_none_of_its_blocks() ->
     assert t.state.events == len(t.events)
 
 
-def test_a_block_that_says_it_lies_on_another_host_than_its_receivers_is_refused() -> None:
+def test_block_that_names_another_host_than_its_receivers_is_refused() -> None:
     """So tasks ask for blocks on hosts that registered, and on no host of a receiver's choice."""
     t = Tracked()
     epoch = t.register(host="h1")
@@ -257,7 +257,7 @@ def test_watermarks_that_are_no_offsets_are_bad_input() -> None:
         t.say(fault(epoch, grant.view.token, low=1 << 64))
 
 
-def test_trouble_that_passed_by_itself_is_no_longer_shown() -> None:
+def test_fault_that_passed_by_itself_is_no_longer_shown() -> None:
     t = Tracked()
     epoch = t.register()
     t.say(fault(epoch, t.claim(epoch).view.token))
@@ -266,7 +266,7 @@ def test_trouble_that_passed_by_itself_is_no_longer_shown() -> None:
     assert t.state.partitions["t/0"].fault is None
 
 
-def test_a_block_of_an_ended_life_is_refused_even_with_the_right_token_number() -> None:
+def test_block_of_an_ended_incarnation_is_refused_even_with_the_right_token_number() -> None:
     t = Tracked(on_gap="record")
     epoch = t.register()
     token = t.claim(epoch).view.token
@@ -286,7 +286,7 @@ def test_a_handle_that_points_out_of_its_receivers_own_segments_is_bad_input() -
     assert t.state.partitions["t/0"].position == 0
 
 
-def test_ranges_of_two_lives_are_told_apart_by_their_labels() -> None:
+def test_ranges_of_two_incarnations_have_different_labels() -> None:
     assert offsets(0, 5, 1).label == "t/0[0, 5)"
     assert offsets(0, 5, 1, incarnation=2).label == "t/0[0, 5) life 2"
 
@@ -339,7 +339,7 @@ def test_with_record_a_gap_is_journalled_with_its_exact_range_and_ends_the_token
 
 
 @pytest.mark.parametrize("gap_first", [True, False])
-def test_a_gap_is_completed_with_what_lies_before_it(gap_first: bool) -> None:
+def test_gap_is_completed_with_the_records_before_it(gap_first: bool) -> None:
     """No batch will ever hold it, so the completed position would stay before it for good."""
     t = Tracked(on_gap="record")
     epoch = t.register()
@@ -358,7 +358,7 @@ def test_a_gap_is_completed_with_what_lies_before_it(gap_first: bool) -> None:
     assert t.state.partitions["t/0"].completed == 40
 
 
-def test_a_position_above_the_log_begins_a_new_life_at_its_end() -> None:
+def test_position_above_the_log_begins_a_new_incarnation_at_its_end() -> None:
     t = Tracked(on_gap="record")
     epoch = t.register()
     token = t.claim(epoch).view.token
@@ -379,14 +379,14 @@ def test_a_corrupt_batch_is_never_skipped_without_a_person() -> None:
     assert t.state.partitions["t/0"].position == 0
 
 
-def test_trouble_without_anything_missing_is_bad_input() -> None:
+def test_fault_without_anything_missing_is_bad_input() -> None:
     t = Tracked()
     epoch = t.register()
     with pytest.raises(UsageError, match="nothing is missing"):
         t.say(fault(epoch, t.claim(epoch).view.token, low=0))
 
 
-def test_trouble_of_an_outdated_token_changes_nothing() -> None:
+def test_fault_of_an_outdated_token_changes_nothing() -> None:
     """INV-4."""
     t = Tracked(on_gap="record")
     epoch = t.register()
@@ -515,8 +515,8 @@ def test_a_segment_goes_only_when_the_last_two_snapshot_copies_both_call_its_blo
     assert t.decide(segment(t, epoch, block.meta)).actions
 
 
-def test_segments_and_local_copies_of_an_older_lineage_have_no_writer_any_more() -> None:
-    """INV-4: a rebuilt journal has forgotten the receivers; their epochs carry the lineage."""
+def test_segments_and_local_copies_of_an_older_timeline_have_no_writer() -> None:
+    """INV-4: a rebuilt journal has forgotten the receivers; their epochs contain the timeline."""
     t = Tracked()
     t.state.timeline = 2
     old, new = numbered(1, 7), numbered(2, 7)
@@ -540,7 +540,7 @@ def test_an_open_segment_of_a_living_writer_is_kept_and_a_fenced_one_is_not() ->
 
 
 def test_an_orphan_is_kept_until_its_report_can_no_longer_be_accepted() -> None:
-    """The rule behind it: deleted earlier, a late report would be accepted for bytes that are gone."""
+    """The rule behind it: deleted earlier, a late report would be accepted for bytes that were deleted."""
     t = Tracked()
     epoch = t.register()
     token = t.claim(epoch).view.token
@@ -554,7 +554,7 @@ def test_an_orphan_is_kept_until_its_report_can_no_longer_be_accepted() -> None:
 
 
 def test_a_block_written_twice_stays_in_both_places_until_it_is_released() -> None:
-    """After a failed sync, or a recovery that was cut off before it journalled where the block lies: the place that the journal
+    """After a failed sync, or a recovery that was cut off before it journalled where the block is: the place that the journal
     names may be the damaged one."""
     t = Tracked()
     epoch = t.register()
@@ -578,7 +578,7 @@ def test_a_segment_in_which_the_scan_missed_a_named_block_is_kept() -> None:
     assert "the scan did not find block" in kept_because(t, segment(t, epoch))
 
 
-def test_an_orphan_of_an_ended_life_goes() -> None:
+def test_orphan_of_an_ended_incarnation_is_deleted() -> None:
     t = Tracked(on_gap="record")
     epoch = t.register()
     token = t.claim(epoch).view.token
@@ -588,7 +588,7 @@ def test_an_orphan_of_an_ended_life_goes() -> None:
     assert t.decide(segment(t, epoch, orphan.meta)).actions
 
 
-def test_local_copies_go_when_their_batch_is_completed_and_the_agent_has_said_so() -> None:
+def test_local_copies_are_deleted_when_their_batch_is_completed_and_the_agent_confirms() -> None:
     t = Tracked()
     epoch = t.register()
     token = t.claim(epoch).view.token
@@ -613,7 +613,7 @@ def test_local_copies_go_when_their_batch_is_completed_and_the_agent_has_said_so
     assert not t.state.blocks[block.id].local
 
 
-def test_local_copies_that_nobody_will_ever_report_are_told_to_go_and_others_are_not() -> None:
+def test_only_local_copies_that_no_receiver_will_report_are_ordered_to_be_deleted() -> None:
     """A receiver killed between its local copy and its report leaves one at every crash."""
     t = Tracked()
     old = t.register()
@@ -672,7 +672,7 @@ def managed(count: int = 1) -> Tracked:
     return t
 
 
-def test_an_agent_is_told_what_to_start_until_it_says_that_it_runs_and_nothing_is_journalled() -> None:
+def test_agent_gets_its_start_command_until_it_reports_the_receiver_running() -> None:
     t = managed()
     assert t.say(agent_says()).commands == ()
     journalled = len(t.events)

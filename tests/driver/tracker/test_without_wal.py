@@ -86,8 +86,8 @@ def test_a_block_with_fewer_copies_than_are_wanted_is_never_accepted(changes: di
     assert t.take(5).hosts == ("h1", "h2")
 
 
-def test_a_block_whose_second_copy_lies_where_no_copies_go_is_refused_and_cut_again() -> None:
-    """INV-1: nobody has it there, or may be asked for it. As a refusal of rule 4, so that the receiver copies it elsewhere."""
+def test_block_with_a_replica_on_an_unknown_host_is_refused_and_cut_again() -> None:
+    """INV-1: no known host has it. It is refused by rule 4, so that the receiver copies it to another host."""
     t = Copied()
     t.beat_agent("h3")
     for forged in ("h3", "nowhere"):
@@ -110,8 +110,8 @@ def test_where_a_receivers_copies_went_before_they_went_elsewhere_is_taken() -> 
     assert result.accepted
 
 
-def test_a_driver_that_has_heard_of_no_second_host_yet_has_a_report_wait_for_it() -> None:
-    """It has just begun to lead. What it has accepted already is answered at once, as ever."""
+def test_new_driver_without_a_replica_host_has_reports_wait() -> None:
+    """It has just begun to lead. A block that was accepted before is answered immediately."""
     t = Copied()
     taken, made = t.take(5), t.made(9)
     t.tracker = Tracker(t.state, t.tracker.driver_epoch + 1, tracker_options(copy_rules=t.tracker.replicas.rules))
@@ -129,7 +129,7 @@ def test_a_driver_that_has_heard_of_no_second_host_yet_has_a_report_wait_for_it(
 
 
 def test_a_driver_that_took_over_counts_where_copies_went_before_it_by_the_receivers_word() -> None:
-    """INV-1: they lie there, also where the receiver is told another host at once."""
+    """INV-1: they are stored there, even if the receiver gets another host immediately."""
     t = Copied()
     made = t.made(5)
     t.tracker = Tracker(t.state, t.tracker.driver_epoch + 1, tracker_options(copy_rules=t.tracker.replicas.rules))
@@ -160,7 +160,7 @@ def test_a_stream_with_a_wal_takes_no_block_with_a_second_copy() -> None:
     assert result.accepted
 
 
-def test_a_stream_with_a_wal_takes_no_block_that_lies_on_hosts_alone() -> None:
+def test_stream_with_a_wal_takes_no_block_that_is_on_hosts_alone() -> None:
     t = Copied()
     t.tracker.replicas.rules = None
     with pytest.raises(UsageError, match="no segment"):
@@ -186,7 +186,7 @@ def test_a_stream_does_not_change_between_a_wal_and_none_while_blocks_are_named(
 
 
 def test_both_copies_go_when_the_history_holds_the_batch_and_the_block_with_the_last_of_them() -> None:
-    """INV-8. The hosts are told apart: one that is away holds up nothing at the other, and comes back to its own order."""
+    """INV-8. Each host has its own clean-up: a host without heartbeats delays no other, and finds its command when it returns."""
     t = Copied()
     t.take(5)
     batch = t.batch()
@@ -262,7 +262,7 @@ def test_nothing_is_given_up_for_lack_of_room() -> None:
 
 
 def test_a_copy_that_the_journal_does_not_name_goes_when_its_batch_is_past() -> None:
-    """It was sent to a host that did not answer, and lies there all the same."""
+    """It was sent to a host that did not answer, and is stored there."""
     t = Copied()
     block = t.take(5)
     request = m.AgentHeartbeatRequest(
@@ -288,7 +288,7 @@ def test_a_driver_waits_for_the_hosts_that_keep_what_is_unfinished() -> None:
     assert hosts_needed(t.state) == set()
 
 
-# ---- the second host -------------------------------------------------------------------------------------------------
+# ---- the replica host ------------------------------------------------------------------------------------------------
 
 TWO = {"h1": HostSpace("http://h1", 5_000), "h2": HostSpace("http://h2", 5_000), "h3": HostSpace("http://h3", 9_000)}
 
@@ -298,7 +298,7 @@ def chosen(current: str = "", refusing: tuple[str, ...] = (), loads: dict[str, i
     return found.host if found is not None else ""
 
 
-def test_the_second_host_is_another_one_with_fewest_receivers_and_most_room_and_stays() -> None:
+def test_replica_host_is_another_one_with_fewest_receivers_and_most_room_and_stays() -> None:
     assert chosen() == "h3"
     assert chosen(loads={"h3": 1}) == "h2"
     assert chosen(current="h2") == "h2"
@@ -308,7 +308,7 @@ def test_the_second_host_is_another_one_with_fewest_receivers_and_most_room_and_
 
 
 def test_where_all_refuse_one_is_named_all_the_same() -> None:
-    """It may take copies again; a receiver that was told of no host would not try."""
+    """It may take copies again; a receiver without a host would not try."""
     assert chosen(current="h2", refusing=("h2", "h3")) == "h2"
     assert chosen(refusing=("h2", "h3")) == "h3"
 
@@ -319,7 +319,7 @@ def test_a_host_without_room_takes_no_copies() -> None:
     assert replica_host("h1", "", (), {"h1": TWO["h1"]}, {}, 1_000) is None
 
 
-def test_the_driver_names_a_host_whose_agent_it_has_heard_of_lately() -> None:
+def test_driver_names_a_replica_host_whose_agent_sent_a_recent_heartbeat() -> None:
     t = Copied()
     t.tracker.agent_heartbeats.clear()
     assert t.second() is None

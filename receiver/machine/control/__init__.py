@@ -1,0 +1,1 @@
+"""What the driver and supervisors see and order: heartbeats, commands, status, the steps of a drain."""

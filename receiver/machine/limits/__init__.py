@@ -1,0 +1,1 @@
+"""Limits on memory and rates, and the pauses that enforce them."""

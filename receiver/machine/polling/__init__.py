@@ -1,0 +1,1 @@
+"""What a poll returned: records, gaps between offsets, faults of a partition."""

@@ -1,0 +1,49 @@
+"""Decides by a table whether a gap between offsets is compaction or transaction markers, or lost records (rule 8). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Verdict(Enum):
+    """What a gap is."""
+
+    SKIPPED = "Kafka holds no record there: compaction, or transaction markers; the range includes the gap"
+    READ_AGAIN = "not confirmed: read again from the same position, and see whether the same offset comes first"
+    LOST = "the log begins after the position: Kafka deleted records before they were taken in"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table. ``None`` matches both values."""
+
+    at_start: bool | None
+    confirmed: bool | None
+    log_begins_after_position: bool | None
+    verdict: Verdict
+
+
+#: the first row that matches decides
+TABLE: tuple[Row, ...] = (
+    # Within an assignment each fetch follows the one before. A fetch below the start of the log is an error of its own.
+    Row(False, None, None, Verdict.SKIPPED),
+    Row(True, None, True, Verdict.LOST),
+    # Just after a start, a record that was fetched for an older assignment would look the same as compaction (rule 3).
+    Row(True, False, False, Verdict.READ_AGAIN),
+    Row(True, True, False, Verdict.SKIPPED),
+)
+
+
+def judge(*, at_start: bool, confirmed: bool, log_begins_after_position: bool) -> Verdict:
+    """Return what the gap between the position and the first offset that was polled is.
+
+    ``at_start``: nothing was polled before it since the partition was started. ``confirmed``: the same offset came first
+    after the start before this one, at the same position. ``log_begins_after_position``: by the broker's low watermark.
+    """
+    seen = (at_start, confirmed, log_begins_after_position)
+    for row in TABLE:
+        wanted = (row.at_start, row.confirmed, row.log_begins_after_position)
+        if all(want is None or want == have for want, have in zip(wanted, seen, strict=True)):
+            return row.verdict
+    raise AssertionError(f"the table of gaps has no row for {seen}")

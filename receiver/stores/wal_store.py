@@ -1,0 +1,189 @@
+"""The store of a stream with a WAL: each block becomes a durable frame of the WAL and a local copy, in parallel.
+
+All blocks that are gathered when the WAL's thread is free share one sync. Blocks that come during a write are in the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import tenacity
+
+from forebay.messages import ReplicaHost
+from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
+from forebay.model.values import Block, timeline_of
+from forebay.process.clock import Clock
+from receiver.blocks.encoded_block import EncodedBlock, EncodingOptions
+from receiver.inputs import BlockStored, Fenced, Input, OutOfSpace, StoreAway, StoreFailed
+from receiver.stores.store import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, BlockWrite, Store, StoreOptions
+from wal.blocks import LocalRoom, encode_meta, write_local
+from wal.segments.frame import FrameKind
+from wal.segments.layout import block_segment
+from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
+from wal.storage import Storage
+
+_log = logging.getLogger("forebay.receiver")
+
+
+def has_room(free_bytes: int | None, needed_bytes: int, reserve_bytes: int) -> bool:
+    """Return whether the reserve stays free after ``needed_bytes`` more. ``free_bytes``: None if the store has no limit."""
+    return free_bytes is None or free_bytes - needed_bytes >= reserve_bytes
+
+
+class WalStore(Store):
+    """Stores blocks in the WAL, and a copy of each on this host if ``local_directory`` is not None.
+
+    ``reserve_bytes``: space in the WAL's store that blocks leave free, because clean-up needs it to free a full store. 0 for
+    none. Blocks wait until they fit above the reserve.
+    """
+
+    def __init__(
+        self,
+        encoding: EncodingOptions,
+        options: StoreOptions,
+        clock: Clock,
+        tell: Callable[[Input], None],
+        *,
+        storage: Storage,
+        limits: SegmentLimits,
+        reserve_bytes: int = 0,
+        local_directory: Path | None = None,
+        local_quota_bytes: int = 0,
+    ) -> None:
+        super().__init__(encoding, options, clock, tell)
+        self._reserve_bytes = reserve_bytes
+        self._opened_at = clock.monotonic()
+        self._storage = storage
+        self._limits = limits
+        self._local_directory = local_directory
+        self._room = LocalRoom(local_directory, local_quota_bytes) if local_directory is not None else None
+        self._writer: LogWriter | None = None
+        self._local_failure_logged = False
+
+    def open_epoch(self, epoch: int) -> None:
+        """Write all blocks that are put from now on under ``epoch``, to segments of its own (INV-4)."""
+        encoding = self._encoding
+        self._writer = LogWriter(
+            self._storage,
+            lambda sequence: block_segment(encoding.stream, encoding.receiver_id, epoch, sequence),
+            SegmentIdentity(encoding.stream, encoding.receiver_id, epoch, timeline_of(epoch)),
+            self._limits,
+            now=lambda: self._clock.wall_ms() / 1000,
+            new_uid=lambda: random.SystemRandom().getrandbits(64),
+            failpoints=True,
+        )
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Return the requests to a remote WAL by kind, their bytes, and the seconds counted; {} for a local WAL."""
+        requests = self._storage.requests
+        if not requests:
+            return {}
+        seconds = max(1, round(self._clock.monotonic() - self._opened_at))
+        return {**{f"wal_{name}": count for name, count in requests.items()}, "wal_seconds": seconds}
+
+    def replicate_to(self, target: ReplicaHost) -> None:
+        """Do nothing: with a WAL there are no replicas."""
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _copy(self, block: EncodedBlock) -> bool:
+        """A local copy is optional: readers have other tiers. The WAL's copy is not."""
+        if self._local_directory is None:
+            return False
+        try:
+            write_local(self._local_directory, block.meta, block.payload, self._room)
+        except (StoreError, OSError) as error:
+            if not self._local_failure_logged:
+                _log.warning("cannot write a local copy, blocks are stored in the WAL alone for now: %s", error)
+            self._local_failure_logged = True
+            return False
+        self._local_failure_logged = False
+        return True
+
+    # ---- the WAL -----------------------------------------------------------------------------------------------------
+
+    def _store(self, blocks: list[BlockWrite]) -> bool:
+        """Write ``blocks`` and make them durable by one sync. False: the WAL failed for good, which is reported.
+
+        Empties ``blocks``: the writer keeps what it needs, so no payload is held twice while it is sent.
+        """
+        assert self._writer is not None, "a block was put before its epoch was opened"
+        try:
+            if not self._await_room(sum(item.block.payload.size for item in blocks)):
+                return False
+            appended = [
+                self._writer.append(FrameKind.BLOCK, encode_meta(item.block.meta), item.block.payload)
+                for item in blocks
+            ]
+            written = [(item.sequence, item.block.meta, item.local) for item in blocks]
+            blocks.clear()
+            if not self._sync():
+                return False
+        except FencedError as error:
+            self._tell(Fenced(str(error)))
+            return False
+        except StoreError as error:
+            self._tell(StoreFailed(f"the WAL failed for {self._timeout_seconds:g} s (receiver.store_timeout): {error}"))
+            return False
+        self._writer.sealed.clear()  # clean-up finds segments by the handles of their blocks
+        for (sequence, meta, copying), frame in zip(written, appended, strict=True):
+            assert frame.handle is not None
+            local = copying.result()  # both must have finished before the block is reported
+            self._tell(BlockStored(sequence, Block(meta=meta, handle=frame.handle, local=local)))
+        return True
+
+    def _await_room(self, needed_bytes: int) -> bool:
+        """Wait until the store has room for ``needed_bytes`` above its reserve. False: the process is ending."""
+        while self._reserve_bytes and not self._closing.is_set():
+            try:
+                free = self._storage.free_bytes()
+            except StoreError:
+                return True  # the write reports the error and is retried
+            if has_room(free, needed_bytes, self._reserve_bytes):
+                return True
+            self._tell(
+                OutOfSpace(
+                    f"{self._storage.url}: blocks need {needed_bytes} bytes, {free} are free, "
+                    f"{self._reserve_bytes} of these are reserved (wal.reserve)"
+                )
+            )
+            self._closing.wait(RETRY_SECONDS_MAX)
+        return not self._closing.is_set()
+
+    def _sync(self) -> bool:
+        """Sync until all is durable. False: the process is ending.
+
+        Lack of space is no failure: the sync waits for space without a limit (rule 7). Raises StoreError when other failures
+        last for ``store_timeout``.
+        """
+        assert self._writer is not None
+        attempts = tenacity.Retrying(
+            stop=tenacity.stop_any(
+                tenacity.stop_after_delay(self._timeout_seconds), tenacity.stop_when_event_set(self._closing)
+            ),
+            wait=tenacity.wait_exponential(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX, min=RETRY_SECONDS_MIN),
+            retry=tenacity.retry_if_exception(
+                lambda e: isinstance(e, StoreError) and not isinstance(e, OutOfSpaceError)
+            ),
+            before_sleep=lambda state: self._tell(StoreAway(_reason(state))),
+            sleep=tenacity.sleep_using_event(self._closing),
+            reraise=True,
+        )
+        while not self._closing.is_set():
+            try:
+                attempts(self._writer.sync)
+                return True
+            except OutOfSpaceError as error:  # noqa: PERF203 - waits a second in between
+                self._tell(OutOfSpace(str(error)))
+                self._closing.wait(RETRY_SECONDS_MAX)
+        return False
+
+
+def _reason(state: tenacity.RetryCallState) -> str:
+    return str(state.outcome.exception()) if state.outcome is not None else ""
