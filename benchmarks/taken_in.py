@@ -19,8 +19,8 @@ from forebay.model.values import Block, numbered
 from forebay.security.access import NO_ACCESS
 from forebay.settings.load import load
 from forebay.settings.schema import Settings
-from pyspark_forebay.intake import Intake, partitions_of
-from pyspark_forebay.intake_plan import first_place, next_end, spans_between
+from pyspark_forebay.intake.client import Intake, partitions_of
+from pyspark_forebay.intake.planning import first_place, next_end, spans_between
 from wal.reading import BlockReference, ReadPlan, read_block
 
 _PATIENCE_SECONDS = 300.0
@@ -86,7 +86,7 @@ def taken_in(directory: Path, options: dict[str, str], topic: str, records: int)
 def _blocks(url: str) -> tuple[Block, ...]:
     intake = Intake([url], NO_ACCESS, _PATIENCE_SECONDS)
     try:
-        partitions = partitions_of(intake.look())
+        partitions = partitions_of(intake.describe())
         begin = {tp: first_place(one) for tp, one in partitions.items()}
         end = {tp: next_end(begin[tp], one) for tp, one in partitions.items()}
         return intake.blocks(spans_between(begin, end, partitions)).blocks

@@ -1,12 +1,20 @@
-"""Kafka without receivers and without a WAL: RDDs over exact offsets, and streams of them (docs/DIRECT.md)."""
+"""Kafka without receivers and without a WAL: RDDs over exact offsets, and streams of batches (docs/DIRECT.md).
 
-from direct.batch import DirectBatch
-from direct.checkpoint import Checkpoint
-from direct.intake import IntakeAccess
-from direct.locations import PreferBrokers, PreferConsistent, PreferFixed
-from direct.rdd import KafkaRDD, create_rdd
-from direct.strategies import Assign, Subscribe, SubscribePattern
-from direct.stream import DirectStream, StreamSettings, create_direct_stream
+::
+
+    stream       direct streams
+    checkpoint   the checkpoint of a stream            rdd   RDDs over exact offsets, and the reading in tasks
+    intake       reading through an intake             parameters   Kafka parameters
+"""
+
+from direct.checkpoint.checkpoint import Checkpoint
+from direct.intake.access import IntakeAccess
+from direct.rdd.locations import PreferBrokers, PreferConsistent, PreferFixed
+from direct.rdd.rdd import KafkaRDD, create_rdd
+from direct.stream.batch import DirectBatch
+from direct.stream.settings import StreamSettings
+from direct.stream.strategies import Assign, Subscribe, SubscribePattern
+from direct.stream.stream import DirectStream, create_direct_stream
 from driver.batches.tasks import KafkaRecord
 from forebay.kafka.client.starting import Timestamp
 from forebay.kafka.consume.planning import PartitionRates

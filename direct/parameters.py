@@ -1,4 +1,4 @@
-"""A user's Kafka parameters, as everything in ``direct`` takes them."""
+"""The Kafka parameters that users pass to direct streams and RDDs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ log = logging.getLogger(__name__)
 
 
 def checked_options(kafka_params: Mapping[str, object]) -> SafeOptions:
-    """Raises UsageError and SettingsError for a parameter that can't be."""
+    """Return ``kafka_params`` under librdkafka's names, checked.
+
+    Raises UsageError and SettingsError for an invalid parameter.
+    """
     translated = translate({name: _text(name, value) for name, value in kafka_params.items()})
     safe = safe_options(translated.options)
     check_options(safe.options)
@@ -23,18 +26,20 @@ def checked_options(kafka_params: Mapping[str, object]) -> SafeOptions:
 
 
 @cache
-def tell(sentence: str) -> None:
-    """Of a parameter that is not taken as it was given: once in a process, which may make many RDDs."""
-    log.warning("%s", sentence)
+def warn_once(warning: str) -> None:
+    """Log ``warning``, about a parameter that was changed. A process that makes many RDDs logs it once."""
+    log.warning("%s", warning)
 
 
 def _text(name: str, value: object) -> str:
     if name.startswith("kafka."):
         raise UsageError(
-            f"{name!r}: write {name.removeprefix('kafka.')!r}: only the options of a DataFrame's source begin so"
+            f"{name!r}: write {name.removeprefix('kafka.')!r}: only options of a DataFrame's source have the prefix kafka."
         )
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (str, int, float)):
         return str(value)
-    raise UsageError(f"kafka.{name!r}: a {type(value).__name__}: allowed are texts, numbers, and True and False")
+    raise UsageError(
+        f"kafka.{name!r}: the value is a {type(value).__name__}: allowed are texts, numbers, True and False"
+    )

@@ -1,6 +1,14 @@
-"""``spark.read.format("forebay")``: found by Spark without registration, because of this package's name.
+"""``format("forebay")`` of Spark. Spark finds it without registration, by the name of this package.
 
 Options, schema and meanings are those of Spark's own ``format("kafka")`` (docs/STREAMING.md).
+
+::
+
+    intake     queries over an intake
+    kafka      queries on Kafka itself          sink        queries that write
+    schema     the columns                      pacing      how much a trigger reads
+    decoding   keys and values as columns       progress    how far a query is behind, for users
+    options    the options, checked             offsets     offsets in checkpoints and options
 """
 
 from __future__ import annotations
@@ -12,17 +20,18 @@ import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from forebay.model.errors import ForebayError, UsageError
-from pyspark_forebay.options import by_name, check
+from pyspark_forebay.options.source import check
+from pyspark_forebay.options.values import by_name
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_forebay.batch import BatchReader
     from pyspark_forebay.decoding import Decoding
-    from pyspark_forebay.intake_batch import IntakeBatchReader
-    from pyspark_forebay.intake_stream import IntakeStreamReader
-    from pyspark_forebay.stream import StreamReader
-    from pyspark_forebay.writer import AtLeastOnceWriter, TransactionalWriter
+    from pyspark_forebay.intake.batch import IntakeBatchReader
+    from pyspark_forebay.intake.stream import IntakeStreamReader
+    from pyspark_forebay.kafka.batch import BatchReader
+    from pyspark_forebay.kafka.stream import StreamReader
+    from pyspark_forebay.sink.writers import AtLeastOnceWriter, TransactionalWriter
 
 
 def _new_id() -> str:
@@ -30,8 +39,10 @@ def _new_id() -> str:
 
 
 class RefusedReader(DataSourceStreamReader):
-    """Of a streaming query that can't be: what Spark asks first says why. What ``streamReader`` itself raises, Spark hides behind
-    an error of its own."""
+    """The reader of a streaming query that was refused: its first method raises the reason.
+
+    If ``streamReader`` raised the error itself, Spark would hide it behind an error of its own.
+    """
 
     def __init__(self, error: ForebayError) -> None:
         self._error = error
@@ -44,7 +55,10 @@ class RefusedReader(DataSourceStreamReader):
 
 
 class DefaultSource(DataSource):
-    """Each method runs in a process that Spark starts for it; Spark gives ``options`` with names in lower case."""
+    """The data source ``forebay``.
+
+    Spark runs each method in a process of its own, with ``options`` by names in lower case.
+    """
 
     _decoding: Decoding | None = None
 
@@ -53,7 +67,7 @@ class DefaultSource(DataSource):
         return "forebay"
 
     def schema(self) -> StructType:
-        """Raises UsageError for options that neither kind of query takes."""
+        """Return the columns. Raises UsageError for options that both kinds of query refuse."""
         from pyspark_forebay.schema import spark_schema
 
         decoding = self._find_decoding()
@@ -61,8 +75,8 @@ class DefaultSource(DataSource):
         return spark_schema(headers, decoding)
 
     def reader(self, schema: StructType) -> BatchReader | IntakeBatchReader:
-        from pyspark_forebay.batch import BatchReader
-        from pyspark_forebay.intake_batch import IntakeBatchReader
+        from pyspark_forebay.intake.batch import IntakeBatchReader
+        from pyspark_forebay.kafka.batch import BatchReader
 
         self._check_schema(schema)
         if "tracker" in self.options:
@@ -77,11 +91,11 @@ class DefaultSource(DataSource):
 
     def _stream_reader(self, schema: StructType) -> StreamReader | IntakeStreamReader:
         try:
-            from pyspark.sql.streaming import datasource as _  # noqa: F401 - since 4.2: starts and limits are told to a source
+            from pyspark.sql.streaming import datasource as _  # noqa: F401 - since 4.2 Spark passes starts and limits to a source
         except ImportError:
             raise UsageError(f"streaming queries need PySpark 4.2 or newer, not {pyspark.__version__}") from None
-        from pyspark_forebay.intake_stream import IntakeStreamReader
-        from pyspark_forebay.stream import StreamReader
+        from pyspark_forebay.intake.stream import IntakeStreamReader
+        from pyspark_forebay.kafka.stream import StreamReader
 
         self._check_schema(schema)
         if "tracker" in self.options:
@@ -89,15 +103,15 @@ class DefaultSource(DataSource):
         return StreamReader(self.options, decoding=self._find_decoding())
 
     def writer(self, schema: StructType, overwrite: bool) -> AtLeastOnceWriter | TransactionalWriter:
-        from pyspark_forebay.writer import writer_of
+        from pyspark_forebay.sink.writers import writer_of
 
         if overwrite:
             raise UsageError("save mode overwrite is not allowed for Kafka: use append")
         return writer_of(self.options, schema, streaming=False)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> AtLeastOnceWriter | TransactionalWriter:  # noqa: N802
-        """``overwrite``: of the output mode complete, which appends as every other."""
-        from pyspark_forebay.writer import writer_of
+        """Return the writer. ``overwrite`` is true in the output mode complete, which appends like the other modes."""
+        from pyspark_forebay.sink.writers import writer_of
 
         return writer_of(self.options, schema, streaming=True)
 
@@ -106,7 +120,7 @@ class DefaultSource(DataSource):
         return bool(self.options.get("includeHeaders", "false").strip().lower() == "true")
 
     def _find_decoding(self) -> Decoding | None:
-        """Asked for once: Spark keeps this object, with what was found, from its question for the columns to the tasks."""
+        """Return how to decode. The registry is asked once: Spark passes this object on from ``schema`` to the tasks."""
         subscription = check(self.options)
         if self._decoding is None and {"keyformat", "valueformat"} & {name.lower() for name in self.options}:
             from pyspark_forebay.decoding import find_decoding
@@ -116,4 +130,4 @@ class DefaultSource(DataSource):
 
     def _check_schema(self, schema: Any) -> None:
         if schema != self.schema():
-            raise UsageError("the source has a fixed schema, that of Spark's Kafka source: leave .schema(…) out")
+            raise UsageError("the source has a fixed schema, that of Spark's Kafka source: remove .schema(…)")

@@ -1,6 +1,8 @@
-"""Keys and values as columns, by a schema registry: options, the reader's schema, and what tasks make of rows.
+"""Decoding of keys and values into columns with schemas of a registry: options, reader's schemas, and the decoding in
+tasks.
 
-The reader's schema is asked for once, when Spark asks for the columns, and stays with the query; each writer's is resolved to it.
+The query reads the reader's schema from the registry once, when Spark asks for the columns, and keeps it. Each record's
+writer schema is resolved to it.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from forebay.kafka.registry.client import CLIENT_OPTIONS, FORMATS, RegistryAcces
 from forebay.model.errors import RecordError, UsageError
 from forebay.schemas.columns import ColumnDecoding, decode_column
 from forebay.schemas.decoder import COLUMNS, ReaderSchema, find_columns
-from pyspark_forebay.options import Subscription, whole_number
+from pyspark_forebay.options.subscription import Subscription
+from pyspark_forebay.options.values import whole_number
 
-#: why a record was not decoded, with ``mode`` PERMISSIVE
+#: column with the reason why a record was not decoded, in ``mode`` PERMISSIVE
 ERROR_COLUMN = "decodeError"
 PREFIX = "schema.registry."
 _STRATEGIES = ("topic", "record", "topicRecord")
@@ -27,24 +30,32 @@ _TIMEOUT_MS, _RETRIES = 10_000, 5
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """Goes to the tasks. ``permissive``: a record that can't be decoded becomes null, and ``ERROR_COLUMN`` says why; else it
-    fails its task. ``headers``: whether rows keep theirs, which may name schemas."""
+    """How tasks decode keys and values.
+
+    A ``pyspark_forebay.options.source.ColumnDecoder``, which is pickled to the tasks.
+
+    ``permissive``: a record that cannot be decoded becomes null, and ``ERROR_COLUMN`` has the reason; otherwise such a
+    record fails its task. ``headers``: whether decoded rows keep the column ``headers``.
+    """
 
     columns: tuple[ColumnDecoding, ...]
     permissive: bool
     headers: bool
 
     def decoded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """``batches``: of the source's columns, with headers. Raises RecordError for the first record that can't be decoded,
-        unless ``permissive``; UnreachableError if the registry does not answer."""
+        """Return ``batches`` with decoded columns. ``batches`` must have the source's columns, including headers.
+
+        Raises RecordError for the first record that cannot be decoded, unless ``permissive``; UnreachableError if the
+        registry does not answer.
+        """
         return (_decoded(batch, self) for batch in batches)
 
 
 def find_decoding(options: Mapping[str, str], subscription: Subscription, headers: bool) -> Decoding | None:
-    """Asks the registry for the readers' schemas; None where nothing is to be decoded. ``options``: by names in lower case.
+    """Read the reader's schemas from the registry and return how to decode; None if no format is set.
 
-    Raises UsageError for options that can't be, a subject or schema that is not there, or one that no column can hold;
-    UnreachableError.
+    ``options``: by names in lower case. Raises UsageError for an invalid option, a subject or schema that the registry
+    does not have, and a schema that no column can hold; UnreachableError.
     """
     formats = {name: options[f"{name}format"].strip().lower() for name in COLUMNS if f"{name}format" in options}
     if not formats:

@@ -1,12 +1,12 @@
-"""The offsets of a streaming query, as its checkpoint keeps them and as people read and write them. Pure.
+"""The offsets of a streaming query, as its checkpoint stores them and as people read and write them. No I/O.
 
-The form is that of Spark's Kafka source, ``{"topic": {"0": 23, "1": 5}}``: the next offset of each partition. Beside the
-topics there may be keys that no topic can be named:
+The form is that of Spark's Kafka source, ``{"topic": {"0": 23, "1": 5}}``: the next offset of each partition. Besides
+topics, there may be keys that are not valid names of topics:
 
-* ``"#topic-ids"``: topic → the id that Kafka knows it by, so that one that was deleted and created again is told from the old;
-* ``"#start"``: in the end of a query's first batch alone, the offsets that the query begins at, in the same form;
-* of a query over an intake, ``"#cursor"``: its cursor's name, and ``"#lives"``, ``"#start-lives"``: the life that an offset is
-  of, where that is not the first.
+* ``"#topic-ids"``: the id of each topic in Kafka, which changes when a topic is deleted and created again;
+* ``"#start"``: only in the end of a query's first batch: the offsets at which the query begins, in the same form;
+* ``"#cursor"``: the name of the cursor of a query over an intake;
+* ``"#lives"``, ``"#start-lives"``: over an intake, the incarnation of each offset that is not of the first incarnation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
 
-#: offsets that a person may write for a partition instead of a number from 0
+#: special offsets that an option may name for a partition
 LATEST = -1
 EARLIEST = -2
 
@@ -38,9 +38,12 @@ _MOST = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """``at``: the next offset of each partition. ``topic_ids``: of those topics whose id is known. ``start``: where the query
-    begins, if these are the end of its first batch. Of a query over an intake, ``cursor``, and the ``lives`` of
-    offsets that are not of the first one."""
+    """The offsets of a streaming query at one moment.
+
+    ``at``: the next offset of each partition. ``topic_ids``: the ids of topics whose id is known. ``start``: the
+    offsets at which the query begins, only in the end of its first batch. ``cursor``: the cursor's name, only over an
+    intake. ``lives`` and ``start_lives``: the incarnations of offsets that are not of the first incarnation.
+    """
 
     at: Positions
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -50,7 +53,7 @@ class Offsets:
     start_incarnations: Positions = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
-        """Topics by name, partitions by number: the same offsets always give the same text."""
+        """Return the offsets as JSON values, sorted, so that equal offsets always produce the same text."""
         made: dict[str, Any] = _by_topic(self.at)
         if self.topic_ids:
             made[TOPIC_IDS] = dict(sorted(self.topic_ids.items()))
@@ -65,7 +68,7 @@ class Offsets:
 
     @classmethod
     def of(cls, given: Any, name: str = "offsets") -> Offsets:
-        """From JSON's values. Raises UsageError that begins with ``name``."""
+        """Return the offsets that the JSON values ``given`` contain. Raises UsageError that begins with ``name``."""
         if not isinstance(given, dict):
             raise _wrong(name, given)
         at = _numbers({topic: own for topic, own in given.items() if not topic.startswith("#")}, name)
@@ -74,7 +77,7 @@ class Offsets:
             raise _wrong(f"{name}: {TOPIC_IDS}", ids)
         start = given.get(START)
         if {key for key in given if key.startswith("#")} - _OWN:
-            raise UsageError(f"{name}: written by a newer release, or no offsets: {json.dumps(given)[:200]}")
+            raise UsageError(f"{name}: written by a newer release, or not offsets: {json.dumps(given)[:200]}")
         cursor = given.get(CURSOR, "")
         if not isinstance(cursor, str):
             raise _wrong(f"{name}: {CURSOR}", cursor)
@@ -89,7 +92,10 @@ class Offsets:
 
 
 def parse_offsets(text: str, name: str) -> Offsets:
-    """``text``: JSON as above; ``-1`` stands for the latest, ``-2`` for the earliest offset. Raises UsageError."""
+    """Return the offsets of the option ``name``: JSON in which -1 means the latest and -2 the earliest.
+
+    Raises UsageError.
+    """
     found = Offsets.of(_json(text, name), f"option {name}")
     for tp, offset in found.at.items():
         if offset < EARLIEST:
@@ -100,15 +106,18 @@ def parse_offsets(text: str, name: str) -> Offsets:
 
 
 def parse_numbers(text: str, name: str) -> dict[TopicPartition, int]:
-    """``{"topic": {"0": 1700000000000}}``: milliseconds of each partition. Raises UsageError."""
+    """Return the numbers of the option ``name`` by partition, as in ``{"topic": {"0": 1700000000000}}``.
+
+    Raises UsageError.
+    """
     return _numbers(_json(text, name), f"option {name}")
 
 
 def parse_partitions(text: str, name: str) -> list[TopicPartition]:
-    """``{"topic": [0, 1]}``. Raises UsageError."""
+    """Return the partitions of the option ``name``, as in ``{"topic": [0, 1]}``. Raises UsageError."""
     given = _json(text, name)
     if not isinstance(given, dict) or not all(isinstance(own, list) for own in given.values()):
-        raise UsageError(f'option {name}: {text!r}: allowed is JSON as {{"topic": [0, 1]}}')
+        raise UsageError(f'option {name}: {text!r}: allowed is JSON like {{"topic": [0, 1]}}')
     return [
         TopicPartition(_topic(topic, f"option {name}"), _checked(number, f"option {name}", lambda it: 0 <= it < 2**31))
         for topic, own in given.items()
@@ -117,6 +126,7 @@ def parse_partitions(text: str, name: str) -> list[TopicPartition]:
 
 
 def in_words(partitions: Iterable[TopicPartition]) -> str:
+    """Return the sorted partitions, separated by commas."""
     return ", ".join(str(tp) for tp in sorted(partitions))
 
 
@@ -148,7 +158,7 @@ def _topic(topic: str, name: str) -> str:
 def _checked(number: Any, name: str, allowed: Callable[[int], bool], shown: object = None) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or not allowed(number):
         given = shown if shown is not None else number
-        raise UsageError(f"{name}: {given!r} is not allowed there: partitions and offsets are whole numbers")
+        raise UsageError(f"{name}: {given!r} is not allowed: partitions and offsets are whole numbers")
     return number
 
 
@@ -162,5 +172,5 @@ def _json(text: str, name: str) -> Any:
 def _wrong(name: str, given: object) -> UsageError:
     shown = given if isinstance(given, str) else json.dumps(given)
     return UsageError(
-        f'{name}: {shown[:200]!r}: expected is JSON as {{"topicA": {{"0": 23, "1": -1}}, "topicB": {{"0": -2}}}}'
+        f'{name}: {shown[:200]!r}: expected JSON like {{"topicA": {{"0": 23, "1": -1}}, "topicB": {{"0": -2}}}}'
     )

@@ -1,4 +1,4 @@
-"""How much a trigger reads: Spark's read limits and the options that stand for them."""
+"""How much a trigger reads: Spark's read limits, and the options that set them."""
 
 from __future__ import annotations
 
@@ -7,29 +7,31 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from forebay.kafka.consume.planning import is_enough, share_by_lag
 from forebay.process.clock import Clock
 from pyspark_forebay.offsets import Positions
-from pyspark_forebay.options import SourceOptions
+from pyspark_forebay.options.source import SourceOptions
 
 _NO_LIMIT = 2**63 - 1
 
 
 class Pacing:
-    """Of one query, in its planner's process."""
+    """Decides how far each trigger of one query reads. It lives in the process that plans the query."""
 
     def __init__(self, options: SourceOptions, clock: Clock) -> None:
         self._options = options
         self._clock = clock
-        self._triggered: float | None = None  # when a trigger read last
+        self._triggered: float | None = None  # when the last trigger read
 
     def default_limit(self) -> ReadLimit:
-        """Any limit but "all" stands for what the options say: Spark's limits can't say the half of it."""
+        """Return Spark's limit for the query. Every limit except ReadAllAvailable means that the options decide."""
         options = self._options
         if options.max_offsets_per_trigger is None and options.min_offsets_per_trigger is None:
             return ReadAllAvailable()
         return ReadMaxRows(options.max_offsets_per_trigger or _NO_LIMIT)
 
     def until(self, begin: Positions, end: Positions, limit: ReadLimit, *, whole: bool) -> Positions | None:
-        """Up to where this trigger reads; None: too little is there for one yet. ``whole``: what is there is read to its end,
-        however little, as Trigger.AvailableNow wants it."""
+        """Return the offsets up to which this trigger reads; None if it must wait for ``minOffsetsPerTrigger``.
+
+        ``whole``: whether the trigger reads to ``end`` even if there is little to read, as Trigger.AvailableNow requires.
+        """
         if isinstance(limit, ReadAllAvailable):
             return end
         if not whole and self._waits(begin, end):

@@ -1,4 +1,4 @@
-"""The columns that Spark sees: those of its own Kafka source."""
+"""The columns of ``format("forebay")``: those of Spark's own Kafka source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def spark_schema(headers: bool, decoding: Decoding | None = None) -> StructType:
-    """``forebay.model.records.DATAFRAME_SCHEMA`` in Spark's words; what is decoded, as its schema has it."""
+    """Return ``forebay.model.records.DATAFRAME_SCHEMA`` as a schema of Spark. Decoded columns have their reader's schema."""
     fields = [
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),

@@ -30,9 +30,9 @@ from forebay.model.wire import WIRE_NAMES
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from direct.checkpoint import Checkpoint
-    from direct.intake import IntakeAccess
-    from direct.losses import Loss
+    from direct.checkpoint.checkpoint import Checkpoint
+    from direct.checkpoint.losses import Loss
+    from direct.intake.access import IntakeAccess
     from forebay.settings.schema import SecuritySettings
 
 #: number of completed batches that `batches` shows by default
@@ -111,7 +111,7 @@ def of_checkpoint(kafka: bool, intake: bool = False) -> Callable[[Callable[..., 
             tracker: str = "",
             **others: Any,
         ) -> int:
-            from direct.checkpoint import Checkpoint
+            from direct.checkpoint.checkpoint import Checkpoint
 
             settings = invocation.settings() if invocation.config is not None else None
             options = settings.kafka.options if settings is not None else {}
@@ -140,7 +140,7 @@ def of_checkpoint(kafka: bool, intake: bool = False) -> Callable[[Callable[..., 
 
 
 def _through(url: str, security: SecuritySettings | None) -> IntakeAccess | None:
-    from direct.intake import IntakeAccess
+    from direct.intake.access import IntakeAccess
 
     if not url or security is None:
         return IntakeAccess(url) if url else None

@@ -24,7 +24,7 @@ from forebay.settings.named import refuse_own_name
 #: packages that tasks import, directly or indirectly
 _PACKAGES = ("forebay_start", "forebay", "wal", "driver", "recovery", "direct", "pyspark_forebay")
 #: modules that import everything that tasks need
-_FIRST = ("driver.spark.engine", "direct.batch")
+_FIRST = ("driver.spark.engine", "direct.stream.batch")
 #: as in pyproject.toml
 PYARROW_MAJOR_MIN = 18
 

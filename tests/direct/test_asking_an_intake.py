@@ -1,4 +1,4 @@
-"""What direct streams and their tasks make of an intake's answers: the driver's decisions, no server, and no Kafka."""
+"""How direct streams and their tasks use an intake's answers, with the driver's decisions and without servers and Kafka."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ import pyarrow as pa
 import pytest
 
 import driver.decisions.intake
-from direct import hold, intake
-from direct.hold import Hold, wanted
-from direct.intake import COMMITTED, KeptByIntake, Through, find, lost_in_kafka, read_through
-from direct.losses import OFFSET_MAX
+from direct.checkpoint.losses import OFFSET_MAX
+from direct.intake import coverage
+from direct.intake import reading as intake_reading
+from direct.intake.access import IntakeEndpoint
+from direct.intake.coverage import COMMITTED, KeptByIntake, find_coverage
+from direct.intake.reading import lost_in_kafka, read_through
+from direct.stream import cursor
+from direct.stream.cursor import StreamCursor, ranges_to_keep
 from driver.journal.events import ReplayedBatch, SpansBegun
 from driver.journal.state import State
 from driver.journal.transitions import apply
@@ -37,13 +41,14 @@ from forebay.model.errors import (
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.model.values import TopicPartition
 from forebay.security.access import Access
-from pyspark_forebay import intake as asked_intake
-from pyspark_forebay.intake_plan import BlockPart
+from pyspark_forebay.intake import client
+from pyspark_forebay.intake import cursor as query_cursor
+from pyspark_forebay.intake.planning import BlockPart
 from tests.support.asked_intake import Taken, asked_in_process
 from tests.support.kafka import PATIENCE_SECONDS
 from tests.support.tracked import STREAM, TOPIC
 
-THROUGH = Through(("http://127.0.0.1:1",), Access(), 1.0)
+ENDPOINT = IntakeEndpoint(("http://127.0.0.1:1",), Access(), 1.0)
 ACCESS = KafkaAccess({"bootstrap.servers": "127.0.0.1:1"}, "g", 1.0)
 
 
@@ -60,61 +65,57 @@ def held(taken: Taken) -> dict[str, tuple[int, int]]:
 # ---- what is found ---------------------------------------------------------------------------------------------------
 
 
-def test_what_kafka_has_lost_is_asked_for_once_or_as_often_as_there_are_answers(
-    taken: Taken, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """INV-5, INV-6: a task asks, so questions count."""
+def test_lost_range_takes_one_request_for_each_answer(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-5, INV-6: each task asks, so the number of requests counts."""
     for _ in range(5):
         taken.take()
     for at_once, asked in ((100, ["/v1/cursors/span"]), (2, ["/v1/cursors/span", *["/v1/cursors/blocks"] * 2])):
         monkeypatch.setattr(driver.decisions.intake, "BLOCKS_AT_ONCE", at_once)
         taken.driver.asked.clear()
-        found = find(THROUGH.intake(), Span(TOPIC, 0, 5, 60, "id-1"), COMMITTED)
+        found = find_coverage(ENDPOINT.connect(), Span(TOPIC, 0, 5, 60, "id-1"), COMMITTED)
         assert taken.driver.asked == asked
         assert [part.reference.ranges[0].from_offset for part in found.parts] == [0, 10, 20, 30, 40]
         assert list(map(str, found.kept)) == ["t/0[5, 50)"]
     for elsewhere in (Span(TOPIC, 7, 0, 9), Span(TOPIC, 0, 0, 9, "id-2")):
-        assert not find(THROUGH.intake(), elsewhere, COMMITTED).kept
+        assert not find_coverage(ENDPOINT.connect(), elsewhere, COMMITTED).kept
 
 
-def test_a_gap_that_the_intake_went_on_behind_is_lost_to_a_direct_reader_too(taken: Taken) -> None:
-    """INV-5: a query passes it over and says so; who reads exact offsets must hear of it."""
+def test_gap_of_intake_is_lost_for_a_direct_reader(taken: Taken) -> None:
+    """INV-5: a query skips the gap and logs it; a reader of exact offsets must fail."""
     taken.take()
     taken.lose(0, 25)
     taken.take()
     span = Span(TOPIC, 0, 0, 35)
-    assert list(map(str, find(THROUGH.intake(), span, COMMITTED).kept)) == ["t/0[0, 10)", "t/0[25, 35)"]
+    assert list(map(str, find_coverage(ENDPOINT.connect(), span, COMMITTED).kept)) == ["t/0[0, 10)", "t/0[25, 35)"]
 
 
-def test_blocks_are_read_in_the_order_of_their_offsets(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adoption may seal one later that lies before others."""
+def test_blocks_are_read_in_offset_order(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adoption may seal a block after blocks with higher offsets."""
     for _ in range(3):
         taken.take()
     span = Span(TOPIC, 0, 5, 30)
-    parts = find(THROUGH.intake(), span, COMMITTED).parts
+    parts = find_coverage(ENDPOINT.connect(), span, COMMITTED).parts
     assert [part.reference.ranges[0].from_offset for part in parts] == [0, 10, 20]
-    blocks = asked_intake.Intake._blocks
+    blocks = client.Intake._blocks
 
-    def newest_first(*given: Any) -> asked_intake.FoundBlocks:
+    def newest_first(*given: Any) -> client.FoundBlocks:
         found = blocks(*given)
         return dataclasses.replace(found, blocks=found.blocks[::-1])
 
-    monkeypatch.setattr(asked_intake.Intake, "_blocks", newest_first)
-    assert find(THROUGH.intake(), span, COMMITTED).parts == parts
+    monkeypatch.setattr(client.Intake, "_blocks", newest_first)
+    assert find_coverage(ENDPOINT.connect(), span, COMMITTED).parts == parts
 
 
-def test_what_is_taken_in_by_another_isolation_is_not_taken_for_what_kafka_has_lost(taken: Taken) -> None:
+def test_intake_with_another_isolation_level_is_refused(taken: Taken) -> None:
     taken.take()
     with pytest.raises(
-        UsageError, match=r"takes in records by isolation\.level = read_committed, and here it is read_un"
+        UsageError, match=r"takes in records with isolation\.level = read_committed, and this reader has read_un"
     ):
-        find(THROUGH.intake(), Span(TOPIC, 0, 0, 10), "read_uncommitted")
+        find_coverage(ENDPOINT.connect(), Span(TOPIC, 0, 0, 10), "read_uncommitted")
 
 
-def test_who_waits_for_less_than_the_tracker_may_be_away_asks_so_long(
-    taken: Taken, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """INV-6: a stream that looks at what is lost has other things to do."""
+def test_patience_bounds_how_long_an_unavailable_driver_is_asked(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6: a stream that checks what is lost has other work."""
     asked: list[str] = []
 
     def away(path: str, *_: Any) -> Any:
@@ -122,7 +123,7 @@ def test_who_waits_for_less_than_the_tracker_may_be_away_asks_so_long(
         raise UnreachableError("away")
 
     monkeypatch.setattr(taken.driver, "post", away)
-    kept = KeptByIntake(Through(THROUGH.urls, Access(), 2.0), COMMITTED, 0.0)
+    kept = KeptByIntake(IntakeEndpoint(ENDPOINT.urls, Access(), 2.0), COMMITTED, 0.0)
     with pytest.raises(UnreachableError, match="away"):
         kept.kept(Span(TOPIC, 0, 0, 10))
     assert len(asked) == 1
@@ -136,10 +137,10 @@ def test_who_waits_for_less_than_the_tracker_may_be_away_asks_so_long(
         (UnreadableBlockError("away"), None),
     ],
 )
-def test_a_block_that_nobody_has_any_more_is_lost_and_one_that_is_out_of_reach_is_not(
+def test_missing_block_is_lost_and_unreachable_block_is_not(
     error: Exception | None, lost: list[str] | None, taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-5: what the journal names is not always there."""
+    """INV-5: the journal may name a block that no longer exists."""
     for _ in range(3):
         taken.take()
 
@@ -148,8 +149,8 @@ def test_a_block_that_nobody_has_any_more_is_lost_and_one_that_is_out_of_reach_i
             raise error
         return []
 
-    monkeypatch.setattr(intake, "read_part", read_part)
-    kept = KeptByIntake(THROUGH, COMMITTED, 1.0)
+    monkeypatch.setattr(coverage, "read_part", read_part)
+    kept = KeptByIntake(ENDPOINT, COMMITTED, 1.0)
     if lost is None:
         with pytest.raises(UnreachableError, match="away"):
             kept.lost([Span(TOPIC, 0, 5, 25)])
@@ -161,7 +162,7 @@ def test_a_block_that_nobody_has_any_more_is_lost_and_one_that_is_out_of_reach_i
 
 
 class Brokers:
-    """As ``KafkaAdmin``: the topic's id, "" if it is gone, and the first offset held."""
+    """Like ``KafkaAdmin``: the topic's id, "" if it was deleted, and the first offset held."""
 
     def __init__(self, topic_id: str, low: int) -> None:
         self._id, self._low = topic_id, low
@@ -194,10 +195,10 @@ class Brokers:
         ("", 0, "", 20, None),
     ],
 )
-def test_what_kafka_has_lost_is_told_from_what_it_only_failed_to_give(
+def test_lost_offsets_are_distinguished_from_a_failed_read(
     now: str, low: int, wanted_id: str, position: int, lost: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "KafkaAdmin", lambda *_, **__: Brokers(now, low))
+    monkeypatch.setattr(intake_reading, "KafkaAdmin", lambda *_, **__: Brokers(now, low))
     found = lost_in_kafka(ACCESS, Span(TOPIC, 0, 10, 50, wanted_id), position)
     assert (found and str(found)) == lost
     assert found is None or found.topic_id == (wanted_id or now)
@@ -217,7 +218,8 @@ def read(
     reading: Reading,
     records: int | None = None,
 ) -> list[int]:
-    """Offsets of ``t/0[0, 20)``, which Kafka has lost, with the intake's first block as ``batches``, and the second one whole."""
+    """Offsets of ``t/0[0, 20)``, which Kafka has lost, with the intake's first block as ``batches``, and the second one
+    whole."""
 
     def lost(*_: Any, **__: Any) -> Any:
         raise OutOfRangeError("t/0[0, 20): Kafka begins at 20")
@@ -229,12 +231,12 @@ def read(
             raise batches
         return batches
 
-    monkeypatch.setattr(intake, "read_range", lost)
-    monkeypatch.setattr(intake, "read_part", read_part)
-    monkeypatch.setattr(intake, "KafkaAdmin", lambda *_, **__: Brokers("id-1", 20))
+    monkeypatch.setattr(intake_reading, "read_range", lost)
+    monkeypatch.setattr(intake_reading, "read_part", read_part)
+    monkeypatch.setattr(intake_reading, "KafkaAdmin", lambda *_, **__: Brokers("id-1", 20))
     for _ in range(2):
         taken.take()
-    rows = read_through(THROUGH, ACCESS, Span(TOPIC, 0, 0, 20, records=records), reading)
+    rows = read_through(ENDPOINT, ACCESS, Span(TOPIC, 0, 0, 20, records=records), reading)
     return [offset for batch in rows for offset in batch.column("offset").to_pylist()]
 
 
@@ -247,7 +249,7 @@ def read(
         ([batch_of(*range(8))], "from offset 8 on the next record is 10"),
     ],
 )
-def test_a_hole_in_what_the_wal_has_is_an_error_unless_holes_are_allowed(
+def test_gap_between_records_of_the_wal_is_an_error_unless_allowed(
     first: list[pa.RecordBatch], words: str, taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = [offset for batch in first for offset in batch.column("offset").to_pylist()]
@@ -260,8 +262,8 @@ def test_a_hole_in_what_the_wal_has_is_an_error_unless_holes_are_allowed(
         assert read(taken, monkeypatch, first, Reading()) == list(range(20))
 
 
-def test_what_is_read_has_as_many_records_as_were_counted(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-3: where holes are allowed, only that tells what is missing."""
+def test_number_of_records_read_must_match_the_expected_count(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-3: if gaps are allowed, only the count shows that records are missing."""
     nine = [batch_of(*range(1, 10))]
     assert len(read(taken, monkeypatch, nine, Reading(allow_offset_gaps=True), records=19)) == 19
     assert taken.driver.closed == 1  # a task asks, and leaves no connection open
@@ -269,7 +271,7 @@ def test_what_is_read_has_as_many_records_as_were_counted(taken: Taken, monkeypa
         read(taken, monkeypatch, nine, Reading(allow_offset_gaps=True), records=20)
 
 
-def test_a_hole_at_the_end_of_what_the_wal_has_is_one_too(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gap_at_the_end_of_a_block_is_an_error(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     ten = [batch_of(*range(10))]
     monkeypatch.setattr(
         "tests.direct.test_asking_an_intake.batch_of",
@@ -279,7 +281,7 @@ def test_a_hole_at_the_end_of_what_the_wal_has_is_one_too(taken: Taken, monkeypa
         read(taken, monkeypatch, ten, Reading())
 
 
-def test_a_block_that_went_a_moment_ago_is_the_error_that_kafkas_loss_was(
+def test_block_deleted_during_the_read_raises_the_error_of_kafkas_loss(
     taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-5."""
@@ -287,8 +289,8 @@ def test_a_block_that_went_a_moment_ago_is_the_error_that_kafkas_loss_was(
         read(taken, monkeypatch, LostBlockError("no tier can read it"), Reading())
 
 
-def test_what_the_wal_lacks_too_is_said_beside_kafkas_loss(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-5: before any of it is read."""
+def test_error_names_ranges_that_the_wal_lacks(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-5: it is raised before any record is read."""
     taken.lose(0, 5)
     with pytest.raises(
         OutOfRangeError, match=r"Kafka begins at 20; and the WAL of stream flights does not hold t/0\[0, 5\)"
@@ -296,13 +298,13 @@ def test_what_the_wal_lacks_too_is_said_beside_kafkas_loss(taken: Taken, monkeyp
         read(taken, monkeypatch, [batch_of(*range(10))], Reading(allow_offset_gaps=True))
 
 
-def test_headers_that_the_intake_does_not_take_in_are_told(
+def test_missing_headers_of_the_intake_are_logged(
     taken: Taken, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for headers, told in ((False, False), (True, True)):
         with caplog.at_level(logging.WARNING, "direct.intake"):
             read(taken, monkeypatch, [batch_of(*range(10))], Reading(headers=headers))
-        assert ("which takes no headers in (kafka.headers)" in caplog.text) == told
+        assert ("because the stream does not take them in (kafka.headers)" in caplog.text) == told
 
 
 # ---- holding ---------------------------------------------------------------------------------------------------------
@@ -317,12 +319,18 @@ class Stream:
         self.runs = 0
         self.failed: list[BaseException] = []
         self.ended = threading.Event()
-        monkeypatch.setattr(hold, "MOVE_SECONDS", 0.01)
+        monkeypatch.setattr(cursor, "MOVE_SECONDS", 0.01)
 
-    def hold(self, isolation: str = COMMITTED) -> Hold:
+    def hold(self, isolation: str = COMMITTED) -> StreamCursor:
         self.runs += 1
-        return Hold(
-            THROUGH, isolation, "direct-s", f"run {self.runs}", f"key {self.runs}", lambda: self.spans, self._fail
+        return StreamCursor(
+            ENDPOINT,
+            isolation=isolation,
+            name="direct-s",
+            user=f"run {self.runs}",
+            key=f"key {self.runs}",
+            wanted=lambda: self.spans,
+            failed=self._fail,
         )
 
     def _fail(self, error: BaseException) -> None:
@@ -330,10 +338,8 @@ class Stream:
         self.ended.set()
 
 
-def test_all_that_the_intake_has_is_held_until_it_is_known_where_the_stream_begins(
-    taken: Taken, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """INV-8: it could be gone by then; what the stream does not read is let go afterwards."""
+def test_cursor_keeps_everything_until_the_stream_begins(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-8: records could be deleted before; partitions that the stream does not read are released afterwards."""
     taken.add(1)
     for partition in (0, 0, 1):
         taken.take(partition)
@@ -347,10 +353,10 @@ def test_all_that_the_intake_has_is_held_until_it_is_known_where_the_stream_begi
     assert not stream.failed
 
 
-def test_a_checkpoint_that_was_put_back_holds_what_is_left_of_partitions_that_it_had_not_begun(
+def test_restored_checkpoint_keeps_partitions_that_it_had_not_begun(
     taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-8: the cursor had moved on in them."""
+    """INV-8: the cursor had moved on in these partitions."""
     taken.add(1)
     taken.take(0)
     taken.take(1)
@@ -362,9 +368,7 @@ def test_a_checkpoint_that_was_put_back_holds_what_is_left_of_partitions_that_it
     assert held(taken) == {"t/0": (1, 5), "t/1": (1, 0)}
 
 
-def test_a_stream_that_could_not_begin_leaves_no_cursor_and_one_that_did_does(
-    taken: Taken, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cursor_is_dropped_only_if_the_stream_could_not_begin(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-6, INV-8."""
     taken.take()
     Stream(taken, monkeypatch).hold().stop()
@@ -373,17 +377,15 @@ def test_a_stream_that_could_not_begin_leaves_no_cursor_and_one_that_did_does(
     assert held(taken) == {"t/0": (1, 3)}
 
 
-def test_a_stream_of_other_records_than_the_intakes_holds_nothing(
-    taken: Taken, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stream_with_another_isolation_level_opens_no_cursor(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     taken.take()
     with pytest.raises(UsageError, match=r"isolation\.level"):
         Stream(taken, monkeypatch).hold("read_uncommitted")
     assert not taken.tracked.state.cursors
 
 
-def test_a_cursor_that_is_refused_leaves_no_connection_open(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream that cannot begin is started again and again."""
+def test_refused_cursor_leaves_no_open_connection(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that cannot begin is started repeatedly."""
     refused = RefusedError("the stream has 1000 cursors already", "conflict")
 
     def post(path: str, body: object, answer: object) -> None:
@@ -395,13 +397,11 @@ def test_a_cursor_that_is_refused_leaves_no_connection_open(taken: Taken, monkey
     assert taken.driver.closed == 2  # who looked, and who would have held
 
 
-def test_a_stream_whose_cursor_was_dropped_ends_though_it_has_nothing_to_let_go(
-    taken: Taken, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """INV-5: nothing holds any more what it has yet to read."""
+def test_dropped_cursor_ends_a_stream_that_does_not_move_it(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-5: nothing keeps what the stream has yet to read."""
     taken.take()
-    monkeypatch.setattr(hold, "LOOKS", 1 << 60)
-    monkeypatch.setattr(asked_intake, "KEEP_SECONDS", 0.01)
+    monkeypatch.setattr(cursor, "CHECKS_MAX", 1 << 60)
+    monkeypatch.setattr(query_cursor, "HEARTBEAT_SECONDS", 0.01)
     stream = Stream(taken, monkeypatch, Span(TOPIC, 0, 3, OFFSET_MAX))
     holding = stream.hold()
     holding.start()
@@ -412,11 +412,11 @@ def test_a_stream_whose_cursor_was_dropped_ends_though_it_has_nothing_to_let_go(
     holding.stop()
 
 
-def test_what_a_replay_reads_again_stays_held() -> None:
-    """INV-8: its batches, and those that their windows reach."""
+def test_cursor_keeps_batches_of_a_replay_and_their_windows() -> None:
+    """INV-8."""
     state = State(stream=STREAM, timeline=1)
     apply(state, SpansBegun({"t/0": 50}, {"t": "a"}, 1, "given"))
     for number, kept in enumerate((state.replaying, state.replay_window)):
         span = Span(TOPIC, 0, number * 10, number * 10 + 10, "a")
         kept[number] = ReplayedBatch(batch_id=number, number=number, time_ms=1, tasks=(), spans=(span,))
-    assert [str(span) for span in wanted(state)][:2] == ["t/0[0, 10)", "t/0[10, 20)"]
+    assert [str(span) for span in ranges_to_keep(state)][:2] == ["t/0[0, 10)", "t/0[10, 20)"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from direct.strategies import Assign
+from direct.stream.strategies import Assign
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.embedded.broker import KafkaBroker
@@ -20,10 +20,10 @@ from tests.support.kafka import PATIENCE_SECONDS
 pytestmark = pytest.mark.kafka
 
 
-def test_a_compacted_topic_is_read_with_its_holes_where_they_are_allowed_and_names_them_where_not(
+def test_compacted_topic_is_read_if_offset_gaps_are_allowed_and_named_otherwise(
     runs: Runs, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
-    """INV-5: whatever a record of compaction left is read, and offsets without one are never taken for a loss."""
+    """INV-5: all remaining records are read, and offsets without a record are never reported as lost."""
     tp = TopicPartition(topic_name(), 0)
     with KafkaAdmin(kafka_broker.options) as admin:
         admin.create_topic(tp.topic, 1, {

@@ -1,4 +1,4 @@
-"""Leaders that move beneath direct streams, ranges, receivers and sinks: three real brokers, of which two end and come back."""
+"""Direct streams, ranges, receivers and sinks while leaders change: three real brokers; two of them end and return."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from direct.strategies import Assign, Subscribe
+from direct.stream.strategies import Assign, Subscribe
 from driver.batches.batch import Batch
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.consumer import KafkaSource
@@ -23,7 +23,7 @@ from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import JobError, UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
-from pyspark_forebay import writer
+from pyspark_forebay.sink import writers
 from receiver.main import compose
 from tests.conftest import require_kafka
 from tests.receiver.fakes import FakeTracker
@@ -112,11 +112,11 @@ def committing(brokers: ThreeBrokers, topic: str, group: str) -> Iterator[None]:
 @pytest.mark.parametrize(
     "ends", [("kill9", "stop"), pytest.param(("kill9", "stop") * 4, marks=pytest.mark.long)], ids=len
 )
-def test_nothing_is_lost_or_read_twice_while_leaders_move(
+def test_nothing_is_lost_or_read_twice_while_leaders_change(
     ends: Sequence[str], brokers: ThreeBrokers, tmp_path: Path, topic_name: Callable[[], str]
 ) -> None:
-    """INV-1, INV-2: whoever leads ends and comes back, beneath a direct stream that commits, a range that is read over and over,
-    a receiver, a process that sets groups' offsets, and sinks, of which one writes in transactions."""
+    """INV-1, INV-2: leaders end and return while a direct stream commits, a range is read repeatedly, a receiver takes
+    in, a process sets offsets of groups, and two sinks write, one of them in transactions."""
     zero, one = partitions_of(topic_name(), 2)
     sink_topics = [topic_name() for _ in range(2)]
     group = topic_name()
@@ -189,10 +189,10 @@ def test_nothing_is_lost_or_read_twice_while_leaders_move(
 @pytest.mark.long
 @pytest.mark.parametrize("point", ["sink.before-rows", "sink.mid-rows", "sink.before-commit"])
 @pytest.mark.parametrize("coordinates", [True, False], ids=["coordinator", "leader-alone"])
-def test_a_batch_is_written_in_transactions_though_a_brokers_host_falls_silent(
+def test_batch_is_written_in_transactions_while_a_brokers_host_does_not_answer(
     point: str, coordinates: bool, brokers: ThreeBrokers, topic_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that leads what is written, and maybe coordinates transactions; no connection to it ends."""
+    """The host leads the written partitions, and maybe coordinates transactions; its connections stay open."""
     zero, one = partitions_of(topic_name(), 2)
     coordinator = TopicPartition("__transaction_state", 0)
     for number in (2, 3):
@@ -211,7 +211,7 @@ def test_a_batch_is_written_in_transactions_though_a_brokers_host_falls_silent(
             brokers.silence(number)
             silenced.append(number)
 
-    monkeypatch.setattr(writer.failpoints, "hit", hit)
+    monkeypatch.setattr(writers.failpoints, "hit", hit)
     try:
         for batch in (1, 2):
             write(sink, zero.topic, batch)
@@ -223,10 +223,10 @@ def test_a_batch_is_written_in_transactions_though_a_brokers_host_falls_silent(
     assert values == sorted(f"{batch} {place}" for batch in range(3) for place in range(ROWS))
 
 
-def test_a_partition_that_nobody_leads_is_named_with_the_broker_that_could_and_the_stream_goes_on_when_it_is_back(
+def test_error_without_a_leader_names_the_broker_to_start_and_the_stream_continues(
     brokers: ThreeBrokers, tmp_path: Path, topic_name: Callable[[], str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """INV-5, INV-6: every question, range and row is given up within its time-out, and says what to do."""
+    """INV-5, INV-6: every request, range and row fails within its timeout, with the next step in the error."""
     # own: of sinks, whose aborted transactions leave holes
     tp, own = (TopicPartition(topic_name(), 0) for _ in range(2))
     brokers.start(2)

@@ -1,4 +1,4 @@
-"""What Spark's tasks and queries do while leaders move, and while nobody leads."""
+"""Spark's tasks and queries while leaders change, and while partitions have no leader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.three_brokers import ThreeBrokers, three_brokers
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
-#: how whoever leads ends, before it comes back
+#: how each leader ends, before it returns
 ENDS = ("kill9", "stop") * 2
 
 
@@ -59,10 +59,10 @@ def written(spark: Any, folder: Path) -> dict[int, list[int]]:
     return {partition: sorted(offsets) for partition, offsets in found.items()}
 
 
-def test_a_query_and_an_rdd_read_each_record_once_while_leaders_move(
+def test_query_and_rdd_read_each_record_once_while_leaders_change(
     spark: Any, brokers: ThreeBrokers, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
-    """INV-2, and no attempt of the query fails."""
+    """INV-2; no attempt of the query fails."""
     partitions = partitions_of(topic_name(), 2)
     topic = partitions[0].topic
     brokers.create_topic(topic, [[2, 3, 1], [3, 2, 1]])
@@ -106,10 +106,10 @@ def await_batches(query: Any, more: int = 2) -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True], ids=["plain", "in-transactions"])
-def test_a_query_that_writes_into_a_topic_loses_no_row_while_leaders_move_and_in_transactions_writes_each_once(
+def test_writing_query_loses_no_row_while_leaders_change_and_repeats_none_in_transactions(
     spark: Any, brokers: ThreeBrokers, topic_name: Callable[[], str], tmp_path: Path, transactional: bool
 ) -> None:
-    """And no batch of the query fails. Whoever leads ends, with what it reads, what it writes, and its transactions."""
+    """No batch of the query fails. Each leader of what it reads, of what it writes and of its transactions ends once."""
     topic, into = topic_name(), topic_name()
     for number in (2, 3):
         brokers.start(number)
@@ -145,10 +145,10 @@ def test_a_query_that_writes_into_a_topic_loses_no_row_while_leaders_move_and_in
     assert found == expected if transactional else found >= expected and found.keys() == expected.keys()
 
 
-def test_a_partition_that_nobody_leads_is_named_by_an_rdd_a_batch_and_a_query_which_goes_on_from_its_checkpoint(
+def test_rdd_batch_and_query_name_a_partition_without_a_leader(
     spark: Any, brokers: ThreeBrokers, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
-    """INV-5: with the way out, in Spark's own error."""
+    """INV-5: Spark's own error contains the next step; the query continues from its checkpoint."""
     tp = TopicPartition(topic_name(), 0)
     brokers.create_topic(tp.topic, [[2]])
     produce(brokers.options, tp.topic, numbered(50), Truth(), partitions=[0])

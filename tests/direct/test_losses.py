@@ -1,4 +1,4 @@
-"""What Kafka lost of a direct stream: found with its exact range, and gone on without only by a decision (INV-5)."""
+"""Losses of a direct stream: they are found with their exact range, and the stream continues only after a decision (INV-5)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,23 @@ import pyarrow as pa
 import pytest
 
 from deploy.main import main
-from direct.batch import DirectRows
-from direct.checkpoint import Checkpoint, leading
-from direct.locations import PreferConsistent
-from direct.losses import Held, Loss, accept, error_of, look, lost_of, of_batch, of_positions, of_state
-from direct.strategies import Assign, Subscribe
-from direct.tasks import TaskReading
+from direct.checkpoint.checkpoint import Checkpoint
+from direct.checkpoint.leadership import lead
+from direct.checkpoint.losses import (
+    Held,
+    Loss,
+    held_by_kafka,
+    journal_losses,
+    losses_at_positions,
+    losses_error,
+    losses_of_batch,
+    losses_of_state,
+    lost_of,
+)
+from direct.rdd.locations import PreferConsistent
+from direct.rdd.tasks import TaskReading
+from direct.stream.batch import DirectRows
+from direct.stream.strategies import Assign, Subscribe
 from driver.background.cleaner import Cleaner
 from driver.batches.batch import Batch, BatchWork
 from driver.batches.decoding import Decoder
@@ -96,13 +107,15 @@ blocks = "{folder}/blocks"
         (None, [(10, 20)]),
     ],
 )
-def test_what_kafka_lost_of_a_span_is_told_exactly(held: Held | None, lost: list[tuple[int, int]]) -> None:
+def test_lost_parts_of_a_range_are_exact(held: Held | None, lost: list[tuple[int, int]]) -> None:
     span = Span("t", 0, 10, 20, "id")
     found = lost_of(span, {} if held is None else {TP: held})
     assert [(part.from_offset, part.until_offset) for part in found] == lost
     rest = without([span], map(str, found))
     assert sum(part.size for part in (*found, *rest)) == span.size
-    assert [loss.label for loss in of_batch(7, [span], {} if held is None else {TP: held})] == list(map(str, found))
+    assert [loss.label for loss in losses_of_batch(7, [span], {} if held is None else {TP: held})] == list(
+        map(str, found)
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,15 +129,13 @@ def test_what_kafka_lost_of_a_span_is_told_exactly(held: Held | None, lost: list
         (None, "gone", "t/0", -1),
     ],
 )
-def test_what_a_position_can_no_longer_read_is_told_apart(
-    held: Held | None, kind: str | None, label: str, goes_on_at: int
-) -> None:
-    found = of_positions({TP: 10}, {TP: "id"}, {} if held is None else {TP: held})
+def test_losses_at_a_position_are_classified(held: Held | None, kind: str | None, label: str, goes_on_at: int) -> None:
+    found = losses_at_positions({TP: 10}, {TP: "id"}, {} if held is None else {TP: held})
     assert [(loss.kind, loss.label, loss.goes_on_at) for loss in found] == ([(kind, label, goes_on_at)] if kind else [])
 
 
-def test_a_topic_whose_id_was_not_known_is_taken_for_what_it_was() -> None:
-    assert of_positions({TP: 10}, {TP: ""}, {TP: Held("id", 0, 20)}) == []
+def test_topic_without_a_known_id_counts_as_unchanged() -> None:
+    assert losses_at_positions({TP: 10}, {TP: ""}, {TP: Held("id", 0, 20)}) == []
     assert lost_of(Span("t", 0, 10, 20), {TP: Held("id", 0, 20)}) == lost_of(Span("t", 0, 10, 10), {}) == []
 
 
@@ -140,7 +151,7 @@ class Brokers:
 
     def places(self, wanted: Mapping[TopicPartition, str]) -> dict[TopicPartition, int]:
         if self._gone:
-            raise UnknownTopicError("partition t/0 is gone")
+            raise UnknownTopicError("partition t/0 was deleted")
         return {tp: 3 if place == "earliest" else 9 for tp, place in wanted.items()}
 
 
@@ -149,7 +160,7 @@ class Brokers:
     [
         ("id", "id", True, "id"),
         ("other", "id", True, "other"),
-        ("id", "id", False, "id"),  # nobody leads it at the moment
+        ("id", "id", False, "id"),  # it has no leader at the moment
         ("id", "", False, "id"),
         ("other", "id", False, None),  # another topic, which has no such partition
         ("", "id", False, None),
@@ -157,37 +168,38 @@ class Brokers:
         ("", "", True, ""),  # a broker that can't tell
     ],
 )
-def test_a_partition_is_gone_only_if_brokers_do_not_know_it_any_more(
+def test_partition_counts_as_deleted_only_if_brokers_do_not_know_it(
     now: str, before: str, there: bool, held: str | None
 ) -> None:
-    """INV-5: metadata leave out what is merely without a leader."""
-    found: Any = look(Brokers(now), {TP: before}, {TP} if there else set())  # type: ignore[arg-type]
+    """INV-5: metadata may omit a partition without a leader."""
+    found: Any = held_by_kafka(Brokers(now), {TP: before}, {TP} if there else set())  # type: ignore[arg-type]
     assert found == ({} if held is None else {TP: Held(held, 3, 9)})
 
 
-def test_what_brokers_can_not_tell_now_is_asked_for_again() -> None:
-    """INV-5: the topic may be another one of that name, or be about to go."""
-    with pytest.raises(UnreachableError, match="no broker tells the id of topic t now, which had one"):
-        look(Brokers(""), {TP: "id"}, {TP})  # type: ignore[arg-type]
-    with pytest.raises(UnreachableError, match="t/0 is gone"):
-        look(Brokers("id", gone=True), {TP: "id"}, {TP})  # type: ignore[arg-type]
+def test_unknown_answer_of_brokers_is_asked_again() -> None:
+    """INV-5: the topic may be another one with that name, or about to be deleted."""
+    with pytest.raises(UnreachableError, match="no broker returns the id of topic t, which had one before"):
+        held_by_kafka(Brokers(""), {TP: "id"}, {TP})  # type: ignore[arg-type]
+    with pytest.raises(UnreachableError, match="t/0 was deleted"):
+        held_by_kafka(Brokers("id", gone=True), {TP: "id"}, {TP})  # type: ignore[arg-type]
 
 
-def test_a_loss_that_was_accepted_of_a_batch_is_none_any_more() -> None:
+def test_accepted_loss_of_a_batch_is_not_reported_again() -> None:
     state = begun()
     apply(state, SpansAllocated(BATCH, 1, 3, (Span("t", 0, 10, 20, "id"),)))
-    assert [loss.label for loss in of_state(state, {TP: Held("id", 15, 40)})] == ["t/0[10, 15)"]
+    assert [loss.label for loss in losses_of_state(state, {TP: Held("id", 15, 40)})] == ["t/0[10, 15)"]
     state.batches[BATCH].lost = ("t/0[10, 15)",)
-    assert of_state(state, {TP: Held("id", 15, 40)}) == []
-    assert [loss.label for loss in of_state(state, {TP: Held("id", 17, 40)})] == ["t/0[15, 17)"]
+    assert losses_of_state(state, {TP: Held("id", 15, 40)}) == []
+    assert [loss.label for loss in losses_of_state(state, {TP: Held("id", 17, 40)})] == ["t/0[15, 17)"]
 
 
-def test_accepted_losses_are_journalled_each_in_its_way() -> None:
+def test_accepted_losses_become_requests_by_kind() -> None:
     asked: list[Any] = []
     whole, gap = (
-        of_positions({TP: 10}, {TP: "id"}, held)[0] for held in ({TP: Held("new", 3, 9)}, {TP: Held("id", 15, 40)})
+        losses_at_positions({TP: 10}, {TP: "id"}, held)[0]
+        for held in ({TP: Held("new", 3, 9)}, {TP: Held("id", 15, 40)})
     )
-    accept(asked.append, [Loss("batch", "t/0[5, 8)", "", 7), gap, whole, Loss("gone", "u/1", "")], 99, "ann")
+    journal_losses(asked.append, [Loss("batch", "t/0[5, 8)", "", 7), gap, whole, Loss("gone", "u/1", "")], 99, "ann")
     assert asked == [
         AcceptLossRequest(batch_id=7, ranges=("t/0[5, 8)",), cause="ann"),
         SkipSpans((Span("t", 0, 10, 15),), 99, "out-of-range, ann"),
@@ -205,13 +217,13 @@ def test_accepted_losses_are_journalled_each_in_its_way() -> None:
         (("batch",), RangeNotHeldError),
     ],
 )
-def test_what_ends_a_stream_is_named_by_all_that_is_lost(kinds: tuple[Any, ...], error: type[Exception]) -> None:
-    found = error_of([Loss(kind, "t/0", f"words of {kind}") for kind in kinds], "do this")
+def test_error_class_of_losses_depends_on_their_kinds(kinds: tuple[Any, ...], error: type[Exception]) -> None:
+    found = losses_error([Loss(kind, "t/0", f"words of {kind}") for kind in kinds], "do this")
     assert type(found) is error
     assert str(found) == f"{'; '.join(f'words of {kind}' for kind in kinds)}; do this"
 
 
-def test_a_range_that_a_person_names_is_read_as_it_is_shown_and_nothing_else_is() -> None:
+def test_label_of_a_range_is_parsed_and_other_text_is_refused() -> None:
     span = Span("a.b-c_d", 3, 5, 9)
     assert parse_span(str(span)) == parse_span("a.b-c_d/3[5,9)") == span
     assert is_inside("t/0[5, 9)", [Span("t", 0, 0, 7), Span("t", 0, 7, 20)])
@@ -231,7 +243,7 @@ def begun() -> State:
     return state
 
 
-def test_a_gap_must_begin_where_the_last_span_ended() -> None:
+def test_gap_must_begin_at_the_end_of_the_last_range() -> None:
     """INV-2."""
     state = begun()
     with pytest.raises(BrokenInvariant, match="does not begin where"):
@@ -243,8 +255,8 @@ def test_a_gap_must_begin_where_the_last_span_ended() -> None:
     assert found.clean and [(g.from_offset, g.until_offset) for g in found.incarnations[0].gaps] == [(10, 15)]
 
 
-def test_the_audit_finds_an_offset_that_is_in_two_batches_of_a_direct_stream_or_in_none() -> None:
-    """INV-2, INV-3: by the ranges themselves, trusting no check that was made before."""
+def test_audit_finds_an_offset_in_two_batches_or_in_none() -> None:
+    """INV-2, INV-3: from the ranges alone, without relying on earlier checks."""
     state = begun()
     for number in (1, 2, 3):
         apply(state, SpansAllocated(numbered(1, number), number, 3, (Span("t", 0, 10 * number, 10 * number + 10),)))
@@ -254,7 +266,7 @@ def test_the_audit_finds_an_offset_that_is_in_two_batches_of_a_direct_stream_or_
     assert [(f.kind, f.from_offset, f.until_offset) for f in found] == [("duplicate", 15, 20), ("missing", 25, 30)]
 
 
-def test_a_checkpoint_that_an_older_release_began_goes_on() -> None:
+def test_checkpoint_of_an_older_release_continues() -> None:
     state = State(stream="s", timeline=1, created=True, next_offsets={"t/0": 10}, topic_ids={"t": "id"})
     apply(state, SpansAllocated(BATCH, 1, 3, (Span("t", 0, 10, 20),)))
     found = report(state, ())
@@ -272,7 +284,7 @@ def drop(options: dict[str, str], tp: TopicPartition, before: int) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("on_vanished", ["stop", "record"])
-def test_offsets_that_aged_out_before_they_were_in_a_batch_end_the_stream_or_are_a_journalled_gap(
+def test_offsets_deleted_before_a_batch_had_them_end_the_stream_or_become_a_gap(
     runs: Runs, tps: list[TopicPartition], on_vanished: str
 ) -> None:
     one = tps[0]
@@ -317,10 +329,10 @@ class Reader:
 
 
 @pytest.mark.kafka
-def test_a_batch_over_a_topic_that_vanished_goes_on_without_it_where_that_is_to_be_recorded(
+def test_batch_continues_without_a_deleted_topic_with_on_vanished_record(
     runs: Runs, tps: list[TopicPartition], kafka_broker: KafkaBroker
 ) -> None:
-    """INV-5: the loss stands in the journal, and so does the end of the partitions; INV-3: the batch keeps its id."""
+    """INV-5: the journal has the loss and the end of the partitions. INV-3: the batch keeps its id."""
     other = TopicPartition(f"{tps[0].topic}-other", 0)
     kafka_broker.create_topic(other.topic, 1)
     produce(runs.options, other, 4)
@@ -348,10 +360,10 @@ def test_a_batch_over_a_topic_that_vanished_goes_on_without_it_where_that_is_to_
 
 
 @pytest.mark.kafka
-def test_a_person_accepts_the_loss_of_what_aged_out_of_a_batch_and_it_goes_on_with_the_rest(
+def test_batch_continues_with_the_rest_after_an_accepted_loss(
     runs: Runs, tps: list[TopicPartition], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """INV-5: nothing goes on before that, exactly what is lost is accepted, and INV-3: the rerun has the same id."""
+    """INV-5: nothing continues before that, and exactly the lost ranges are accepted. INV-3: the rerun has the same id."""
     one = tps[0]
     url, kafka = runs.checkpoint.as_uri(), ("--broker", runs.options["bootstrap.servers"])
 
@@ -369,7 +381,7 @@ def test_a_person_accepts_the_loss_of_what_aged_out_of_a_batch_and_it_goes_on_wi
     assert [(loss["kind"], loss["label"]) for loss in shown] == [("batch", f"{one}[0, 20)")]
     for wrong in (f"{one}[0, 21)", f"{one}[0, 19)", f"{tps[1]}[0, 10)"):
         assert forebay("accept-loss", url, "s", wrong, *kafka, "--yes") == 2
-    assert forebay("accept-loss", url, "s", *kafka, "--yes") == 2  # nobody accepts a loss unseen
+    assert forebay("accept-loss", url, "s", *kafka, "--yes") == 2  # a loss must be named to be accepted
     assert forebay("accept-loss", url, "s", f"{one}[0,20)", *kafka) == 1
     assert Checkpoint(url, "s").state().unfinished()[0].lost == ()
     assert forebay("accept-loss", url, "s", f"{one}[0,20)", *kafka, "--because", "retention", "--yes") == 0
@@ -414,10 +426,10 @@ def test_a_person_accepts_the_loss_of_what_aged_out_of_a_batch_and_it_goes_on_wi
 
 
 @pytest.mark.kafka
-def test_a_topic_that_was_created_again_begins_another_life_when_a_person_accepts_that(
+def test_accepted_recreation_of_a_topic_begins_a_new_incarnation(
     runs: Runs, tps: list[TopicPartition], kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    """INV-2: its offsets are those of other records; the audit keeps the lives apart, and so do dead letters, in a replay too."""
+    """INV-2: its offsets mean other records. The audit, dead letters and replays keep incarnations apart."""
     runs.stop(_until(runs, Subscribe([tps[0].topic]), 40))
     waited = threading.Event()
     with KafkaAdmin(runs.options) as admin:
@@ -462,7 +474,7 @@ def _incarnations_of_dead_letters(runs: Runs, work: BatchWork, folder: Path) -> 
         letters_of, letters=DeadLetterSettings(url=url, max_fraction=1.0), storage={}, options=runs.options
     )
     how = TaskReading(KafkaAccess(dict(runs.options), "g", 5.0), Reading(keep=False))
-    rows = DirectRows(None, work, how, PreferConsistent(), letters)  # type: ignore[arg-type]
+    rows = DirectRows(None, work, how=how, strategy=PreferConsistent(), letters_of=letters)  # type: ignore[arg-type]
     assert list(rows.read_decoded(Decoder(fail, pa.schema([("a", pa.int64())])))) == []
     (path,) = (path for path in open_storage(url).list("s") if path.endswith(".parquet"))
     return list(dead_letters.read(open_storage(url), path).column("life").to_pylist())
@@ -491,10 +503,10 @@ while True:
 """
 _LEAD = """
 import sys, threading
-from direct.checkpoint import leading
+from direct.checkpoint.leadership import lead
 from forebay.process.clock import SystemClock
 from wal.storage import open_storage
-with leading(open_storage(sys.argv[1]), "s", 1, SystemClock(), print):
+with lead(open_storage(sys.argv[1]), "s", 1, SystemClock(), print):
     print("led", flush=True)
     threading.Event().wait()
 """
@@ -507,8 +519,8 @@ LOSSES = [
 
 def accepted_in(folder: Path) -> None:
     """Accepts what is left of LOSSES, as a person does."""
-    with leading(open_storage(folder.as_uri()), "s", 1, SystemClock(), lambda _: None) as led:
-        accept(led.loop.ask, _left(led.state), 5, "accepted by ann")
+    with lead(open_storage(folder.as_uri()), "s", 1, SystemClock(), lambda _: None) as led:
+        journal_losses(led.loop.ask, _left(led.state), 5, "accepted by ann")
 
 
 def _left(state: State) -> list[Loss]:
@@ -517,10 +529,10 @@ def _left(state: State) -> list[Loss]:
     return left + (LOSSES[2:] if state.partitions["u/0"].incarnation.number == 1 else [])
 
 
-def test_a_kill_while_losses_are_accepted_leaves_each_whole_or_not_at_all(tmp_path: Path) -> None:
-    """INV-7: whatever was durable is there once, and the rest is found again."""
+def test_kill_while_losses_are_accepted_leaves_each_journalled_or_not(tmp_path: Path) -> None:
+    """INV-7: durable ones are there once; the rest is found again."""
     storage = open_storage(tmp_path.as_uri())
-    with leading(storage, "s", 1, SystemClock(), lambda _: None) as led:
+    with lead(storage, "s", 1, SystemClock(), lambda _: None) as led:
         led.loop.ask(BeginSpans({"t/0": 10, "u/0": 3}, {"t": "id", "u": "old"}, 1, "given"))
         led.loop.ask(AllocateSpans((Span("t", 0, 10, 20, "id"), Span("u", 0, 3, 9, "old")), 2))
     places = [
@@ -555,12 +567,12 @@ def test_a_kill_while_losses_are_accepted_leaves_each_whole_or_not_at_all(tmp_pa
     ]
 
 
-def test_whether_a_stream_runs_is_told_by_its_lease(tmp_path: Path) -> None:
+def test_lease_shows_whether_a_stream_runs(tmp_path: Path) -> None:
     storage = open_storage(tmp_path.as_uri())
     checkpoint = Checkpoint(tmp_path.as_uri(), "s")
-    with pytest.raises(UsageError, match="holds no checkpoint of a direct stream named 's'"):
+    with pytest.raises(UsageError, match="has no checkpoint of a direct stream named 's'"):
         checkpoint.state()
-    with leading(storage, "s", 1, SystemClock(), lambda _: None):
+    with lead(storage, "s", 1, SystemClock(), lambda _: None):
         assert checkpoint.lease()[0] == "running"
     assert checkpoint.lease() == ("stopped", None)
     with subprocess.Popen(
@@ -573,13 +585,13 @@ def test_whether_a_stream_runs_is_told_by_its_lease(tmp_path: Path) -> None:
     assert checkpoint.lease()[0] == "ended"
 
 
-def test_finished_batches_move_to_the_history_and_the_audit_still_proves_them() -> None:
+def test_audit_proves_finished_batches_after_they_moved_to_the_history() -> None:
     """INV-3: the state forgets them only when the history durably has them."""
     storage = MemoryStorage("direct-history")
     clock = SystemClock()
     from driver.tracker.requests import Complete
 
-    with leading(storage, "s", 2, clock, lambda _: None) as led:
+    with lead(storage, "s", 2, clock, lambda _: None) as led:
         led.loop.ask(BeginSpans({"t/0": 0}, {"t": "id"}, 1, "given"))
         for begin in (0, 10):
             batch_id = led.loop.ask(AllocateSpans((Span("t", 0, begin, begin + 10, "id"),), 2))

@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import Producer
 
 from direct import KafkaRecord, OffsetRange, PreferBrokers, PreferConsistent, PreferFixed, create_rdd
-from direct.deserializers import BY_NAME, deserializer
-from direct.locations import places
+from direct.rdd.deserializers import BY_NAME, deserializer
+from direct.rdd.locations import places
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import SettingsError, UsageError
 from forebay.model.values import TopicPartition
@@ -48,9 +48,7 @@ def whole(topic: str) -> list[OffsetRange]:
     return [OffsetRange(topic, partition, 0, count) for partition, count in COUNTS.items()]
 
 
-def test_each_record_of_the_ranges_comes_once_in_order_and_the_ranges_with_them(
-    spark: Any, topic: str, params: dict[str, object]
-) -> None:
+def test_rdd_has_each_record_of_its_ranges_once_in_order(spark: Any, topic: str, params: dict[str, object]) -> None:
     ranges = [OffsetRange(topic, 0, 100, 250), OffsetRange(topic, 1, 0, 40), OffsetRange(topic, 2, 0, 0)]
     rdd = create_rdd(spark, params, ranges, value_deserializer="string")
     assert list(rdd.offset_ranges) == ranges
@@ -64,7 +62,7 @@ def test_each_record_of_the_ranges_comes_once_in_order_and_the_ranges_with_them(
     assert rdd.map(lambda record: record.offset).sum() == sum(range(100, 250)) + sum(range(40))
 
 
-def test_more_partitions_are_made_by_cutting_large_ranges(spark: Any, topic: str, params: dict[str, object]) -> None:
+def test_large_ranges_are_divided_into_more_partitions(spark: Any, topic: str, params: dict[str, object]) -> None:
     rdd = create_rdd(spark, params, whole(topic), min_partitions=5, headers=True)
     parts = rdd.glom().collect()
     assert [len(part) for part in parts] == [75, 75, 75, 75, 40]
@@ -74,7 +72,7 @@ def test_more_partitions_are_made_by_cutting_large_ranges(spark: Any, topic: str
     assert batches[0].schema.names[-1] == "headers"
 
 
-def test_what_the_number_of_records_decides_is_answered_without_asking_kafka(spark: Any, topic: str) -> None:
+def test_count_and_is_empty_do_not_read_kafka(spark: Any, topic: str) -> None:
     nobody: dict[str, object] = {"bootstrap.servers": "127.0.0.1:1"}
     rdd = create_rdd(spark, nobody, whole(topic))
     assert (rdd.count(), rdd.isEmpty(), rdd.take(0)) == (340, False, [])
@@ -84,8 +82,8 @@ def test_what_the_number_of_records_decides_is_answered_without_asking_kafka(spa
     assert empty.count() == 0
 
 
-def test_take_reads_no_more_than_it_gives(spark: Any, topic: str, params: dict[str, object]) -> None:
-    """The second range is out of Kafka's reach, so reading any of it would fail."""
+def test_take_reads_only_the_records_that_it_returns(spark: Any, topic: str, params: dict[str, object]) -> None:
+    """Kafka no longer has the second range, so reading any of it would fail."""
     rdd = create_rdd(spark, params, [OffsetRange(topic, 0, 290, 300), OffsetRange(topic, 1, 1000, 2000)])
     assert [record.offset for record in rdd.take(4)] == [290, 291, 292, 293]
     assert rdd.first().offset == 290
@@ -93,7 +91,7 @@ def test_take_reads_no_more_than_it_gives(spark: Any, topic: str, params: dict[s
         rdd.take(11)
 
 
-def test_where_offsets_may_hold_nothing_records_are_counted_and_not_offsets(
+def test_records_are_counted_if_offset_gaps_are_allowed(
     spark: Any, kafka_broker: KafkaBroker, params: dict[str, object], topic_name: Callable[[], str]
 ) -> None:
     tp = TopicPartition(topic_name(), 0)
@@ -115,14 +113,14 @@ def test_where_offsets_may_hold_nothing_records_are_counted_and_not_offsets(
         create_rdd(spark, params, log).collect()
 
 
-def test_a_record_that_cant_be_deserialised_is_named(spark: Any, topic: str, params: dict[str, object]) -> None:
+def test_error_names_the_record_that_cannot_be_deserialized(spark: Any, topic: str, params: dict[str, object]) -> None:
     rdd = create_rdd(spark, params, [OffsetRange(topic, 1, 7, 9)], value_deserializer="json")
-    with pytest.raises(Exception, match=rf"{topic}/1 offset 7: its value can't be deserialised: JSONDecodeError"):
+    with pytest.raises(Exception, match=rf"{topic}/1 offset 7: cannot deserialize the value: JSONDecodeError"):
         rdd.collect()
 
 
-def test_no_password_is_in_what_spark_shows(spark: Any, topic: str, params: dict[str, object]) -> None:
-    """Of a failed task, of the RDD and of its lineage."""
+def test_spark_shows_no_password(spark: Any, topic: str, params: dict[str, object]) -> None:
+    """Neither in a failed task, nor in the RDD's description and its debug string."""
     secret = {**params, "sasl.password": "s3cret", "sasl.username": "u"}
     rdd = create_rdd(spark, secret, [OffsetRange(topic, 1, 1000, 2000)])
     with pytest.raises(Exception, match="OutOfRangeError") as failed:
@@ -130,7 +128,7 @@ def test_no_password_is_in_what_spark_shows(spark: Any, topic: str, params: dict
     assert "s3cret" not in f"{failed.value} {rdd} {rdd.toDebugString()} {rdd._how}"
 
 
-def test_parameters_that_cant_be_are_refused_before_anything_runs(spark: Any, topic: str) -> None:
+def test_invalid_parameters_are_refused_before_anything_runs(spark: Any, topic: str) -> None:
     for params, words in (
         ({}, "bootstrap.servers"),
         ({"bootstrap.servers": "b:1", "ssl.protocol": "TLS"}, "'ssl.protocol': refused"),
@@ -138,18 +136,20 @@ def test_parameters_that_cant_be_are_refused_before_anything_runs(spark: Any, to
     ):
         with pytest.raises(SettingsError, match=words):
             create_rdd(spark, params, whole(topic))  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"'group\.id': a list: allowed are texts"):
+    with pytest.raises(UsageError, match=r"'group\.id': the value is a list: allowed are texts"):
         create_rdd(spark, {"bootstrap.servers": "b:1", "group.id": []}, whole(topic))
     with pytest.raises(UsageError, match=r"'kafka\.bootstrap\.servers': write 'bootstrap\.servers'"):
         create_rdd(spark, {"kafka.bootstrap.servers": "b:1"}, whole(topic))
-    with pytest.raises(UsageError, match=r"\('t', 0, 0, 2\) is no OffsetRange"):
+    with pytest.raises(UsageError, match=r"\('t', 0, 0, 2\) is not an OffsetRange"):
         create_rdd(spark, {"bootstrap.servers": "b:1"}, [("t", 0, 0, 2)])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="value_deserializer: 'avro': allowed are bytes"):
         create_rdd(spark, {"bootstrap.servers": "b:1"}, whole(topic), value_deserializer="avro")
 
 
 @pytest.mark.parametrize("strategy", [PreferConsistent(), PreferBrokers(), PreferFixed({})])
-def test_locations_do_not_change_what_is_read(spark: Any, topic: str, params: dict[str, object], strategy: Any) -> None:
+def test_location_strategy_does_not_change_the_records(
+    spark: Any, topic: str, params: dict[str, object], strategy: Any
+) -> None:
     rdd = create_rdd(spark, params, [OffsetRange(topic, 1, 0, 4)], strategy)
     assert [record.offset for record in rdd.collect()] == [0, 1, 2, 3]
 
@@ -161,7 +161,7 @@ RANGES = [OffsetRange("t", 0, 0, 5), OffsetRange("t", 1, 0, 5), OffsetRange("t",
 EXECUTORS = [("h2", "1"), ("h1", "2"), ("h1", "0")]
 
 
-def test_a_partition_is_always_preferred_on_the_same_executor() -> None:
+def test_partition_prefers_the_same_executor_every_time() -> None:
     first = places(PreferConsistent(), RANGES, EXECUTORS, {})
     assert first == places(PreferConsistent(), RANGES, EXECUTORS[::-1], {})
     assert first[0] == first[2]
@@ -171,7 +171,7 @@ def test_a_partition_is_always_preferred_on_the_same_executor() -> None:
     assert places(PreferConsistent(), RANGES, [], {}) == [(), (), ()]
 
 
-def test_brokers_and_fixed_hosts_count_only_where_there_is_an_executor() -> None:
+def test_hosts_without_an_executor_are_not_preferred() -> None:
     assert places(PreferBrokers(), RANGES, EXECUTORS, {A: "h1", B: "elsewhere"}) == [("h1",), (), ("h1",)]
     fixed = places(PreferFixed({A: "h2"}), RANGES, EXECUTORS, {})
     assert fixed[0] == fixed[2] == ("h2",)
@@ -192,7 +192,7 @@ def test_brokers_and_fixed_hosts_count_only_where_there_is_an_executor() -> None
         ("double", b"\x3f\xf0" + b"\x00" * 6, 1.0),
     ],
 )
-def test_each_named_deserialiser_reads_what_javas_serialiser_writes(name: str, data: bytes, value: object) -> None:
+def test_named_deserializer_reads_the_bytes_of_javas_serializer(name: str, data: bytes, value: object) -> None:
     assert name in BY_NAME
     function = deserializer("value_deserializer", name)
     assert (function(data) if function else data) == value
@@ -215,8 +215,8 @@ print("RESULT", [record.offset for record in rdd.collect()] == list(range(100, 2
 
 
 @pytest.mark.long
-def test_executors_without_this_project_are_brought_it(topic: str, params: dict[str, object], tmp_path: Path) -> None:
-    """In a session of the user's own, with no stream, by a Python that has all other packages."""
+def test_executors_without_this_project_receive_its_code(topic: str, params: dict[str, object], tmp_path: Path) -> None:
+    """In a session of the user, without a stream, with a Python that has all other packages."""
     (tmp_path / "program.py").write_text(_PROGRAM)
     environment = {**os.environ, "PYSPARK_PYTHON": bare_python(tmp_path / "bare"), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Direct streams on the intake's scheduler and journal, with a real Kafka and jobs in this process."""
+"""Direct streams with the driver's scheduler and journal, a real Kafka, and jobs in this process."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from direct.commits import Commits
-from direct.parameters import tell
-from direct.strategies import Assign, Subscribe, SubscribePattern, check
-from direct.stream import DirectStream, StreamSettings
+from direct.parameters import warn_once
+from direct.stream.commits import Commits
+from direct.stream.settings import StreamSettings
+from direct.stream.strategies import Assign, Subscribe, SubscribePattern, check
+from direct.stream.stream import DirectStream
 from driver.batches.batch import Batch, BatchWork
 from driver.journal.lease import Lease, LeaseHeld, process_start
 from forebay.kafka.client.admin import KafkaAdmin
@@ -36,8 +37,8 @@ from tests.support.kafka import PATIENCE_SECONDS, Commit
 pytestmark = pytest.mark.kafka
 
 
-def test_every_offset_is_in_one_batch_over_a_restart(runs: Runs, tps: list[TopicPartition]) -> None:
-    """INV-2, INV-3: what came while the stream was down too, and neither the policy nor what is given moves it then."""
+def test_each_offset_is_in_one_batch_across_a_restart(runs: Runs, tps: list[TopicPartition]) -> None:
+    """INV-2, INV-3: including records that arrived while the stream was down; neither policy nor given offsets move it."""
     one, two = tps
     stream = runs.start(Subscribe([one.topic]))
     runs.await_records(40)
@@ -54,8 +55,8 @@ def test_every_offset_is_in_one_batch_over_a_restart(runs: Runs, tps: list[Topic
     assert ids == sorted(set(ids))
 
 
-def test_a_batch_whose_job_failed_runs_again_with_the_same_ranges_and_id(runs: Runs, tps: list[TopicPartition]) -> None:
-    """INV-3, in this process and by the next one, whatever Kafka has gained meanwhile."""
+def test_failed_batch_runs_again_with_the_same_ranges_and_id(runs: Runs, tps: list[TopicPartition]) -> None:
+    """INV-3: in this process and in the next one, whatever Kafka has gained meanwhile."""
     seen: list[BatchWork] = []
 
     def failing(work: Batch) -> None:
@@ -75,7 +76,7 @@ def test_a_batch_whose_job_failed_runs_again_with_the_same_ranges_and_id(runs: R
     assert runs.once(tps[0]) == (0, 32)
 
 
-def test_where_partitions_begin_is_by_the_stated_order_and_told(
+def test_partitions_begin_by_the_documented_priority_and_the_log_says_where(
     runs: Runs, tps: list[TopicPartition], kafka_broker: KafkaBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two = tps
@@ -83,7 +84,7 @@ def test_where_partitions_begin_is_by_the_stated_order_and_told(
     with KafkaAdmin(runs.options) as admin:
         while admin.publish(f"g-{one.topic}", {one: Commit(28), two: Commit(9)}):
             waited.wait(0.1)
-    tell.cache_clear()  # another test of this process may have been told the same
+    warn_once.cache_clear()  # another test of this process may have logged the same
     params = {"group.id": f"g-{one.topic}", "check.crcs": "false"}
     with caplog.at_level(logging.INFO, "direct.stream"):
         runs.start(Assign(tps, {one: 25}), params=params)
@@ -99,20 +100,20 @@ def test_where_partitions_begin_is_by_the_stated_order_and_told(
     assert f"{two} begins at offset 10: of the checkpoint\n" in caplog.text
 
 
-def test_what_a_new_stream_names_and_kafka_does_not_have_is_told_or_refused(
+def test_missing_partition_is_logged_and_its_offsets_are_refused(
     runs: Runs, tps: list[TopicPartition], caplog: pytest.LogCaptureFixture
 ) -> None:
     one, nowhere = tps[0], TopicPartition(tps[0].topic, 77)
     with pytest.raises(UsageError, match=f"given for {nowhere}, which Kafka does not have or the stream does not read"):
         runs.start(Subscribe([one.topic], {nowhere: 5}))
     runs.stop(runs.start(Assign([one, nowhere])))
-    assert f"Kafka has no partition {nowhere} now: if it comes, it is read from its beginning" in caplog.text
+    assert f"Kafka has no partition {nowhere}; it is read from its beginning when it is created" in caplog.text
 
 
-def test_topics_that_come_to_match_begin_at_their_beginning(
+def test_new_topics_of_a_pattern_begin_at_their_beginning(
     runs: Runs, tps: list[TopicPartition], kafka_broker: KafkaBroker
 ) -> None:
-    """Whatever the policy: they were made while the stream followed the pattern, also if nothing matched before."""
+    """With any policy: they were created while the stream followed the pattern, even if no topic matched before."""
     later = TopicPartition(f"{tps[0].topic}.later", 0)
     runs.start(SubscribePattern(rf"{tps[0].topic}\..*"), params={"auto.offset.reset": "latest"})
     kafka_broker.create_topic(later.topic, 1)
@@ -121,8 +122,8 @@ def test_topics_that_come_to_match_begin_at_their_beginning(
     assert runs.once(later) == (0, 4)
 
 
-def test_a_partition_that_is_added_to_a_topic_begins_at_its_beginning(runs: Runs, tps: list[TopicPartition]) -> None:
-    """Whatever the policy."""
+def test_added_partition_begins_at_its_beginning(runs: Runs, tps: list[TopicPartition]) -> None:
+    """With any policy."""
     new = TopicPartition(tps[0].topic, 2)
     stream = runs.start(Subscribe([new.topic]), params={"auto.offset.reset": "latest"})
     assert stream.offsets == {tps[0]: 30, tps[1]: 10}
@@ -133,9 +134,7 @@ def test_a_partition_that_is_added_to_a_topic_begins_at_its_beginning(runs: Runs
     assert runs.once(new) == (0, 4)
 
 
-def test_what_an_open_transaction_holds_counts_for_whoever_reads_uncommitted_records(
-    runs: Runs, tps: list[TopicPartition]
-) -> None:
+def test_open_transaction_counts_for_readers_of_uncommitted_records(runs: Runs, tps: list[TopicPartition]) -> None:
     one = tps[0]
     producer = Producer({**runs.options, "transactional.id": one.topic})
     producer.init_transactions(PATIENCE_SECONDS)
@@ -152,10 +151,10 @@ def test_what_an_open_transaction_holds_counts_for_whoever_reads_uncommitted_rec
     producer.abort_transaction(PATIENCE_SECONDS)
 
 
-def test_a_process_before_that_hangs_is_waited_for_as_long_as_its_lease_lasts_and_named(
+def test_new_stream_waits_for_the_lease_of_a_hanging_process_and_names_it(
     runs: Runs, tps: list[TopicPartition], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """INV-4: what Spark still does for it may write beside the new stream; it is fenced all the same."""
+    """INV-4: its Spark tasks may write beside the new stream; it is fenced in any case."""
     runs.stop(runs.start(Assign([tps[0]])))
     hung = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
@@ -175,14 +174,14 @@ def test_a_process_before_that_hangs_is_waited_for_as_long_as_its_lease_lasts_an
         hung.wait()
 
 
-def test_rates_bound_each_batch_and_lag_is_worked_off(runs: Runs, tps: list[TopicPartition]) -> None:
+def test_rates_limit_each_batch_until_the_lag_is_processed(runs: Runs, tps: list[TopicPartition]) -> None:
     runs.start(Subscribe([tps[0].topic]), rates=PartitionRates(100.0))
     runs.await_records(40)
     assert {end - begin for begin, end in runs.spans(tps[0])} == {5}
     assert runs.once(tps[0]) == (0, 30)
 
 
-def test_backpressure_shares_the_first_rate_by_lag(runs: Runs, tps: list[TopicPartition]) -> None:
+def test_backpressure_divides_the_initial_rate_by_lag(runs: Runs, tps: list[TopicPartition]) -> None:
     runs.start(Subscribe([tps[0].topic]), backpressure=True, initial_rate=160.0)
     runs.await_records(8)
     assert runs.works[0].spans == (
@@ -196,7 +195,7 @@ def _at(tp: TopicPartition, begin: int, end: int) -> tuple[str, int, int, int]:
 
 
 @pytest.mark.parametrize("on_vanished", ["stop", "record"])
-def test_a_topic_that_is_gone_ends_the_stream_or_is_journalled(
+def test_deleted_topic_ends_the_stream_or_is_journalled(
     runs: Runs, tps: list[TopicPartition], kafka_broker: KafkaBroker, on_vanished: str
 ) -> None:
     other = TopicPartition(f"{tps[0].topic}-other", 0)
@@ -206,7 +205,9 @@ def test_a_topic_that_is_gone_ends_the_stream_or_is_journalled(
     with KafkaAdmin(runs.options) as admin:
         admin.delete_topic(tps[0].topic)
     if on_vanished == "stop":
-        with pytest.raises(UnknownTopicError, match=f"partition {tps[0]}.* is gone; partition {tps[1]}.* is gone"):
+        with pytest.raises(
+            UnknownTopicError, match=f"partition {tps[0]}.* no longer exists; partition {tps[1]}.* no longer exists"
+        ):
             stream.await_termination(PATIENCE_SECONDS)
         return
     produce(runs.options, other, 3)
@@ -216,9 +217,7 @@ def test_a_topic_that_is_gone_ends_the_stream_or_is_journalled(
         waited.wait(0.05)
 
 
-def test_a_topic_that_was_created_again_ends_the_stream(
-    runs: Runs, tps: list[TopicPartition], kafka_broker: KafkaBroker
-) -> None:
+def test_topic_created_again_ends_the_stream(runs: Runs, tps: list[TopicPartition], kafka_broker: KafkaBroker) -> None:
     """INV-5: its offsets mean other records."""
     stream = runs.start(Subscribe([tps[0].topic]))
     runs.await_records(40)
@@ -234,7 +233,7 @@ def test_a_topic_that_was_created_again_ends_the_stream(
         runs.start(Subscribe([tps[0].topic])).await_termination(PATIENCE_SECONDS)
 
 
-def test_commits_are_sent_with_the_next_batch_and_at_the_stop_the_highest_of_a_partition(
+def test_highest_offsets_are_committed_with_the_next_batch_and_at_the_stop(
     runs: Runs, tps: list[TopicPartition]
 ) -> None:
     group = f"c-{tps[0].topic}"
@@ -262,7 +261,7 @@ def test_commits_are_sent_with_the_next_batch_and_at_the_stop_the_highest_of_a_p
     assert found == {tps[0]: 30, tps[1]: 7}
 
 
-def test_errors_of_a_commit_reach_the_callback_by_partition(tps: list[TopicPartition]) -> None:
+def test_callback_gets_errors_of_a_commit_by_partition(tps: list[TopicPartition]) -> None:
     told: list[Mapping[TopicPartition, str]] = []
     commits = Commits("g")
     commits.add([Span(*_at(tps[0], 0, 3))], lambda offsets, errors: told.append(errors))
@@ -271,28 +270,28 @@ def test_errors_of_a_commit_reach_the_callback_by_partition(tps: list[TopicParti
         commits.add([], lambda offsets, errors: told.append(errors))
         commits.send(nobody)
     assert "did not answer" in told[0][tps[0]]
-    assert told[1] == {}  # of no ranges nothing is sent, and the callback is told all the same
-    with pytest.raises(UsageError, match=r"give kafka\.'group\.id'"):
+    assert told[1] == {}  # without ranges nothing is sent, and the callback is called in any case
+    with pytest.raises(UsageError, match=r"set group\.id in kafka_params"):
         Commits("").add([])
 
 
-def test_a_second_stream_on_a_checkpoint_waits_for_its_lease_and_ends_the_first_if_it_leads(
+def test_second_stream_waits_for_the_lease_and_ends_the_first_when_it_leads(
     runs: Runs, tps: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-4."""
     first = runs.start(Subscribe([tps[0].topic]))
     with pytest.raises(LeaseHeld):
         runs.start(Subscribe([tps[0].topic]))
-    monkeypatch.setattr("direct.stream.wait_until_stale", lambda *_: None)
+    monkeypatch.setattr("direct.stream.stream.wait_until_stale", lambda *_: None)
     runs.start(Subscribe([tps[0].topic]))
     with pytest.raises(FencedError, match="another driver leads stream 's'"):
         first.await_termination(PATIENCE_SECONDS)
 
 
-def test_a_stream_that_was_fenced_cancels_what_its_job_has_others_do(
+def test_fenced_stream_cancels_the_spark_tasks_of_its_job(
     runs: Runs, tps: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-4: or its tasks would write beside those of the newer one."""
+    """INV-4: otherwise they would write beside those of the newer stream."""
     cancelled = threading.Event()
     at_work = threading.Event()
     monkeypatch.setattr(InProcess, "cancel", lambda _: cancelled.set())
@@ -304,14 +303,14 @@ def test_a_stream_that_was_fenced_cancels_what_its_job_has_others_do(
 
     first = runs.start(Subscribe([tps[0].topic]), job)
     assert at_work.wait(PATIENCE_SECONDS)
-    monkeypatch.setattr("direct.stream.wait_until_stale", lambda *_: None)
+    monkeypatch.setattr("direct.stream.stream.wait_until_stale", lambda *_: None)
     runs.start(Subscribe([tps[0].topic]))
     with pytest.raises(FencedError):
         first.await_termination(PATIENCE_SECONDS)
     assert cancelled.is_set()
 
 
-def test_being_told_to_stop_while_it_starts_is_not_missed(
+def test_stop_during_the_start_ends_the_stream(
     runs: Runs, tps: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = DirectStream._open
@@ -324,8 +323,8 @@ def test_being_told_to_stop_while_it_starts_is_not_missed(
     assert runs.start(Subscribe([tps[0].topic])).await_termination(PATIENCE_SECONDS)
 
 
-def test_stop_returns_when_the_stream_has_ended_and_at_once_in_the_job(runs: Runs, tps: list[TopicPartition]) -> None:
-    """As ``IngestContext.stop``: who stops a stream may open its checkpoint next."""
+def test_stop_returns_after_the_end_and_immediately_in_the_job(runs: Runs, tps: list[TopicPartition]) -> None:
+    """Like ``IngestContext.stop``: the caller may open the checkpoint next."""
     seen: list[bool] = []
 
     def job(batch: Batch) -> None:
@@ -354,10 +353,8 @@ def test_stop_returns_when_the_stream_has_ended_and_at_once_in_the_job(runs: Run
 
 
 @pytest.mark.parametrize("interval_seconds", [0.1, 3600.0], ids=["with a batch", "at the end"])
-def test_callback_of_a_commit_may_stop_the_stream(
-    interval_seconds: float, runs: Runs, tps: list[TopicPartition]
-) -> None:
-    """Callbacks run in the stream's own threads, which must not wait for themselves."""
+def test_commit_callback_may_stop_the_stream(interval_seconds: float, runs: Runs, tps: list[TopicPartition]) -> None:
+    """Callbacks run in the stream's threads, which must not wait for themselves."""
     stopped = threading.Event()
 
     def callback(*_: object) -> None:
@@ -374,10 +371,10 @@ def test_callback_of_a_commit_may_stop_the_stream(
     assert stream.await_termination(PATIENCE_SECONDS)
 
 
-def test_callback_may_stop_a_stream_whose_batches_never_began(
+def test_commit_callback_may_stop_a_stream_without_batches(
     runs: Runs, tps: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last commits are sent by the thread that ends the stream."""
+    """The thread that ends the stream sends the last commits."""
     go_on, stopped = threading.Event(), threading.Event()
 
     def fail(*_: object) -> None:
@@ -388,7 +385,7 @@ def test_callback_may_stop_a_stream_whose_batches_never_began(
         stream.stop()
         stopped.set()
 
-    monkeypatch.setattr("direct.stream.await_tasks_of", fail)
+    monkeypatch.setattr("direct.stream.stream.await_tasks_of", fail)
     stream = runs.start(Subscribe([tps[0].topic]), params={"group.id": f"n-{tps[0].topic}"}, interval_seconds=3600.0)
     runs.commits.add([Span(*_at(tps[0], 0, 5))], callback)
     go_on.set()
@@ -397,7 +394,7 @@ def test_callback_may_stop_a_stream_whose_batches_never_began(
         stream.await_termination(PATIENCE_SECONDS)
 
 
-def test_a_callback_that_ends_its_thread_ends_the_stream_too(runs: Runs, tps: list[TopicPartition]) -> None:
+def test_callback_that_ends_its_thread_ends_the_stream(runs: Runs, tps: list[TopicPartition]) -> None:
     def callback(*_: object) -> None:
         raise SystemExit
 
@@ -408,12 +405,12 @@ def test_a_callback_that_ends_its_thread_ends_the_stream_too(runs: Runs, tps: li
         stream.await_termination(PATIENCE_SECONDS)
 
 
-def test_streams_that_cant_be_are_refused_in_a_sentence(runs: Runs) -> None:
+def test_invalid_streams_are_refused(runs: Runs) -> None:
     for make, words in (
         (lambda: StreamSettings("../s", "file:///c"), "stream '../s': allowed are"),
         (lambda: StreamSettings("s", "file:///c", on_vanished="x"), "allowed are stop and record"),  # type: ignore[arg-type]
         (lambda: StreamSettings("s", "file:///c", interval_seconds=0), "an interval above 0"),
-        (lambda: check(Subscribe([])), "the topics: none is named"),
+        (lambda: check(Subscribe([])), "the topics: the list is empty"),
         (lambda: check(Subscribe("flights")), "the topics are 'flights': allowed are texts, in a list"),
         (lambda: check(Assign(["t/0"])), r"the partitions are \['t/0'\]: allowed are TopicPartition"),  # type: ignore[list-item]
         (lambda: check(Subscribe(["t"], {"t/0": 5})), "the keys of offsets are"),  # type: ignore[dict-item]

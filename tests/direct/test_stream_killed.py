@@ -1,4 +1,4 @@
-"""A direct stream whose process is killed around every step that writes."""
+"""A direct stream whose process is killed before and after each step that writes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ OPENING = ["journal.opening", "journal.after-snapshot"]
 ENDING = [f"journal.{place}:SpansEnded" for place in PLACES]
 
 
-def test_a_stream_that_is_killed_anywhere_has_every_offset_in_one_batch(
+def test_stream_killed_at_any_step_has_each_offset_in_one_batch(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
-    """INV-2, INV-3, INV-7: one process after the other is killed at the next place; a batch that comes again is the same."""
+    """INV-2, INV-3, INV-7: each process is killed at the next place; a batch that runs again is the same."""
     kept, one, two = (TopicPartition(topic_name(), 0) for _ in range(3))
 
     def make(tp: TopicPartition) -> None:
@@ -72,7 +72,7 @@ def test_a_stream_that_is_killed_anywhere_has_every_offset_in_one_batch(
         with KafkaAdmin(kafka_broker.options) as admin:
             admin.delete_topic(tp.topic)
 
-    # what was written and not synced is there after a kill, so each event that comes once has to come again for its last place
+    # unsynced writes survive a kill, so each event that occurs once must occur a second time for its last place
     steps = [
         (lambda: hits() >= len(marks) - 1, lambda: make(two)),
         (lambda: hits() == len(marks) and reached(one, 20) and reached(two, 20), lambda: delete(one)),

@@ -1,4 +1,4 @@
-"""A direct stream with a real Spark: what its job is given."""
+"""The batches that the job of a direct stream gets, with a real Spark."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from wal.storage import open_storage
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-def test_a_job_is_given_the_same_rows_in_each_form_and_a_restart_goes_on(
+def test_job_gets_the_same_rows_in_each_form_and_a_restart_continues(
     spark: Any, kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
-    """INV-3: also after a failure, by this stream and by the next one."""
+    """INV-3: also after a failure, in this stream and in the next one."""
     tp = TopicPartition(topic_name(), 0)
     kafka_broker.create_topic(tp.topic, 1)
     produce(kafka_broker.options, tp, 20)
@@ -68,10 +68,10 @@ def test_a_job_is_given_the_same_rows_in_each_form_and_a_restart_goes_on(
     assert told == [{tp: 20}, {tp: 25}]
 
 
-def test_records_that_cant_be_decoded_are_put_away_and_a_window_reads_the_batch_before(
+def test_undecodable_records_become_dead_letters_and_a_window_reads_the_batch_before(
     spark: Any, kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
-    """As an intake's batches have it: the same dead letters, the same windows, the same on a rerun (INV-3)."""
+    """Like batches of an intake: the same dead letters and windows, also in a rerun (INV-3)."""
     tp = TopicPartition(topic_name(), 0)
     kafka_broker.create_topic(tp.topic, 1)
     produce(kafka_broker.options, tp, 6)

@@ -1,4 +1,4 @@
-"""Direct streams and RDDs over what Kafka has lost and an intake has kept (``tracker``)."""
+"""Direct streams and RDDs that read records which Kafka has lost and an intake has kept (``tracker``)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,20 @@ from pathlib import Path
 
 import pytest
 
-from direct.checkpoint import Checkpoint
-from direct.hold import place_of, places_of, wanted
-from direct.intake import IntakeAccess, Through, kept_of
-from direct.losses import OFFSET_MAX, Held, ends_through, lacking, of_batch, of_positions
-from direct.strategies import Assign, Subscribe
-from direct.tasks import TaskReading
+from direct.checkpoint.checkpoint import Checkpoint
+from direct.checkpoint.losses import (
+    OFFSET_MAX,
+    Held,
+    ends_through,
+    lacked_by_kafka,
+    losses_at_positions,
+    losses_of_batch,
+)
+from direct.intake.access import IntakeAccess, IntakeEndpoint
+from direct.intake.coverage import kept_of
+from direct.rdd.tasks import TaskReading
+from direct.stream.cursor import place_of, places_of, ranges_to_keep
+from direct.stream.strategies import Assign, Subscribe
 from driver.batches.batch import Batch
 from driver.decisions.intake import incarnation_spans
 from driver.journal.events import CursorNamed, SpansAllocated, SpansBegun
@@ -34,7 +42,7 @@ from forebay.kafka.options.access import KafkaAccess
 from forebay.messages import IncarnationSpan, IncarnationView, IntakePartition, SpanRequest, TrackedCursor
 from forebay.model.errors import OutOfRangeError, RangeNotHeldError, UnknownTopicError, UsageError
 from forebay.model.values import TopicPartition, numbered
-from pyspark_forebay.intake_plan import Cover
+from pyspark_forebay.intake.planning import Cover
 from tests.support import destroyed
 from tests.support.again import produce
 from tests.support.cluster import Cluster
@@ -75,7 +83,7 @@ THREE = partition(30, (1, 20, 90, "a"), (2, 50, 80, "a"), (3, 0, None, "b"))
         (10, 60, "", THREE, [(3, 10, 30)]),
     ],
 )
-def test_an_offset_is_of_the_newest_life_of_its_topic_that_has_it(
+def test_offset_means_the_newest_incarnation_of_its_topic_that_has_it(
     begin: int, until: int, topic_id: str, known: IntakePartition, found: list[tuple[int, int, int]]
 ) -> None:
     request = SpanRequest(topic="t", partition=0, from_offset=begin, until_offset=until, topic_id=topic_id)
@@ -83,7 +91,7 @@ def test_an_offset_is_of_the_newest_life_of_its_topic_that_has_it(
     assert [(one.incarnation, one.from_offset, one.until_offset) for one in spans] == found
 
 
-def test_kept_is_what_was_taken_in_without_its_holes() -> None:
+def test_kept_ranges_omit_what_no_block_holds() -> None:
     pieces = [IncarnationSpan(topic="t", partition=0, incarnation=1, from_offset=20, until_offset=60)]
     hole = IncarnationSpan(topic="t", partition=0, incarnation=1, from_offset=30, until_offset=35)
     assert list(map(str, kept_of(Span("t", 0, 10, 99, "a"), pieces, Cover((), (hole,))))) == [
@@ -108,27 +116,30 @@ def test_kept_is_what_was_taken_in_without_its_holes() -> None:
         (Held("a", 0, 8), [(10, 70)], ["cut-back t/0"], None),
     ],
 )
-def test_what_is_kept_is_read_before_anything_is_lost_and_nothing_beyond_a_hole_with_it(
+def test_kept_ranges_are_read_before_a_loss_and_only_up_to_the_next_gap(
     held: Held | None, kept: list[tuple[int, int]], losses: list[str], end: int | None
 ) -> None:
     """INV-2, INV-5."""
     there, ids = ({} if held is None else {TP: held}), {TP: "a"}
-    lacks = lacking({TP: 10}, ids, of_positions({TP: 10}, ids, there))
+    lacks = lacked_by_kafka({TP: 10}, ids, losses_at_positions({TP: 10}, ids, there))
     through = dict.fromkeys(lacks, kept)
-    found = of_positions({TP: 10}, ids, there, through)
+    found = losses_at_positions({TP: 10}, ids, there, through)
     assert [f"{loss.kind} {loss.label}" for loss in found] == losses
     assert ends_through({TP: 10}, lacks, through) == ({} if end is None else {TP: end})
 
 
-def test_a_stream_does_not_end_of_one_partition_while_there_is_more_to_read_of_another() -> None:
+def test_lost_partition_does_not_end_the_stream_while_another_has_kept_records() -> None:
     other, ids = TopicPartition("t", 1), {TP: "a", TopicPartition("t", 1): "a"}
-    assert of_positions({TP: 10, other: 10}, ids, {}, {TP: [(10, 30)]}) == []
-    assert [loss.label for loss in of_positions({TP: 30, other: 10}, ids, {}, {TP: [(10, 30)]})] == ["t/0", "t/1"]
+    assert losses_at_positions({TP: 10, other: 10}, ids, {}, {TP: [(10, 30)]}) == []
+    assert [loss.label for loss in losses_at_positions({TP: 30, other: 10}, ids, {}, {TP: [(10, 30)]})] == [
+        "t/0",
+        "t/1",
+    ]
 
 
-def test_of_a_batch_only_that_is_lost_which_nobody_has() -> None:
+def test_batch_lacks_only_what_neither_kafka_nor_the_intake_has() -> None:
     span = Span("t", 0, 10, 40, "a")
-    found = of_batch(7, [span], {TP: Held("a", 30, 90)}, lambda lost: [Span("t", 0, 10, 15)] if lost else [])
+    found = losses_of_batch(7, [span], {TP: Held("a", 30, 90)}, lambda lost: [Span("t", 0, 10, 15)] if lost else [])
     assert [loss.label for loss in found] == ["t/0[10, 15)"]
 
 
@@ -145,27 +156,27 @@ def test_of_a_batch_only_that_is_lost_which_nobody_has() -> None:
         (3, "c", THREE, None),
     ],
 )
-def test_a_cursor_stands_where_the_stream_has_yet_to_read(
+def test_cursor_is_where_the_stream_has_yet_to_read(
     offset: int, topic_id: str, known: IntakePartition, place: tuple[int, int] | None
 ) -> None:
     assert place_of(Span("t", 0, offset, OFFSET_MAX, topic_id), known) == place
 
 
-def test_what_a_window_or_an_unfinished_batch_reaches_stays_held() -> None:
+def test_cursor_keeps_windows_and_unfinished_batches() -> None:
     """INV-8."""
     state = State(stream="s", timeline=1)
     apply(state, SpansBegun({"t/0": 10}, {"t": "a"}, 1, "given"))
-    assert places_of(wanted(state), {TP: ONE}) == {TP: (1, 10)}
+    assert places_of(ranges_to_keep(state), {TP: ONE}) == {TP: (1, 10)}
     apply(state, SpansAllocated(numbered(1, 1), 1, 3, (Span("t", 0, 10, 30, "a"),)))
-    assert places_of(wanted(state), {TP: ONE}) == {TP: (1, 10)}
+    assert places_of(ranges_to_keep(state), {TP: ONE}) == {TP: (1, 10)}
     state.completed_number, state.window_batches = 1, 1
-    assert places_of(wanted(state), {TP: ONE}) == {TP: (1, 10)}
+    assert places_of(ranges_to_keep(state), {TP: ONE}) == {TP: (1, 10)}
     state.window_batches = 0
-    assert places_of(wanted(state), {TP: ONE}) == {TP: (1, 30)}
-    assert places_of(wanted(state), {}) == {}
+    assert places_of(ranges_to_keep(state), {TP: ONE}) == {TP: (1, 30)}
+    assert places_of(ranges_to_keep(state), {}) == {}
 
 
-def test_a_checkpoint_has_one_cursor_for_good() -> None:
+def test_checkpoint_keeps_one_cursor_name() -> None:
     state = State(stream="s", timeline=1)
     apply(state, CursorNamed("direct-s-1", 1))
     with pytest.raises(BrokenInvariant):
@@ -173,19 +184,19 @@ def test_a_checkpoint_has_one_cursor_for_good() -> None:
     assert state.cursor == "direct-s-1"
 
 
-def test_an_address_that_is_none_is_refused_without_showing_it() -> None:
+def test_invalid_tracker_is_refused_without_showing_it() -> None:
     with pytest.raises(UsageError, match="tracker: write where the stream's driver is") as refused:
-        Through.of(IntakeAccess("http://user:secret-word@d:1"))
+        IntakeEndpoint.of(IntakeAccess("http://user:secret-word@d:1"))
     assert "secret-word" not in str(refused.value)
-    assert Through.of("") is None
+    assert IntakeEndpoint.of("") is None
 
 
-def test_tasks_get_the_token_itself_and_nothing_shows_it(tmp_path: Path) -> None:
-    """Their hosts may have no such file."""
+def test_tasks_get_the_token_and_nothing_shows_it(tmp_path: Path) -> None:
+    """The hosts of tasks may not have the token file."""
     file = tmp_path / "tokens"
-    file.write_text("query secret-word-of-nobody\n")
+    file.write_text("query secret-word-of-no-user\n")
     file.chmod(0o600)
-    through = Through.of(IntakeAccess("http://d:1", token_file=str(file), timeout_seconds=7.0))
+    through = IntakeEndpoint.of(IntakeAccess("http://d:1", token_file=str(file), timeout_seconds=7.0))
     assert through is not None and through.patience_seconds == 7.0
     file.unlink()
     carried = pickle.loads(pickle.dumps(through))
@@ -231,7 +242,7 @@ class Reader:
 
     def __init__(self, runs: Runs, cluster: Cluster) -> None:
         access = KafkaAccess(dict(runs.options), "g", 5.0)
-        self.how = TaskReading(access, Reading(keep=False), through=Through.of(cluster.driver_url))
+        self.how = TaskReading(access, Reading(keep=False), intake=IntakeEndpoint.of(cluster.driver_url))
         self.runs = runs
         self.at_work, self.may = threading.Event(), threading.Event()
         self.read: list[tuple[TopicPartition, int]] = []
@@ -245,10 +256,10 @@ class Reader:
 
 
 @pytest.mark.kafka
-def test_a_stream_that_lies_behind_kafka_reads_what_its_cursor_holds_and_lets_it_go_then(
+def test_stream_behind_kafka_reads_what_its_cursor_keeps_and_then_releases_it(
     runs: Runs, tps: list[TopicPartition], cluster: Cluster, kafka_broker: KafkaBroker
 ) -> None:
-    """INV-2, INV-5, INV-8: over a restart, with the intake's driver away for a while, and nothing else that holds its WAL."""
+    """INV-2, INV-5, INV-8: across a restart, with the intake's driver down for a while; only the cursor keeps its WAL."""
     one = tps[0]
     reader = Reader(runs, cluster)
     stream = runs.start(Assign([one], {one: 28}), reader, tracker=cluster.driver_url, max_queued_batches=1)
@@ -279,7 +290,7 @@ def test_a_stream_that_lies_behind_kafka_reads_what_its_cursor_holds_and_lets_it
 
 
 @pytest.mark.kafka
-def test_exact_ranges_come_from_the_wal_and_from_kafka_with_the_same_rows_and_the_same_errors(
+def test_exact_ranges_have_the_same_rows_and_errors_from_wal_and_kafka(
     runs: Runs, tps: list[TopicPartition], cluster: Cluster, kafka_broker: KafkaBroker
 ) -> None:
     """INV-5."""
@@ -310,19 +321,19 @@ def test_exact_ranges_come_from_the_wal_and_from_kafka_with_the_same_rows_and_th
         rows(2, 30, topic_id="elsewhere")
     with pytest.raises(RangeNotHeldError, match="ends at offset 30"):
         rows(20, 31)
-    other = Through.of(cluster.driver_url)
+    other = IntakeEndpoint.of(cluster.driver_url)
     assert other is not None
     uncommitted = KafkaAccess({**runs.options, "isolation.level": "read_uncommitted"}, "g", 5.0)
-    with pytest.raises(UsageError, match=r"isolation\.level = read_committed, and here it is read_uncommitted"):
-        list(TaskReading(uncommitted, Reading(keep=False), through=other).read(Span(one.topic, 0, 0, 30)))
+    with pytest.raises(UsageError, match=r"isolation\.level = read_committed, and this reader has read_uncommitted"):
+        list(TaskReading(uncommitted, Reading(keep=False), intake=other).read(Span(one.topic, 0, 0, 30)))
     runs.stop(stream)
 
 
 @pytest.mark.kafka
-def test_what_was_taken_in_of_a_topic_that_is_gone_is_read_to_its_end_before_the_stream_ends(
+def test_deleted_topic_is_read_from_the_intake_before_the_stream_ends(
     runs: Runs, tps: list[TopicPartition], cluster: Cluster, kafka_broker: KafkaBroker
 ) -> None:
-    """INV-5: and what neither has is a gap with its exact range, where that is to be recorded."""
+    """INV-5: what neither has becomes a gap with its exact range, with on_vanished = "record"."""
     one, two = tps
     reader = Reader(runs, cluster)
     stream = runs.start(Subscribe([one.topic]), reader, tracker=cluster.driver_url, max_queued_batches=1)
@@ -337,17 +348,19 @@ def test_what_was_taken_in_of_a_topic_that_is_gone_is_read_to_its_end_before_the
     assert checkpoint.losses() == []  # five records are left to read
     reader.may.set()
     with pytest.raises(
-        UnknownTopicError, match=rf"{one}, which the stream reads at 35, is gone.*{two}.* at 10, is gone"
+        UnknownTopicError,
+        match=rf"{one}, which the stream reads at 35, no longer exists.*{two}.* at 10, no longer exists",
     ):
         stream.await_termination(PATIENCE_SECONDS)
     assert sorted(reader.read) == [(one, offset) for offset in range(35)] + [(two, offset) for offset in range(10)]
 
 
 @pytest.mark.kafka
-def test_a_stream_that_is_killed_before_its_cursor_is_open_leaves_none_that_nobody_comes_back_to(
+def test_stream_killed_before_its_cursor_is_open_leaves_no_orphan(
     tps: list[TopicPartition], cluster: Cluster, kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    """INV-7, INV-8: its name is journalled before it is opened, and opened before any partition begins."""
+    """INV-7, INV-8: the name is journalled before the cursor is opened, and the cursor is opened before any partition
+    begins."""
     # what was written and not synced is there after a kill, so the last one stands for what is durable
     marks = ["journal.before-write:CursorNamed", "journal.before-sync:CursorNamed", "journal.before-write:SpansBegun"]
     (tmp_path / "out").mkdir()
@@ -381,10 +394,10 @@ def test_a_stream_that_is_killed_before_its_cursor_is_open_leaves_none_that_nobo
 
 
 @pytest.mark.kafka
-def test_a_direct_stream_stops_at_what_the_wal_has_no_more_until_a_person_gives_it_up(
+def test_direct_stream_stops_at_a_destroyed_block_until_a_person_accepts_the_loss(
     runs: Runs, kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
-    """INV-2, INV-5: the journal of the intake names a block that is destroyed; what its other blocks have is read."""
+    """INV-2, INV-5: the intake's journal names a destroyed block; records of its other blocks are read."""
     tp = TopicPartition(topic_name(), 0)
     kafka_broker.create_topic(tp.topic, 1)
     produce(kafka_broker.options, tp, 10)

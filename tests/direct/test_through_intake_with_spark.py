@@ -1,4 +1,4 @@
-"""RDDs and direct streams through an intake as Spark's tasks read them, where its driver asks for tokens over https."""
+"""RDDs and direct streams through an intake in Spark's tasks; the intake's driver requires tokens over https."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_tasks_read_through_an_intake_with_a_token_that_nothing_shows(
     logs = [cluster.log(name) for name in cluster.names]
     debug = rdd.toDebugString().decode()
     assert (
-        shown(*plans, *checkpoint, *logs, debug, repr(rdd._how), repr(stream._through), lost.value, caplog.text) == []
+        shown(*plans, *checkpoint, *logs, debug, repr(rdd._how), repr(stream._endpoint), lost.value, caplog.text) == []
     )
     assert any(TOKEN in text for text in [(tmp_path / "tokens").read_text()])
     (cursor,) = cursors(cluster)

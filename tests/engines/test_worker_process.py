@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from direct.tasks import TaskReading, read_batches
+from direct.rdd.tasks import TaskReading, read_batches
 from driver.batches.decoding import decode_in_task
 from driver.batches.tasks import read_in_task
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.options.access import KafkaAccess
-from pyspark_forebay.batch import BatchReader
-from pyspark_forebay.intake_batch import IntakeBatchReader
-from pyspark_forebay.intake_plan import IntakeTask
-from pyspark_forebay.intake_stream import IntakeStreamReader
-from pyspark_forebay.stream import StreamReader
+from pyspark_forebay.intake.batch import IntakeBatchReader
+from pyspark_forebay.intake.planning import IntakeTask
+from pyspark_forebay.intake.stream import IntakeStreamReader
+from pyspark_forebay.kafka.batch import BatchReader
+from pyspark_forebay.kafka.stream import StreamReader
 from wal.reading import ReadPlan
 
 _SETTLED = """\
@@ -43,7 +43,7 @@ assert len(gc.get_objects()) < modules / 4
 """
 
 
-def test_a_worker_excludes_its_modules_from_garbage_collection_and_nothing_else() -> None:
+def test_a_worker_keeps_its_modules_out_of_collections_and_nothing_that_tasks_make() -> None:
     subprocess.run([sys.executable, "-c", _SETTLED], check=True, timeout=300)
 
 
@@ -70,7 +70,7 @@ def test_every_task_of_the_source_begins_so(monkeypatch: pytest.MonkeyPatch, rea
 
 def test_every_task_of_a_job_begins_so(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
-    for name in ("driver.batches.tasks", "driver.batches.decoding", "direct.tasks"):
+    for name in ("driver.batches.tasks", "driver.batches.decoding", "direct.rdd.tasks"):
         monkeypatch.setattr(f"{name}.freeze_modules", lambda name=name: begun.append(name))
     plan = ReadPlan(wal_url="memory://wal")
     list(read_in_task([], plan, lambda counts: None))
@@ -81,6 +81,6 @@ def test_every_task_of_a_job_begins_so(monkeypatch: pytest.MonkeyPatch) -> None:
     how = TaskReading(KafkaAccess({}, "g"), Reading())
     list(read_batches(how, 0, []))
     assert len(begun) == 2, "Spark's driver reads so too, and is no worker"
-    monkeypatch.setattr("direct.tasks.TaskContext.get", lambda: SimpleNamespace(attemptNumber=lambda: 0))
+    monkeypatch.setattr("direct.rdd.tasks.TaskContext.get", lambda: SimpleNamespace(attemptNumber=lambda: 0))
     list(read_batches(how, 0, []))
-    assert begun[2:] == ["direct.tasks"]
+    assert begun[2:] == ["direct.rdd.tasks"]

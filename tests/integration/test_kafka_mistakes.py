@@ -14,7 +14,7 @@ import pytest
 
 from deploy.commands.setup import validation
 from deploy.main import main
-from direct.strategies import Subscribe
+from direct.stream.strategies import Subscribe
 from driver import IngestContext
 from forebay import messages as m
 from forebay.http.client import Client
@@ -31,7 +31,7 @@ from forebay.model.values import OffsetRange, TopicPartition
 from forebay.process.clock import SystemClock
 from forebay.settings.load import load
 from forebay.settings.schema import Settings
-from pyspark_forebay.batch import BatchReader
+from pyspark_forebay.kafka.batch import BatchReader
 from receiver.main import compose
 from tests.conftest import require_kafka
 from tests.receiver.test_service import Running

@@ -1,4 +1,4 @@
-"""A retried task, and a read after a loss, use a new consumer."""
+"""A task that is tried again reads by a consumer that fetched nothing yet; so does one that goes on after a loss."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from direct import tasks
-from direct.tasks import TaskReading, read_batches
+from direct.rdd import tasks
+from direct.rdd.tasks import TaskReading, read_batches
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume import range_reader
 from forebay.kafka.consume.range_reader import PartitionReader, Reading
@@ -16,8 +16,8 @@ from forebay.kafka.consume.spans import Span
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.values import TopicPartition
-from pyspark_forebay import reading
-from pyspark_forebay.options import SourceOptions, read_options
+from pyspark_forebay.kafka import reading
+from pyspark_forebay.options.source import SourceOptions, read_options
 from tests.support.again import produce
 
 pytestmark = pytest.mark.kafka
@@ -41,7 +41,7 @@ def tp(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> TopicPartiti
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The positions at which consumers were created."""
+    """Where the consumers that were made began."""
     positions: list[int] = []
     real = PartitionReader.__init__
 
@@ -54,7 +54,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def attempt(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """The attempt number that Spark reports from now on."""
+    """What Spark says of the task from now on."""
     task = SimpleNamespace(attemptNumber=lambda: number)
     for module in (tasks, reading):
         monkeypatch.setattr(module, "TaskContext", SimpleNamespace(get=lambda: task))
@@ -84,7 +84,7 @@ def of_the_source(broker: KafkaBroker, tp: TopicPartition) -> Read:
 
 
 @pytest.mark.parametrize("reads", [of_direct_streams, of_the_source])
-def test_retried_task_uses_new_consumer(
+def test_task_that_is_tried_again_takes_no_consumer_that_was_used_before(
     kafka_broker: KafkaBroker,
     tp: TopicPartition,
     made: list[int],
@@ -101,10 +101,10 @@ def test_retried_task_uses_new_consumer(
     assert made == [0, 20]
 
 
-def test_source_uses_new_consumer_after_loss(
+def test_source_goes_on_after_a_loss_by_a_consumer_that_fetched_nothing_before_it(
     kafka_broker: KafkaBroker, tp: TopicPartition, made: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kept consumer has the right position after the loss, but was created before it."""
+    """A kept consumer stands where Kafka's log begins after the loss, and was made before it."""
     attempt(monkeypatch, 0)
     given = options(kafka_broker, tp.topic, failOnDataLoss="false")
     rows = [batch.num_rows for batch in reading.read_span(given, Span(tp.topic, tp.partition, 10, 20))]

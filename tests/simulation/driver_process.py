@@ -59,8 +59,8 @@ from forebay.model.errors import (
 )
 from forebay.model.payload import decode_block
 from forebay.model.values import Block, OffsetRange
-from pyspark_forebay.intake import FoundBlocks, partitions_of, place_messages
-from pyspark_forebay.intake_plan import BlockPart, next_end, reading, spans_between
+from pyspark_forebay.intake.client import FoundBlocks, partitions_of, place_messages
+from pyspark_forebay.intake.planning import BlockPart, next_end, plan_intake_batch, spans_between
 from tests.simulation.hosts import copies_of
 from tests.simulation.network import Exchange
 from tests.simulation.scheduler import Step
@@ -595,7 +595,7 @@ class DriverProcess:
         return [f"{r.topic}/{r.partition}/{r.incarnation}/{offset}" for r, offset, _ in rows]
 
     def _query(self) -> Task:
-        """A query over the intake, as ``pyspark_forebay.intake_stream`` and Spark run it.
+        """A query over the intake, as ``pyspark_forebay.intake.stream`` and Spark run it.
 
         Its checkpoint outlives it. It is started anew with each driver, and after a refusal.
         """
@@ -636,7 +636,9 @@ class DriverProcess:
                 gaps |= dict.fromkeys(answer.gaps)
                 reached = zip(left, answer.reached, strict=True)
                 left = tuple(msgspec.structs.replace(s, from_offset=at) for s, at in reached if at < s.until_offset)
-            found = reading(spans, FoundBlocks(tuple(blocks.values()), tuple(gaps), {}, {}), shown, has_kafka=False)
+            found = plan_intake_batch(
+                spans, FoundBlocks(tuple(blocks.values()), tuple(gaps), {}, {}), shown, has_kafka=False
+            )
             rows: list[str] = []
             for part in found.parts:
                 yield "read"

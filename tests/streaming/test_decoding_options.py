@@ -1,4 +1,4 @@
-"""What the options say of the schemas that keys and values are read by."""
+"""The options that select the schemas of keys and values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
 from forebay.schemas.decoder import ReaderSchema
 from pyspark_forebay.decoding import _access, _reader, find_decoding
-from pyspark_forebay.options import Subscription, read_options
+from pyspark_forebay.options.source import read_options
+from pyspark_forebay.options.subscription import Subscription
 
 URL = {"schema.registry.url": "http://r"}
 ORDERS = Subscription(topics=("orders",))
@@ -32,11 +33,11 @@ ORDERS = Subscription(topics=("orders",))
         ({"valueschemaid": "0", "valuesubject": "any"}, ReaderSchema(AVRO, number=0)),
     ],
 )
-def test_whose_schema_a_column_has(options: dict[str, str], expected: ReaderSchema) -> None:
+def test_options_select_the_subject_and_version_of_a_column(options: dict[str, str], expected: ReaderSchema) -> None:
     assert _reader("value", AVRO, options, ORDERS) == expected
 
 
-def test_the_keys_subject_is_its_own_and_partitions_of_one_topic_have_one() -> None:
+def test_key_has_its_own_subject_and_assigned_partitions_of_one_topic_have_one() -> None:
     assigned = Subscription(partitions=frozenset({TopicPartition("orders", 0), TopicPartition("orders", 1)}))
     assert _reader("key", PROTOBUF, {"keyrecord": "K"}, assigned) == ReaderSchema(PROTOBUF, "orders-key", message="K")
 
@@ -44,7 +45,7 @@ def test_the_keys_subject_is_its_own_and_partitions_of_one_topic_have_one() -> N
 @pytest.mark.parametrize(
     "subscription", [Subscription(topics=("a", "b")), Subscription(pattern="a.*"), Subscription()], ids=str
 )
-def test_of_several_topics_the_subject_must_be_named(subscription: Subscription) -> None:
+def test_subject_must_be_named_for_several_topics(subscription: Subscription) -> None:
     with pytest.raises(UsageError, match=r"must say by the option valueSubject \(or valueSchemaId\)"):
         _reader("value", AVRO, {}, subscription)
     assert _reader("value", AVRO, {"valuesubject": "s"}, subscription).subject == "s"
@@ -67,12 +68,12 @@ def test_of_several_topics_the_subject_must_be_named(subscription: Subscription)
         ({"valueformat": "avro", **URL, "valueschemaid": "x"}, "option valueSchemaId: 'x': allowed"),
     ],
 )
-def test_what_cant_be_is_refused_before_the_registry_is_asked(options: dict[str, str], why: str) -> None:
+def test_invalid_options_are_refused_before_the_registry_is_asked(options: dict[str, str], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         find_decoding(options, ORDERS, False)
 
 
-def test_how_the_registry_is_reached() -> None:
+def test_options_configure_the_registry_client() -> None:
     options = {
         **URL,
         "schema.registry.timeout.ms": "500",
@@ -84,7 +85,7 @@ def test_how_the_registry_is_reached() -> None:
     assert find_decoding(URL, ORDERS, False) is None
 
 
-def test_a_registry_without_a_format_is_told_to_do_nothing() -> None:
+def test_registry_options_without_a_format_log_a_warning() -> None:
     given = {"kafka.bootstrap.servers": "b:1", "subscribe": "orders", "Schema.Registry.URL": "http://r"}
-    told = read_options(given, streaming=True).told
+    told = read_options(given, streaming=True).warnings
     assert told == ("option schema.registry.url is ignored without keyFormat or valueFormat",)

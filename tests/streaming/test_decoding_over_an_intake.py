@@ -1,4 +1,4 @@
-"""Keys and values as columns over a real intake, by a real schema registry: what tasks read from blocks is decoded."""
+"""Keys and values as columns over a real intake, with a real schema registry: tasks decode the rows of blocks."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ NEWER = {**OLDER, "fields": [*OLDER["fields"], {"name": "seconds", "type": "doub
 VISITS = [("k0", "/0", 0.0), ("k1", "/1", 1.5), (None, "/2", 2.5), ("k3", None, None)]
 
 
-def test_blocks_of_the_local_copy_and_of_the_wal_are_decoded_in_batches_and_streams(
+def test_blocks_are_decoded_in_batches_and_streams(
     spark: Any, kafka_broker: KafkaBroker, topic_name: Callable[[], str], writers: Writers, tmp_path: Path
 ) -> None:
-    """By the number before the body and by the GUID in a header, which an intake with ``kafka.headers`` keeps."""
+    """From local copies and the WAL; by the number before the body, and by the GUID in a header with ``kafka.headers``."""
     topic = topic_name()
     kafka_broker.create_topic(topic, 2)
     subject = f"{topic}-value"

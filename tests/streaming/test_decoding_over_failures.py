@@ -1,4 +1,4 @@
-"""A registry that goes away under a query, a query that is killed, and the columns of one that is started anew."""
+"""A registry that stops during a query, a query that is killed, and the columns of a restarted query."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEWER = {**READER, "fields": [PAGE, {"name": "note", "type": "string", "default"
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[SchemaRegistry]:
-    """One of the test's own, which keeps what it is told when it is stopped."""
+    """A registry of the test itself, which keeps its schemas when it is stopped."""
     require_apicurio(missing)
     with SchemaRegistry(tmp_path, kept=True) as server:
         yield server
@@ -54,7 +54,7 @@ def found(spark: Any, folder: Path) -> list[tuple[Any, ...]]:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_query_goes_on_without_its_registry_as_far_as_it_knows_and_misses_and_repeats_nothing_when_both_are_back(
+def test_query_continues_without_its_registry_and_misses_and_repeats_nothing(
     spark: Any, kafka_broker: KafkaBroker, topic_name: Callable[[], str], registry: SchemaRegistry, tmp_path: Path
 ) -> None:
     """One is killed (SIGKILL) while it waits for a schema, another fails; both go on from their checkpoints. By then the

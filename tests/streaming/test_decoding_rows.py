@@ -1,4 +1,4 @@
-"""What the source's readers make of rows whose keys or values are decoded. No registry is asked for the reader's own schema."""
+"""Decoded rows of the source's readers. No registry is asked for the reader's schema."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from forebay.kafka.registry.client import AVRO, RegisteredSchema, RegistryAccess
 from forebay.model.errors import RecordError
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.schemas.columns import ColumnDecoding
-from pyspark_forebay import batch, intake_batch, intake_stream, stream
-from pyspark_forebay import reading as reading_of_tasks
 from pyspark_forebay.decoding import Decoding
+from pyspark_forebay.intake import batch as intake_batch
+from pyspark_forebay.intake import stream as intake_stream
+from pyspark_forebay.kafka import batch, stream
+from pyspark_forebay.kafka import reading as reading_of_tasks
 from pyspark_forebay.schema import spark_schema
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}
@@ -64,7 +66,7 @@ def rows(*pairs: tuple[bytes | None, bytes | None]) -> pa.RecordBatch:
     ],
     ids=["batch", "stream", "intake batch", "intake stream"],
 )
-def test_each_reader_decodes_what_its_tasks_read_with_headers(
+def test_each_reader_decodes_rows_that_its_tasks_read_with_headers(
     module: Any, reading: str, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
@@ -83,7 +85,7 @@ def test_each_reader_decodes_what_its_tasks_read_with_headers(
     assert asked == [True, False] and plain.column("value")[0].as_py() == GOOD
 
 
-def test_a_record_that_cant_be_decoded_is_named_or_null_with_what_is_wrong_with_both_of_its_halves() -> None:
+def test_undecodable_record_is_named_or_null_with_both_causes() -> None:
     given = rows((None, GOOD), (BAD, b"junk"), (GOOD, None))
     with pytest.raises(
         RecordError, match=r"t/3 offset 8: the record can't be decoded: key: schema 1: .*; value: its 4 bytes"
@@ -95,9 +97,10 @@ def test_a_record_that_cant_be_decoded_is_named_or_null_with_what_is_wrong_with_
     assert [(row["key"], row["value"]) for row in found] == [(None, {"a": "x"}), (None, None), ({"a": "x"}, None)]
     assert [row["decodeError"] is None for row in found] == [True, False, True]
     assert (
-        found[1]["decodeError"].startswith("key: schema 1: ") and "; value: its 4 bytes hold" in found[1]["decodeError"]
+        found[1]["decodeError"].startswith("key: schema 1: ")
+        and "; value: its 4 bytes have no schema number" in found[1]["decodeError"]
     )
 
 
-def test_no_secret_of_the_registry_is_shown() -> None:
+def test_repr_shows_no_secret_of_the_registry() -> None:
     assert SECRET not in repr(decoding()) + repr(batch.BatchReader(KAFKA, decoding())._options)

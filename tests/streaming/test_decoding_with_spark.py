@@ -1,4 +1,4 @@
-"""Keys and values as columns, by a real schema registry, from records that confluent-kafka's own serialisers wrote."""
+"""Keys and values as columns, with a real schema registry, from records of confluent-kafka's own serializers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def topic(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> str:
     return name
 
 
-def test_avro_values_are_a_struct_of_sparks_types_and_the_other_columns_stay(
+def test_avro_values_become_a_struct_and_other_columns_stay(
     spark: Any, kafka_broker: KafkaBroker, topic: str, writers: Writers
 ) -> None:
     """No secret of the registry is in the plan."""
@@ -69,10 +69,10 @@ def test_avro_values_are_a_struct_of_sparks_types_and_the_other_columns_stay(
     assert SECRET not in frame._jdf.queryExecution().toString()
 
 
-def test_a_query_keeps_the_columns_it_began_with_when_writers_have_newer_schemas(
+def test_query_keeps_its_columns_when_writers_use_newer_schemas(
     spark: Any, kafka_broker: KafkaBroker, topic: str, writers: Writers, tmp_path: Path
 ) -> None:
-    """Each schema's records become the reader's columns; a query that begins later has the newer ones."""
+    """Records of each schema get the reader's columns; a query that starts later has the newer ones."""
     send(kafka_broker.options, topic, writers.avro(f"{topic}-value", NEWER, [{"id": 1, "at": NOON, "note": "x"}]))
     more = {"schema.registry.url": writers.url, "valueFormat": "avro", "startingOffsets": "earliest"}
     frame = source(spark.readStream, kafka_broker, topic, **more).load()
@@ -111,10 +111,10 @@ def test_protobuf_values_and_avro_keys_are_columns(
     }  # fmt: skip
 
 
-def test_a_record_that_cant_be_decoded_fails_the_query_by_name_or_is_null_and_says_why(
+def test_undecodable_record_fails_the_query_or_is_null_with_the_reason(
     spark: Any, kafka_broker: KafkaBroker, topic: str, writers: Writers, tmp_path: Path
 ) -> None:
-    """The query goes on from where it failed, so nothing is lost."""
+    """The query continues from where it failed, so nothing is lost."""
     schema = {
         "title": "Visit",
         "type": "object",
@@ -141,7 +141,7 @@ def test_a_record_that_cant_be_decoded_fails_the_query_by_name_or_is_null_and_sa
     assert "begins with the byte 0x70" in found[2].decodeError
 
 
-def test_what_no_column_can_hold_is_refused_by_name_when_the_query_is_made(
+def test_unsupported_schema_is_refused_when_the_query_is_created(
     spark: Any, kafka_broker: KafkaBroker, topic: str, writers: Writers
 ) -> None:
     tree = {"type": "record", "name": "Tree", "fields": [{"name": "left", "type": ["null", "Tree"]}]}
@@ -153,10 +153,10 @@ def test_what_no_column_can_hold_is_refused_by_name_when_the_query_is_made(
         source(spark.read, kafka_broker, topic, **more, keyFormat="avro").load()
 
 
-def test_a_registry_that_wants_tokens_is_asked_with_those_of_an_endpoint_and_no_error_or_plan_shows_the_secret(
+def test_registry_requests_carry_oauth_tokens_and_nothing_shows_the_secret(
     spark: Any, kafka_broker: KafkaBroker, topic: str, writers: Writers
 ) -> None:
-    """By the planner and by the tasks; the endpoint refuses who has another secret, and says so in Spark's own error."""
+    """For planner and tasks. If the endpoint refuses the secret, Spark's own error says so."""
     send(kafka_broker.options, topic, writers.avro(f"{topic}-value", ORDER, [order(1), order(2)]))
     with (
         TokenEndpoint("reader", SECRET, "schemas") as endpoint,
@@ -178,4 +178,6 @@ def test_a_registry_that_wants_tokens_is_asked_with_those_of_an_endpoint_and_no_
         ) as no:
             source(spark.read, kafka_broker, topic, **wrong).load().collect()
         assert SECRET not in str(no.value)
-        assert (len(endpoint.given), len(front.asked)) == (given, asked), "nobody asked the registry without a token"
+        assert (len(endpoint.given), len(front.asked)) == (given, asked), (
+            "no request to the registry was without a token"
+        )

@@ -27,9 +27,9 @@ from forebay.model.errors import (
 )
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.model.values import TopicPartition
-from pyspark_forebay import intake
-from pyspark_forebay.intake_batch import IntakeBatchReader
-from pyspark_forebay.intake_stream import IntakeStreamReader
+from pyspark_forebay.intake import client
+from pyspark_forebay.intake.batch import IntakeBatchReader
+from pyspark_forebay.intake.stream import IntakeStreamReader
 from tests.support.again import produce
 from tests.support.cluster import Cluster
 from tests.support.kafka import PATIENCE_SECONDS
@@ -116,10 +116,10 @@ def await_clean(cluster: Cluster) -> None:
     cluster.wait(lambda: segments(cluster) <= 1, "the WAL to be cleaned up")
 
 
-def test_what_kafka_has_dropped_comes_from_the_wal_as_long_as_the_cursor_has_yet_to_read_it(
+def test_cursor_keeps_records_in_the_wal_that_kafka_has_deleted(
     cluster: Cluster, kafka_broker: KafkaBroker, topic: str
 ) -> None:
-    """INV-5, INV-8: a query that is far behind, with Kafka's records deleted and nothing else that holds the WAL's."""
+    """INV-5, INV-8: the query is far behind; Kafka has deleted the records, and only the cursor keeps the WAL's."""
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     with query(cluster) as reader:
         begun = reader.latestOffset(reader.initialOffset(), ALL)
@@ -146,7 +146,7 @@ def test_what_kafka_has_dropped_comes_from_the_wal_as_long_as_the_cursor_has_yet
             offsets(reader, begun, end)
 
 
-def test_batch_queries_read_what_the_wal_and_kafka_have_and_give_whole_columns(
+def test_batch_queries_read_whole_columns_from_wal_and_kafka(
     cluster: Cluster, kafka_broker: KafkaBroker, topic: str
 ) -> None:
     await_clean(cluster)
@@ -171,12 +171,12 @@ def test_batch_queries_read_what_the_wal_and_kafka_have_and_give_whole_columns(
 
 
 REFUSED: list[tuple[dict[str, str], type[Exception], str]] = [
-    ({"subscribe": "nowhere"}, UnknownTopicError, "the stream takes in no nowhere"),
+    ({"subscribe": "nowhere"}, UnknownTopicError, "the stream does not take in nowhere"),
     ({"startingOffsets": '{"T": {"0": 3}}'}, UsageError, "missing: T/1"),
     (
         {"startingOffsets": '{"T": {"0": 99, "1": 0}}'},
         UsageError,
-        "99 of T/0 lies beyond what the stream has taken in",
+        "99 of T/0 is beyond what the stream has taken in",
     ),
     (
         {"endingOffsets": '{"T": {"0": 1, "1": 1}}', "startingOffsets": '{"T": {"0": 2, "1": 0}}'},
@@ -186,18 +186,18 @@ REFUSED: list[tuple[dict[str, str], type[Exception], str]] = [
 ]
 
 
-def test_a_query_that_can_not_be_is_refused_in_a_sentence(cluster: Cluster, topic: str) -> None:
+def test_invalid_query_is_refused(cluster: Cluster, topic: str) -> None:
     for options, kind, words in REFUSED:
         given = {name: value.replace("T", topic) for name, value in options.items()}
         with pytest.raises(kind, match=words.replace("T", topic)):
             batch(cluster, **given).partitions()
 
 
-def test_a_second_query_with_the_same_cursor_is_refused_and_a_restart_goes_on(
+def test_second_query_with_the_same_cursor_is_refused_and_a_restart_continues(
     cluster: Cluster, kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-4."""
-    monkeypatch.setattr(intake, "IN_USE_SECONDS", 0.5)
+    monkeypatch.setattr(client, "IN_USE_SECONDS", 0.5)
     with query(cluster) as reader:
         begun = reader.latestOffset({}, ALL)
         with query(cluster, "other") as copy, pytest.raises(RefusedError, match="cursor query-id1 is in use by"):
@@ -210,7 +210,7 @@ def test_a_second_query_with_the_same_cursor_is_refused_and_a_restart_goes_on(
         planner = reader._planner
         assert planner is not None and planner._cursor is not None
         planner._cursor._closing.set()  # it is silent from now on, as if it was killed
-        monkeypatch.setattr(intake, "IN_USE_SECONDS", 60)
+        monkeypatch.setattr(client, "IN_USE_SECONDS", 60)
         with query(cluster, "third") as successor:
             assert offsets(successor, begun, end) == {0: [10, 11, 12]}
             with pytest.raises(ForebayError, match=r"was opened by .* since"):
@@ -224,14 +224,14 @@ class Slept:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._asleep: set[str] = set()
         self._woke = threading.Event()
-        keep = intake.Intake.keep
+        keep = client.Intake.send_heartbeat
 
-        def kept(own: intake.Intake, request: MoveCursorRequest) -> None:
+        def kept(own: client.Intake, request: MoveCursorRequest) -> None:
             if request.key in self._asleep:
                 assert self._woke.wait(PATIENCE_SECONDS)
             keep(own, request)
 
-        monkeypatch.setattr(intake.Intake, "keep", kept)
+        monkeypatch.setattr(client.Intake, "send_heartbeat", kept)
 
     def sleep(self, reader: IntakeStreamReader) -> None:
         assert reader._planner is not None and reader._planner._cursor is not None
@@ -241,10 +241,10 @@ class Slept:
         self._woke.set()
 
 
-def test_a_query_that_slept_while_another_took_its_cursor_over_changes_nothing_and_loses_nothing(
+def test_query_that_slept_while_another_took_its_cursor_changes_nothing(
     cluster: Cluster, kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-3, INV-4, INV-8: a pause longer than ``driver.cursor_lease``, with a batch given out and not committed."""
+    """INV-3, INV-4, INV-8: it slept longer than ``driver.cursor_lease``, with a batch planned and not committed."""
     slept = Slept(monkeypatch)
     with query(cluster) as sleeper, query(cluster, "other") as taker:
         begun = sleeper.latestOffset({}, ALL)
@@ -264,29 +264,29 @@ def test_a_query_that_slept_while_another_took_its_cursor_over_changes_nothing_a
         assert [row["offset"] for row in rows(taker, end, after)] == [13, 14]
         before = cluster.state().cursors
         with pytest.raises(FencedError, match=r"was opened by .* since"):
-            sleeper.commit(after)  # before its own thread has heard of it
+            sleeper.commit(after)  # before its heartbeat thread knows
         slept.wake()
         with pytest.raises(FencedError, match=r"was opened by .* since"):
             sleeper.commit(end)
         planner = sleeper._planner
         assert planner is not None and planner._cursor is not None
-        planner._cursor._thread.join(PATIENCE_SECONDS)  # it has heard, and says nothing any more
+        planner._cursor._thread.join(PATIENCE_SECONDS)  # it knows, and sends no more heartbeats
         for call in (lambda: sleeper.latestOffset(end, ALL), lambda: sleeper.partitions(begun, end)):
             with pytest.raises(FencedError):
                 call()
-        sleeper.stop()  # ends nobody's cursor
+        sleeper.stop()  # ends no cursor
         assert cluster.state().cursors == before
-        cluster.wait(lambda: cursors(cluster)["query-id1"].state == "at work", "the taker to be heard")
+        cluster.wait(lambda: cursors(cluster)["query-id1"].state == "at work", "a heartbeat of the new user")
         assert cursors(cluster)["query-id1"].behind == 2
         assert [row["offset"] for row in rows(taker, end, after)] == [13, 14]
         taker.commit(after)
         assert cursors(cluster)["query-id1"].behind == 0
 
 
-def test_a_query_that_slept_until_its_cursor_was_forgotten_goes_on_from_its_checkpoint_or_says_what_is_gone(
+def test_query_that_slept_until_its_cursor_expired_continues_or_names_the_loss(
     tmp_path: Path, kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-3, INV-4, INV-5: a pause longer than ``driver.cursor_timeout``; the WAL has let go meanwhile."""
+    """INV-3, INV-4, INV-5: it slept longer than ``driver.cursor_timeout``, and the WAL deleted records meanwhile."""
     slept = Slept(monkeypatch)
     driver = {"cursor_lease": "1s", "cursor_timeout": "5s", "placing_interval": "200ms"}
     wal = {"segment_size": "1KB", "cleanup_interval": "200ms"}
@@ -300,24 +300,24 @@ def test_a_query_that_slept_until_its_cursor_was_forgotten_goes_on_from_its_chec
             given_out = rows(sleeper, begun, end)
             slept.sleep(sleeper)
             produce(kafka_broker.options, TopicPartition(topic, 1), 40)  # into another segment
-            cluster.wait(lambda: cursors(cluster)["query-id1"].state == "expired", "the cursor to be forgotten")
-            cluster.wait(lambda: holds(cluster, topic, 0) >= 50, "the WAL to let go")
+            cluster.wait(lambda: cursors(cluster)["query-id1"].state == "expired", "the cursor to expire")
+            cluster.wait(lambda: holds(cluster, topic, 0) >= 50, "the WAL to delete the records")
             slept.wake()
             with pytest.raises(RefusedError, match="cursor query-id1 does not exist: expired"):
                 sleeper.commit(end)
         with query(cluster, "again") as back:  # its checkpoint may have the batch, or only its beginning
             assert sorted(map(str, rows(back, begun, end))) == sorted(map(str, given_out))  # of Kafka, by now
-            cluster.wait(lambda: cursors(cluster)["query-id1"].state == "at work", "the query to be heard")
+            cluster.wait(lambda: cursors(cluster)["query-id1"].state == "at work", "a heartbeat of the query")
             with KafkaAdmin(kafka_broker.options) as admin:
                 admin.delete_records({TopicPartition(topic, 0): 12})
             with pytest.raises(RangeNotHeldError, match=r"/0\[10, 50\).*holds offsets 12 to 50"):
                 rows(back, begun, end)
 
 
-def test_a_query_goes_on_over_a_driver_that_was_killed_around_each_event_of_its_cursor(
+def test_query_survives_a_driver_killed_around_each_cursor_event(
     cluster: Cluster, kafka_broker: KafkaBroker, topic: str
 ) -> None:
-    """INV-7, INV-8: nothing is answered that the journal does not hold."""
+    """INV-7, INV-8: the driver answers nothing that the journal does not hold."""
     marks = [
         f"journal.{place}:{event}"
         for event in ("CursorOpened", "CursorMoved", "CursorEnded")
@@ -380,7 +380,7 @@ class ThreadedWait:
         self._thread.join()
 
 
-def test_limits_and_what_is_there_at_the_start_are_read_in_portions(
+def test_available_records_are_read_in_portions_within_limits(
     cluster: Cluster, kafka_broker: KafkaBroker, topic: str
 ) -> None:
     with query(cluster, maxOffsetsPerTrigger="6", startingOffsets="earliest") as reader:
@@ -405,10 +405,10 @@ def test_limits_and_what_is_there_at_the_start_are_read_in_portions(
         assert reader.reportLatestOffset() == {topic: {"0": 10, "1": 5}}
 
 
-def test_what_is_gone_from_wal_and_kafka_ends_the_query_or_is_left_out(
+def test_records_missing_in_wal_and_kafka_end_the_query_or_are_omitted(
     cluster: Cluster, kafka_broker: KafkaBroker, topic: str
 ) -> None:
-    """INV-5. Without Kafka's address there is no tier behind the WAL."""
+    """INV-5: without Kafka's address there is no tier after the WAL."""
     produce(kafka_broker.options, TopicPartition(topic, 1), 30)  # so that the segment with the first records is sealed
     cluster.await_completed({(topic, 1): 35})
     cluster.wait(lambda: holds(cluster, topic, 0) >= 10, "the first records to be deleted")
@@ -422,8 +422,8 @@ def test_what_is_gone_from_wal_and_kafka_ends_the_query_or_is_left_out(
     assert offsets(batch(cluster)) == {0: [7, 8, 9], 1: list(range(35))}
 
 
-def test_a_query_begins_and_ends_at_times_of_records(cluster: Cluster, topic: str, kafka_broker: KafkaBroker) -> None:
-    """Records are a millisecond apart. What the WAL has dropped is asked of Kafka, and what Kafka has dropped is in the WAL."""
+def test_query_begins_and_ends_at_times_of_records(cluster: Cluster, topic: str, kafka_broker: KafkaBroker) -> None:
+    """Records are a millisecond apart. Kafka has what the WAL has deleted, and the WAL what Kafka has deleted."""
     begin = 1_700_000_000_000
     with query(cluster) as reader:
         reader.latestOffset(reader.initialOffset(), ALL)  # holds what comes from now on
@@ -442,7 +442,7 @@ def test_a_query_begins_and_ends_at_times_of_records(cluster: Cluster, topic: st
             assert another.latestOffset({}, ALL)["#start"] == {topic: {"0": 22, "1": 5}}
 
 
-def test_a_querys_progress_is_shown_in_a_consumer_group_that_is_not_the_streams_own(
+def test_progress_group_shows_progress_and_must_not_be_a_group_of_the_stream(
     cluster: Cluster, kafka_broker: KafkaBroker, topic: str
 ) -> None:
     group = f"{topic}-progress"
@@ -452,11 +452,14 @@ def test_a_querys_progress_is_shown_in_a_consumer_group_that_is_not_the_streams_
         with KafkaAdmin(kafka_broker.options) as admin:
             shown = admin.committed(group, [TopicPartition(topic, 0), TopicPartition(topic, 1)])
         assert {tp.partition: committed.offset for tp, committed in shown.items()} == {0: 10, 1: 5}
-    with query(cluster, "b", progressGroup="forebay.stream") as reader, pytest.raises(UsageError, match="stream's own"):
+    with (
+        query(cluster, "b", progressGroup="forebay.stream") as reader,
+        pytest.raises(UsageError, match="group of the stream itself"),
+    ):
         reader.latestOffset({}, ALL)
 
 
-def test_a_driver_that_does_not_answer_is_waited_for_so_long_and_no_longer(cluster: Cluster) -> None:
+def test_query_waits_for_an_unavailable_driver_up_to_the_timeout(cluster: Cluster) -> None:
     cluster.kill9("driver")
     reader = batch(cluster, **{"kafkaConsumer.pollTimeoutMs": "300"})
     with pytest.raises(ForebayError, match="did not answer"):

@@ -1,4 +1,4 @@
-"""Queries over an intake of a topic that was deleted and created again, twice: times, rows and offsets over its lives."""
+"""Queries over an intake of a topic that was deleted and created again, twice: times, rows and offsets in each incarnation."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def read(reader: Any, *between: dict[str, Any]) -> dict[int, list[tuple[int, int
     return {partition: sorted(own) for partition, own in found.items()}
 
 
-def test_times_and_offsets_mean_places_in_the_lives_of_a_topic(
+def test_times_and_offsets_select_places_in_incarnations(
     cluster: Cluster, kafka_broker: KafkaBroker, topic: str
 ) -> None:
-    """INV-2, INV-5: each record of each life once, and what is in no life that is left is not looked for."""
+    """INV-2, INV-5: each record of each incarnation once; deleted incarnations are not searched."""
     one, two = TopicPartition(topic, 0), TopicPartition(topic, 1)
     first = [(offset, offset) for offset in range(10)]
     second = [(offset, 100) for offset in range(4)]
@@ -114,7 +114,7 @@ def test_times_and_offsets_mean_places_in_the_lives_of_a_topic(
             )
             reader.commit(at)
             late.commit(late.latestOffset(late.latestOffset(begun, ALL), ALL))
-        cluster.wait(lambda: incarnations_held(cluster, one) <= {3}, "the ended lives to be deleted")
+        cluster.wait(lambda: incarnations_held(cluster, one) <= {3}, "the ended incarnations to be deleted")
         assert between(3) == {0: third, 1: ends}
 
 

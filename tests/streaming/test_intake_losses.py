@@ -1,4 +1,4 @@
-"""A query over an intake of which a block is destroyed, with all its copies and Kafka's records."""
+"""A query over an intake with a destroyed block: all its copies and Kafka's records are deleted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.destroyed import SETTINGS, destroy, hold_a_batch
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
-def test_a_query_stops_at_what_is_lost_until_a_person_accepts_it_or_it_may_leave_it_out(
+def test_query_stops_at_a_loss_until_it_is_accepted_or_may_be_omitted(
     spark: Any,
     kafka_broker: KafkaBroker,
     topic_name: Callable[[], str],
@@ -49,13 +49,13 @@ def test_a_query_stops_at_what_is_lost_until_a_person_accepts_it_or_it_may_leave
             assert lost.label in str(stopped.value) and 'failOnDataLoss" to "false"' in str(stopped.value)
             with caplog.at_level(logging.WARNING, "forebay.source"):
                 assert read(batch(cluster, **given, failOnDataLoss="false")) == {0: left}
-            assert lost.label in caplog.text and "going on with what is left" in caplog.text
+            assert lost.label in caplog.text and "continuing with the remaining records" in caplog.text
 
-            words = ("recover", "--accept-loss", str(batch_id), lost.label, "--because", "the disk is gone", "--yes")
+            words = ("recover", "--accept-loss", str(batch_id), lost.label, "--because", "the disk is lost", "--yes")
             accepted = cluster.command(*words)
             assert accepted.returncode == 0, accepted
             with caplog.at_level(logging.WARNING, "forebay.source"):
                 assert read(batch(cluster, **given)) == {0: left}
-            assert f"{lost.label} was lost after it was taken in: " in caplog.text and "the disk is gone" in caplog.text
+            assert f"{lost.label} was lost after it was taken in: " in caplog.text and "the disk is lost" in caplog.text
             run(frame, tmp_path / "query")
     assert offsets(spark.read.parquet(str(tmp_path / "query" / "out"))) == {0: left}

@@ -1,4 +1,4 @@
-"""Which blocks and offsets a query over an intake reads: on values alone."""
+"""Which blocks and offsets a query over an intake reads: decisions on values."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from forebay.kafka.consume.spans import Span
 from forebay.messages import IncarnationSpan, IncarnationView, IntakePartition, RecordedGap
 from forebay.model.errors import UsageError
 from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id
-from pyspark_forebay.intake import FoundBlocks
-from pyspark_forebay.intake_plan import (
+from pyspark_forebay.intake.client import FoundBlocks
+from pyspark_forebay.intake.planning import (
     first_at,
     next_end,
     offsets_of,
-    packed,
+    pack_tasks,
     places,
-    reading,
+    plan_intake_batch,
     spans_between,
     start_places,
 )
 from pyspark_forebay.offsets import Offsets
-from pyspark_forebay.options import read_options
+from pyspark_forebay.options.source import read_options
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -68,7 +68,7 @@ def found(
     return FoundBlocks(blocks, gaps, {blocks[0].id: ("h2",)} if blocks else {}, lost)
 
 
-def test_offsets_carry_the_cursor_and_the_lives_that_are_not_the_first() -> None:
+def test_offsets_contain_the_cursor_and_later_incarnations() -> None:
     at, start = {A: (2, 30), B: (1, 5)}, {A: (1, 10), B: (1, 5)}
     made = offsets_of(at, "q-1", start)
     assert made.json() == {
@@ -84,15 +84,15 @@ def test_offsets_carry_the_cursor_and_the_lives_that_are_not_the_first() -> None
     ("begin", "until", "time_ms", "found"),
     [(0, 50, 5, 10), (11, 50, 5, 13), (0, 50, 9, 13), (0, 13, 9, None), (12, 13, 1, 12), (14, 50, 5, None)],
 )
-def test_the_first_record_of_a_time_is_of_what_is_wanted_of_its_block(
+def test_first_record_at_a_time_is_within_the_wanted_range(
     begin: int, until: int, time_ms: int, found: int | None
 ) -> None:
-    """Times need not rise, and offsets may lack."""
+    """Times need not increase, and offsets may be missing."""
     offsets, times = np.array([10, 12, 13, 14]), np.array([5, 1, 9, 2])
     assert first_at(offsets, times, span(begin, until), time_ms) == found
 
 
-def test_a_trigger_reads_an_ended_life_to_its_end_and_the_next_one_later() -> None:
+def test_trigger_reads_an_ended_incarnation_to_its_end_and_the_next_one_later() -> None:
     assert next_end((1, 10), TWO) == (2, 20)
     assert next_end((2, 20), TWO) == (2, 100)
     assert spans_between({A: (1, 10)}, {A: (2, 20)}, {A: TWO}) == [span(10, 50)]
@@ -102,7 +102,7 @@ def test_a_trigger_reads_an_ended_life_to_its_end_and_the_next_one_later() -> No
 
 @pytest.mark.parametrize(
     ("begin", "end", "words"),
-    [((1, 10), (1, 5), "offset 5 lies before 10"), ((1, 10), (3, 5), "the intake knows no t/0 in life 3")],
+    [((1, 10), (1, 5), "offset 5 is before 10"), ((1, 10), (3, 5), "the intake does not know incarnation 3 of t/0")],
 )
 def test_offsets_that_do_not_fit_the_intake_are_refused(
     begin: tuple[int, int], end: tuple[int, int], words: str
@@ -111,9 +111,11 @@ def test_offsets_that_do_not_fit_the_intake_are_refused(
         spans_between({A: begin}, {A: end}, {A: TWO})
 
 
-def test_of_each_block_only_what_is_wanted_is_read() -> None:
+def test_only_wanted_ranges_of_blocks_are_read() -> None:
     whole, cut, other = block(1, (A, 0, 10), (B, 0, 4)), block(2, (A, 10, 20), (B, 4, 8)), block(3, (B, 8, 9))
-    got = reading([span(0, 15), span(0, 4, tp=B)], found(whole, cut, other), {A: partition(), B: partition(B)}, True)
+    got = plan_intake_batch(
+        [span(0, 15), span(0, 4, tp=B)], found(whole, cut, other), {A: partition(), B: partition(B)}, True
+    )
     assert [part.reference.id for part in got.parts] == [whole.id, cut.id]
     assert (got.parts[0].cuts, got.parts[0].unwanted, got.parts[0].records) == ({}, frozenset(), 14)
     assert got.parts[0].reference.other_hosts == ("h2",)
@@ -122,31 +124,33 @@ def test_of_each_block_only_what_is_wanted_is_read() -> None:
     assert got.spans == got.losses == got.gaps == ()
 
 
-def test_what_no_block_has_is_kafkas_only_in_the_newest_life_and_a_loss_otherwise() -> None:
-    """INV-5."""
-    got = reading([span(10, 50), span(20, 60, incarnation=2)], found(block(1, (A, 15, 40))), {A: TWO}, True)
+def test_range_without_a_block_is_read_from_kafka_only_in_the_newest_incarnation() -> None:
+    """INV-5: otherwise it is a loss."""
+    got = plan_intake_batch([span(10, 50), span(20, 60, incarnation=2)], found(block(1, (A, 15, 40))), {A: TWO}, True)
     assert got.spans == (Span("t", 0, 20, 60, "id-2"),)
     assert [words.partition(":")[0] for words in got.losses] == ["t/0[10, 15)", "t/0[40, 50)"]
-    without = reading([span(20, 60, incarnation=2)], found(), {A: TWO}, False)
-    assert without.spans == () and without.losses[0].startswith("t/0[20, 60) of life 2: the WAL has it no more")
+    without = plan_intake_batch([span(20, 60, incarnation=2)], found(), {A: TWO}, False)
+    assert without.spans == () and without.losses[0].startswith(
+        "t/0[20, 60) of incarnation 2: the WAL no longer has it"
+    )
 
 
-def test_a_gap_that_the_stream_went_on_behind_is_told_and_is_no_loss() -> None:
+def test_gap_of_the_stream_is_reported_and_is_no_loss() -> None:
     gap = RecordedGap(
         topic="t", partition=0, incarnation=1, from_offset=10, until_offset=30, cause="aged out, accepted by ann"
     )
-    got = reading(
+    got = plan_intake_batch(
         [span(0, 40)], found(block(1, (A, 0, 10)), block(2, (A, 30, 40)), gaps=(gap,)), {A: partition()}, True
     )
     assert got.spans == got.losses == ()
     assert got.gaps == ("t/0[10, 30) was lost in Kafka: aged out, accepted by ann",)
 
 
-def test_a_range_whose_loss_was_accepted_is_passed_over_and_told() -> None:
-    """INV-5: neither read, nor asked of Kafka, nor a loss."""
+def test_accepted_loss_is_skipped_and_reported() -> None:
+    """INV-5: it is neither read, nor asked of Kafka, nor a loss."""
     both, alone = block(1, (A, 0, 10), (B, 0, 4)), block(2, (A, 10, 20))
     lost = {"t/0[0, 10)": "ann: disk gone", "t/0[10, 20)": "bob"}
-    got = reading(
+    got = plan_intake_batch(
         [span(0, 20), span(0, 4, tp=B)], found(both, alone, lost=lost), {A: partition(), B: partition(B)}, True
     )
     assert [(part.reference.id, part.unwanted, part.records) for part in got.parts] == [(both.id, {"t/0[0, 10)"}, 4)]
@@ -159,20 +163,20 @@ def test_a_range_whose_loss_was_accepted_is_passed_over_and_told() -> None:
     between = found(
         *(block(n, own) for n, own in enumerate((*kept, *gone), 3)), lost={"t/0[20, 30)": "", "t/0[40, 50)": ""}
     )
-    got = reading([span(5, 50)], between, {A: partition()}, True)
+    got = plan_intake_batch([span(5, 50)], between, {A: partition()}, True)
     assert got.spans == (Span("t", 0, 10, 15, "id-1"), Span("t", 0, 30, 40, "id-1"))
 
 
-def test_what_lies_in_a_range_that_is_held_twice_is_no_hole() -> None:
-    """Whatever tells of it last, the further end counts."""
+def test_range_covered_twice_is_not_missing() -> None:
+    """The further end counts, in any order."""
     gap = RecordedGap(topic="t", partition=0, incarnation=1, from_offset=0, until_offset=30, cause="aged out")
-    got = reading([span(0, 40)], found(block(1, (A, 10, 20)), gaps=(gap,)), {A: partition()}, True)
+    got = plan_intake_batch([span(0, 40)], found(block(1, (A, 10, 20)), gaps=(gap,)), {A: partition()}, True)
     assert got.spans == (Span("t", 0, 30, 40, "id-1"),)
 
 
 def parts(count: int, length: int) -> list[object]:
     blocks = [block(n + 1, (A, n * 10, n * 10 + 10), length=length) for n in range(count)]
-    return list(reading([span(0, count * 10)], found(*blocks), {A: partition()}, True).parts)
+    return list(plan_intake_batch([span(0, count * 10)], found(*blocks), {A: partition()}, True).parts)
 
 
 @pytest.mark.parametrize(
@@ -187,11 +191,11 @@ def parts(count: int, length: int) -> list[object]:
         (0, 100, 4, None, None, []),
     ],
 )
-def test_many_blocks_make_one_task_as_long_as_enough_are_left(
+def test_blocks_are_packed_into_enough_tasks(
     count: int, length: int, partitions: int, least: int | None, most: int | None, sizes: list[int]
 ) -> None:
     given = parts(count, length)
-    made = packed(given, partitions, least, most)  # type: ignore[arg-type]
+    made = pack_tasks(given, partitions, least, most)  # type: ignore[arg-type]
     assert [len(task) for task in made] == sizes
     assert [part for task in made for part in task] == given
 
@@ -208,16 +212,16 @@ def test_many_blocks_make_one_task_as_long_as_enough_are_left(
         ({"tracker": "http://d:1", "subscribe": "a", "assign": "{}"}, "only one of the options"),
     ],
 )
-def test_options_over_an_intake_that_can_not_be_are_refused_in_a_sentence(given: dict[str, str], words: str) -> None:
+def test_invalid_options_over_an_intake_are_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words) as refused:
         read_options({name.lower(): value for name, value in given.items()}, streaming=True)
     assert "secret-word" not in str(refused.value)
 
 
-def test_a_tracker_alone_is_enough_and_its_own_options_do_nothing_without_it() -> None:
+def test_tracker_is_the_only_required_option_over_an_intake() -> None:
     options = read_options({"tracker": "http://d1:1, http://d2:2"}, streaming=True)
     assert options.intake is not None
     assert (options.intake.urls, options.intake.cursor) == (("http://d1:1", "http://d2:2"), "query")
     assert options.kafka == {}
     without = {"subscribe": "t", "kafka.bootstrap.servers": "b:1", "cursor": "q"}
-    assert "option cursor is ignored without tracker" in read_options(without, streaming=True).told
+    assert "option cursor is ignored without tracker" in read_options(without, streaming=True).warnings

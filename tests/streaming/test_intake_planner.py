@@ -30,11 +30,13 @@ from forebay.model.errors import (
 )
 from forebay.model.values import Block, TopicPartition
 from forebay.security.access import Access
-from pyspark_forebay import intake, intake_source
-from pyspark_forebay.intake_batch import IntakeBatchReader
-from pyspark_forebay.intake_source import IntakeSource
-from pyspark_forebay.intake_stream import IntakeStreamReader
-from pyspark_forebay.options import read_options
+from pyspark_forebay.intake import client, cursor
+from pyspark_forebay.intake import source as source_module
+from pyspark_forebay.intake.batch import IntakeBatchReader
+from pyspark_forebay.intake.progress_group import ProgressGroup
+from pyspark_forebay.intake.source import IntakeSource
+from pyspark_forebay.intake.stream import IntakeStreamReader
+from pyspark_forebay.options.source import read_options
 from tests.support.asked_intake import Taken, asked_in_process
 from tests.support.kafka import PATIENCE_SECONDS
 from tests.support.tracked import TOPIC, Tracked, offsets
@@ -61,7 +63,7 @@ def records(tasks: list[Any]) -> dict[str, int]:
     return found
 
 
-def test_a_partition_that_came_after_a_batch_was_planned_stays_held_while_that_batch_is_read(taken: Taken) -> None:
+def test_partition_created_after_a_batch_was_planned_is_kept(taken: Taken) -> None:
     """INV-8: the batch does not name it, and the next one reads it from its beginning."""
     taken.take()
     reader = begun()
@@ -81,8 +83,8 @@ def test_a_partition_that_came_after_a_batch_was_planned_stays_held_while_that_b
 
 
 @pytest.mark.parametrize("call", ["plans its last batch again", "commits it"])
-def test_a_partition_that_came_while_the_query_was_away_stays_held_when_it_comes_back(taken: Taken, call: str) -> None:
-    """INV-8: Spark begins with the batch that was not finished, which does not name the partition."""
+def test_partition_created_while_the_query_was_stopped_is_kept(taken: Taken, call: str) -> None:
+    """INV-8: Spark begins with the unfinished batch, which does not name the partition."""
     taken.take()
     reader = begun()
     start = reader.latestOffset(reader.initialOffset(), ALL)
@@ -99,8 +101,8 @@ def test_a_partition_that_came_while_the_query_was_away_stays_held_when_it_comes
     assert taken.held(1)
 
 
-def test_a_query_whose_beginning_is_refused_holds_nothing(taken: Taken) -> None:
-    """INV-6: it may be started again and again."""
+def test_query_that_cannot_begin_leaves_no_cursor(taken: Taken) -> None:
+    """INV-6: it may be started repeatedly."""
     taken.take()
     options = {"tracker": "http://127.0.0.1:1", "startingOffsets": f'{{"{TOPIC}": {{"0": 99}}}}'}
     reader = IntakeStreamReader(options, lambda: "q")
@@ -109,11 +111,11 @@ def test_a_query_whose_beginning_is_refused_holds_nothing(taken: Taken) -> None:
             reader.latestOffset(reader.initialOffset(), ALL)
         assert not taken.tracked.state.cursors
         assert not taken.held(0)
-    assert "/v1/cursors/earliest" not in taken.driver.asked  # nobody wants to know
+    assert "/v1/cursors/earliest" not in taken.driver.asked  # no option needs it
 
 
-def test_of_a_partition_that_was_not_held_what_is_gone_of_it_is_told(taken: Taken) -> None:
-    """INV-5: its cursor was forgotten meanwhile, say."""
+def test_deleted_records_of_an_unkept_partition_are_reported(taken: Taken) -> None:
+    """INV-5: its cursor may have expired meanwhile."""
     taken.take()
     reader = begun()
     start = reader.latestOffset(reader.initialOffset(), ALL)
@@ -126,7 +128,7 @@ def test_of_a_partition_that_was_not_held_what_is_gone_of_it_is_told(taken: Take
     state.cleaning_segments[gone] = True
     again = begun("again")
     end = again.latestOffset(start, ALL)
-    with pytest.raises(RangeNotHeldError, match=r"t/1\[0, 10\): the WAL has it no more"):
+    with pytest.raises(RangeNotHeldError, match=r"t/1\[0, 10\): the WAL no longer has it"):
         again.partitions(start, end)
 
 
@@ -134,8 +136,8 @@ def batch_of(**options: str) -> IntakeBatchReader:
     return IntakeBatchReader({"tracker": "http://127.0.0.1:1", **options})
 
 
-def test_what_is_to_be_told_is_told_once(taken: Taken, caplog: pytest.LogCaptureFixture) -> None:
-    """A trigger each few hundred milliseconds would fill the log with it. Headers that are not taken in, and a gap."""
+def test_repeated_warnings_are_logged_once(taken: Taken, caplog: pytest.LogCaptureFixture) -> None:
+    """A trigger every few hundred milliseconds would fill the log. The warnings are missing headers, and a gap."""
     taken.take()
     taken.lose(0, 25)
     taken.take()
@@ -152,7 +154,7 @@ def test_what_is_to_be_told_is_told_once(taken: Taken, caplog: pytest.LogCapture
     reader.stop()
 
 
-def test_a_block_that_must_be_looked_into_for_a_time_and_is_gone_fails_the_query_or_is_passed_over(
+def test_missing_block_fails_the_search_for_a_time_or_is_skipped(
     taken: Taken, caplog: pytest.LogCaptureFixture
 ) -> None:
     """INV-5."""
@@ -164,7 +166,7 @@ def test_a_block_that_must_be_looked_into_for_a_time_and_is_gone_fails_the_query
         pytest.raises(UsageError, match="t/0 has no record at or after 1 ms"),
     ):
         batch_of(startingTimestamp="1", failOnDataLoss="false").partitions()
-    assert "failOnDataLoss is false: looking further" in caplog.text
+    assert "failOnDataLoss is false: searching the next blocks" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ def test_a_block_that_must_be_looked_into_for_a_time_and_is_gone_fails_the_query
         ("times", m.TimesAnswer(found=(m.TimedBlock(reached=0),)), {"startingTimestamp": "1"}),
     ],
 )
-def test_a_driver_whose_answers_do_not_go_on_is_not_asked_for_ever(
+def test_answers_without_progress_end_the_request(
     path: str, answer: m.Message, options: dict[str, str], taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-6."""
@@ -187,14 +189,12 @@ def test_a_driver_whose_answers_do_not_go_on_is_not_asked_for_ever(
         return answer if asked == f"/v1/cursors/{path}" else found
 
     monkeypatch.setattr(taken.driver, "post", posted)
-    with pytest.raises(UsageError, match=f"the driver's answer about {path} does not go on"):
+    with pytest.raises(UsageError, match=f"the driver's answer about {path} makes no progress"):
         batch_of(startingOffsets=f'{{"{TOPIC}": {{"0": 0}}}}', **options).partitions()
 
 
-def test_a_token_that_is_refused_is_not_shown_again_and_a_stop_ends_the_waiting(
-    taken: Taken, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """INV-6: either would wait for minutes. Nor is there a second question once the time for it has passed."""
+def test_refused_token_is_not_retried_and_a_stop_ends_the_wait(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6: either would wait for minutes. After the time has passed there is no second request."""
     asked: list[str] = []
     outcome: list[Exception] = [AccessError("a query's token is needed")]
 
@@ -203,44 +203,44 @@ def test_a_token_that_is_refused_is_not_shown_again_and_a_stop_ends_the_waiting(
         raise outcome[0]
 
     monkeypatch.setattr(taken.driver, "get", refused)
-    waiting = intake.Intake(("http://127.0.0.1:1",), Access(), 600.0)
+    waiting = client.Intake(("http://127.0.0.1:1",), Access(), 600.0)
     with pytest.raises(AccessError):
-        waiting.look()
+        waiting.describe()
     assert len(asked) == 1
     outcome[0] = UnreachableError("away")
     with pytest.raises(UnreachableError, match="away"):
-        intake.Intake(("http://127.0.0.1:1",), Access(), 0.0).look()
+        client.Intake(("http://127.0.0.1:1",), Access(), 0.0).describe()
     assert len(asked) == 2
     waiting.close()
     with pytest.raises(UnreachableError, match="the query is stopping"):
-        waiting.look()
+        waiting.describe()
     assert len(asked) == 3
 
 
 @pytest.mark.parametrize(
     ("group", "kafka", "words"),
     [
-        ("g", {}, "the stream is not of Kafka, which keeps groups"),
-        ("forebay.flights", {"bootstrap.servers": "b:1"}, "'forebay.flights' is a group of the stream's own"),
+        ("g", {}, "the stream does not read Kafka, so it has no consumer groups"),
+        ("forebay.flights", {"bootstrap.servers": "b:1"}, "'forebay.flights' is a consumer group of the stream itself"),
     ],
 )
-def test_progress_that_can_not_be_shown_is_refused(group: str, kafka: dict[str, str], words: str) -> None:
-    """In the stream's own group it would be taken for what the stream has committed."""
+def test_invalid_progress_group_is_refused(group: str, kafka: dict[str, str], words: str) -> None:
+    """Offsets in the stream's own group would count as the stream's commits."""
     with pytest.raises(UsageError, match=words):
-        intake.Progress(group, kafka, ("forebay.flights", "forebay.flights.completed"))
+        ProgressGroup(group, kafka, ("forebay.flights", "forebay.flights.completed"))
 
 
-def test_a_query_whose_cursor_is_gone_says_so_at_every_call_and_asks_no_more(
+def test_query_with_a_dropped_cursor_fails_every_call_without_a_request(
     taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-4: also while the driver is away."""
-    monkeypatch.setattr(intake, "KEEP_SECONDS", 0.01)
+    """INV-4: also while the driver is unavailable."""
+    monkeypatch.setattr(cursor, "HEARTBEAT_SECONDS", 0.01)
     taken.take()
     reader = begun()
     at = reader.latestOffset(reader.initialOffset(), ALL)
     taken.driver.post("/v1/cursors/drop", m.DropCursorRequest(cursor="query-q"), m.OperatorAnswer)
     assert reader._planner is not None and reader._planner._cursor is not None
-    reader._planner._cursor._thread.join(PATIENCE_SECONDS)  # it has heard of it
+    reader._planner._cursor._thread.join(PATIENCE_SECONDS)  # its heartbeat was refused
     asked = len(taken.driver.asked)
     for call in (lambda: reader.latestOffset(at, ALL), lambda: reader.partitions(at, at), lambda: reader.commit(at)):
         with pytest.raises(RefusedError, match="cursor query-q does not exist: dropped by"):
@@ -259,26 +259,26 @@ def test_a_query_whose_cursor_is_gone_says_so_at_every_call_and_asks_no_more(
         ({"assign": '{"a": [1]}'}, ["a/1"]),
     ],
 )
-def test_a_query_reads_what_it_names_or_all(given: dict[str, str], read: list[str]) -> None:
+def test_query_reads_its_subscription_or_everything(given: dict[str, str], read: list[str]) -> None:
     options = read_options({"tracker": "http://127.0.0.1:1", **given}, streaming=False)
-    source = IntakeSource(options, intake.Intake.of(options))
+    source = IntakeSource(options, client.Intake.of(options))
     known = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("ab", 0)]
     assert [str(tp) for tp in known if source.reads(tp)] == read
 
 
-def test_a_batch_query_of_nothing_has_a_task_as_spark_wants_it_and_leaves_no_connection(taken: Taken) -> None:
+def test_empty_batch_query_has_one_task_and_leaves_no_connection(taken: Taken) -> None:
     (nothing,) = batch_of().partitions()
     assert nothing.value is None and list(batch_of().read(nothing)) == []
     assert taken.driver.closed == 1
     taken.take()
     offsets = {name: f'{{"{TOPIC}": {{"0": {at}}}}}' for name, at in (("startingOffsets", 8), ("endingOffsets", 3))}
-    with pytest.raises(UsageError, match="starting offset 8 of t/0 lies beyond its ending offset 3"):
+    with pytest.raises(UsageError, match="starting offset 8 of t/0 is beyond its ending offset 3"):
         batch_of(**offsets).partitions()
     assert taken.driver.closed == 2
 
 
 @pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
-def test_every_partition_that_is_read_has_a_place_to_begin_at(option: str, taken: Taken) -> None:
+def test_options_must_name_every_partition_that_is_read(option: str, taken: Taken) -> None:
     taken.take()
     with pytest.raises(UsageError, match=rf"option {option} must name every .* missing: t/0; not read by .*: t/7"):
         batch_of(**{option: f'{{"{TOPIC}": {{"7": 5}}}}'}).partitions()
@@ -312,12 +312,17 @@ class Brokers:
         ([(1, 0, "id-1")], (1, 5), 2, (1, 2)),
         ([(1, 0, "id-1")], (1, 5), -1, None),  # no record is as young
         ([(1, 0, "id-0")], (1, 5), 2, None),  # another topic's offsets
-        ([(1, 0, "id-0"), (2, 20, "id-1")], (1, 5), 2, None),  # the WAL has all of the newest life
+        ([(1, 0, "id-0"), (2, 20, "id-1")], (1, 5), 2, None),  # the WAL has all of the newest incarnation
         ([(1, 0, "id-0"), (2, 20, "id-1")], (2, 25), 22, (2, 22)),
-        ([(1, 0, "id-0"), (2, 20, "id-1")], (2, 25), 3, (2, 20)),  # below its start lies what the older life had
+        (
+            [(1, 0, "id-0"), (2, 20, "id-1")],
+            (2, 25),
+            3,
+            (2, 20),
+        ),  # offsets below its start belong to the older incarnation
     ],
 )
-def test_kafka_is_asked_only_for_what_it_may_have_of_the_newest_life(
+def test_kafka_is_asked_only_about_the_newest_incarnation(
     incarnations: list[tuple[int, int, str]],
     held: tuple[int, int],
     at: int,
@@ -325,7 +330,7 @@ def test_kafka_is_asked_only_for_what_it_may_have_of_the_newest_life(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """INV-5: another topic's records would pass for ours."""
-    monkeypatch.setattr(intake_source, "KafkaAdmin", Brokers(at))
+    monkeypatch.setattr(source_module, "KafkaAdmin", Brokers(at))
     options = read_options({"tracker": "http://127.0.0.1:1"}, streaming=False)
     views = tuple(
         m.IncarnationView(number=incarnation, start=start, topic_id=topic_id)
@@ -334,13 +339,13 @@ def test_kafka_is_asked_only_for_what_it_may_have_of_the_newest_life(
     tp = TopicPartition(TOPIC, 0)
     known = {tp: m.IntakePartition(topic=TOPIC, partition=0, position=99, incarnations=views)}
     answer = m.IntakeAnswer(stream="s", partitions=(), wal_url="", kafka={"bootstrap.servers": "b:1"})
-    source = IntakeSource(options, intake.Intake.of(options))
+    source = IntakeSource(options, client.Intake.of(options))
     assert source._in_kafka(answer, known, {tp: held}, {tp: "earliest"}) == ({} if found is None else {tp: found})
 
 
-def test_what_is_cleaned_up_while_a_time_is_looked_for_is_asked_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-2: its block was there when Kafka was asked for what is older, and gone when blocks were."""
-    monkeypatch.setattr(intake_source, "KafkaAdmin", Brokers(2))
+def test_records_cleaned_up_during_a_search_are_asked_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-2: the block existed when Kafka was asked about older records, and was deleted before blocks were searched."""
+    monkeypatch.setattr(source_module, "KafkaAdmin", Brokers(2))
     options = read_options({"tracker": "http://127.0.0.1:1"}, streaming=False)
     tp = TopicPartition(TOPIC, 0)
     incarnation = m.IncarnationView(number=1, start=0, topic_id="id-1")
@@ -351,14 +356,12 @@ def test_what_is_cleaned_up_while_a_time_is_looked_for_is_asked_of_kafka(monkeyp
         earliest=lambda _: {tp: (1, next(held))},
         times=lambda spans: [SimpleNamespace(block=None, reached=span.span.until_offset) for span in spans],
     )
-    source = IntakeSource(options, cast(intake.Intake, played))
+    source = IntakeSource(options, cast(client.Intake, played))
     assert source._at_times(answer, known, {tp: 3}) == {tp: (1, 2)}
 
 
-def test_a_time_is_looked_for_in_what_the_wal_has_before_kafka_and_in_all_of_it(
-    taken: Taken, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """INV-2: times need not rise, and Kafka may have dropped what the WAL still has."""
+def test_time_is_searched_in_the_whole_wal_before_kafka(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-2: times need not increase, and Kafka may have deleted what the WAL still has."""
     taken.tracked.say(FoundPartitions((IncarnationStart(TOPIC, 1, 7, "id-1"),), taken.tracked.now_ms, "found"))
     for _ in range(2):
         taken.take(1)
@@ -371,7 +374,7 @@ def test_a_time_is_looked_for_in_what_the_wal_has_before_kafka_and_in_all_of_it(
         return {r.tp: (offsets, offsets)}
 
     monkeypatch.setattr(IntakeSource, "_times_in", times_in)
-    monkeypatch.setattr(intake_source, "KafkaAdmin", Brokers(25))
+    monkeypatch.setattr(source_module, "KafkaAdmin", Brokers(25))
     options = {"assign": f'{{"{TOPIC}": [1]}}', "kafka.bootstrap.servers": "b:1"}
 
     def begins(time: int, **more: str) -> int:
@@ -388,8 +391,8 @@ def test_a_time_is_looked_for_in_what_the_wal_has_before_kafka_and_in_all_of_it(
     assert begins(9, endingTimestamp="99") == 18
 
 
-def test_of_a_block_that_is_looked_into_for_a_time_no_other_range_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-6: the planner looks into one of each partition, and they may be those of many."""
+def test_search_for_a_time_reads_only_wanted_ranges_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6: the planner reads one block for each partition, and a block may have ranges of many partitions."""
     t = Tracked(partitions=2)
     epoch = t.register()
     tokens = [t.claim(epoch, number).view.token for number in range(2)]
@@ -400,19 +403,19 @@ def test_of_a_block_that_is_looked_into_for_a_time_no_other_range_is_read(monkey
         passed_over.append(plan.lost)
         raise LostBlockError("gone")
 
-    monkeypatch.setattr(intake_source, "read_block", read_block)
+    monkeypatch.setattr(source_module, "read_block", read_block)
     options = read_options({"tracker": "http://127.0.0.1:1", "failOnDataLoss": "false"}, streaming=False)
-    source = IntakeSource(options, intake.Intake.of(options))
+    source = IntakeSource(options, client.Intake.of(options))
     answer = m.IntakeAnswer(stream="s", partitions=(), wal_url="")
     wanted = m.IncarnationSpan(topic=TOPIC, partition=1, incarnation=1, from_offset=0, until_offset=10)
     assert source._times_in(answer, {}, block, {wanted.tp: [wanted]}) == {}
     assert passed_over == [{"t/0[0, 10)"}]
 
 
-def test_tasks_get_the_token_and_the_topics_ids_and_show_no_secret(taken: Taken, tmp_path: Path) -> None:
-    """INV-5: by the ids Kafka's records are known for those of the life."""
+def test_tasks_get_token_and_topic_ids_and_show_no_secret(taken: Taken, tmp_path: Path) -> None:
+    """INV-5: the ids show that Kafka's records belong to the incarnation."""
     file = tmp_path / "tokens"
-    file.write_text("query secret-word-of-nobody\n")
+    file.write_text("query secret-word-of-no-user\n")
     file.chmod(0o600)
     taken.take()
     options = {"kafka.bootstrap.servers": "b:1", "kafka.sasl.password": "secret-of-kafkas"}
@@ -430,7 +433,7 @@ def letters() -> str:
     return "q"
 
 
-def test_tasks_get_nothing_of_what_the_planner_keeps(taken: Taken) -> None:
+def test_tasks_get_no_state_of_the_planner(taken: Taken) -> None:
     """INV-4: a task that ends must not end the cursor."""
     taken.take()
     reader = IntakeStreamReader({"tracker": "http://127.0.0.1:1"}, letters)
@@ -442,18 +445,18 @@ def test_tasks_get_nothing_of_what_the_planner_keeps(taken: Taken) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"), [({"subscribe": "t,nobody"}, "no nobody"), ({"assign": '{"t": [0, 7]}'}, "no t/7")]
+    ("given", "words"), [({"subscribe": "t,nobody"}, "nobody"), ({"assign": '{"t": [0, 7]}'}, "t/7")]
 )
-def test_what_is_named_and_not_taken_in_is_refused(given: dict[str, str], words: str, taken: Taken) -> None:
+def test_topic_that_the_stream_does_not_take_in_is_refused(given: dict[str, str], words: str, taken: Taken) -> None:
     taken.take()
     reader = IntakeStreamReader({"tracker": "http://127.0.0.1:1", **given}, letters)
     for call in (lambda: reader.latestOffset(reader.initialOffset(), ALL), batch_of(**given).partitions):
-        with pytest.raises(UnknownTopicError, match=f"the stream takes in {words}$"):
+        with pytest.raises(UnknownTopicError, match=f"the stream does not take in {words}$"):
             call()
     assert not taken.tracked.state.cursors
 
 
-def test_each_user_of_a_cursor_has_a_key_of_its_own(taken: Taken) -> None:
+def test_each_user_of_a_cursor_has_its_own_key(taken: Taken) -> None:
     """INV-4: an epoch can be guessed."""
     count = map(str, itertools.count())
     at: dict[str, Any] = {}
@@ -466,13 +469,16 @@ def test_each_user_of_a_cursor_has_a_key_of_its_own(taken: Taken) -> None:
     assert len(digests) == 2 and "" not in digests
 
 
-def test_a_cursor_in_use_is_waited_for_and_one_that_is_refused_is_not(
+def test_query_waits_for_a_cursor_in_use_but_not_for_a_refused_one(
     taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-6: its user may have been killed a moment ago; nothing else changes by waiting."""
-    monkeypatch.setattr(intake, "PAUSE_SECONDS", 0.0)
+    """INV-6: its user may have been killed; waiting changes nothing else."""
+    monkeypatch.setattr(client, "PAUSE_SECONDS", 0.0)
     taken.take()
-    answers = [RefusedError("there are too many", "conflict"), *[RefusedError("somebody reads by it", "in-use")] * 2]
+    answers = [
+        RefusedError("there are too many", "conflict"),
+        *[RefusedError("another user reads by it", "in-use")] * 2,
+    ]
 
     def refuse(path: str) -> None:
         if path == "/v1/cursors/open" and answers:
@@ -488,8 +494,8 @@ def test_a_cursor_in_use_is_waited_for_and_one_that_is_refused_is_not(
     reader.stop()
 
 
-def test_a_block_that_comes_in_two_answers_is_read_once(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-2: an answer takes so many blocks, and one of several partitions may be at the end of it and in the next one."""
+def test_block_in_two_answers_is_read_once(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-2: an answer holds a limited number of blocks, and a block of several partitions may be in two answers."""
     taken.take()
     post = taken.driver.post
     reached = [5]
@@ -505,12 +511,12 @@ def test_a_block_that_comes_in_two_answers_is_read_once(taken: Taken, monkeypatc
     assert [part.records for part in task.value.parts] == [10] and not reached
 
 
-def test_a_checkpoint_whose_last_batch_another_source_planned_is_left_to_that(taken: Taken) -> None:
-    """INV-3: its ends are offsets of Kafka's; read from blocks, it might be another batch."""
+def test_checkpoint_with_a_batch_of_another_source_is_refused(taken: Taken) -> None:
+    """INV-3: its ends are Kafka's offsets; read from blocks, it might be another batch."""
     taken.take()
     reader = begun()
     for start, end in (({TOPIC: {"0": 0}}, {TOPIC: {"0": 5}}), ({}, {TOPIC: {"0": 5}, "#cursor": "q"})):
-        with pytest.raises(UsageError, match="was planned by another source"):
+        with pytest.raises(UsageError, match="another source planned"):
             reader.partitions(start, end)
     assert not taken.tracked.state.cursors
     end = reader.latestOffset({TOPIC: {"0": 0}}, ALL)  # where that has ended, the query goes on over the intake
@@ -518,8 +524,8 @@ def test_a_checkpoint_whose_last_batch_another_source_planned_is_left_to_that(ta
     reader.stop()
 
 
-def test_what_a_query_does_not_read_is_not_held_for_it_also_if_it_came_later(taken: Taken) -> None:
-    """INV-8: it would fill the disk."""
+def test_cursor_keeps_no_partitions_that_the_query_does_not_read(taken: Taken) -> None:
+    """INV-8: also partitions that are created later; they would fill the disk."""
     taken.add(1)
     taken.take(0)
     taken.take(1)
@@ -544,8 +550,8 @@ def test_what_a_query_does_not_read_is_not_held_for_it_also_if_it_came_later(tak
     again.stop()
 
 
-def test_all_is_held_before_it_is_asked_where_a_query_begins(taken: Taken) -> None:
-    """INV-8: it could be gone by then."""
+def test_cursor_keeps_everything_before_the_start_is_determined(taken: Taken) -> None:
+    """INV-8: records could be deleted before."""
     taken.take()
     held: list[bool] = []
 
@@ -566,8 +572,8 @@ def test_all_is_held_before_it_is_asked_where_a_query_begins(taken: Taken) -> No
     reader.stop()
 
 
-def test_a_trigger_waits_for_enough_but_not_for_what_will_not_come(taken: Taken) -> None:
-    """With Trigger.AvailableNow, which reads up to where the intake was when it began; and at the end of a life."""
+def test_trigger_waits_for_min_offsets_unless_no_more_can_arrive(taken: Taken) -> None:
+    """With Trigger.AvailableNow, which reads what existed when it began; and at the end of an incarnation."""
     some = {"tracker": "http://127.0.0.1:1", "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "6"}
     some["maxTriggerDelay"] = "1h"
     start: dict[str, Any] = {TOPIC: {"0": 0}, "#cursor": "query-q"}
@@ -593,8 +599,8 @@ def test_a_trigger_waits_for_enough_but_not_for_what_will_not_come(taken: Taken)
     always.stop()
 
 
-def test_a_checkpoint_that_was_put_back_holds_what_is_left_of_partitions_that_it_does_not_name(taken: Taken) -> None:
-    """INV-8: the cursor had moved on in them."""
+def test_restored_checkpoint_keeps_partitions_that_it_does_not_name(taken: Taken) -> None:
+    """INV-8: the cursor had moved on in these partitions."""
     taken.take()
     reader = begun()
     start = reader.latestOffset(reader.initialOffset(), ALL)
@@ -609,8 +615,8 @@ def test_a_checkpoint_that_was_put_back_holds_what_is_left_of_partitions_that_it
     again.stop()
 
 
-def test_a_query_that_is_ahead_of_the_intake_waits_for_it(taken: Taken) -> None:
-    """A journal that was rebuilt may have positions to take in anew."""
+def test_query_ahead_of_the_intake_waits(taken: Taken) -> None:
+    """After a rebuild, the journal may have to take in records again."""
     taken.take()
     reader = begun()
     ahead = {TOPIC: {"0": 20}, "#cursor": "query-q"}

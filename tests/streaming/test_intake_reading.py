@@ -1,4 +1,4 @@
-"""What a task of a query over an intake does with a block that it can't read."""
+"""The reading of blocks in tasks of a query over an intake."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from forebay.model.errors import LostBlockError, UnreadableBlockError
-from pyspark_forebay.intake_plan import BlockPart, IntakeTask
-from pyspark_forebay.intake_reading import kafka_options, read_part, read_task
-from pyspark_forebay.options import read_options
+from pyspark_forebay.intake.planning import BlockPart, IntakeTask
+from pyspark_forebay.intake.reading import merged_kafka_options, read_part, read_task
+from pyspark_forebay.options.source import read_options
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
 
@@ -19,7 +19,7 @@ def rows(task: IntakeTask, **options: str) -> int:
     return sum(batch.num_rows for batch in read_task(read, task))
 
 
-def test_of_a_block_the_rows_that_are_wanted_are_read_and_no_others(tmp_path: Path) -> None:
+def test_only_wanted_rows_of_a_block_are_read(tmp_path: Path) -> None:
     """INV-2."""
     stored = Stored(tmp_path)
     ranges = {("a", 0): filler(20), ("a", 1): filler(5), ("b", 0): filler(5)}
@@ -31,16 +31,16 @@ def test_of_a_block_the_rows_that_are_wanted_are_read_and_no_others(tmp_path: Pa
     assert found == {"a/0": [3, 4, 5], "a/1": [0, 1, 2, 3, 4]}
 
 
-def test_kafka_is_where_the_query_says_and_else_where_the_driver_does() -> None:
+def test_kafka_options_of_the_query_override_those_of_the_driver() -> None:
     told = {"bootstrap.servers": "driver-s:1", "client.id": "x"}
     read = read_options({"tracker": "http://127.0.0.1:1", "kafka.bootstrap.servers": "own:1"}, streaming=False)
-    assert kafka_options(read, told) == {"bootstrap.servers": "own:1", "client.id": "x"}
+    assert merged_kafka_options(read, told) == {"bootstrap.servers": "own:1", "client.id": "x"}
     read = read_options({"tracker": "http://127.0.0.1:1"}, streaming=False)
-    assert kafka_options(read, told) == told
-    assert kafka_options(read, {"client.id": "x"}) == {}  # an intake that is not of Kafka
+    assert merged_kafka_options(read, told) == told
+    assert merged_kafka_options(read, {"client.id": "x"}) == {}  # an intake that is not of Kafka
 
 
-def test_without_fail_on_data_loss_a_block_is_left_out_that_is_gone_and_none_that_is_out_of_reach(
+def test_missing_block_is_omitted_without_fail_on_data_loss_and_unreachable_block_is_not(
     tmp_path: Path,
 ) -> None:
     """INV-5."""

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
-from pyspark_forebay.intake_stream import IntakeStreamReader
+from pyspark_forebay.intake.stream import IntakeStreamReader
 from tests.streaming.test_with_spark import offsets, run
 from tests.support.again import produce
 from tests.support.cluster import Cluster
@@ -73,10 +73,11 @@ def batches(folder: Path) -> int:
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_two_queries_and_the_batch_job_read_each_record_once_whatever_is_killed(
+def test_two_queries_and_the_batch_job_read_each_record_once_after_kills(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
-    """INV-3, INV-5, INV-8. One query is killed at random and the driver too; another one lies far behind what Kafka still has."""
+    """INV-3, INV-5, INV-8: one query and the driver are killed at random; another query is far behind what Kafka still
+    has."""
     seed = int(os.environ.get("FOREBAY_SEED", "") or time.time_ns() % 2**31)
     chance = random.Random(seed)
     topic = topic_name()

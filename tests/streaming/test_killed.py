@@ -1,5 +1,5 @@
-"""A streaming query, its planner and its workers killed: each record once in Parquet files, and once in a topic that is written
-in transactions."""
+"""A streaming query whose planner and workers are killed writes each record once, to Parquet files and to a topic in
+transactions."""
 
 from __future__ import annotations
 
@@ -84,11 +84,14 @@ def in_topic(broker: KafkaBroker, topic: str) -> dict[int, list[int]]:
 
 
 @pytest.mark.timeout(1800)
-def test_a_task_and_a_query_killed_around_a_commit_write_each_record_once(
+def test_task_and_query_killed_around_a_commit_write_each_record_once(
     kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
-    """The worker of a task, with its rows collected, is run again by Spark; then the whole query is killed when Kafka has
-    committed the batch and Spark has not been told, and started again from its checkpoint."""
+    """Spark runs the task again whose worker was killed with its rows collected.
+
+    Then the query is killed after Kafka has committed the batch and before Spark knows, and is started again from its
+    checkpoint.
+    """
     topic, into = topic_name(), topic_name()
     for name in (topic, into):
         kafka_broker.create_topic(name, 2)
@@ -105,13 +108,13 @@ def test_a_task_and_a_query_killed_around_a_commit_write_each_record_once(
     assert sum(map(len, committed.values())) == 200
     to_the_end(kafka_broker, topic, tmp_path, ["--into", into])
     assert in_topic(kafka_broker, into) == {0: list(range(150)), 1: list(range(150))}
-    assert "was committed before it was run again" in (tmp_path / "log").read_text()
+    assert "was already committed and is not written again" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("sink", ["parquet", "topic"])
-def test_each_record_is_written_once_whatever_was_killed(
+def test_each_record_is_written_once_after_kills(
     sink: str, kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
     seed = int(os.environ.get("FOREBAY_SEED", "") or time.time_ns() % 2**31)

@@ -1,4 +1,4 @@
-"""The same queries through Spark's own Kafka source, in a Spark of its own, and through ``format("forebay")``: equal answers."""
+"""The same queries with Spark's own Kafka source, in a separate Spark, and with ``format("forebay")``: equal results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
 
 
 class Both:
-    """Asks both sources at once."""
+    """Runs a query with both sources at the same time."""
 
     def __init__(self, jvm: SparkProcess, spark: Any, servers: str, topics: Topics) -> None:
         self._jvm, self._spark, self._servers, self._topics = jvm, spark, servers, topics
@@ -92,7 +92,7 @@ def laid_out(both_on: Callable[[], tuple[Both, Topics]]) -> Iterator[Both]:
 
 
 @pytest.mark.parametrize("case", _short(BATCHES))
-def test_a_batch_query_gives_or_refuses_the_same(laid_out: Both, case: Batch) -> None:
+def test_batch_query_returns_or_refuses_the_same_as_spark(laid_out: Both, case: Batch) -> None:
     theirs, ours = laid_out.ask({"kind": "batch", "options": case.options})
     difference = DIFFERENCES.get(case.name)
     if difference is None:
@@ -104,7 +104,7 @@ def test_a_batch_query_gives_or_refuses_the_same(laid_out: Both, case: Batch) ->
 
 
 @pytest.mark.parametrize("case", _short(STREAMS))
-def test_a_streaming_query_gives_or_refuses_the_same(
+def test_streaming_query_returns_or_refuses_the_same_as_spark(
     both_on: Callable[[], tuple[Both, Topics]], case: Stream, tmp_path: Path
 ) -> None:
     both, topics = both_on()
@@ -154,7 +154,7 @@ def _steps(answers: list[Answer], side: Side) -> str:
     return ", ".join(_seen(answer, side) for answer in answers)
 
 
-def test_each_difference_stands_in_the_docs_with_its_reason() -> None:
+def test_docs_name_each_difference_with_its_reason() -> None:
     page = " ".join((Path(__file__).parents[2] / "docs" / "STREAMING.md").read_text().split())
     assert set(DIFFERENCES) <= {case.name for case in (*BATCHES, *STREAMS)}
     for name, difference in DIFFERENCES.items():

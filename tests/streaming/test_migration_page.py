@@ -1,4 +1,4 @@
-"""docs/MIGRATION.md names what there is, and leaves no option out."""
+"""docs/MIGRATION.md names only things that exist, and all options."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import direct
 from forebay.kafka.consume.planning import PartitionRates
 from forebay.kafka.consume.range_reader import Reading
 from forebay.settings.schema import Settings
-from pyspark_forebay import DefaultSource, writer
-from pyspark_forebay.options import KNOWN
+from pyspark_forebay import DefaultSource
+from pyspark_forebay.options.source import KNOWN
+from pyspark_forebay.sink.options import KNOWN as OF_SINK
 from tests.conftest import missing
 from tests.support.jvm_spark import CONNECTOR, require_jvm_spark
 
@@ -32,7 +33,7 @@ def rows_of(title: str = "") -> list[list[str]]:
 
 ROWS = rows_of()
 #: of the source and of the sink
-OPTIONS = {*KNOWN, *writer.KNOWN}
+OPTIONS = {*KNOWN, *OF_SINK}
 NAMES = set(re.findall(r"`([^`]+)`", PAGE))
 
 
@@ -45,7 +46,7 @@ def keys() -> set[str]:
     }
 
 
-def test_each_option_of_the_source_stands_on_the_page() -> None:
+def test_page_names_each_option_of_the_source() -> None:
     assert set(KNOWN) - NAMES == set()
 
 
@@ -55,7 +56,8 @@ OF_PROTOBUF = {"emit.default.values", "convert.any.fields.to.json", "recursive.f
 
 @functools.cache
 def words_of_spark() -> str:
-    """What the classes of the connector and of receivers hold as text, as far as PySpark and the connector's jars bring them."""
+    """What the classes of the connector and of receivers hold as text, as far as PySpark and the connector's jars bring
+    them."""
     require_jvm_spark(missing)
     folder = Path(pyspark.__file__).parent / "jars"
     jars = [*CONNECTOR.folder().glob("spark-*.jar"), *folder.glob("spark-core_*"), *folder.glob("spark-streaming_*")]
@@ -68,9 +70,9 @@ def words_of_spark() -> str:
     return b"\n".join(found).decode("latin-1")
 
 
-def test_each_name_of_sparks_on_the_page_is_in_spark() -> None:
-    """But for `spark.streaming.kafka.*` and options of Protobuf, whose jars nothing here brings, and what Kafka and Spark's API
-    call their own."""
+def test_names_of_spark_on_the_page_exist_in_spark() -> None:
+    """Except `spark.streaming.kafka.*` and options of Protobuf, whose jars are not installed, and names of Kafka and of
+    Spark's API."""
     named = {name for row in ROWS for name in re.findall(r"`([^`]+)`", row[0])}
     settings = {name.removesuffix(".*") for name in named if name.startswith("spark.")}
     settings = {name for name in settings if not name.startswith("spark.streaming.kafka.")} - {"spark.kafka.clusters"}
@@ -86,14 +88,14 @@ def test_each_name_of_sparks_on_the_page_is_in_spark() -> None:
     assert {name for name in options if name not in words.lower()} == set()
 
 
-def test_each_setting_that_the_page_names_is_one() -> None:
+def test_settings_on_the_page_exist() -> None:
     sections = {key.partition(".")[0] for key in keys()} - {"kafka", "spark"}  # prefixes of Spark's options
     named = {name for name in NAMES if re.fullmatch(r"[a-z]+\.[a-z_]+", name) and name.partition(".")[0] in sections}
     assert len(named) > 20
     assert named - keys() == set()
 
 
-def test_each_name_of_direct_streams_on_the_page_is_one() -> None:
+def test_names_of_direct_streams_on_the_page_exist() -> None:
     owners = {
         "StreamSettings": direct.StreamSettings, "PartitionRates": PartitionRates, "Reading": Reading,
         "DirectBatch": direct.DirectBatch,
@@ -122,21 +124,21 @@ def of_ours(name: str) -> bool:
     )
 
 
-def test_each_name_of_ours_on_the_page_is_one() -> None:
-    """The second column: what a reader is to write in place of Spark's."""
+def test_names_in_the_second_column_exist() -> None:
+    """The second column is what a reader writes instead of Spark's name."""
     named = {name for row in ROWS for name in re.findall(r"`([^`]+)`", row[1])}
     assert len(named) > 60
     assert {name for name in named if not of_ours(name)} == set()
 
 
-def test_each_option_of_sparks_source_that_is_said_to_be_the_same_is_taken() -> None:
+def test_options_marked_as_the_same_are_accepted() -> None:
     rows = [row for row in rows_of("## The Kafka source of Structured Streaming") if row[1] == "the same"]
     options = {name for row in rows for name in re.findall(r"`([^`]+)`", row[0])}
     assert len(options) > 20
     assert {name for name in options if not name.startswith("kafka.")} - OPTIONS == set()
 
 
-def test_each_row_says_what_stands_for_spark_or_that_nothing_does() -> None:
+def test_each_row_names_an_equivalent_or_none() -> None:
     for row in ROWS:
         assert len(row) == 3 and row[0] and row[1], row
         if row[1] == "none":

@@ -1,4 +1,4 @@
-"""Offsets as the checkpoint keeps them."""
+"""Offsets as the checkpoint stores them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IDS = st.dictionaries(st.sampled_from(["a", "b.c"]), st.text())
 
 
 @given(_POSITIONS, _IDS, st.none() | _POSITIONS)
-def test_offsets_are_read_back_as_they_were_written_and_always_give_the_same_text(
+def test_offsets_survive_a_round_trip_and_have_one_text(
     at: dict[TopicPartition, int], ids: dict[str, str], start: dict[TopicPartition, int] | None
 ) -> None:
     text = json.dumps(Offsets(at, ids, start).json())
@@ -35,6 +35,6 @@ def test_the_offsets_of_sparks_own_source_are_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", '{"t": 1}', '{"#more": {}}', '{"#topic-ids": {"t": 1}}', '{"#start": []}'])
-def test_what_is_no_offsets_is_refused(text: str) -> None:
+def test_invalid_offsets_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         Offsets.of(json.loads(text))

@@ -9,9 +9,10 @@ import pytest
 from forebay.model.errors import SettingsError, UsageError
 from forebay.model.values import TopicPartition
 from pyspark_forebay import DefaultSource
-from pyspark_forebay.options import KNOWN, Limit, check, read_options
-from pyspark_forebay.questions import Questions
-from pyspark_forebay.writer import KNOWN as OF_SINK
+from pyspark_forebay.kafka.questions import Questions
+from pyspark_forebay.options.limits import Limit
+from pyspark_forebay.options.source import KNOWN, check, read_options
+from pyspark_forebay.sink.options import KNOWN as OF_SINK
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "t"}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -48,9 +49,9 @@ REFUSED: list[tuple[dict[str, str | None], str]] = [
     ({"startingOffsets": '{"t": {"0": -3}}'}, "-3 of t/0"),
     ({"startingOffsets": '{"t": {"zero": 1}}'}, "'zero' is not allowed"),
     ({"startingOffsets": '{"t": {"0": true}}'}, "True is not allowed"),
-    ({"startingOffsets": '{"t": [0]}'}, "expected is JSON"),
+    ({"startingOffsets": '{"t": [0]}'}, "expected JSON"),
     ({"startingOffsets": '{"a b": {"0": 1}}'}, "name of a topic"),
-    ({"startingOffsets": "{" * 100_000}, "expected is JSON"),
+    ({"startingOffsets": "{" * 100_000}, "expected JSON"),
     ({"startingTimestamp": "yesterday"}, "startingTimestamp"),
     ({"startingOffsetsByTimestamp": "7"}, "startingOffsetsByTimestamp"),
     ({"startingOffsetsByTimestampStrategy": "earliest"}, '"error" and "latest"'),
@@ -64,9 +65,7 @@ REFUSED: list[tuple[dict[str, str | None], str]] = [
 
 @pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize(("options", "word"), REFUSED, ids=lambda value: str(value)[:60])
-def test_what_spark_refuses_is_refused_in_one_sentence(
-    options: dict[str, str | None], word: str, streaming: bool
-) -> None:
+def test_options_that_spark_refuses_are_refused(options: dict[str, str | None], word: str, streaming: bool) -> None:
     assert word in refusal(options, streaming=streaming)
 
 
@@ -85,16 +84,16 @@ BATCH_REFUSED = [
 
 
 @pytest.mark.parametrize(("options", "word"), STREAMING_REFUSED)
-def test_a_streaming_query_has_no_end_and_whole_limits(options: dict[str, str | None], word: str) -> None:
+def test_streaming_query_refuses_an_end_and_invalid_limits(options: dict[str, str | None], word: str) -> None:
     assert word in refusal(options)
 
 
 @pytest.mark.parametrize(("options", "word"), BATCH_REFUSED)
-def test_a_batch_query_has_a_beginning_before_its_end(options: dict[str, str | None], word: str) -> None:
+def test_batch_query_refuses_to_start_at_latest_or_end_at_earliest(options: dict[str, str | None], word: str) -> None:
     assert word in refusal(options, streaming=False)
 
 
-def test_names_are_taken_without_regard_to_case() -> None:
+def test_option_names_ignore_case() -> None:
     options = read_options(
         {"KAFKA.bootstrap.SERVERS": "h:1", "SUBSCRIBE": "a, b,a", "MinPartitions": "3", "FAILONDATALOSS": "False"},
         streaming=True,
@@ -104,7 +103,7 @@ def test_names_are_taken_without_regard_to_case() -> None:
     assert options.kafka["bootstrap.servers"] == "h:1"
 
 
-def test_one_timestamp_wins_over_one_per_partition_and_that_over_offsets() -> None:
+def test_one_timestamp_overrides_timestamps_per_partition_and_these_offsets() -> None:
     given = {**BASE, "startingOffsets": "earliest"}
     assert read_options(given, streaming=True).starting == Limit(policy="earliest")
     given["startingOffsetsByTimestamp"] = '{"t": {"0": 5, "1": 6}}'
@@ -113,75 +112,75 @@ def test_one_timestamp_wins_over_one_per_partition_and_that_over_offsets() -> No
     assert read_options(given, streaming=True).starting == Limit(timestamp=7)
 
 
-def test_a_stream_starts_at_the_latest_offsets_and_a_batch_at_the_earliest_by_default() -> None:
+def test_stream_starts_at_latest_and_batch_at_earliest_by_default() -> None:
     assert read_options(BASE, streaming=True).starting.policy == "latest"
     batch = read_options(BASE, streaming=False)
     assert (batch.starting.policy, batch.ending.policy) == ("earliest", "latest")
 
 
-def test_aborted_records_are_read_as_by_the_java_client_unless_an_isolation_is_given() -> None:
+def test_isolation_level_defaults_to_that_of_the_java_client() -> None:
     assert read_options(BASE, streaming=True).kafka["isolation.level"] == "read_uncommitted"
     given = {**BASE, "kafka.isolation.level": "read_committed"}
     assert read_options(given, streaming=True).kafka["isolation.level"] == "read_committed"
 
 
-def test_the_group_is_the_one_given_or_carries_the_prefix() -> None:
+def test_group_is_the_given_one_or_the_prefix() -> None:
     assert read_options({**BASE, "groupIdPrefix": "team"}, streaming=True).group == "team"
     both = {**BASE, "groupIdPrefix": "team", "kafka.group.id": "own"}
     assert read_options(both, streaming=True).group == "own"
-    told = read_options(both, streaming=True).told
+    told = read_options(both, streaming=True).warnings
     assert told == ("option groupIdPrefix is ignored, as option kafka.group.id is set",)
 
 
-def test_a_delay_without_a_unit_counts_milliseconds() -> None:
+def test_delay_without_a_unit_is_in_milliseconds() -> None:
     assert read_options({**BASE, "maxTriggerDelay": "250"}, streaming=True).max_trigger_delay_seconds == 0.25
     assert read_options({**BASE, "maxTriggerDelay": "2h"}, streaming=True).max_trigger_delay_seconds == 7200
     assert read_options({**BASE, "maxTriggerDelay": "10min"}, streaming=True).max_trigger_delay_seconds == 600
     assert read_options(BASE, streaming=True).max_trigger_delay_seconds == 900
 
 
-def test_options_that_do_nothing_are_told() -> None:
+def test_options_without_effect_have_a_warning() -> None:
     given = {**BASE, "maxOffsetsPerTrigger": "5", "startingOffset": "earliest"}
-    assert read_options(given, streaming=False).told == (
+    assert read_options(given, streaming=False).warnings == (
         "option maxOffsetsPerTrigger is ignored in batch queries",
         "option startingoffset is not known and is ignored",
     )
-    assert read_options(BASE, streaming=True).told == ()
+    assert read_options(BASE, streaming=True).warnings == ()
 
 
 def test_settings_of_the_java_client_are_translated_or_refused_by_name() -> None:
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="s3cret";'
     options = read_options({**BASE, "kafka.sasl.jaas.config": jaas}, streaming=True)
     assert (options.kafka["sasl.username"], options.kafka["sasl.password"]) == ("u", "s3cret")
-    assert len(options.told) == 1 and "s3cret" not in options.told[0]
+    assert len(options.warnings) == 1 and "s3cret" not in options.warnings[0]
     assert "ssl.provider" in refusal({"kafka.ssl.provider": "x"})
     forced = read_options({**BASE, "kafka.check.crcs": "false", "kafka.enable.partition.eof": "true"}, streaming=True)
-    assert [told for told in forced.told if "'check.crcs' is true, not false" in told] == list(forced.told)
+    assert [told for told in forced.warnings if "'check.crcs' is true, not false" in told] == list(forced.warnings)
     assert not {"check.crcs", "enable.partition.eof"} & forced.kafka.keys()
 
 
 @pytest.mark.parametrize("options", [{"kafka.fetch.min.bytes": "one"}, {"kafka.fetch.min.byte": "1"}])
-def test_what_only_tasks_take_is_refused_when_the_query_is_planned(options: dict[str, str]) -> None:
+def test_options_that_only_tasks_use_are_checked_when_the_query_is_planned(options: dict[str, str]) -> None:
     with pytest.raises(SettingsError, match=next(iter(options)).removeprefix("kafka.")):
         Questions(read_options({**BASE, **options}, streaming=False))
 
 
-def test_why_a_streaming_query_is_refused_is_what_spark_is_told_first() -> None:
-    """PySpark hides what a source raises where it makes its reader behind an UnboundLocalError."""
+def test_refused_streaming_query_raises_the_reason_in_its_first_call() -> None:
+    """If the reader's constructor raises, PySpark hides the error behind an UnboundLocalError."""
     source = DefaultSource({**BASE, "endingOffsets": "latest"})
     reader = source.streamReader(source.schema())
     with pytest.raises(UsageError, match="ending offset not valid in streaming queries"):
         reader.initialOffset()
 
 
-def test_no_secret_is_shown() -> None:
+def test_repr_of_options_shows_no_secret() -> None:
     given = {**BASE, "kafka.sasl.password": "s3cret"}
     assert "s3cret" not in repr(read_options(given, streaming=True))
     check(given)
 
 
-def test_the_page_has_every_option() -> None:
-    """Spark's own checkpointLocation is none of ours."""
+def test_page_has_every_option() -> None:
+    """Except checkpointLocation, which is Spark's own."""
     page = (Path(__file__).parents[2] / "docs" / "STREAMING.md").read_text()
     rows = "".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
     options = {*KNOWN, *OF_SINK, "kafka.bootstrap.servers", "kafka.group.id"}

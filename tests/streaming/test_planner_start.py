@@ -22,7 +22,7 @@ def imported(*modules: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_nothing_of_forebay_is_imported_before_a_planner_connects() -> None:
+def test_planner_connects_before_it_imports_forebay() -> None:
     ours = ("forebay", "pyspark_forebay", "wal", "driver", "direct", "receiver", "deploy")
     assert [name for name in imported(RUNNER) if name.partition(".")[0] in ours] == []
 
@@ -31,16 +31,16 @@ def test_nothing_of_forebay_is_imported_before_a_planner_connects() -> None:
     ("module", "unneeded"),
     [
         ("pyspark_forebay", ("urllib3", "pyarrow.compute", "fsspec", "wal", "driver", "deploy", "rich", "click")),
-        ("pyspark_forebay.stream", ("urllib3", "pyarrow.compute", "fsspec", "driver", "deploy", "rich", "click")),
-        ("pyspark_forebay.intake_stream", ("s3fs", "aiohttp", "driver", "deploy", "rich", "click")),
+        ("pyspark_forebay.kafka.stream", ("urllib3", "pyarrow.compute", "fsspec", "driver", "deploy", "rich", "click")),
+        ("pyspark_forebay.intake.stream", ("s3fs", "aiohttp", "driver", "deploy", "rich", "click")),
     ],
 )
-def test_planner_imports_nothing_that_it_does_not_use(module: str, unneeded: tuple[str, ...]) -> None:
+def test_planner_imports_only_what_it_uses(module: str, unneeded: tuple[str, ...]) -> None:
     before = imported(RUNNER)
     assert sorted((imported(RUNNER, module) - before) & set(unneeded)) == []
 
 
-def test_only_a_planner_that_did_not_start_is_started_again() -> None:
+def test_only_a_planner_that_did_not_start_is_restarted() -> None:
     errors = [
         RuntimeError(f"Python worker {planners.NOT_STARTED}."),
         RuntimeError("a fault"),
@@ -55,7 +55,7 @@ def test_only_a_planner_that_did_not_start_is_started_again() -> None:
     assert len(errors) == 1
 
 
-def test_a_planner_that_never_starts_is_an_error() -> None:
+def test_planner_that_never_starts_is_an_error() -> None:
     runs = []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Which offsets a batch reads, and what was lost: by Spark's rules, but that topics are known by their ids."""
+"""Which offsets a batch reads, and what was lost: by Spark's rules, except that ids identify topics."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import pytest
 
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
+from pyspark_forebay.kafka.planning import KafkaBatchPlan, lower_ends, plan_kafka_batch
 from pyspark_forebay.offsets import Offsets
-from pyspark_forebay.planning import Plan, behind, lower_ends, plan, unmatched
+from pyspark_forebay.options.limits import check_all_named
+from pyspark_forebay.progress import behind
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 OLD, NEW = {"t": "old"}, {"t": "new"}
@@ -42,8 +44,8 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_batch_reads_what_lies_between_and_says_what_it_can_not(case: Case) -> None:
-    made: Plan = plan(case.start, case.end, case.beginnings, case.now)
+def test_batch_reads_between_its_offsets_and_reports_losses(case: Case) -> None:
+    made: KafkaBatchPlan = plan_kafka_batch(case.start, case.end, case.beginnings, case.now)
     assert {span.tp: (span.from_offset, span.until_offset) for span in made.spans} == case.ranges
     if case.loss:
         assert len(made.losses) == 1 and case.loss in made.losses[0]
@@ -51,18 +53,18 @@ def test_a_batch_reads_what_lies_between_and_says_what_it_can_not(case: Case) ->
         assert made.losses == []
 
 
-def test_an_end_below_what_was_read_is_doubted_unless_the_topic_is_another_one() -> None:
+def test_end_below_the_known_offset_is_suspect_unless_the_topic_was_created_again() -> None:
     assert lower_ends(Offsets({T0: 9, T1: 3}, OLD), Offsets({T0: 8, T1: 3}, OLD)) == {T0}
     assert lower_ends(Offsets({T0: 9}, OLD), Offsets({T0: 8, T1: 1}, NEW)) == set()
 
 
-def test_given_offsets_must_name_just_the_partitions_that_there_are() -> None:
-    unmatched({T0, T1}, {T0, T1}, "startingOffsets")
+def test_offsets_must_name_exactly_the_existing_partitions() -> None:
+    check_all_named({T0, T1}, {T0, T1}, "startingOffsets")
     with pytest.raises(UsageError, match="missing: t/1; not read by this query: u/0"):
-        unmatched({T0, T1}, {T0, TopicPartition("u", 0)}, "startingOffsets")
+        check_all_named({T0, T1}, {T0, TopicPartition("u", 0)}, "startingOffsets")
 
 
-def test_progress_tells_how_many_offsets_wait_as_spark_does() -> None:
+def test_progress_has_sparks_names_for_the_lag() -> None:
     assert behind({T0: 3, T1: 5}, {T0: 10, T1: 5}) == {
         "minOffsetsBehindLatest": "0",
         "maxOffsetsBehindLatest": "7",

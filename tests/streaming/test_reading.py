@@ -20,10 +20,10 @@ from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.model.values import TopicPartition
 from forebay.process.clock import ManualClock
 from forebay.schemas.columns import ColumnDecoding
-from pyspark_forebay.batch import BatchReader
 from pyspark_forebay.decoding import Decoding
-from pyspark_forebay.questions import Questions
-from pyspark_forebay.stream import StreamReader
+from pyspark_forebay.kafka.batch import BatchReader
+from pyspark_forebay.kafka.questions import Questions
+from pyspark_forebay.kafka.stream import StreamReader
 from tests.support.again import produce
 from tests.support.kafka import PATIENCE_SECONDS, await_markers
 
@@ -101,7 +101,7 @@ STARTING_POINTS: list[tuple[Mapping[str, str], dict[int, list[tuple[int, int]]]]
 ]
 
 
-def test_a_batch_query_reads_what_its_options_say(kafka_broker: KafkaBroker, topic: str) -> None:
+def test_batch_query_reads_between_its_limits(kafka_broker: KafkaBroker, topic: str) -> None:
     for given, expected in STARTING_POINTS:
         reader = BatchReader(options(kafka_broker, topic, **given))
         assert ranges(reader) == expected, given
@@ -119,7 +119,7 @@ def test_a_batch_query_reads_what_its_options_say(kafka_broker: KafkaBroker, top
         ),
     ],
 )
-def test_a_start_or_end_that_can_not_be_is_refused(
+def test_invalid_start_or_end_is_refused(
     kafka_broker: KafkaBroker, topic: str, given: dict[str, str], word: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -127,27 +127,27 @@ def test_a_start_or_end_that_can_not_be_is_refused(
     assert word.replace("T/", f"{topic}/") in str(caught.value)
 
 
-def test_a_topic_that_is_not_there_is_refused_by_its_name(kafka_broker: KafkaBroker, topic_name: Any) -> None:
+def test_error_names_a_missing_topic(kafka_broker: KafkaBroker, topic_name: Any) -> None:
     name = topic_name()
     with pytest.raises(UnknownTopicError, match=f"Kafka has no topic {name}"):
         BatchReader(options(kafka_broker, name, fetchOffset_numRetries="1")).partitions()
 
 
-def test_an_assigned_partition_that_is_not_there_is_told_once(
+def test_missing_assigned_partition_is_logged_once(
     kafka_broker: KafkaBroker, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """INV-5. Spark's source says nothing."""
+    """INV-5: Spark's source does not report it."""
     reader = streaming(kafka_broker, topic, assign='{"T": [1, 9]}', startingOffsets="earliest")
     end = reader.latestOffset({}, ALL)
     assert rows(reader, {}, end) and reader.latestOffset(end, ALL) == end
-    assert caplog.text.count(f"Kafka has no {topic}/9, which option assign names") == 1
+    assert caplog.text.count(f"option assign names {topic}/9, which Kafka does not have") == 1
 
 
 @pytest.mark.parametrize("starting", ["earliest", '{"T": {"0": -2, "1": -2}}'])
-def test_a_partition_that_goes_away_between_two_questions_is_named(
+def test_error_names_a_partition_deleted_between_two_requests(
     kafka_broker: KafkaBroker, topic: str, starting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch query is refused; a streaming one sees it as lost, or goes on without it."""
+    """A batch query is refused; a streaming query reports a loss, or continues without it."""
     real = Questions.beginnings
 
     def without(self: Questions, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -155,7 +155,7 @@ def test_a_partition_that_goes_away_between_two_questions_is_named(
 
     monkeypatch.setattr(Questions, "beginnings", without)
     more = options(kafka_broker, topic, startingOffsets=starting)
-    with pytest.raises(UnknownTopicError, match=f"{topic}/1 went away while the query was planned"):
+    with pytest.raises(UnknownTopicError, match=f"{topic}/1 disappeared while the query was planned"):
         BatchReader(more).partitions()
     for loses in ("true", "false"):
         reader = StreamReader({**more, "failOnDataLoss": loses})
@@ -168,9 +168,7 @@ def test_a_partition_that_goes_away_between_two_questions_is_named(
         reader.stop()
 
 
-def test_rows_have_sparks_columns_with_nulls_and_headers_as_they_were(
-    kafka_broker: KafkaBroker, topic_name: Callable[[], str]
-) -> None:
+def test_rows_have_sparks_columns_nulls_and_headers(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> None:
     topic = topic_name()
     kafka_broker.create_topic(topic, 1)
     producer = Producer({**kafka_broker.options})
@@ -190,7 +188,7 @@ def test_rows_have_sparks_columns_with_nulls_and_headers_as_they_were(
     assert plain.schema.equals(DATAFRAME_SCHEMA(False))
 
 
-def test_a_header_that_names_a_schema_is_read_though_rows_keep_none(
+def test_header_with_a_schema_is_read_although_rows_keep_no_headers(
     kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     topic = topic_name()
@@ -208,7 +206,7 @@ def test_a_header_that_names_a_schema_is_read_though_rows_keep_none(
         assert sum({"key": "a", "value": b"1"} in row.get("headers", []) for row in found) == kept
 
 
-def test_aborted_records_are_read_only_where_uncommitted_ones_are(
+def test_aborted_records_are_read_only_with_read_uncommitted(
     kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     topic = topic_name()
@@ -235,10 +233,11 @@ def streaming(broker: KafkaBroker, topic: str, **more: str) -> StreamReader:
     return StreamReader(options(broker, topic, **more))
 
 
-def test_the_start_is_asked_once_and_kept_in_the_end_of_the_first_batch(
+def test_start_is_determined_once_and_stored_in_the_first_end(
     kafka_broker: KafkaBroker, topic: str, admin: KafkaAdmin
 ) -> None:
-    """Spark asks for the start again when it runs the first batch again: whatever has come or gone since, it is the same."""
+    """Spark asks for the start again when it runs the first batch again: it is the same, whatever Kafka has gained or
+    deleted."""
     reader = streaming(kafka_broker, topic, startingOffsets="earliest")
     start = reader.initialOffset()
     end = json.loads(json.dumps(reader.latestOffset(start, ALL)))
@@ -249,7 +248,7 @@ def test_the_start_is_asked_once_and_kept_in_the_end_of_the_first_batch(
     assert ranges(again, end, again.latestOffset(end, ALL)) == {1: [(5, 7)]}
 
 
-def test_a_query_started_at_latest_keeps_its_start_though_nothing_came(kafka_broker: KafkaBroker, topic: str) -> None:
+def test_query_started_at_latest_keeps_its_start_without_records(kafka_broker: KafkaBroker, topic: str) -> None:
     reader = streaming(kafka_broker, topic)
     end = reader.latestOffset(reader.initialOffset(), ALL)
     assert end != reader.initialOffset()  # so Spark runs the batch, and writes its end first
@@ -262,7 +261,9 @@ def test_a_query_started_at_latest_keeps_its_start_though_nothing_came(kafka_bro
     assert "#start" not in later and again.reportLatestOffset() == {topic: {"0": 13, "1": 5}}
 
 
-def test_a_trigger_with_few_offsets_is_one_task_unless_more_are_wanted(kafka_broker: KafkaBroker, topic: str) -> None:
+def test_trigger_with_few_offsets_is_one_task_unless_min_partitions_is_set(
+    kafka_broker: KafkaBroker, topic: str
+) -> None:
     def tasks(**more: str) -> list[list[tuple[int, int]]]:
         reader = streaming(kafka_broker, topic, startingOffsets="earliest", **more)
         found = reader.partitions({}, reader.latestOffset({}, ALL))
@@ -275,7 +276,7 @@ def test_a_trigger_with_few_offsets_is_one_task_unless_more_are_wanted(kafka_bro
     assert read == {0: list(range(10)), 1: list(range(5))}
 
 
-def test_a_limit_is_shared_by_lag_and_all_means_all(kafka_broker: KafkaBroker, topic: str) -> None:
+def test_limit_is_divided_by_lag(kafka_broker: KafkaBroker, topic: str) -> None:
     reader = streaming(kafka_broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger="6")
     first = reader.latestOffset({}, reader.getDefaultReadLimit())
     assert ranges(reader, {}, first) == {0: [(0, 4)], 1: [(0, 2)]}
@@ -284,7 +285,7 @@ def test_a_limit_is_shared_by_lag_and_all_means_all(kafka_broker: KafkaBroker, t
     assert ranges(reader, second, reader.latestOffset(second, ALL)) == {0: [(8, 10)], 1: [(4, 5)]}
 
 
-def test_too_few_offsets_wait_for_more_or_for_the_delay(kafka_broker: KafkaBroker, topic: str) -> None:
+def test_trigger_waits_for_min_offsets_or_the_delay(kafka_broker: KafkaBroker, topic: str) -> None:
     clock = ManualClock()
     given = options(kafka_broker, topic, minOffsetsPerTrigger="4", maxTriggerDelay="10s")
     reader = StreamReader(given, clock)
@@ -299,7 +300,7 @@ def test_too_few_offsets_wait_for_more_or_for_the_delay(kafka_broker: KafkaBroke
     assert ranges(reader, second, reader.latestOffset(second, limit)) == {1: [(5, 9)]}
 
 
-def test_available_now_stops_at_what_was_there_when_it_began(kafka_broker: KafkaBroker, topic: str) -> None:
+def test_available_now_stops_at_the_end_at_its_beginning(kafka_broker: KafkaBroker, topic: str) -> None:
     given = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "10"}
     reader = streaming(kafka_broker, topic, **given)
     reader.prepareForTriggerAvailableNow()
@@ -311,9 +312,7 @@ def test_available_now_stops_at_what_was_there_when_it_began(kafka_broker: Kafka
     assert (read, batches) == (15, 2)
 
 
-def test_available_now_reads_nothing_where_it_starts_at_or_after_what_was_there(
-    kafka_broker: KafkaBroker, topic: str
-) -> None:
+def test_available_now_reads_nothing_if_it_starts_at_or_after_its_target(kafka_broker: KafkaBroker, topic: str) -> None:
     by_time = {"startingTimestamp": "1740000000000", "startingOffsetsByTimestampStrategy": "latest"}
     for given, young in (({}, 1_730_000_000_000), (by_time, 1_750_000_000_000)):
         reader = streaming(kafka_broker, topic, **given)
@@ -324,10 +323,10 @@ def test_available_now_reads_nothing_where_it_starts_at_or_after_what_was_there(
         assert reader.partitions({}, end) == [] and reader.latestOffset(end, ALL) == end
 
 
-def test_an_end_that_lies_below_what_was_read_is_asked_for_again(
+def test_end_below_the_offset_reached_is_asked_again(
     kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a change of leaders. One that stays is data loss."""
+    """As after a change of leaders. An end that stays is a loss."""
     asked: list[int] = []
     real = KafkaAdmin.ends
 
@@ -336,21 +335,21 @@ def test_an_end_that_lies_below_what_was_read_is_asked_for_again(
         return {tp: offset - (asked == [1]) for tp, offset in real(self, partitions).items()}
 
     reader = streaming(kafka_broker, topic)
-    start = {topic: {"0": 10, "1": 5}}  # as Spark's own source writes it
+    start = {topic: {"0": 10, "1": 5}}  # as Spark's Kafka source writes it
     monkeypatch.setattr(KafkaAdmin, "ends", ends)
     end = reader.latestOffset(start, ALL)
     assert end[topic] == start[topic] and len(asked) == 2
     cut = reader.latestOffset({topic: {"0": 10, "1": 7}}, ALL)
     with pytest.raises(RangeNotHeldError, match="offset was changed from 7 to 5"):
         reader.partitions({topic: {"0": 10, "1": 7}}, cut)
-    with pytest.raises(UsageError, match="planned by another source"):
+    with pytest.raises(UsageError, match="another source planned"):
         reader.partitions({}, start)
 
 
-def test_a_target_of_available_now_that_lies_below_what_was_read_is_asked_for_again(
+def test_target_of_available_now_below_the_offset_reached_is_asked_again(
     kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without failOnDataLoss the query would go on from there, and have records twice."""
+    """Without failOnDataLoss the query would continue from there, and read records twice."""
     real = KafkaAdmin.ends
     reader = streaming(kafka_broker, topic, failOnDataLoss="false")
     monkeypatch.setattr(KafkaAdmin, "ends", lambda *given: {tp: end - 1 for tp, end in real(*given).items()})
@@ -365,10 +364,8 @@ def test_a_target_of_available_now_that_lies_below_what_was_read_is_asked_for_ag
 # ---- data loss -------------------------------------------------------------------------------------------------------
 
 
-def test_aged_out_offsets_end_the_query_or_are_left_out(
-    kafka_broker: KafkaBroker, topic: str, admin: KafkaAdmin
-) -> None:
-    """INV-5. The range that partly survives gives what is left of it."""
+def test_deleted_offsets_end_the_query_or_are_omitted(kafka_broker: KafkaBroker, topic: str, admin: KafkaAdmin) -> None:
+    """INV-5: of a range that partly exists, the remaining records are read."""
     strict = streaming(kafka_broker, topic, startingOffsets="earliest")
     end = strict.latestOffset({}, ALL)
     admin.delete_records({TopicPartition(topic, 0): 7, TopicPartition(topic, 1): 5})
@@ -382,10 +379,10 @@ def test_aged_out_offsets_end_the_query_or_are_left_out(
     assert offsets(BatchReader(options(kafka_broker, topic, **given))) == {0: [7, 8, 9]}
 
 
-def test_what_kafka_holds_and_does_not_give_is_an_error_whatever_may_be_lost(
+def test_offsets_that_kafka_holds_and_does_not_return_are_always_an_error(
     kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-5: as when a broker that has just started does not know the topic's id yet."""
+    """INV-5: for example if a broker that has just started does not know the topic's id yet."""
     reader = streaming(kafka_broker, topic, startingOffsets="earliest", failOnDataLoss="false")
     end = reader.latestOffset({}, ALL)
 
@@ -393,7 +390,7 @@ def test_what_kafka_holds_and_does_not_give_is_an_error_whatever_may_be_lost(
         raise RangeNotHeldError("not now")
         yield
 
-    monkeypatch.setattr("pyspark_forebay.reading.read_range", refused)
+    monkeypatch.setattr("pyspark_forebay.kafka.reading.read_range", refused)
     with pytest.raises(RangeNotHeldError, match="not now"):
         rows(reader, {}, end)
     monkeypatch.setattr(KafkaAdmin, "topic_ids", lambda self, topics: dict.fromkeys(topics, ""))
@@ -401,7 +398,7 @@ def test_what_kafka_holds_and_does_not_give_is_an_error_whatever_may_be_lost(
         rows(reader, {}, end)
 
 
-def test_an_end_beyond_the_log_is_data_loss(kafka_broker: KafkaBroker, topic: str) -> None:
+def test_end_beyond_the_log_is_data_loss(kafka_broker: KafkaBroker, topic: str) -> None:
     given = {"endingOffsets": '{"T": {"0": 12, "1": 5}}'}
     with pytest.raises(RangeNotHeldError, match="log ends at offset 10"):
         rows(BatchReader(options(kafka_broker, topic, **given)))
@@ -409,8 +406,8 @@ def test_an_end_beyond_the_log_is_data_loss(kafka_broker: KafkaBroker, topic: st
     assert offsets(lenient) == {0: list(range(10)), 1: list(range(5))}
 
 
-def test_a_topic_created_again_is_told_by_its_id(kafka_broker: KafkaBroker, topic: str, admin: KafkaAdmin) -> None:
-    """Though the new one has as many records: the JVM's connector would give the wrong ones, or none."""
+def test_topic_created_again_is_recognized_by_its_id(kafka_broker: KafkaBroker, topic: str, admin: KafkaAdmin) -> None:
+    """The new topic has as many records; Spark's Kafka source would return wrong records, or none."""
     strict = streaming(kafka_broker, topic, startingOffsets="earliest")
     first = strict.latestOffset({}, ALL)
     admin.delete_topic(topic)
@@ -426,7 +423,7 @@ def test_a_topic_created_again_is_told_by_its_id(kafka_broker: KafkaBroker, topi
     assert offsets(lenient, first, second) == {0: list(range(12))}
 
 
-def test_topics_of_a_pattern_come_from_their_beginning_and_go_as_loss(
+def test_topics_of_a_pattern_begin_at_their_beginning_and_their_deletion_is_a_loss(
     kafka_broker: KafkaBroker, topic: str, admin: KafkaAdmin
 ) -> None:
     reader = streaming(kafka_broker, topic, subscribePattern="T.*")

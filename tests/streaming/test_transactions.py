@@ -15,8 +15,9 @@ from pyspark.sql.types import StringType, StructType
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import StoreError, UsageError
-from pyspark_forebay import writer
-from pyspark_forebay.writer import TaskRows, TransactionalWriter, packed, writer_of
+from pyspark_forebay.sink import writers
+from pyspark_forebay.sink.rows import pack_rows
+from pyspark_forebay.sink.writers import TaskRows, TransactionalWriter, writer_of
 from tests.support.kafka import PATIENCE_SECONDS, committed_values
 from tests.support.output_process import OutputProcess, SinkOutput, Turn, batch_of, expected, rows_of
 
@@ -42,10 +43,10 @@ def rows(broker: KafkaBroker, topic: str) -> list[Any]:
     return sorted((number, place, replay) for number, place, replay in found)
 
 
-def test_a_batch_whose_commit_is_killed_anywhere_and_run_again_is_there_once(
+def test_batch_whose_commit_is_killed_at_any_step_is_written_once(
     kafka_broker: KafkaBroker, topic_name: Callable[[], str], output_process: OutputProcess, tmp_path: Path
 ) -> None:
-    """Each process is killed at its second arrival: the first is often in the rerun of what the one before it left."""
+    """Each process is killed at its second arrival: the first is often in the rerun of the previous process's batch."""
     topic = topic_name()
     kafka_broker.create_topic(topic, 2)
     arguments = [options(kafka_broker, topic=topic, groupIdPrefix=topic)]
@@ -63,10 +64,13 @@ def test_a_batch_whose_commit_is_killed_anywhere_and_run_again_is_there_once(
     assert rows(kafka_broker, topic) == expected(BATCHES)
 
 
-def test_a_query_that_slept_in_a_commit_adds_nothing_when_it_wakes(
+def test_query_that_slept_in_a_commit_adds_nothing_when_it_wakes(
     kafka_broker: KafkaBroker, topic_name: Callable[[], str], output_process: OutputProcess, tmp_path: Path
 ) -> None:
-    """INV-4: it stops with all rows sent and not committed; the query is started again elsewhere; it wakes, and is refused."""
+    """INV-4: it sleeps with all rows sent and not committed.
+
+    The query is started elsewhere; then the first one wakes, and is refused.
+    """
     topic = topic_name()
     kafka_broker.create_topic(topic, 2)
     arguments = [options(kafka_broker, topic=topic, groupIdPrefix=topic)]
@@ -91,13 +95,14 @@ def test_a_query_that_slept_in_a_commit_adds_nothing_when_it_wakes(
 
 def message(values: list[str], topic: str, batch: int = 0) -> TaskRows:
     columns = pa.record_batch({"value": pa.array(values), "topic": pa.array([topic] * len(values))})
-    return TaskRows("a-query", batch, packed([columns], None))
+    return TaskRows("a-query", batch, pack_rows([columns], None))
 
 
-def test_rows_of_several_topics_are_one_transaction_and_its_marker_is_found(
+def test_rows_of_several_topics_are_one_transaction_with_one_marker(
     kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
-    """Without the option topic the marker may lie at any of them; the batch that is run again need not write to the same ones."""
+    """Without the option topic, the marker may be at any topic; a batch that runs again need not write to the same
+    topics."""
     one, two, three = (topic_name() for _ in range(3))
     for topic in (one, two, three):
         kafka_broker.create_topic(topic, 2)
@@ -112,15 +117,13 @@ def test_rows_of_several_topics_are_one_transaction_and_its_marker_is_found(
     assert found == {one: [b"d"], two: [b"a"], three: [b"b", b"c", b"e"]}
 
 
-def test_a_row_that_is_not_taken_leaves_nothing_of_its_batch(
-    kafka_broker: KafkaBroker, topic_name: Callable[[], str]
-) -> None:
+def test_refused_row_leaves_nothing_of_its_batch(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> None:
     topic = topic_name()
     kafka_broker.create_topic(topic, 2)
     writer = writer_of(options(kafka_broker, groupIdPrefix=topic), SCHEMA, streaming=False)
     assert isinstance(writer, TransactionalWriter)
     parts = [
-        TaskRows("q", None, packed([pa.record_batch({"value": [text], "topic": [topic]})], None))
+        TaskRows("q", None, pack_rows([pa.record_batch({"value": [text], "topic": [topic]})], None))
         for text in ("whole", "x" * 2_000_000)
     ]
     with pytest.raises(StoreError, match="too large"):
@@ -138,15 +141,15 @@ def test_a_row_that_is_not_taken_leaves_nothing_of_its_batch(
         ({"kafka.transaction.timeout.ms": "soon"}, "transaction.timeout.ms: 'soon': allowed are whole numbers"),
     ],
 )
-def test_what_a_transaction_can_not_be_told_is_refused(more: dict[str, str], word: str) -> None:
+def test_invalid_transaction_options_are_refused(more: dict[str, str], word: str) -> None:
     given = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t", "transactional": "true", **more}
     with pytest.raises(UsageError) as caught:
         writer_of(given, SCHEMA, streaming=True)
     assert word in str(caught.value)
 
 
-def test_what_a_sink_does_otherwise_than_it_was_told_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    writer._tell.cache_clear()  # another test of this process may have been told the same
+def test_sink_options_with_another_effect_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    writers._warn_once.cache_clear()  # another test of this process may have logged the same
     given = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t", "kafka.acks": "0", "kafka.max.block.ms": "5"}
     for more in ({}, {}, {"transactional": "true", "kafka.delivery.timeout.ms": "5", "unheardOf": "1"}):
         writer_of({**given, **more}, SCHEMA, streaming=True)

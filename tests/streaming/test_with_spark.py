@@ -55,10 +55,10 @@ def run(frame: Any, folder: Path) -> Any:
     return to_its_end(writer, str(folder / "out"))
 
 
-def test_a_batch_query_is_found_without_registration_and_has_the_schema_of_sparks_source(
+def test_spark_finds_the_source_without_registration_with_its_own_schema(
     spark: Any, kafka_broker: KafkaBroker, topic: str
 ) -> None:
-    """It runs on more tasks than there are partitions, and no secret is in its plan."""
+    """It runs with more tasks than partitions, and no secret is in its plan."""
     more = {"MINPARTITIONS": "4", "includeHeaders": "true", "kafka.sasl.password": SECRET}
     frame = source(spark.read, kafka_broker, topic, **more).load()
     assert frame.schema.simpleString() == (
@@ -73,7 +73,7 @@ def test_a_batch_query_is_found_without_registration_and_has_the_schema_of_spark
     assert SECRET not in frame._jdf.queryExecution().toString()
 
 
-def test_what_is_refused_says_why_and_shows_no_secret(
+def test_refusal_names_the_reason_and_no_secret(
     spark: Any, kafka_broker: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
     bad = {"kafka.auto.offset.reset": "latest", "kafka.sasl.password": SECRET}
@@ -91,7 +91,7 @@ def test_what_is_refused_says_why_and_shows_no_secret(
         frame.writeStream.format("noop").trigger(continuous="1 second").start().awaitTermination()
 
 
-def test_a_query_started_at_latest_misses_nothing_over_a_stop_while_idle(
+def test_query_started_at_latest_misses_nothing_after_an_idle_stop(
     spark: Any, kafka_broker: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
     frame = source(spark.readStream, kafka_broker, topic, maxOffsetsPerTrigger="4").load()
@@ -109,10 +109,10 @@ def test_a_query_started_at_latest_misses_nothing_over_a_stop_while_idle(
     }  # fmt: skip
 
 
-def test_a_first_batch_that_failed_is_run_again_from_the_same_start(
+def test_failed_first_batch_runs_again_from_the_same_start(
     spark: Any, kafka_broker: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
-    """Though Spark asks for the start again, and "latest" and the first offset held are others by now."""
+    """Spark asks for the start again, and "latest" and the first offset have changed by then."""
     checkpoint = str(tmp_path / "checkpoint")
     seen: list[dict[int, list[int]]] = []
 
@@ -134,10 +134,10 @@ def test_a_first_batch_that_failed_is_run_again_from_the_same_start(
     assert seen == [{0: [4, 5, 6, 7, 8, 9], 1: [2, 3, 4]}] * 2 + [{1: [5, 6, 7]}]
 
 
-def test_lost_offsets_end_a_query_with_the_range_that_is_lost(
+def test_error_of_lost_offsets_names_the_range(
     spark: Any, kafka_broker: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
-    """INV-5. The first run reads nothing, so no worker keeps a consumer that has them already."""
+    """INV-5: the first run reads nothing, so no worker keeps a consumer that already has them."""
     run(source(spark.readStream, kafka_broker, topic).load(), tmp_path)
     produce(kafka_broker.options, TopicPartition(topic, 0), 4)
     with KafkaAdmin(kafka_broker.options) as admin:
@@ -148,10 +148,10 @@ def test_lost_offsets_end_a_query_with_the_range_that_is_lost(
     assert offsets(spark.read.parquet(str(tmp_path / "out"))) == {0: [12, 13]}
 
 
-def test_a_count_of_all_is_appended_to_a_topic_and_read_back(
+def test_complete_output_is_appended_to_a_topic(
     spark: Any, kafka_broker: KafkaBroker, topic: str, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
-    """Words counted from one topic into another, in the output mode complete."""
+    """Words of one topic are counted into another, in the output mode complete."""
     into = topic_name()
     kafka_broker.create_topic(into, 1)
     records = source(spark.readStream, kafka_broker, topic, startingOffsets="earliest").load()

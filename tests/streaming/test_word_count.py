@@ -1,4 +1,4 @@
-"""The example that counts words, in both styles, as it is: the same counts."""
+"""The word count example has the same counts in both styles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows into a real Kafka, by the writer that Spark's tasks call, without Spark."""
+"""Rows written to a real Kafka by the writer that Spark's tasks call, without Spark."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from forebay.kafka.produce import sender
 from forebay.kafka.produce.sender import send_rows
 from forebay.model.errors import ForebayError, UnreachableError, UsageError
 from pyspark_forebay import DefaultSource
-from pyspark_forebay.batch import BatchReader
+from pyspark_forebay.kafka.batch import BatchReader
 from pyspark_forebay.schema import spark_schema
-from pyspark_forebay.writer import AtLeastOnceWriter, writer_of
+from pyspark_forebay.sink.writers import AtLeastOnceWriter, writer_of
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
 VALUE = StructType([StructField("value", StringType())])
@@ -28,8 +28,8 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     ("options", "schema", "word"),
     [
         ({"topic": ""}, VALUE, "option topic"),
-        ({}, StructType().add("key", StringType()), "column value is needed"),
-        ({}, StructType().add("value", LongType()), "column value is bigint: allowed is string or binary"),
+        ({}, StructType().add("key", StringType()), "the column value is missing"),
+        ({}, StructType().add("value", LongType()), "column value is bigint: allowed are string or binary"),
         ({}, StructType([*VALUE, StructField("headers", StringType())]), "column headers is string"),
         ({}, StructType().add("value", BinaryType()).add("partition", LongType()), "column partition is bigint"),
         ({"kafka.key.serializer": "x"}, VALUE, "key.serializer is not supported"),
@@ -37,13 +37,15 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
         ({"kafka.bootstrap.servers": ""}, VALUE, "kafka.bootstrap.servers"),
     ],
 )
-def test_what_sparks_sink_refuses_is_refused(options: dict[str, str], schema: StructType, word: str) -> None:
+def test_options_and_columns_that_sparks_sink_refuses_are_refused(
+    options: dict[str, str], schema: StructType, word: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         writer_of({**BASE, **options}, schema, streaming=True)
     assert word in str(caught.value)
 
 
-def test_overwriting_a_topic_is_refused_but_a_complete_output_is_appended() -> None:
+def test_overwrite_is_refused_and_complete_output_is_appended() -> None:
     source: Any = DefaultSource(BASE)
     with pytest.raises(UsageError, match="overwrite is not allowed"):
         source.writer(VALUE, True)
@@ -64,7 +66,7 @@ def read(broker: KafkaBroker, pattern: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.kafka
-def test_rows_go_where_their_columns_say(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> None:
+def test_rows_are_written_where_their_columns_say(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> None:
     first, second = (topic_name() for _ in range(2))
     for name in (first, second):
         kafka_broker.create_topic(name, 2)
@@ -90,8 +92,8 @@ def test_rows_go_where_their_columns_say(kafka_broker: KafkaBroker, topic_name: 
 
 
 @pytest.mark.kafka
-def test_a_record_that_is_not_taken_fails_the_task(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> None:
-    """A partition that is not there, a value that is too large, no topic: none of them passes in silence."""
+def test_refused_record_fails_the_task(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> None:
+    """A missing partition, a value that is too large, a missing topic: each is an error."""
     topic = topic_name()
     with KafkaAdmin(kafka_broker.options) as admin:
         admin.create_topic(topic, 1, {"max.message.bytes": "1000"})
@@ -112,7 +114,7 @@ def test_a_record_that_is_not_taken_fails_the_task(kafka_broker: KafkaBroker, to
 @pytest.mark.parametrize(
     "options", [{"kafka.message.timeout.ms": "500"}, {"transactional": "true", "kafka.transaction.timeout.ms": "1000"}]
 )
-def test_brokers_that_are_away_are_named(options: dict[str, str]) -> None:
+def test_error_names_unavailable_brokers(options: dict[str, str]) -> None:
     writer = writer_of({**BASE, "kafka.bootstrap.servers": "127.0.0.1:1", **options}, VALUE, streaming=False)
     with pytest.raises(UnreachableError, match=r"Kafka at 127\.0\.0\.1:1: topic t"):
         writer.commit([writer.write(iter([pa.RecordBatch.from_pydict({"value": ["v"]})]))])
@@ -127,7 +129,7 @@ def test_brokers_that_are_away_are_named(options: dict[str, str]) -> None:
         ({"delivery.timeout.ms": "0"}, -1),  # without a limit
     ],
 )
-def test_acknowledgements_are_waited_for_as_long_as_a_delivery_may_take(
+def test_writer_waits_for_acknowledgements_up_to_the_delivery_timeout(
     given: dict[str, str], seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []

@@ -15,7 +15,7 @@ from driver.journal.transitions import apply
 from driver.tracker.requests import FoundPartitions
 from forebay import messages as m
 from forebay.model.values import Gap
-from pyspark_forebay import intake
+from pyspark_forebay.intake import client, cursor
 from tests.support.reads import ReadBy
 from tests.support.tracked import TOPIC, Tracked
 
@@ -89,6 +89,6 @@ class Taken:
 def asked_in_process(monkeypatch: pytest.MonkeyPatch) -> Taken:
     """Answer all requests to an intake until the end of the test. Readers send nothing by themselves."""
     made = Taken()
-    monkeypatch.setattr(intake, "DriverClient", lambda *_: made.driver)
-    monkeypatch.setattr(intake, "KEEP_SECONDS", 3_600.0)
+    monkeypatch.setattr(client, "DriverClient", lambda *_: made.driver)
+    monkeypatch.setattr(cursor, "HEARTBEAT_SECONDS", 3_600.0)
     return made

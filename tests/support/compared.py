@@ -524,7 +524,7 @@ KINDS: dict[str, dict[Side, str]] = {
     "no record of that time": {"spark": r"No offset matched from request", "ours": r"UsageError: no offset matched"},
     "begins behind its end": {
         "spark": r"AssertionError: assertion failed: Beginning offset \d+ is after the ending offset",
-        "ours": r"UsageError: starting offset \d+ of .* lies beyond its ending offset",
+        "ours": r"UsageError: starting offset \d+ of .* is beyond its ending offset",
     },
     "a value": {
         "spark": r"must be positive|Expected e\.g\. \{|Expected a single long value|For input string"
@@ -553,20 +553,20 @@ def kind_of(words: str, side: Side) -> str:
 #: name of a case → how its answers differ, for which reason
 DIFFERENCES: dict[str, Difference] = {
     "four records in a task": Difference(
-        "15 rows in 2 tasks", "15 rows in 5 tasks", "`maxRecordsPerPartition` is heeded by batch queries too"
+        "15 rows in 2 tasks", "15 rows in 5 tasks", "`maxRecordsPerPartition` also applies to batch queries"
     ),
     "both limits of tasks": Difference(
-        "15 rows in 8 tasks", "15 rows in 9 tasks", "with `minPartitions` beside it, there are at least so many tasks"
+        "15 rows in 8 tasks", "15 rows in 9 tasks", "Together with `minPartitions` there are at least that many tasks"
     ),
     "created again with more records": Difference(
-        "4 rows, 6 rows", "4 rows, refused: data loss", "A topic that was created again is known by its id"
+        "4 rows, 6 rows", "4 rows, refused: data loss", "Forebay recognizes by its id that a topic was created again"
     ),
     "a limit of 0": Difference(
-        "0 rows", "refused: a value", "`maxOffsetsPerTrigger` of 0, by which a query reads nothing, is refused"
+        "0 rows", "refused: a value", "`maxOffsetsPerTrigger` of 0, with which a query reads nothing, is refused"
     ),
     "created again with fewer records": Difference(
         "10 rows, refused: data loss, 0 rows",
         "10 rows, refused: data loss, 3 rows",
-        "A topic that was created again is known by its id",
+        "Forebay recognizes by its id that a topic was created again",
     ),
 }

@@ -12,10 +12,11 @@ import sys
 import traceback
 from pathlib import Path
 
-from direct.commits import Commits
 from direct.parameters import checked_options
-from direct.strategies import Subscribe
-from direct.stream import DirectStream, StreamSettings
+from direct.stream.commits import Commits
+from direct.stream.settings import StreamSettings
+from direct.stream.strategies import Subscribe
+from direct.stream.stream import DirectStream
 from driver.batches.batch import Batch, BatchWork, Job
 from wal.reading import TierCounts
 
@@ -40,7 +41,9 @@ class InProcess:
 def main(address: str, topics: str, folder: Path, tracker: str) -> None:
     safe = checked_options({"bootstrap.servers": address, "auto.offset.reset": "earliest"})
     settings = StreamSettings("s", (folder / "checkpoint").as_uri(), 0.05, on_vanished="record", tracker=tracker)
-    stream = DirectStream(safe, Subscribe(topics.split(",")), settings, InProcess(), Commits(""))
+    stream = DirectStream(
+        safe=safe, strategy=Subscribe(topics.split(",")), settings=settings, engine=InProcess(), commits=Commits("")
+    )
 
     def write(work: Batch) -> None:
         spans = [[span.topic, span.partition, span.from_offset, span.until_offset] for span in work.spans]  # type: ignore[attr-defined]

@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from direct.commits import Commits
 from direct.parameters import checked_options
-from direct.strategies import ConsumerStrategy
-from direct.stream import DirectStream, StreamSettings
+from direct.stream.commits import Commits
+from direct.stream.settings import StreamSettings
+from direct.stream.strategies import ConsumerStrategy
+from direct.stream.stream import DirectStream
 from driver.batches.batch import Batch, BatchWork
 from forebay.kafka.consume.range_reader import Reading, read_range
 from forebay.kafka.options.access import KafkaAccess
@@ -46,12 +47,12 @@ class Runs:
         own = {"interval_seconds": 0.05, "retry_seconds": 0.01, **settings}
         self.commits = Commits(safe.group)
         stream = DirectStream(
-            safe,
-            strategy,
-            StreamSettings("s", self.checkpoint.as_uri(), **own),  # type: ignore[arg-type]
-            InProcess(),
-            self.commits,
-            timeout_seconds,
+            safe=safe,
+            strategy=strategy,
+            settings=StreamSettings("s", self.checkpoint.as_uri(), **own),  # type: ignore[arg-type]
+            engine=InProcess(),
+            commits=self.commits,
+            timeout_seconds=timeout_seconds,
         )
         self.streams.append(stream)
         stream.foreach_batch(job or self.job).start()

@@ -26,7 +26,8 @@ from driver.outputs import DeltaOutput, KafkaOutput, Output, ParquetOutput, SqlO
 from forebay.model.errors import ForebayError
 from forebay.model.values import numbered
 from forebay.process import failpoints
-from pyspark_forebay.writer import TaskRows, packed, writer_of
+from pyspark_forebay.sink.rows import pack_rows
+from pyspark_forebay.sink.writers import TaskRows, writer_of
 from tests.support import s3
 
 PIECES, PIECE_ROWS = 3, 20
@@ -41,7 +42,7 @@ class SinkOutput:
         self._writer = writer_of({**options, "transactional": "true"}, schema, streaming=True)
 
     def write(self, batch: Batch, data: Iterator[pa.RecordBatch]) -> None:
-        tasks = [TaskRows("of-a-test", batch.number, packed([piece], self._options.get("topic"))) for piece in data]
+        tasks = [TaskRows("of-a-test", batch.number, pack_rows([piece], self._options.get("topic"))) for piece in data]
         self._writer.commit([*tasks], batch.number)
 
 

@@ -10,7 +10,8 @@ from types import TracebackType
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructType
 
-from pyspark_forebay.writer import AtLeastOnceWriter, TaskRows, TransactionalWriter, packed, writer_of
+from pyspark_forebay.sink.rows import pack_rows
+from pyspark_forebay.sink.writers import AtLeastOnceWriter, TaskRows, TransactionalWriter, writer_of
 from tests.support.flow import read_topic
 from tests.support.kafka import PATIENCE_SECONDS
 
@@ -29,7 +30,7 @@ def write(sink: AtLeastOnceWriter | TransactionalWriter, topic: str, batch: int)
     """What Spark's tasks and planner do with one batch, of one task."""
     rows = pa.record_batch({"value": [f"{batch} {place}" for place in range(ROWS)]})
     if isinstance(sink, TransactionalWriter):
-        sink.commit([TaskRows("a-query", batch, packed([rows], topic))], batch)
+        sink.commit([TaskRows("a-query", batch, pack_rows([rows], topic))], batch)
     else:
         sink.write(iter([rows]))
 

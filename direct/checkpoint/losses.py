@@ -1,0 +1,283 @@
+"""What a direct stream needs and Kafka no longer holds, and the requests that journal it: decisions on values of brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from driver.decisions.batch_order import window
+from driver.journal.events import ReplayedBatch
+from driver.journal.state import Batch, State
+from driver.tracker.requests import EndSpans, Request, SkipSpans
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.consume.spans import Span, parse_span, without
+from forebay.messages import AcceptLossRequest
+from forebay.model.errors import ForebayError, OutOfRangeError, RangeNotHeldError, UnknownTopicError, UnreachableError
+from forebay.model.values import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The offsets ``[begin, end)`` of a partition that Kafka holds, for a consumer with the stream's parameters.
+
+    ``topic_id``: the id of the topic, "" if the broker does not know one.
+    """
+
+    topic_id: str
+    begin: int
+    end: int
+
+
+#: offsets [from, until) that Kafka lacks and an intake's WAL holds, in order, by partition
+Kept: TypeAlias = Mapping[TopicPartition, Sequence[tuple[int, int]]]
+NOTHING_KEPT: Kept = {}
+#: kinds of losses of a whole partition; the intake may still have records of it
+WHOLE = ("gone", "created-again")
+#: greater than every offset that Kafka can store
+OFFSET_MAX = 10**18 - 1
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """Something that a direct stream needs and that is lost.
+
+    ``kind``: ``batch``: offsets that batch ``batch_id`` has yet to read; ``gap``: offsets between the stream's position
+    and the first one that Kafka holds; ``gone``, ``created-again`` and ``cut-back``: a whole partition. ``label``: the
+    name for people: ``t/0[0, 500)``, or ``t/0`` for a whole partition. ``goes_on_at``: where the partition continues,
+    -1 if it does not; ``topic_id`` is the id of its topic from there on.
+    """
+
+    kind: Literal["batch", "gap", "gone", "created-again", "cut-back"]
+    label: str
+    words: str
+    batch_id: int = 0
+    goes_on_at: int = -1
+    topic_id: str = ""
+
+
+def held_by_kafka(
+    admin: KafkaAdmin, partitions: Mapping[TopicPartition, str], there: Collection[TopicPartition]
+) -> dict[TopicPartition, Held]:
+    """Ask Kafka what it holds of ``partitions``; partitions that no longer exist are omitted.
+
+    ``partitions``: each with the last known id of its topic ("" if unknown). ``there``: the partitions that brokers
+    have just listed. Raises UnreachableError, also while a partition has no leader.
+    """
+    ids = admin.topic_ids({tp.topic for tp in partitions})
+    unknown = sorted({tp.topic for tp, before in partitions.items() if before and tp in there and not ids[tp.topic]})
+    if unknown:  # it may be another topic of that name
+        raise UnreachableError(
+            f"no broker returns the id of topic {', '.join(unknown)}, which had one before; it may be temporarily unavailable"
+        )
+    # metadata may omit a partition without a leader: only a broker that does not know the topic, or knows another, proves its end
+    wanted = [
+        tp for tp, before in partitions.items() if tp in there or (ids[tp.topic] and before in ("", ids[tp.topic]))
+    ]
+    try:
+        begins = admin.places(dict.fromkeys(wanted, "earliest"))
+        ends = admin.places(dict.fromkeys(wanted, "latest"))
+    except UnknownTopicError as error:  # the topic is being deleted: the next call will show it
+        raise UnreachableError(str(error)) from None
+    return {tp: Held(ids[tp.topic], begins[tp], ends[tp]) for tp in wanted}
+
+
+def lost_of(span: Span, held: Mapping[TopicPartition, Held]) -> list[Span]:
+    """Return the parts of ``span`` that Kafka does not hold, in order."""
+    found = held.get(span.tp)
+    if found is None or _is_another(span.topic_id, found.topic_id):
+        return [span] if span.size else []
+    return without([span], [f"{span.tp}[{found.begin}, {max(found.begin, found.end)})"])
+
+
+def losses_at_positions(
+    positions: Mapping[TopicPartition, int],
+    topic_ids: Mapping[TopicPartition, str],
+    held: Mapping[TopicPartition, Held],
+    kept: Kept = NOTHING_KEPT,
+) -> list[Loss]:
+    """Return what the next batches cannot read.
+
+    ``positions``, ``topic_ids``: of the stream's partitions, the ids as they were when the partitions began. ``kept``:
+    what the intake has; the stream reads that first, and offsets before it are a gap. While the intake has records of a
+    partition that was deleted or created again, no loss of a whole partition is returned, because it would end the
+    stream before it read them.
+    """
+    losses, rest = [], False
+    for tp, position in sorted(positions.items()):
+        found = held.get(tp)
+        loss = _of_position(tp, position, topic_ids.get(tp, ""), found)
+        if loss is None:
+            continue
+        begin = next((begin for begin, until in kept.get(tp, ()) if until > position), None)
+        if begin is None:
+            losses.append(loss)
+        elif begin > position:
+            label = str(Span(tp.topic, tp.partition, position, begin))
+            words = f"{label}: Kafka dropped it before it was in a batch, and the intake's WAL begins at {begin}"
+            losses.append(Loss("gap", label, words, goes_on_at=begin))
+        else:
+            rest = rest or loss.kind in WHOLE
+    return [loss for loss in losses if not (rest and loss.kind in WHOLE)]
+
+
+def _of_position(tp: TopicPartition, position: int, topic_id: str, found: Held | None) -> Loss | None:
+    if found is None:
+        return Loss("gone", str(tp), f"partition {tp}, which the stream reads at {position}, no longer exists")
+    if _is_another(topic_id, found.topic_id):
+        words = f"{tp}: topic {tp.topic} had the id {topic_id}, and was created again with {found.topic_id}"
+        return Loss("created-again", str(tp), words, goes_on_at=found.begin, topic_id=found.topic_id)
+    if found.end < position:
+        words = f"{tp}: the stream is at offset {position}, and Kafka's log ends at {found.end}: it was cut back"
+        return Loss("cut-back", str(tp), words, goes_on_at=found.end, topic_id=found.topic_id)
+    if position < found.begin:
+        label = str(Span(tp.topic, tp.partition, position, found.begin))
+        words = f"{label}: Kafka dropped it before it was in a batch, and begins at {found.begin}"
+        return Loss("gap", label, words, goes_on_at=found.begin)
+    return None
+
+
+def lacked_by_kafka(
+    positions: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str], losses: Iterable[Loss]
+) -> dict[TopicPartition, Span]:
+    """Return what Kafka lacks of each partition with ``losses`` of :func:`losses_at_positions`.
+
+    The range begins at the stream's position. It ends where Kafka continues, or at ``OFFSET_MAX``. A log that was cut
+    back lacks nothing.
+    """
+    found = {}
+    for loss in losses:
+        if loss.kind == "cut-back":
+            continue
+        tp = parse_span(loss.label).tp if loss.kind == "gap" else _partition(loss.label)
+        until = loss.goes_on_at if loss.kind == "gap" else OFFSET_MAX
+        found[tp] = Span(tp.topic, tp.partition, positions[tp], until, topic_ids.get(tp, ""))
+    return found
+
+
+def ends_through(
+    positions: Mapping[TopicPartition, int], lacks: Mapping[TopicPartition, Span], kept: Kept
+) -> dict[TopicPartition, int]:
+    """Return how far batches can read what is ``kept`` of partitions that Kafka ``lacks``: up to the first gap, or its end.
+
+    Partitions that Kafka continues there are omitted.
+    """
+    ends = {}
+    for tp, span in lacks.items():
+        reached = positions.get(tp, span.until_offset)
+        for begin, until in kept.get(tp, ()):
+            if begin <= reached < until:
+                reached = until
+        if reached < span.until_offset:
+            ends[tp] = reached
+    return ends
+
+
+def losses_of_batch(
+    batch_id: int,
+    spans: Iterable[Span],
+    held: Mapping[TopicPartition, Held],
+    also_lost: Callable[[list[Span]], list[Span]] = list,
+) -> list[Loss]:
+    """Return what the batch cannot read of ``spans``.
+
+    ``also_lost`` returns which of the ranges that Kafka lacks the intake lacks.
+    """
+    lost = [part for span in spans for part in lost_of(span, held)]
+    found = {str(part): part for part in also_lost(lost)}  # a window may contain a range twice
+    return [
+        Loss("batch", label, f"{label} of batch {batch_id}: Kafka {_held_words(part, held)}", batch_id)
+        for label, part in found.items()
+    ]
+
+
+def losses_of_state(
+    state: State,
+    held: Mapping[TopicPartition, Held],
+    also_lost: Callable[[list[Span]], list[Span]] = list,
+    kept: Kept = NOTHING_KEPT,
+) -> list[Loss]:
+    """Return the losses of all batches that have yet to run, and of what comes after them."""
+    waiting: list[tuple[Batch | ReplayedBatch, bool]] = [(batch, True) for batch in state.replaying.values()]
+    waiting += [(batch, False) for batch in state.unfinished()]
+    of_batches = [
+        losses_of_batch(batch.batch_id, without(spans_with_window(state, batch, replay), batch.lost), held, also_lost)
+        for batch, replay in waiting
+    ]
+    return [*chain.from_iterable(of_batches), *losses_at_positions(positions(state), topic_ids(state), held, kept)]
+
+
+def spans_with_window(state: State, batch: Batch | ReplayedBatch, replay: bool) -> list[Span]:
+    """Return what the job of ``batch`` may read: the ranges of its window and its own."""
+    before = [span for one in window(state, batch, replay) for span in without(one.spans, one.lost)]
+    return [*before, *batch.spans]
+
+
+def partitions_of(state: State) -> dict[TopicPartition, str]:
+    """Return all partitions that the stream reads, or has yet to read, with the ids of their topics."""
+    waiting: chain[Batch | ReplayedBatch] = chain(
+        state.replaying.values(), state.replay_window.values(), state.batches.values()
+    )
+    return {**{span.tp: span.topic_id for batch in waiting for span in batch.spans}, **topic_ids(state)}
+
+
+def positions(state: State) -> dict[TopicPartition, int]:
+    """Return where the next batch begins."""
+    return {_partition(key): offset for key, offset in state.next_offsets.items()}
+
+
+def topic_ids(state: State) -> dict[TopicPartition, str]:
+    """Return the topic id of each partition, as it was when the partition began; "" if the broker did not know one."""
+    found = {}
+    for key in state.next_offsets:
+        tp, partition = _partition(key), state.partitions.get(key)  # None if an older release began it
+        found[tp] = partition.incarnation.topic_id if partition is not None else state.topic_ids.get(tp.topic, "")
+    return found
+
+
+def _partition(key: str) -> TopicPartition:
+    topic, _, number = key.rpartition("/")
+    return TopicPartition(topic, int(number))
+
+
+def journal_losses(ask: Callable[[Request], Any], losses: Iterable[Loss], time_ms: int, cause: str) -> None:
+    """Journal ``losses``, one after the other.
+
+    ``ask``: the decision loop's. After a kill in between, the rest is found again.
+    """
+    for loss in losses:
+        if loss.kind == "batch":
+            ask(AcceptLossRequest(batch_id=loss.batch_id, ranges=(loss.label,), cause=cause))
+        elif loss.kind == "gap":
+            ask(SkipSpans((parse_span(loss.label),), time_ms, f"out-of-range, {cause}"))
+        else:
+            topic = loss.label.rpartition("/")[0]
+            again = {loss.label: loss.goes_on_at} if loss.goes_on_at >= 0 else {}
+            ask(
+                EndSpans(
+                    (loss.label,), time_ms, f"{loss.kind}, {cause}", again, {topic: loss.topic_id} if again else {}
+                )
+            )
+
+
+def losses_error(losses: Collection[Loss], advice: str) -> ForebayError:
+    """Return the error that ends a stream which must not continue without ``losses``."""
+    words = "; ".join(loss.words for loss in losses)
+    kinds = {loss.kind for loss in losses}
+    kind = UnknownTopicError if kinds == {"gone"} else OutOfRangeError if kinds == {"gap"} else RangeNotHeldError
+    return kind(f"{words}; {advice}")
+
+
+def _is_another(before: str, now: str) -> bool:
+    return bool(before and now and before != now)
+
+
+def _held_words(part: Span, held: Mapping[TopicPartition, Held]) -> str:
+    found = held.get(part.tp)
+    if found is None:
+        return "no longer has the partition"
+    if _is_another(part.topic_id, found.topic_id):
+        return "has another topic of that name"
+    return f"holds offsets {found.begin} to {found.end}"

@@ -1,0 +1,229 @@
+"""Which offsets the next batch of a direct stream has: where partitions begin, what they have gained, and what Kafka
+lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from direct.checkpoint.losses import (
+    NOTHING_KEPT,
+    Held,
+    Kept,
+    Loss,
+    ends_through,
+    held_by_kafka,
+    journal_losses,
+    lacked_by_kafka,
+    losses_at_positions,
+    losses_error,
+    losses_of_batch,
+)
+from direct.intake.coverage import KeptByIntake
+from direct.stream.commits import Commits
+from direct.stream.reads import ReadProgress
+from direct.stream.settings import StreamSettings
+from direct.stream.strategies import ConsumerStrategy, absent, find_partitions
+from driver.batches.batch import BatchWork
+from driver.decision_loop.loop import DriverLoop
+from driver.tracker.requests import AllocateSpans, BeginSpans
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.starting import Known, Position, begin
+from forebay.kafka.consume.planning import limit_by_rates, spans, split_ranges
+from forebay.kafka.consume.spans import Span, without
+from forebay.kafka.options.safe import SafeOptions
+from forebay.model.errors import UnknownTopicError, UnreachableError, UsageError
+from forebay.model.values import TopicPartition
+from forebay.process.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+class BatchPlanner:
+    """Plans the batches of one direct stream: asks Kafka what partitions gained, and journals new partitions and losses."""
+
+    def __init__(
+        self,
+        *,
+        safe: SafeOptions,
+        strategy: ConsumerStrategy,
+        settings: StreamSettings,
+        timeout_seconds: float,
+        commits: Commits,
+        clock: Clock,
+        admin: KafkaAdmin,
+        loop: DriverLoop,
+        kept: KeptByIntake | None,
+    ) -> None:
+        """``timeout_seconds``: how long a broker may leave a request unanswered. ``kept``: the intake that the stream reads
+        through, None for none."""
+        self._safe = safe
+        self._strategy = strategy
+        self._settings = settings
+        self._timeout = timeout_seconds
+        self._commits = commits
+        self._clock = clock
+        self._admin = admin
+        self._loop = loop
+        self._kept = kept
+        self._unreachable = ""  # the last warning about Kafka or the intake's driver
+
+    def begin(self) -> None:
+        """Log where known partitions continue, and journal where new ones begin.
+
+        Raises UnreachableError if the checkpoint is new, because nothing else says where its partitions begin; what
+        Kafka has lost as :func:`direct.checkpoint.losses.losses_error`; UsageError for offsets of partitions that the
+        stream does not read.
+        """
+        known = self._loop.ask(ReadProgress()).positions
+        self._log_positions(begin(self._admin, known, Known(known, self._strategy.offsets, {}), self._safe.reset))
+        try:
+            self._follow(self._clock.wall_ms())
+        except UnreachableError as error:
+            if not self._loop.ask(ReadProgress()).begun:
+                raise
+            self._warn_unreachable(error)
+
+    def plan(self, time_ms: int) -> AllocateSpans | None:
+        """Return the request for the next batch; None if Kafka has gained nothing, or Kafka or the intake's driver is
+        unavailable.
+
+        Commits the offsets of jobs first. Called only by the batch timer.
+        """
+        self._commits.send(self._admin)
+        try:
+            found = self._gained(time_ms)
+        except UnreachableError as error:
+            self._warn_unreachable(error)
+            return None
+        self._unreachable = ""
+        return found
+
+    def _warn_unreachable(self, error: UnreachableError) -> None:
+        if str(error) != self._unreachable:  # every interval repeats it
+            log.warning("no batch is made for now: %s", error)
+        self._unreachable = str(error)
+
+    def _gained(self, time_ms: int) -> AllocateSpans | None:
+        settings = self._settings
+        held, lacks, kept = self._follow(time_ms)
+        progress = self._loop.ask(ReadProgress())
+        begins, ids, learned = progress.positions, progress.topic_ids, progress.learned
+        through = {tp: end for tp, end in ends_through(begins, lacks, kept).items() if tp in begins}
+        new = begins.keys() - held.keys() - through.keys()
+        try:
+            ends = {
+                **self._admin.places(dict.fromkeys(new, "latest")),
+                **{tp: held[tp].end for tp in begins.keys() & held.keys()},
+                **through,
+            }
+        except UnknownTopicError as error:  # the topic is being deleted: the next plan will show it
+            raise UnreachableError(str(error)) from None
+        rate = 0.0
+        if settings.backpressure:
+            rate = learned.rate if learned is not None else settings.initial_rate
+        until = limit_by_rates(begins, ends, settings.rates, rate, settings.interval_seconds)
+        found = [msgspec.structs.replace(span, topic_id=ids[span.tp]) for span in spans(begins, until)]
+        parts = split_ranges(found, settings.min_partitions)
+        return AllocateSpans(tuple(parts), time_ms) if parts else None
+
+    def _follow(self, time_ms: int) -> tuple[dict[TopicPartition, Held], dict[TopicPartition, Span], Kept]:
+        """Begin new partitions, and end the stream or journal the losses if neither Kafka nor the intake holds what
+        comes next.
+
+        Returns, of the partitions that continue, what Kafka holds, what it lacks, and what the intake has of that.
+        """
+        progress = self._loop.ask(ReadProgress())
+        known, ids, known_before = progress.positions, progress.topic_ids, progress.begun
+        there = find_partitions(self._admin, self._strategy)
+        held = held_by_kafka(self._admin, ids, there)
+        losses = losses_at_positions(known, ids, held)
+        lacks, kept = lacked_by_kafka(known, ids, losses), NOTHING_KEPT
+        if self._kept is not None and lacks:
+            kept = {tp: self._kept.kept(span) for tp, span in lacks.items()}
+            losses = losses_at_positions(known, ids, held, kept)
+        self._handle_losses(losses, time_ms)
+        # a deleted partition that exists again begins as a new one; others with a loss continue
+        gone = {loss.label for loss in losses if loss.kind == "gone"}
+        new = {tp for tp in there - known.keys() if str(tp) not in gone}
+        if not known_before or new:
+            self._begin_partitions(new, known if known_before else None, time_ms)
+        return held, lacks, kept
+
+    def _begin_partitions(
+        self, new: set[TopicPartition], checkpoint: dict[TopicPartition, int] | None, time_ms: int
+    ) -> None:
+        """Journal where the partitions ``new`` begin. ``checkpoint``: the known positions, None in a new checkpoint."""
+        admin, group = self._admin, self._safe.group
+        known = Known(
+            checkpoint=checkpoint,
+            given=self._strategy.offsets,
+            committed={tp: at.offset for tp, at in admin.committed(group, new).items()} if group else {},
+            group=group,
+        )
+        if checkpoint is None:
+            self._check_names(new)
+        begun = begin(admin, new, known, self._safe.reset)
+        self._log_positions(begun)
+        causes = "; ".join(sorted({position.why for position in begun.values()}))
+        offsets = {str(tp): position.offset for tp, position in begun.items()}
+        self._loop.ask(BeginSpans(offsets, admin.topic_ids({tp.topic for tp in new}), time_ms, causes))
+
+    def _log_positions(self, begun: Mapping[TopicPartition, Position]) -> None:
+        for tp, position in begun.items():
+            log.info("%s begins at offset %d: %s", tp, position.offset, position.why)
+
+    def _check_names(self, there: set[TopicPartition]) -> None:
+        """Check the names in the strategy of a new stream, and log topics and partitions that Kafka does not have yet.
+
+        Raises UsageError for offsets of partitions that the stream does not read.
+        """
+        for name in absent(self._strategy, there):
+            log.warning("Kafka has no %s; it is read from its beginning when it is created", name)
+        unread = sorted(str(tp) for tp in self._strategy.offsets.keys() - there)
+        if unread:
+            raise UsageError(
+                f"offsets are given for {', '.join(unread)}, which Kafka does not have or the stream does not read"
+            )
+
+    def journal_lost(self, work: BatchWork) -> bool:
+        """Journal what Kafka has lost of the failed batch ``work``; return whether something is lost.
+
+        Uses a client of its own, because the batch timer uses the other one at the same time. Raises what Kafka has
+        lost if the stream must not continue without it.
+        """
+        asked = [span for one in (*work.past, work) for span in one.spans]
+        partitions = {span.tp: span.topic_id for span in asked}
+        try:
+            with KafkaAdmin(
+                self._safe.options, timeout_seconds=self._timeout, client_id="forebay-direct-losses"
+            ) as admin:
+                held = held_by_kafka(admin, partitions, admin.partitions({tp.topic for tp in partitions}))
+            losses = losses_of_batch(work.batch_id, without(asked, work.lost), held, self._also_lost)
+        except UnreachableError as error:
+            log.warning(
+                "batch %d failed, and it is unknown whether Kafka still holds its records: %s", work.batch_id, error
+            )
+            return False
+        self._handle_losses(losses, self._clock.wall_ms())
+        return bool(losses)
+
+    def _also_lost(self, lost: list[Span]) -> list[Span]:
+        return self._kept.lost(lost) if self._kept is not None else lost
+
+    def _handle_losses(self, losses: Sequence[Loss], time_ms: int) -> None:
+        """End the stream, or journal ``losses`` and continue, as ``on_vanished`` says."""
+        if not losses:
+            return
+        settings = self._settings
+        if settings.on_vanished == "stop":
+            command = f"forebay direct accept-loss {settings.checkpoint} {settings.name}"
+            raise losses_error(
+                losses,
+                f'to continue without these records, run `{command}`, which lists them, or set on_vanished = "record"',
+            )
+        for loss in losses:
+            log.error("%s; the stream continues without it", loss.words)
+        journal_losses(self._loop.ask, losses, time_ms, 'by on_vanished = "record"')

@@ -1,0 +1,71 @@
+"""Reading of an intake's blocks inside Spark's tasks, as whole columns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from forebay.model.errors import LostBlockError
+from forebay.model.records import DATAFRAME_SCHEMA
+from pyspark_forebay.intake.planning import BlockPart, IntakeTask
+from pyspark_forebay.kafka.reading import read_span
+from pyspark_forebay.options.source import FAIL_ON_DATA_LOSS, SourceOptions
+from wal.reading import ReadPlan, read_block
+
+_log = logging.getLogger("forebay.source")
+
+
+def read_task(options: SourceOptions, task: IntakeTask) -> Iterator[pa.RecordBatch]:
+    """Yield the records of ``task`` as batches of ``DATAFRAME_SCHEMA``, with one block in memory at a time.
+
+    Raises LostBlockError for a block that no tier has any more if ``failOnDataLoss`` is true; if it is false, the block
+    is logged and omitted. Raises UnreadableBlockError in any case if a block cannot be reached (INV-5), and as
+    :func:`read_span`.
+    """
+    for part in task.parts:
+        try:
+            found = read_part(part, task.plan, options.include_headers)
+        except LostBlockError as error:
+            if options.fail_on_data_loss:
+                raise LostBlockError(f"{error}. {FAIL_ON_DATA_LOSS}") from None
+            _log.warning("%s. failOnDataLoss is false: continuing with the remaining records", error)
+            continue
+        yield from found
+    if task.span is not None:
+        yield from read_span(replace(options, kafka=task.kafka), task.span)
+
+
+def read_part(part: BlockPart, plan: ReadPlan, headers: bool) -> list[pa.RecordBatch]:
+    """Return the wanted rows of ``part`` in the order of its block, without empty batches. Raises as ``read_block``."""
+    # unwanted ranges are skipped in the same way as ranges whose loss was accepted
+    plan = msgspec.structs.replace(plan, lost=part.unwanted) if part.unwanted else plan
+    cut = (_cut(batch, part, headers) for batch in read_block(part.reference, plan).batches)
+    return [batch for batch in cut if batch.num_rows]
+
+
+def _cut(batch: pa.RecordBatch, part: BlockPart, headers: bool) -> pa.RecordBatch:
+    """Return the wanted rows of ``batch``, which has rows of one range in the order of their offsets."""
+    names = DATAFRAME_SCHEMA(headers).names
+    if batch.num_columns > len(names):
+        batch = batch.select(names)
+    if not part.cuts or not batch.num_rows:
+        return batch
+    cut = part.cuts.get(f"{batch.column('topic')[0].as_py()}/{batch.column('partition')[0].as_py()}")
+    if cut is None:
+        return batch
+    begin, end = np.searchsorted(batch.column("offset").to_numpy(), cut)
+    return batch.slice(int(begin), int(end - begin))
+
+
+def merged_kafka_options(options: SourceOptions, of_intake: Mapping[str, str]) -> dict[str, str]:
+    """Return the options for the intake's Kafka; empty if its address is unknown.
+
+    ``of_intake``: the options that the intake's driver named. The query's ``kafka.*`` options take precedence.
+    """
+    merged = {**of_intake, **options.kafka}
+    return merged if merged.get("bootstrap.servers") else {}

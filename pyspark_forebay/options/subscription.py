@@ -1,0 +1,56 @@
+"""Which topics and partitions a query reads: the options ``subscribe``, ``subscribePattern`` and ``assign``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from forebay.model.errors import UsageError
+from forebay.model.values import TopicPartition
+from pyspark_forebay.offsets import parse_partitions
+
+STRATEGIES = ("subscribe", "subscribePattern", "assign")
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a query reads. Exactly one field is set; over an intake none may be, which means everything it takes in."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: frozenset[TopicPartition] = frozenset()
+
+    def __str__(self) -> str:
+        if self.pattern is not None:
+            return f"subscribePattern {self.pattern}"
+        return ", ".join(self.topics) or ", ".join(str(tp) for tp in sorted(self.partitions))
+
+
+def read_subscription(given: Mapping[str, str]) -> Subscription:
+    """Return what ``given``, options by names in lower case, subscribes to. Raises UsageError."""
+    named = [name for name in STRATEGIES if name.lower() in given]
+    if not named and "tracker" in given:
+        return Subscription()
+    if not named:
+        raise UsageError(f"one of the options {', '.join(STRATEGIES)} must say what to read")
+    if len(named) > 1:
+        raise UsageError(f"only one of the options {', '.join(STRATEGIES)} may be set, not {' and '.join(named)}")
+    (name,) = named
+    value = given[name.lower()].strip()
+    if name == "assign":
+        if not value.startswith("{"):
+            raise UsageError(f'option assign: {value!r} names no partitions: {{"topic": [0, 1]}} would')
+        return Subscription(partitions=frozenset(parse_partitions(value, "assign")))
+    if name == "subscribe":
+        topics = tuple(dict.fromkeys(topic.strip() for topic in value.split(",") if topic.strip()))
+        if not topics:
+            raise UsageError(f"option subscribe: {value!r} names no topics to subscribe to")
+        return Subscription(topics=topics)
+    if not value:
+        raise UsageError("option subscribePattern: the pattern is empty")
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise UsageError(f"option subscribePattern: {value!r} is no regular expression of Python's: {error}") from None
+    return Subscription(pattern=value)
