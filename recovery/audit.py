@@ -28,7 +28,7 @@ ATTESTED = -2  # as a batch id: finished, as only a snapshot copy shows
 WAITING = 0  # as a batch id: in no batch yet
 
 
-class Finding(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
+class Finding(msgspec.Struct, frozen=True, rename={"incarnation": "life"}):
     """Something that the audit found wrong.
 
     ``kind``: ``missing`` (offsets in no batch, not waiting, not a gap), ``duplicate`` (in two batches), ``beyond`` (past the

@@ -10,10 +10,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from forebay.model.wire import WIRE_NAMES
 
-
-class _Happened(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True, rename=WIRE_NAMES):
+class _Happened(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True, rename={"new_incarnation": "new_life"}):
     time_ms: int  # when the driver noticed it, milliseconds since 1970 UTC
 
 
