@@ -8,7 +8,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 # an import that is compiled anew takes twice as long, and the tests start hundreds of processes
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup kafka services demo test test-long sim check bench clean lock \
+.PHONY: help setup kafka services demo test test-fast test-long sim check bench clean lock \
 	fetch-jars fetch-hdfs fetch-versitygw fetch-jvm_spark fetch-apicurio fetch-packages
 
 help:  ## list what can be made
@@ -45,13 +45,20 @@ test: setup  ## the required tests, with a real Kafka, HDFS and S3 server (ARGS=
 	@$(FETCH) >/dev/null || { echo "make test: some services could not be fetched (see above); the end of the run lists the tests that need them" >&2; [ -z "$$CI" ]; }
 	@$(PYTHON_IN) -m pytest -m "not long" -n $(WORKERS) $(ARGS)
 
+# parts without servers and without a Spark session; conftest's fixtures of servers are not among them
+FAST := tests/driver tests/receiver tests/executor_agent tests/wal/segments tests/wal/blocks tests/wal/decisions tests/wal/reading \
+	tests/recovery tests/settings tests/golden tests/records tests/schemas tests/outputs
+
+test-fast: setup  ## tests of decisions, formats and settings, without servers: under two minutes on two cores (ARGS= for pytest)
+	@$(PYTHON_IN) -m pytest -m "not kafka and not spark and not hdfs and not long" -n $(WORKERS) $(FAST) $(ARGS)
+
 test-long: services  ## the long random crash runs (ARGS= for pytest)
 	@$(PYTHON_IN) -m pytest -m long $(ARGS)
 
 sim: setup  ## the simulation, with new seeds until it is stopped (ARGS= for its options)
 	@$(PYTHON_IN) -m tests.simulation $(ARGS)
 
-check: setup  ## format, lint, types, direction of imports, links and commands in the docs
+check: setup  ## format, lint, types, direction of imports, wording, links and names in the docs
 	@sh scripts/check.sh
 
 bench: kafka  ## the benchmarks (ARGS= for their options)
