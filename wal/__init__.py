@@ -1,1 +1,1 @@
-"""The durable log: stores, segments, blocks, decisions on segments, reading of blocks (docs/ARCHITECTURE.md, docs/FORMAT.md)."""
+"""The durable log: stores, segments, blocks, reading of blocks (docs/architecture/storage.md, docs/FORMAT.md)."""

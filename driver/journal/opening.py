@@ -16,7 +16,7 @@ A reader starts at the newest segment that begins with a snapshot and ignores ev
 group of events that was written twice is applied once, and a missing group is noticed.
 
 A reader skips an epoch without a snapshot only if nothing proves that this epoch led (``driver.journal.evidence``): its driver
-was killed before it acted. The rule is a table in docs/ARCHITECTURE.md, *Opening*.
+was killed before it acted. The rule is a table in docs/architecture/journal.md, *Opening*.
 
 The number of requests does not grow with the journal's age: opening reads one epoch's segments since the last snapshot, and a
 snapshot is due after a limited number of segments.

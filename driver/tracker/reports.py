@@ -1,4 +1,4 @@
-"""Which reported blocks are accepted (rules 3 and 4 in ``docs/architecture/ownership.md``)."""
+"""Which reported blocks are accepted (rule 4 in ``docs/architecture/ownership.md``)."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ ANSWER_PATIENCE = 3.0
 class ReceiverMachine:
     """Drives one process of one receiver id from registration to exit. Not thread-safe.
 
-    It follows the rules of "How a receiver owns a partition" (docs/architecture/ownership.md). The service's threads drive it in
-    production, a seeded scheduler drives the same object in the simulation. It knows only what inputs tell it: an answer
-    that is late, repeated or lost changes nothing, and is recognised by the number of its request.
+    It follows "The rules" (docs/architecture/ownership.md). The service's threads drive it in production, a seeded scheduler
+    drives the same object in the simulation. It knows only its inputs: an answer that is late, repeated or lost changes nothing,
+    and is recognised by the number of its request.
 
     ``by_pattern``: topics come from ``kafka.pattern``.
     """

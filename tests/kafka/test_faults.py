@@ -59,7 +59,7 @@ def test_position_beyond_end_is_a_fault(kafka_broker: KafkaBroker, topic: str) -
 
 
 def test_leader_epoch_below_the_positions_is_truncation(kafka_broker: KafkaBroker, topic: str) -> None:
-    """Records of an older leader after those of a newer one: the log is not the one that was taken in (rule 2)."""
+    """Records of an older leader after those of a newer one: the log is not the one that was taken in (rule 8)."""
     fill(kafka_broker, topic, 10)
     tp = TopicPartition(topic, 0)
     with Reader(kafka_broker.options, topic, [topic]) as reader:

@@ -1,4 +1,4 @@
-"""The tracker's decisions, rule by rule of "Who owns an offset" (docs/ARCHITECTURE.md)."""
+"""The tracker's decisions, rule by rule ("The rules" in docs/architecture/ownership.md)."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_ranges_of_two_incarnations_have_different_labels() -> None:
     assert offsets(0, 5, 1, incarnation=2).label == "t/0[0, 5) life 2"
 
 
-# ---- rule 8: gaps and lives ------------------------------------------------------------------------------------------
+# ---- rule 8: gaps and incarnations -----------------------------------------------------------------------------------
 
 
 def test_with_stop_a_gap_waits_for_a_person_and_the_position_stays() -> None:

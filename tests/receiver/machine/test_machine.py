@@ -1,4 +1,4 @@
-"""The receiver's decisions, rule by rule ("How a receiver owns a partition" in docs/architecture/ownership.md)."""
+"""The receiver's decisions, rule by rule ("The rules" in docs/architecture/ownership.md)."""
 
 from __future__ import annotations
 
