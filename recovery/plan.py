@@ -1,4 +1,4 @@
-"""The plan of a recovery, before and after it is carried out: decisions on values alone.
+"""The plan of a recovery, before and after it is carried out. Decision logic, without I/O.
 
 Nothing is repaired in place. Recovery writes a block that is damaged at its journalled place again, into a segment of its own,
 and the journal then names the new place. If no writer can append to a damaged segment any more, all its whole blocks are

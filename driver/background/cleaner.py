@@ -99,10 +99,10 @@ class Cleaner:
             except UnreachableError:
                 return  # the decision loop has ended, and reports the cause itself
             except OutOfSpaceError as error:
-                log.warning("clean-up waits for space: %s", error)
+                log.warning("clean-up is paused until the store has space: %s", error)
                 self._stopping.wait(self._pause_seconds)
             except StoreError as error:
-                log.error("clean-up failed and tries again: %s", error)
+                log.error("clean-up failed, and the driver retries it: %s", error)
                 self._stopping.wait(self._pause_seconds)
             except Exception as error:  # reported, or the disk would fill unnoticed (INV-5)
                 self._failed(error)

@@ -163,7 +163,7 @@ class SnapshotCopies:
             self._next_sequence = max(self._next_sequence + 1, writer.next_sequence)
             writer.close()
         if pending.handle is None:
-            raise StoreError(f"{self._wal.url}: a snapshot copy was synced and has no place")
+            raise StoreError(f"{self._wal.url}: a snapshot copy was synced, but the writer returned no path for it")
         return pending.handle.path
 
     def prune(self, copies: Sequence[SnapshotCopy]) -> None:
@@ -172,7 +172,7 @@ class SnapshotCopies:
             return
         oldest = layout.parse_snapshot_copy(copies[0].path)
         if oldest is None:
-            raise StoreError(f"{copies[0].path} is no snapshot copy's path")
+            raise StoreError(f"cannot delete old snapshot copies: {copies[0].path} is not the path of a snapshot copy")
         for path in self._wal.list(layout.snapshot_folder(self._stream)):
             place = layout.parse_snapshot_copy(path)
             if place is not None and place < oldest:

@@ -1,4 +1,4 @@
-"""Batches whose job fails: what is logged, what is journalled, and when the next attempt begins.
+"""Batches whose job fails: logging, journalling, and the time of the next attempt.
 
 The first ``job_max_failures`` attempts follow each other after ``job_retry_delay``. Then the batch is *failed*: it is intact, no
 other batch begins, and the driver keeps running and tries again after growing delays, or when an operator requests it.
@@ -97,7 +97,7 @@ class FailingJobs:
         for failure in self._last.values():
             if failure.error == PROCESS_ENDED:
                 log.error(
-                    "batch %d, output %s: %s; see the exit code at the process's supervisor, and the end of its log",
+                    "batch %d, output %s: %s; check the exit code that the supervisor recorded, and the end of the earlier log",
                     failure.batch_id,
                     failure.output,
                     shown(failure),

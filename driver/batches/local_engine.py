@@ -135,7 +135,9 @@ class LocalRows:
 
     def arrow_schema(self, schema: Any) -> pa.Schema:
         if not isinstance(schema, pa.Schema):
-            raise UsageError(f"decoded rows need a pyarrow Schema without Spark, not {type(schema).__name__}")
+            raise UsageError(
+                f"batch.decode: without Spark the schema must be a pyarrow.Schema, not {type(schema).__name__}"
+            )
         return schema
 
     def decode(self, decoder: Decoder) -> Any:

@@ -1,4 +1,4 @@
-"""The size of the next batch: how many of the waiting blocks it gets. A decision on values, without I/O."""
+"""The size of the next batch: how many of the waiting blocks it gets. Decision logic, without I/O."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What may be deleted according to the journal (INV-8): WAL segments and superfluous local copies. Decisions on values,
-without I/O.
+"""What may be deleted according to the journal (INV-8): WAL segments and superfluous local copies. Decision logic, without I/O.
 
 ``driver.tracker`` journals the intent, and ``driver.background.cleaner`` deletes.
 """

@@ -1,6 +1,6 @@
 """Answers to readers of the intake (queries and direct streams): its positions, and which blocks contain their offsets.
 
-Decisions on values, without I/O.
+Decision logic, without I/O.
 """
 
 from __future__ import annotations

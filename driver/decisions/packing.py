@@ -1,7 +1,7 @@
 """Packing of a batch's blocks into tasks. It is deterministic, and journalled, so that a rerun has the same tasks (INV-3).
 
-A batch may have a hundred thousand blocks, and the decision loop answers no request meanwhile, so each block is visited only
-a few times. A decision on values, without I/O.
+A batch may have a hundred thousand blocks, and the decision loop answers no request meanwhile, so each block is visited only a
+few times. Decision logic, without I/O.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The host of each managed receiver. A decision on values, without I/O.
+"""The choice of a host for each managed receiver. Decision logic, without I/O.
 
 A host's *slots* are numbered from 0: the first receiver of the stream there takes slot 0, the next one slot 1. The best slot is
 the one with the lowest number; of the same number, that of the most preferred host. Receivers take the best free slots. So

@@ -1,4 +1,4 @@
-"""Distribution of the stream's rate to receivers and their partitions, by lag. Decisions on values, without I/O.
+"""Distribution of the stream's rate to receivers and their partitions, by lag. Decision logic, without I/O.
 
 :func:`share` divides a rate. :class:`RateSharing` applies it twice, to the receivers and to the partitions of each, and decides
 which receivers get a new rate.

@@ -297,8 +297,8 @@ class ManagedReceivers:
     def run_round(
         self, now: float, agents_heard_at: Mapping[str, float], receivers_heard_at: Mapping[str, float]
     ) -> None:
-        """Do one placing round. ``agents_heard_at``: host → monotonic time of its last heartbeat; ``receivers_heard_at``: the
-        same by receiver id."""
+        """Carry out one placing round: update each receiver's state, then choose hosts. ``agents_heard_at``: host → monotonic
+        time of its last heartbeat; ``receivers_heard_at``: the same by receiver id."""
         if self._looked_at is None:
             self._looked_at, self._share_at = now, now + self._hosts_wait_seconds
         passed = min(now - self._looked_at, LATE_ROUNDS_MAX * self._round_seconds)

@@ -1,4 +1,5 @@
-"""Limits on receivers (INV-6): how many ids the journal keeps, how many heartbeats the driver keeps, and which make room."""
+"""Limits on receivers (INV-6): how many ids the journal keeps, how many heartbeats the driver keeps, and which are dropped for
+new ones."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ class IdLimits:
 
 
 class Presence:
-    """Since when the decision loop has been running without a pause. A receiver is silent only while the loop could take its
-    heartbeat."""
+    """The time since which the decision loop has been running without a pause. A receiver's silence counts only while the loop
+    could accept its heartbeat."""
 
     #: a longer pause between two decisions counts as one; the journal may have waited for space
     BREAK_SECONDS = 60.0
@@ -50,7 +51,7 @@ class Presence:
         self._since = self._last = float("-inf")
 
     def come_round(self, now: float) -> None:
-        """Note that the decision loop runs at ``now`` (monotonic seconds)."""
+        """Record that the decision loop is running at ``now`` (monotonic seconds). Call it once per round of the loop."""
         if now - self._last > self.BREAK_SECONDS:
             self._since = now
         self._last = now
@@ -81,7 +82,7 @@ class Room(NamedTuple):
 def room_for(
     state: State, receiver_id: str, limits: IdLimits, heard: Mapping[str, _Heard], presence: Presence, now: float
 ) -> Room:
-    """Return which ids make room when ``receiver_id`` registers.
+    """Return the ids that the journal forgets, and the epochs that end, so that ``receiver_id`` can register.
 
     The journal needs nothing of a forgotten id. Epochs are counted for the whole stream, so an id that returns gets a higher
     epoch than it ever had, and what an older process of it still writes is fenced (``driver.journal.state.is_forgotten``).
@@ -146,8 +147,8 @@ def refuse_registration(state: State, receiver_id: str) -> None:
 
 
 def makes_room(heard: Mapping[str, _Heard], receiver_id: str, now: float) -> str | None:
-    """Return the id in ``heard`` whose last heartbeat makes room for the first one of ``receiver_id``; None if there is room.
-    Raises RefusedError if no heartbeat is old enough."""
+    """Return the id in ``heard`` whose last heartbeat the driver drops, to keep the first one of ``receiver_id``; None if there
+    is room. Raises RefusedError if no heartbeat is old enough."""
     if receiver_id in heard or len(heard) < HEARD_MAX:
         return None
     oldest = min(heard, key=lambda known: heard[known].at)

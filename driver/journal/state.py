@@ -354,7 +354,7 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
         try:
             self.__dict__["index"] = self.build_index()
         except LookupError as error:  # a decoder reports a ValueError as damage
-            raise ValueError(f"it names {error}, which it does not hold") from None
+            raise ValueError(f"it names {error}, which it does not contain") from None
 
     @property
     def index(self) -> BlockIndex:

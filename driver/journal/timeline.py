@@ -65,7 +65,7 @@ def mark(journal: Storage, wal: Storage, stream: str, timeline: int, first_claim
         try:
             found = wal.read(marker)
         except FileNotFoundError:
-            raise StoreError(f"{marker} existed a moment ago and no longer exists") from None
+            raise StoreError(f"{marker} was deleted while it was being read; try again") from None
         if found != first_claim:
             raise _belongs_elsewhere(journal, wal, stream) from None
 

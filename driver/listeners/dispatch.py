@@ -137,7 +137,11 @@ class Channel:
         self._abandoned.set()
         self._sink.close()
         if self._thread.is_alive():
-            log.warning("listener %s: %d queued events were not taken in time", self._sink.name, self._queue.qsize())
+            log.warning(
+                "listener %s: %d queued events were dropped, because the driver stopped before the listener took them",
+                self._sink.name,
+                self._queue.qsize(),
+            )
 
 
 class Listeners:

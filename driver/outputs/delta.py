@@ -181,7 +181,9 @@ class DeltaOutput:
         if not self._batch_column:
             return rows
         if self._batch_column in rows.schema.names:
-            raise UsageError(f"output {self.name!r}: the rows already have a column {self._batch_column}")
+            raise UsageError(
+                f"output {self.name!r}: the rows already have a column {self._batch_column}: choose another batch_column"
+            )
         return rows.append_column(self._batch_column, pa.array([_label(run)] * rows.num_rows, pa.string()))
 
     def _open(self) -> DeltaTable | None:

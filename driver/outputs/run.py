@@ -1,5 +1,4 @@
-"""The output marker: which run of a batch an output holds, and whether another run is written. Decisions on values, without
-I/O."""
+"""The output marker: which run of a batch an output holds, and whether another run is written. Decision logic, without I/O."""
 
 from __future__ import annotations
 

@@ -161,7 +161,9 @@ class SqlOutput:
             raise UsageError(f"output {self.name!r}: table {table.name} has no column {', '.join(unknown)}")
         lacking = [name for name in self._key if name not in schema.names]
         if lacking:
-            raise UsageError(f"output {self.name!r}: the rows have no column {', '.join(lacking)}, which is of the key")
+            raise UsageError(
+                f"output {self.name!r}: the rows have no column {', '.join(lacking)}, which is part of the key"
+            )
         if not self._key:
             return table.insert()
         from sqlalchemy.dialects import postgresql, sqlite

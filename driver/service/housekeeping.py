@@ -116,7 +116,7 @@ class Housekeeping:
                 self._parts.copies.keep_up()
             self._admission.copied = True
         if missing:
-            raise UnreachableError(f"no such topic yet: {', '.join(missing)}; create it, it is found then")
+            raise UnreachableError(f"topic {', '.join(missing)} does not exist yet; create it, and the driver finds it")
         if self._admission.copied:
             self._activity.partitions_found = True
         self._activity.run_if_ready()
@@ -138,7 +138,7 @@ class Housekeeping:
         self._parts.tracker.subscription = subscribed = subscription(kafka, {tp.topic for tp in there})
         if subscribed == () and not known.created:
             raise UnreachableError(
-                f"no topic matches kafka.pattern = {kafka.pattern!r}; a topic created later is found"
+                f"no topic matches kafka.pattern = {kafka.pattern!r}; the driver finds a topic that is created later"
             )
         begun = {start.topic for start in new.starts} if new is not None else set()
         missing = set(kafka.topics) - known.topics - begun
@@ -153,5 +153,5 @@ class Housekeeping:
             self._targets = CatchUp.of(self._upstream.ends(incarnations), incarnations)
             log.info("catching up to the ends of the source, then stopping: %s", self._targets)
         elif not ask(ReadNotCaughtUp(self._targets)):
-            log.info("caught up: all that the source held at the start is completed")
+            log.info("caught up: all records that the source held at the start are completed")
             self._caught_up()

@@ -158,8 +158,8 @@ def refuse_direct_stream(state: State) -> None:
     """Raise UsageError for the journal of a direct stream: an intake would complete its batches, which have no blocks, unread."""
     if state.is_direct:
         raise UsageError(
-            f"driver.journal: it holds the checkpoint of a direct stream named {state.stream!r}: give the intake a name or a "
-            "journal of its own"
+            f"driver.journal already holds the checkpoint of direct stream {state.stream!r}: give the intake another "
+            "stream name or another driver.journal"
         )
 
 

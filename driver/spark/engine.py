@@ -343,9 +343,11 @@ def arrow_schema(schema: Any) -> pa.Schema:
         try:
             schema = StructType.fromDDL(schema)
         except Exception as error:
-            raise UsageError(f"the schema of decoded rows {schema!r} can't be read: {error}") from None
+            raise UsageError(f"batch.decode: the schema {schema!r} can't be read: {error}") from None
     if not isinstance(schema, StructType):
-        raise UsageError(f"decoded rows need a pyarrow or Spark schema, not {type(schema).__name__}")
+        raise UsageError(
+            f"batch.decode: the schema must be a pyarrow.Schema, a StructType or a DDL string, not {type(schema).__name__}"
+        )
     return to_arrow_schema(schema)
 
 

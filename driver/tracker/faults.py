@@ -129,7 +129,7 @@ def _found(request: m.Fault, partition: Partition) -> ev.FaultRecorded:
     point on, and accepting begins a new incarnation: at the start of a recreated topic, or where a truncated log now ends.
     """
     if not (0 <= request.low <= OFFSET_MAX and 0 <= request.high <= OFFSET_MAX):
-        raise UsageError(f"watermarks {request.low} to {request.high} are no offsets")
+        raise UsageError(f"watermarks {request.low} to {request.high} are not valid offsets")
     recreated = request.kind == "recreated"
     truncated = request.kind == "truncated" or (request.kind == "out-of-range" and request.position > request.high)
     if recreated:

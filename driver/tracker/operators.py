@@ -47,7 +47,9 @@ class Operators:
         partition = self._recorder.state.partition(tp)
         fault = partition.fault if partition is not None else None
         if partition is None or fault is None:
-            raise RefusedError(f"{tp} waits for no decision: `forebay status` shows what does", "not-found")
+            raise RefusedError(
+                f"{tp} does not wait for a decision; `forebay status` shows the partitions that do", "not-found"
+            )
         shown = (fault.position, fault.accepted_until)
         if (request.from_offset, request.until_offset) != shown or partition.position != fault.position:
             raise RefusedError(
@@ -57,12 +59,12 @@ class Operators:
             )
         if fault.tried != partition.token:
             raise RefusedError(
-                f"{tp}: nothing is given up before the WAL has been searched for it"
+                f"{tp}: the gap can be accepted only after the WAL has been searched"
                 f"{self._faults.why_not_searched(partition)}; try again then",
                 "not-searched",
             )
         self._faults.accept(partition, fault, now_ms, f"{fault.kind}, accepted by {said_by(request.cause)}")
-        done = "a new life was begun" if fault.begins_incarnation else "the gap was recorded"
+        done = "a new incarnation was begun" if fault.begins_incarnation else "the gap was recorded"
         return m.OperatorAnswer(message=f"{tp}: {done}; intake goes on at {partition.position}")
 
     def fence(self, request: m.FenceRequest) -> m.OperatorAnswer:

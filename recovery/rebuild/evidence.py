@@ -1,4 +1,5 @@
-"""What a rebuild begins from: a snapshot copy, the blocks of the WAL after it, and what survived of the history. Values alone."""
+"""The input of a rebuild: a snapshot copy, the blocks of the WAL after it, and the surviving part of the history. Data only,
+without I/O."""
 
 from __future__ import annotations
 

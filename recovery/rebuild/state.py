@@ -1,4 +1,4 @@
-"""The state of the new timeline, made from the evidence. Values alone."""
+"""The state of the new timeline, computed from the evidence, without I/O."""
 
 from __future__ import annotations
 

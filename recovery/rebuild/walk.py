@@ -1,4 +1,5 @@
-"""The walk: from the copy's positions on, it takes in the blocks of the WAL that continue each partition. Values alone.
+"""The walk: it starts at the positions of the snapshot copy and takes in the blocks of the WAL that continue each partition.
+Without I/O.
 
 Why it takes exactly the blocks that the lost journal had accepted:
 

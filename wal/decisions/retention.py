@@ -1,4 +1,4 @@
-"""Which segments may be deleted from the WAL: a decision on values alone (INV-8).
+"""Which segments may be deleted from the WAL (INV-8). Decision logic, without I/O.
 
 A segment may be deleted if it is sealed or its writer is fenced, if all of it can be read, and if the journal durably says of
 every block in it that nothing needs it:

@@ -212,7 +212,8 @@ class ObjectStorage:
             raise TransientError(f"{self._scheme}://{key} can't be written: {error}") from None
 
     def _put_in_one_part(self, key: str, data: bytes) -> None:
-        """Send the object as s3fs sends a large one, but in a single part, which may have any size."""
+        """Send the object by a multipart upload, as s3fs sends a large object, but with a single part. S3 accepts a last part
+        of any size."""
 
         async def send(files: Any) -> None:
             bucket, name, _ = files.split_path(key)

@@ -139,7 +139,7 @@ class Adopter:
     def _block_adoption(self, search: Search, words: str) -> Round:
         if self._blocked.get(search.tp) != words:
             log.warning(
-                "%s: what the WAL may hold from %d on can't be adopted yet: %s", search.tp, search.position, words
+                "%s: cannot adopt records from the WAL from offset %d on yet: %s", search.tp, search.position, words
             )
         self._blocked[search.tp] = words
         yield AdoptionBlocked(search.tp, words)

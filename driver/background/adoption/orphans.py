@@ -1,4 +1,4 @@
-"""Which orphans of the WAL are adopted: decisions on values alone."""
+"""Which orphans of the WAL are adopted. Decision logic, without I/O."""
 
 from __future__ import annotations
 

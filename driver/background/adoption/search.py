@@ -73,7 +73,9 @@ class OrphanSearch:
         for orphan in eligible(found, search, True):
             if orphan not in orphans and orphan.handle not in self._refused:
                 self._refused.add(orphan.handle)
-                log.warning("%s is not adopted: it may hold records of another topic of that name", orphan.held.label)
+                log.warning(
+                    "%s is not adopted: its records may be of another topic with the same name", orphan.held.label
+                )
         return orphans
 
     @property

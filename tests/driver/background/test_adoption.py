@@ -415,7 +415,7 @@ def test_with_stop_an_adopted_incarnation_ends_when_an_operator_accepts_it() -> 
     assert not answer.proceed
     assert "accept-gap t/0 70 60`" in answer.message and "a new incarnation begins at 60" in answer.message
     assert "forebay-adoption" not in answer.message
-    with pytest.raises(RefusedError, match="before the WAL has been searched"):
+    with pytest.raises(RefusedError, match="only after the WAL has been searched"):
         t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=70, until_offset=60))
     t.round()
     assert not t.claim(t.state.receivers["r2"].epoch, receiver="r2").granted

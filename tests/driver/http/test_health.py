@@ -368,10 +368,10 @@ def test_journal_without_room_is_a_problem_whether_the_driver_can_answer_or_not(
 def test_driver_that_waits_for_kafka_is_a_problem_after_a_moment() -> None:
     t = Tracked()
     health, _ = running(t)
-    words = "Kafka: no such topic yet: t; create it, it is found then"
+    words = "Kafka: topic t does not exist yet; create it, and the driver finds it"
     assert kinds(health.look(wait(t, 1), "waiting", words)) == ([], ["kafka"])
     (problem,) = health.look(wait(t, 6), "waiting", words).problems
-    assert "no such topic yet: t; create it" in problem.cause
+    assert "topic t does not exist yet; create it" in problem.cause
     assert kinds(health.look(wait(t, 1))) == ([], [])
     for _ in range(2):
         assert kinds(health.look(wait(t, 6), "stopping", words)) == ([], [])
