@@ -42,8 +42,8 @@ class ReadNotCaughtUp(Read[list[TopicPartition]]):
 class Housekeeping:
     """Finds partitions, compares commits with the journal, copies the journal beside the WAL, publishes completed positions.
 
-    ``caught_up`` is called once all is completed that the source held at the start, if the driver was started so. ``failed`` gets
-    the error that ended the thread.
+    ``caught_up``: with ``--until-caught-up``, called when all records that the source held at the start are completed.
+    ``failed``: called with the error that ended the thread.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Housekeeping:
         self._thread.join()
 
     def publish_last(self) -> None:
-        """Publish what the drain completed, after the thread has ended."""
+        """Publish the positions that the drain completed. Call it after the thread has ended."""
         self.join()
         self._completed.publish_last()
 
@@ -108,7 +108,8 @@ class Housekeeping:
             self._failed(error)
 
     def _find_partitions(self) -> float:
-        """Run discovery and what depends on it. Return the seconds until the next discovery."""
+        """Discover partitions; then compare commits and keep snapshot copies current. Return the seconds until the next
+        discovery."""
         created, missing = self._discover()
         if created:
             self._parts.commits.check()

@@ -1,4 +1,4 @@
-"""What people see of the driver: status, readiness and health."""
+"""The driver's answers for operators: status, readiness and health."""
 
 from __future__ import annotations
 

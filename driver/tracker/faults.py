@@ -17,7 +17,7 @@ from forebay.model.values import OFFSET_MAX, Gap, TopicPartition
 class Faults:
     """Journals faults that receivers report, describes them, and ends them.
 
-    ``on_gap``: the stream's policy; "record": a gap or new incarnation is recorded without asking a person.
+    ``on_gap``: the stream's policy; with "record", the driver records a gap or a new incarnation without an operator.
     """
 
     def __init__(self, *, recorder: Recorder, claims: Claims, writers: Writers, on_gap: str) -> None:
@@ -28,7 +28,7 @@ class Faults:
         self._on_gap = on_gap
 
     def report(self, request: m.Fault) -> m.FaultAnswer:
-        """Journal what a receiver found at its position. Raises UsageError."""
+        """Journal the fault that a receiver found at its position. Raises UsageError."""
         tp = TopicPartition(request.topic, request.partition)
         partition = self._recorder.state.partition(tp)
         if partition is None:
@@ -47,7 +47,7 @@ class Faults:
         return m.FaultAnswer(proceed=False, message=self.describe(partition))
 
     def is_recorded(self, fault: OpenFault) -> bool:
-        """Return whether the policy decides about ``fault``, and no person."""
+        """Return whether the driver resolves ``fault`` by its policy, without an operator."""
         return self._on_gap == "record" and fault.kind != "corrupt"
 
     def accept(self, partition: Partition, fault: OpenFault, now_ms: int, cause: str) -> None:
@@ -60,7 +60,7 @@ class Faults:
             self._claims.resume_later(partition.tp, owner)
 
     def block(self, tp: TopicPartition, reason: str) -> None:
-        """Keep for the status why the WAL can't be searched for ``tp``; "": it can be searched again."""
+        """Store for the status the reason why the WAL can't be searched for ``tp``; "" if it can be searched again."""
         if reason:
             self.blocked[tp] = reason
         else:

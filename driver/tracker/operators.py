@@ -1,4 +1,4 @@
-"""What a person decides: gaps, losses, resets of a partition, and the fencing of a receiver."""
+"""Decisions of operators: accepting gaps and losses, resetting partitions, and fencing receivers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from forebay.model.values import TopicPartition, is_reserved
 
 
 class Operators:
-    """Each call does exactly what the person was shown, or refuses: RefusedError, UsageError."""
+    """Carries out an operator's decision exactly as ``forebay status`` showed it. Otherwise each call raises RefusedError or
+    UsageError."""
 
     def __init__(
         self,
@@ -103,11 +104,11 @@ class Operators:
                 return self._faults.describe(partition)
             if unsettled := self._writers.unsettled(partition):
                 names = ", ".join(f"{writer.receiver_id} (epoch {writer.epoch:x})" for writer in unsettled)
-                return f"{tp} waits for what receiver {names} may still write: if it does not run, start it again"
+                return f"{tp} waits for what receiver {names} may still write: if the receiver does not run, start it again"
         return ""
 
     def reset(self, request: Reset, now_ms: int) -> None:
-        """Begin a new incarnation of each partition; of all of them or none."""
+        """Begin a new incarnation of each partition. If one partition refuses it, nothing changes."""
         partitions = [TopicPartition(start.topic, start.partition) for start in request.starts]
         if reason := self.why_not_reset(partitions):
             raise RefusedError(f"nothing was changed: {reason}", "not-settled")

@@ -1,4 +1,4 @@
-"""Options of the tracker. Their defaults are those of the settings (``forebay.settings.schema``)."""
+"""Options of the tracker. The defaults are the same as in the settings (``forebay.settings.schema``)."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Reports:
             )
 
     def _stale(self, r: OffsetRange, request: m.ReportRequest) -> m.StaleRange | None:
-        """Return why the range can't be accepted; None: it can."""
+        """Return the reason why the range can't be accepted; None if it can."""
         partition = self._recorder.state.partition(r.tp)
         if partition is None:
             return self._stale_for(r, "life")

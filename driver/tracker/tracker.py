@@ -155,7 +155,7 @@ class Tracker:
             return self.recorder.decision(refusal=refusal)
 
     def pending_actions(self) -> list[Action]:
-        """Return what a driver that has just opened the journal must do again (INV-8)."""
+        """Return the actions that a driver must repeat when it has opened the journal (INV-8)."""
         return self.deletion.pending_actions()
 
     def _answer(self, request: Request, now: float, now_ms: int) -> object:

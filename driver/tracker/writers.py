@@ -1,4 +1,5 @@
-"""Which receivers may still write a block under a token of a partition, and which have said that they can't."""
+"""Writers of a partition: which receivers may still write a block under one of its tokens, and which have reported that they
+can't."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class Writers:
     def record_settled(self, receiver_id: str) -> None:
         """Journal, after a heartbeat, under which outdated tokens the receiver can't write any more.
 
-        It is journalled at the first such heartbeat: the receiver or this driver may end before the next one.
+        The first such heartbeat is journalled, because the receiver or this driver may end before the next one.
         """
         outdated = self._outdated.get(receiver_id, set())
         for tp in sorted(outdated):

@@ -66,7 +66,8 @@ _NO_RANGE = "the store ignores the requested range; use a store, or a release of
 
 @dataclass(slots=True)
 class _Process:
-    """The client and counts of one process: a forked process can use neither its parent's connections nor its locks."""
+    """The client and the request counts of one process. A forked process gets its own, because it can't use its parent's
+    connections and locks."""
 
     files: Any
     requests: Counter[str] = field(default_factory=Counter)
@@ -83,7 +84,9 @@ def open_store(url: str, options: Mapping[str, Any]) -> ObjectStorage:
     prefix = parts.path.strip("/")
     if not _BUCKET.fullmatch(parts.netloc) or parts.query or parts.fragment or not (not prefix or is_path(prefix)):
         # the URL is not shown: it may hold a key
-        raise UsageError(f"a store is written as {parts.scheme}://bucket/prefix, without keys or parameters")
+        raise UsageError(
+            f"the URL of a store must have the form {parts.scheme}://bucket/prefix, without keys or parameters"
+        )
     return ObjectStorage(parts.scheme, f"{parts.netloc}/{prefix}" if prefix else parts.netloc, options)
 
 
@@ -163,7 +166,8 @@ class ObjectStorage:
         return int(found["size"])
 
     def exists(self, path: str) -> bool:
-        """One request; the file system's own method would also look for a folder of that name."""
+        """Return whether the object exists, by one request. The file system's own method would also look for a folder of that
+        name."""
         key = self._key(path)
         try:
             self._repeated(lambda: self._get(key, 0, 1))

@@ -30,7 +30,7 @@ _FOLDER_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_=.-]*(/[A-Za-z0-9_][A-Za-z0-9
 
 
 class TransientError(StoreError):
-    """A failure that may soon be over, so the request is worth another attempt."""
+    """A temporary failure: the caller may retry the request."""
 
 
 class AppendFile(Protocol):
@@ -178,7 +178,7 @@ class TriesAgain(Protocol):
 
 @runtime_checkable
 class SendsParts(Protocol):
-    """A store of whole objects that sends large ones in parts, by other requests than small ones."""
+    """A store of whole objects that sends large objects in parts, by other requests than small objects."""
 
     @property
     def sends_parts(self) -> bool:
