@@ -125,7 +125,7 @@ class Scheduler:
 
     @property
     def waits_for_retry(self) -> bool:
-        """Whether nothing happens before the next attempt at a failed batch begins."""
+        """Whether every batch in work is held up, and at least one waits for its next attempt."""
         return self._progress.waits_for_retry
 
     def start(self) -> None:
@@ -143,7 +143,7 @@ class Scheduler:
         self._timer.join()
 
     def note(self, events: Sequence[Event]) -> None:
-        """Take note of events that have become durable. Called in the decision loop."""
+        """Process events that have become durable. Called in the decision loop."""
         losses = sum(isinstance(event, LossAccepted) for event in events)
         if losses or any(isinstance(event, ReplayBegun) for event in events):
             self._progress.wake(losses)
@@ -158,7 +158,7 @@ class Scheduler:
         self.retry()
 
     def allocate(self, time_ms: int) -> None:
-        """Make a batch of what waits, if there is room for one."""
+        """Make a batch of the waiting blocks, unless too many batches are queued."""
         self._timer.allocate(time_ms)
 
     def in_job(self) -> bool:

@@ -70,7 +70,8 @@ def claiming(state: State) -> set[str]:
 
 
 class Room(NamedTuple):
-    """What the journal does when a new id registers: it forgets ids, and ends epochs so that it can forget their ids later.
+    """The changes that make room for a new id: the journal forgets some ids, and ends the epochs of others so that it can
+    forget them later.
 
     In both lists, the id that registered longest ago is first.
     """
@@ -84,8 +85,9 @@ def room_for(
 ) -> Room:
     """Return the ids that the journal forgets, and the epochs that end, so that ``receiver_id`` can register.
 
-    The journal needs nothing of a forgotten id. Epochs are counted for the whole stream, so an id that returns gets a higher
-    epoch than it ever had, and what an older process of it still writes is fenced (``driver.journal.state.is_forgotten``).
+    The journal needs nothing of a forgotten id. Epochs are numbered across the whole stream. So if a forgotten id registers
+    again, its epoch is higher than all its earlier ones, and everything that an older process with this id still writes is
+    fenced (``driver.journal.state.is_forgotten``).
 
     A killed receiver never reports that it can no longer write. Its epoch ends as if it had registered again, unless it owns a
     partition, or may write records of a partition with a fault.
@@ -114,7 +116,7 @@ def room_for(
 
 
 def shortage(state: State) -> str:
-    """Return a sentence if the stream has almost as many receiver ids as it can have; else ""."""
+    """Return a warning if the stream has almost the maximum number of receiver ids; otherwise ""."""
     known = len(state.receivers)
     if known < RECEIVERS_SHOWN:
         return ""

@@ -139,8 +139,8 @@ def _named(modules: Sequence[str]) -> Iterator[tuple[Path, Path]]:
 
 
 def check(context: SparkContext, hosts: Sequence[str], modules: Sequence[str] = ()) -> None:
-    """Check the Python of executors, of one on each of ``hosts`` if Spark can place a task there. Raises UsageError if it
-    does not fit."""
+    """Check the Python of the executors: on each of ``hosts``, of one executor if Spark can place a task there. Raises
+    UsageError if one does not fit."""
     rows = [(b"", (host,)) for host in hosts]
     try:
         found = partitions_on(context, rows).mapPartitions(_look((*_FIRST, *modules))).collect()
@@ -157,8 +157,8 @@ def check(context: SparkContext, hosts: Sequence[str], modules: Sequence[str] = 
 
 
 def _look(modules: Sequence[str]) -> Any:
-    """Return a function that reports the installed releases, and whether ``modules`` can be imported. It runs on executors
-    without Forebay: a nested function is pickled by value, not by name."""
+    """Return a function that reports the installed releases, and whether ``modules`` can be imported. It can run on executors
+    without Forebay, because Python pickles a nested function by value, not by name."""
 
     def look(_: Iterable[bytes]) -> Iterator[tuple[str, ...]]:
         import importlib
@@ -212,7 +212,7 @@ def refused(found: ExecutorPython, release: str) -> str | None:
 
 
 def strangers(hosts: Collection[str], agents: Collection[str]) -> str:
-    """Return a sentence if none of Spark's ``hosts`` has the same name as a host of ``agents``; else ""."""
+    """Return a warning if none of Spark's ``hosts`` has the name of a host in ``agents``; otherwise ""."""
     if not hosts or not agents or not set(hosts).isdisjoint(agents):
         return ""
     return (
@@ -222,7 +222,7 @@ def strangers(hosts: Collection[str], agents: Collection[str]) -> str:
 
 
 def misfit(error: str) -> str | None:
-    """Return a sentence about an executor whose Python could not start, from Spark's error; None if that is not the cause."""
+    """If Spark's error says that an executor's Python could not start, return a sentence about it; otherwise None."""
     other = _OTHER_PYTHON.search(error)
     if other:
         return (
