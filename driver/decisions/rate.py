@@ -64,5 +64,5 @@ class RateEstimator:
 
 
 def is_significant(old: float, new: float) -> bool:
-    """Whether ``new`` differs from ``old`` (0: none) by more than ``SIGNIFICANT``."""
+    """Return whether ``new`` differs from ``old`` (0: none) by more than the fraction ``SIGNIFICANT``."""
     return abs(new - old) > SIGNIFICANT * old

@@ -61,7 +61,8 @@ class Grace:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``problems``: what needs an operator. ``pending``: what becomes a problem if it lasts."""
+    """The health of a stream. ``problems``: conditions that need an operator. ``pending``: conditions that become problems if
+    they last."""
 
     problems: tuple[Problem, ...] = ()
     pending: tuple[Problem, ...] = ()
@@ -69,7 +70,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Findings:
-    """Collects problems, and what is pending until its grace is over."""
+    """Collects problems. A condition is pending until its grace is over."""
 
     problems: list[Problem] = field(default_factory=list)
     pending: list[Problem] = field(default_factory=list)
@@ -88,8 +89,9 @@ class _Findings:
 class Health:
     """Finds the problems of a stream, and remembers since when each process is missing. Called only in the decision loop.
 
-    ``managed``: whether agents run the receivers. ``since``: when the driver began to lead. ``outages``: returns what does not
-    answer. ``topics``: that receivers take in by the settings; None: those that the driver gives them, or all.
+    ``managed``: whether agents run the receivers. ``since``: when the driver began to lead. ``outages``: returns the services
+    that do not answer. ``topics``: the topics that the settings name; None: receivers take in the topics that the driver names,
+    or all.
     """
 
     def __init__(
@@ -194,8 +196,8 @@ class Health:
                 findings.add("partitions-without-receiver", words, self._start_command, seconds, self._grace.start)
 
     def _is_followed(self, topic: str) -> bool:
-        """Whether receivers take the topic in: no longer once it left ``kafka.topics``, or is deleted and was matched by a
-        pattern."""
+        """Return whether receivers still take the topic in. They do not if it was removed from ``kafka.topics``, or if a
+        pattern matched it and it is deleted."""
         topics = self._topics if self._topics is not None else self._tracker.subscription
         return topics is None or topic in topics
 
@@ -266,7 +268,8 @@ class Health:
 
 
 class HealthLog:
-    """The driver's log has each kind of problem once when it comes and once when it is over, and what a start waits for."""
+    """Writes problems to the driver's log: each kind once when it begins and once when it is over, and the reason why a start
+    waits."""
 
     def __init__(self, stream: str) -> None:
         self._stream = stream
@@ -295,8 +298,8 @@ class HealthLog:
 
 
 def journal_is_away(stream: str, release: str, epoch: int, outage: str) -> StatusAnswer:
-    """What a driver can say of itself while it waits for the journal's store: nothing of the state is shown. ``outage``: why the
-    store is out of reach; "": it has no space."""
+    """Return the health answer of a driver that waits for the journal's store: it shows nothing of the state. ``outage``: why
+    the store does not answer; "" if it has no space."""
     problem = Problem(
         kind="journal",
         cause=f"the journal store is out of reach: {outage}" if outage else WAITING_FOR_SPACE,

@@ -19,7 +19,7 @@ REPLAYED_SHOWN = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartsStatus:
-    """What the driver's parts report beside the tracker, none of it journalled.
+    """The values in the status that are neither in the journal nor in the tracker.
 
     ``tiers``: tier → ranges read from it by jobs. ``requests``: requests to remote stores by kind. ``foreign``: partition → a
     sentence about a commit that another program has set. ``running``: batch id → its state, the number of attempts, and the last

@@ -57,7 +57,7 @@ class Witness:
 
 
 def witness(storage: Storage, stream: str) -> Witness:
-    """Return what the lease proves now; nothing if it is absent or damaged. Call it before the claims and segments are read:
-    events written in between would look lost. Raises StoreError."""
+    """Return what the lease proves now; nothing if it is absent or damaged. Call it before you read claims and segments:
+    otherwise the lease may count events that were written after that reading, and they would seem lost. Raises StoreError."""
     lease = stored_lease(storage, stream)
     return Witness(lease.led_epoch, lease.led_events) if lease is not None else Witness(0, 0)

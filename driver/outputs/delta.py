@@ -175,7 +175,7 @@ class DeltaOutput:
         try:
             table.delete(replaced, commit_properties=_properties(run))
         except (DeltaError, OSError) as error:
-            raise self._failed(error) from error
+            raise self._failed(error, "cannot delete the rows that this run replaces: ") from error
 
     def _labelled(self, rows: pa.RecordBatch, run: OutputRun) -> pa.RecordBatch:
         if not self._batch_column:
@@ -198,7 +198,7 @@ class DeltaOutput:
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
-            raise self._failed(error) from error
+            raise self._failed(error, "cannot read the table: ") from error
         return self._table
 
     def _create(self, schema: pa.Schema) -> DeltaTable:
@@ -257,7 +257,9 @@ class _Feed:
             raise self._failed()
 
     def _failed(self) -> StoreError:
-        error = StoreError(f"output {self._name!r}: {type(self._failure).__name__}: {_in_one_line(self._failure)}")
+        error = StoreError(
+            f"output {self._name!r}: cannot write the rows: {type(self._failure).__name__}: {_in_one_line(self._failure)}"
+        )
         error.__cause__ = self._failure
         return error
 

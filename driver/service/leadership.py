@@ -92,7 +92,7 @@ class Leadership:
             lease.stop()
 
     def _wait_and_open(self, stores: Stores, url: str) -> tuple[Journal, State] | None:
-        """Wait as a standby, then open the journal. If another standby is faster, wait on."""
+        """Wait as a standby, then open the journal. If another standby claims the journal first, continue to wait."""
         activity, stream = self._activity, self._settings.stream
         activity.state = "standby"
         pause_seconds = self._settings.driver.lease_duration / CHECKS_PER_LEASE

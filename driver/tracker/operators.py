@@ -139,7 +139,7 @@ class Operators:
         unknown = [label for label in request.ranges if label not in labels and not (spans and is_inside(label, spans))]
         if unknown or not request.ranges:
             raise UsageError(
-                f"batch {request.batch_id} holds {', '.join(sorted(labels))}; name ranges of it"
+                f"batch {request.batch_id} contains {', '.join(sorted(labels))}; name one or more of these ranges"
                 + (f", not {', '.join(unknown)}" if unknown else "")
             )
         self._recorder.apply(

@@ -104,10 +104,12 @@ class Storage(Protocol):
 def check_path(path: str) -> str:
     """Return ``path``. Raises ValueError unless each of its parts begins with a letter or digit.
 
-    So no path leads out of the root, and none is a temporary file's name.
+    So a path can't lead out of the root, and can't be the name of a temporary file.
     """
     if not is_path(path):
-        raise ValueError(f"path {path!r}: parts are letters, digits, '.', '_', '-', the first a letter or digit")
+        raise ValueError(
+            f"invalid path {path!r}: each part must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit"
+        )
     return path
 
 
@@ -196,7 +198,8 @@ def check_folder_path(path: str) -> str:
     """Return ``path``. Raises ValueError if it could lead out of the root, or if one of its parts is hidden."""
     if not _FOLDER_PATH.fullmatch(path):
         raise ValueError(
-            f"path {path!r}: parts are letters, digits, '=', '.', '_', '-', the first a letter, digit or '_'"
+            f"invalid path {path!r}: each part must consist of letters, digits, '=', '.', '_' and '-', and begin with a letter, "
+            "a digit or '_'"
         )
     return path
 
