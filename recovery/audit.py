@@ -76,8 +76,8 @@ class AuditedReplay(msgspec.Struct, frozen=True):
 class AuditedRebuild(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """A rebuild of a lost journal, as ``timeline``.
 
-    ``repeated``: batches that may have run before and that the job got again under new ids (id 0: the old ids are unknown), with
-    their ranges. ``attested``: offsets that only a snapshot copy shows as finished.
+    ``repeated``: batches that may have run before and that the job got again under new ids (id 0: the old ids are unknown),
+    with their ranges. ``attested``: offsets that only a snapshot copy shows as completed.
     """
 
     timeline: int
@@ -92,8 +92,8 @@ class AuditedIncarnation(msgspec.Struct, frozen=True, rename={**WIRE_NAMES, "num
     """One incarnation of one partition: the audit of its offsets ``[start, until)``.
 
     ``batches``: completed and allocated ones. ``records``: in batches or waiting. ``waiting``: records in no batch yet.
-    ``skipped``: offsets in ranges that have no record (compaction, transaction markers). ``duplicates``, ``missing``: numbers
-    of offsets. ``attested``: offsets that were finished before a rebuild and whose history is lost.
+    ``skipped``: offsets inside ranges at which Kafka has no record (compaction, transaction markers). ``duplicates``,
+    ``missing``: numbers of offsets. ``attested``: offsets that were finished before a rebuild and whose history is lost.
     """
 
     topic: str
@@ -144,7 +144,7 @@ class _Piece:
 
 @dataclass(slots=True)
 class _Line:
-    """All pieces of one incarnation of one partition."""
+    """All ranges and gaps of one incarnation of one partition, lined up by offset."""
 
     pieces: list[_Piece] = field(default_factory=list)
     losses: set[str] = field(default_factory=set)

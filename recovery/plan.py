@@ -134,7 +134,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES)
 
     @property
     def open(self) -> bool:
-        """Whether a person has to do something, or run ``--apply``."""
+        """Whether an operator must act, for instance by running ``--apply``."""
         return bool(
             [r for r in self.recoveries if not r.done]
             or self.losses
@@ -189,7 +189,8 @@ def aside_path(path: str) -> str:
 
 
 def forgettable(state: State, gone: Iterable[str], lost: AbstractSet[str]) -> list[str]:
-    """Return the deleted segments ``gone`` whose blocks are all ``lost`` and could only be needed by a future replay."""
+    """Return the segments in ``gone`` (deleted ones) whose blocks are all in ``lost`` and could be needed only by a future
+    replay."""
     by_path: dict[str, list[str]] = {}
     for block in state.blocks.values():
         by_path.setdefault(block.handle.path, []).append(block.id)

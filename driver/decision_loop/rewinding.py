@@ -1,4 +1,4 @@
-"""The start of a replay: reads the history outside the decision loop, which then decides (``driver.decisions.replay``)."""
+"""The start of a replay: reads the history in another thread; then the decision loop decides (``driver.decisions.replay``)."""
 
 from __future__ import annotations
 

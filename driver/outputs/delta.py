@@ -286,7 +286,7 @@ class _Feed:
 
 
 class _GivenUpError(Exception):
-    """The rows ended with an error, so the rows that are written must not be committed."""
+    """Raised into delta-rs when reading the rows fails, so that it does not commit the rows written so far."""
 
 
 def _properties(run: OutputRun) -> CommitProperties:
@@ -304,7 +304,7 @@ def _in_one_line(error: BaseException | None) -> str:
 
 
 def _epochs(run: OutputRun) -> str:
-    """Return the application id whose version is the epoch of the driver that wrote last."""
+    """Return the application id under which the table stores the epoch of the last driver as a version."""
     return f"forebay/{run.stream}/{run.output}"
 
 

@@ -112,8 +112,8 @@ class ParquetOutput:
         return there
 
     def _tidy(self, run: OutputRun) -> None:
-        """Delete what drivers up to this one's epoch left: attempts, and replaced runs. A replaced run is moved back if its
-        batch has no folder. Folders of a newer driver stay unchanged (INV-4)."""
+        """Delete the attempts and replaced runs that this driver and older ones left behind. If the batch of a replaced run has
+        no folder, move that run back instead. Folders of a newer driver stay unchanged (INV-4)."""
         workshop = self._workshop(run)
         for name in self._folders.folders(workshop):
             match = _NAME.fullmatch(name)

@@ -126,8 +126,8 @@ class SqlOutput:
 
     @staticmethod
     def _locked(connection: Connection, run: OutputRun, markers: Table) -> OutputRun | None:
-        """Return the marker, and lock its row, or on SQLite the database, until the transaction ends: the first statement
-        writes."""
+        """Return the marker. Lock its row (on SQLite the whole database) until the transaction ends, because the first
+        statement is a write."""
         if not connection.execute(_of(markers.update(), markers, run).values(epoch=markers.c.epoch)).rowcount:
             # if two drivers insert at the same time, one fails because of the primary key
             connection.execute(markers.insert().values(**_columns(run), row_count=0))
@@ -232,7 +232,9 @@ class SqlOutput:
             with suppress(sa.exc.SQLAlchemyError):
                 self._engine.dispose()  # the next attempt opens a new connection
             cause = getattr(error, "orig", None) or error
-            raise StoreError(f"output {self.name!r}: {type(cause).__name__}: {' '.join(str(cause).split())}") from error
+            raise StoreError(
+                f"output {self.name!r}: the database reported {type(cause).__name__}: {' '.join(str(cause).split())}"
+            ) from error
 
 
 def _of(statement: Any, markers: Table, run: OutputRun) -> Any:

@@ -101,7 +101,7 @@ class SparkJobs(ABC):
 
     @property
     def session(self) -> SparkSession:
-        """Raises UsageError before ``start``."""
+        """The session that runs the jobs. Raises UsageError before ``start``."""
         if self._session is None:
             raise UsageError("the Spark engine is not started")
         return self._session
@@ -284,7 +284,7 @@ class SparkEngine(SparkJobs):
 
 
 def why_lost(context: SparkContext) -> str:
-    """Return why no job can run in ``context`` any more; "" if it is alive."""
+    """Return the reason why ``context`` can't run jobs any more; "" if it can."""
     try:
         stopped = context._jsc is None or bool(context._jsc.sc().isStopped())
     except (Py4JNetworkError, OSError) as error:
@@ -297,11 +297,8 @@ _TASK_LOGGERS = ("org.apache.spark.executor.Executor", "org.apache.spark.schedul
 
 
 def log_task_failures(context: SparkContext, yes: bool) -> None:
-    """Set whether Spark logs failed tasks.
-
-    It logs those of the first attempt at a batch. Later attempts mostly fail with the same error; if the error is another
-    one, the driver logs it (``driver.batches.job_failures``).
-    """
+    """Set whether Spark logs failed tasks. It logs those of the first attempt at a batch. Later attempts mostly fail with the
+    same error; if the error is another one, the driver logs it (``driver.batches.job_failures``)."""
     log4j: Any = context._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
     try:
         for name in _TASK_LOGGERS:

@@ -1,4 +1,4 @@
-"""Forebay's code on executors: the driver ships it, or checks what is installed there and refuses what does not fit."""
+"""Forebay's code on executors: the driver ships it, or checks the installed release and refuses one that does not fit."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def is_local(master: str) -> bool:
 
 
 def bring(context: SparkContext) -> None:
-    """Ship the code and check the executors of a session without an engine, if its tasks run elsewhere.
+    """Ship the code to the executors of a session that no engine manages, and check them, if tasks run on other machines.
 
     Does nothing if an engine or an earlier call has shipped the code in this session. Raises UsageError.
     """
@@ -116,7 +116,8 @@ def _sources() -> Iterator[tuple[Path, Path]]:
 
 
 def _named(modules: Sequence[str]) -> Iterator[tuple[Path, Path]]:
-    """Return the files of the user's modules and packages as :func:`_sources`; of packages also files that are not Python."""
+    """Return the files of the user's modules and packages, as :func:`_sources` does. For packages this includes files that are
+    not Python."""
     for name in modules:
         refuse_own_name("spark.modules", name, name)
         try:
@@ -139,8 +140,8 @@ def _named(modules: Sequence[str]) -> Iterator[tuple[Path, Path]]:
 
 
 def check(context: SparkContext, hosts: Sequence[str], modules: Sequence[str] = ()) -> None:
-    """Check the Python of the executors: on each of ``hosts``, of one executor if Spark can place a task there. Raises
-    UsageError if one does not fit."""
+    """Check Python and packages of one executor on each of ``hosts``, as far as Spark can place a task there. Raises UsageError
+    if one does not fit."""
     rows = [(b"", (host,)) for host in hosts]
     try:
         found = partitions_on(context, rows).mapPartitions(_look((*_FIRST, *modules))).collect()

@@ -33,8 +33,9 @@ class RebuildPlan:
     """What a rebuild writes.
 
     ``state``: the new timeline's. ``taken``: blocks to be written again, since it is unknown which of them were synced.
-    ``archive``: finished batches that only the copy names, for the new history. ``missing``: labels of ranges whose blocks wait
-    for a batch again and whose segments were deleted. ``not_taken``, ``missing_offsets``, ``notes``: for the report.
+    ``archive``: finished batches that only the copy names; they are written into the new history. ``missing``: labels of ranges
+    whose blocks wait for a batch again and whose segments were deleted. ``not_taken``, ``missing_offsets``, ``notes``: for the
+    report.
     """
 
     state: State
@@ -164,7 +165,7 @@ def _ended(copy: State, found: Iterable[FoundBlock]) -> list[EndedEpoch]:
 
 
 def _unclaimed(partition: Partition) -> Partition:
-    """Return a separate copy of the partition, without an owner and without writers."""
+    """Return a new partition with the same values, but without an owner and writers."""
     return msgspec.structs.replace(
         partition,
         incarnations=[msgspec.structs.replace(incarnation) for incarnation in partition.incarnations],

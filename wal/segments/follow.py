@@ -1,7 +1,7 @@
 """Following a stream's block segments while receivers write them, in the order of each receiver.
 
 A frame that is yielded was written, but not necessarily accepted: only the journal shows that. On a store of appendable files a
-frame may be yielded before its sync. Following changes nothing and needs no permission of a writer. Names are dense, so the
+frame may be yielded before its sync. Following changes nothing and does not involve the writer. Names are dense, so the
 follower asks for the next name; it lists only to find other receivers, new epochs, and segments that clean-up deleted first.
 """
 

@@ -108,7 +108,8 @@ def check_path(path: str) -> str:
     """
     if not is_path(path):
         raise ValueError(
-            f"invalid path {path!r}: each part must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit"
+            f"invalid path {path!r}: each part must consist of letters, digits, '.', '_' and '-', and begin with a letter "
+            "or digit"
         )
     return path
 
@@ -161,12 +162,12 @@ class LeavesTemporaries(Protocol):
 
 @runtime_checkable
 class KeepsFolders(Protocol):
-    """A storage whose folders remain when their last file is deleted, and slow down every listing."""
+    """A storage in which a folder stays when its last file is deleted. Such folders slow down every listing."""
 
     def remove_folder(self, path: str) -> None:
-        """Delete the folder if it is empty, hidden files included. No error if it does not exist or is not empty.
+        """Delete the folder if it contains nothing, not even a hidden file. No error if it does not exist or is not empty.
 
-        A process that writes there at the same time makes the folder again.
+        A process that writes there at the same time creates the folder again.
         """
 
 
