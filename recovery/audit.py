@@ -60,7 +60,8 @@ class AuditedLoss(msgspec.Struct, frozen=True):
 
 
 class AuditedReplay(msgspec.Struct, frozen=True):
-    """A replay of batches ``first_id`` to ``last_id``. ``completed``: of ``batches``. ``completed_ms``: None while it runs."""
+    """A replay of batches ``first_id`` to ``last_id``. ``completed``: how many of its ``batches`` are completed.
+    ``completed_ms``: None while it runs."""
 
     replay: int
     first_id: int

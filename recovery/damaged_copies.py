@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class DamagedCopy(msgspec.Struct, frozen=True):
     """One damaged copy.
 
-    ``ranges``: of its block, if the journal names it. ``finding``: a sentence. ``waits``: whether ``forebay recover --apply``
-    can restore it. ``lost``: whether its records are damaged too.
+    ``ranges``: the ranges of its block, if the journal names the block. ``finding``: the verdict on the copy, as a sentence.
+    ``waits``: whether ``forebay recover --apply`` can restore it. ``lost``: whether its records are damaged too.
     """
 
     path: str

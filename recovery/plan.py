@@ -254,7 +254,7 @@ def history_view(state: State, batches: Iterable[FinishedBatch]) -> HistoryView:
 
 @dataclass(frozen=True, slots=True)
 class KafkaFacts:
-    """What Kafka answered. ``topic_ids``: of existing topics; "" if the broker does not report ids."""
+    """What Kafka answered. ``topic_ids``: the ids of existing topics; "" if the broker does not report ids."""
 
     committed: dict[TopicPartition, Committed]
     watermarks: dict[TopicPartition, tuple[int, int]]
@@ -371,9 +371,11 @@ def loss_sentence(loss: Loss) -> str:
         f"block {loss.block_id} with {', '.join(loss.ranges)} is lost ({'; '.join(loss.reasons) or 'no source has it'})"
     )
     if loss.command:
-        return f"{words}; batch {loss.batch_id} needs it: restore a copy, or run `{loss.command}` to go on without it"
+        return (
+            f"{words}; batch {loss.batch_id} needs it: restore a copy, or run `{loss.command}` to continue without it"
+        )
     if loss.batch_id and loss.needed:
-        return f"{words}; batch {loss.batch_id} goes on without it, since its loss was accepted"
+        return f"{words}; batch {loss.batch_id} continues without it, because its loss was accepted"
     if loss.needed:
-        return f"{words}; it is in no batch yet, and its batch will stop at it"
+        return f"{words}; it is in no batch yet; its batch will fail as unreadable"
     return f"{words}; its batch is completed: only a replay would need it"

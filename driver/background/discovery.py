@@ -119,7 +119,7 @@ def foreign_commits(
     Such a commit is ignored (rule 5), and replaced when a receiver commits again.
     """
     return {
-        tp: f"{tp}: another program set group {group} to offset {commit.offset}; this changes nothing: intake goes on at "
+        tp: f"{tp}: another program set group {group} to offset {commit.offset}; this changes nothing: intake continues at "
         f"{positions[tp]}. To continue at that offset, run `forebay offsets reset {tp} --to {commit.offset}`"
         for tp, commit in sorted(committed.items())
         if _OWN.fullmatch(commit.metadata) is None and commit.offset != positions[tp]

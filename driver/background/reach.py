@@ -141,7 +141,8 @@ def ends_of_known(upstream: Upstream, partitions: Iterable[TopicPartition]) -> M
 
 
 def store_probe(name: str, storage: Storage, path: str, clock: Clock) -> Probe:
-    """Return a probe of the store, which checks that ``path`` exists, as it does while the stream uses this store."""
+    """Return a probe of the store. It checks that ``path`` exists, a file that is never absent while the stream uses this
+    store."""
     interval = INTERVAL_SECONDS if storage.appendable else INTERVAL_OF_OBJECTS_SECONDS
     words = f"the store answers, but {path} no longer exists"
     return Probe(name, still_there(lambda: storage.exists(path), words), clock, interval_seconds=interval)

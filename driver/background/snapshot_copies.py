@@ -120,8 +120,8 @@ class SnapshotCopies:
     def keep_up(self, limits: Limits | None = None) -> None:
         """Take a copy if one is due, and delete those older than the last two.
 
-        ``limits``: of this round of clean-up; None: those of the settings. Raises OutOfSpaceError or StoreError; nothing is lost,
-        and the call may be repeated.
+        ``limits``: the retention limits of this round of clean-up; None: the limits of the settings. Raises OutOfSpaceError or
+        StoreError; nothing is lost, and the call may be repeated.
         """
         with self._lock:
             due = self._ask(ReadCopyDue(limits or self._limits, self._clock))

@@ -104,7 +104,8 @@ def lived_without(
     """Remove the ranges ``lost`` from ``spans`` (as ``forebay.kafka.consume.spans.without``). Return each remaining part with
     its incarnation.
 
-    ``incarnations``: of each of ``spans``; empty if an older release journalled them: then all are of the first incarnation.
+    ``incarnations``: the incarnation of each span. Empty if an older release journalled the spans; then all are of the first
+    incarnation.
     """
     lived = zip(spans, chain(incarnations, repeat(1)), strict=False)
     parts = [(part, incarnation) for span, incarnation in lived for part in without([span], lost)]

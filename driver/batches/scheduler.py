@@ -32,9 +32,9 @@ from forebay.process.clock import Clock
 class BatchOptions:
     """How a stream's batches are made and read.
 
-    ``batch_interval_seconds``: time between two batches. ``tasks``: returns how many tasks a batch has. ``headers``: whether the
-    stream takes record headers in. ``epoch``: the journal's. ``concurrent_jobs``, ``window_batches``: as in ``[driver]``.
-    ``empty_batches``: whether an interval without blocks gives a batch too. ``allocation``: of a direct stream, as in
+    ``batch_interval_seconds``: time between two batches. ``tasks``: returns how many tasks a batch has. ``headers``: whether
+    the stream takes record headers in. ``epoch``: the journal's. ``concurrent_jobs``, ``window_batches``: as in ``[driver]``.
+    ``empty_batches``: whether an interval without blocks gives a batch too. ``allocation``: for a direct stream, as in
     :class:`driver.batches.timer.BatchTimer`. ``copies``: returns block id → hosts with a cached copy of the block.
     """
 
@@ -135,7 +135,7 @@ class Scheduler:
         self._timer.start()
 
     def stop(self) -> None:
-        """Allocate and start no more batches. Running jobs go on to their end."""
+        """Allocate and start no more batches. Running jobs continue to their end."""
         self._progress.stop()
 
     def join(self) -> None:

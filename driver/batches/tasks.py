@@ -21,7 +21,7 @@ Count = Callable[[TierCounts], None]
 
 
 class TaskBlocks(msgspec.Struct, frozen=True, array_like=True):
-    """The blocks that one task of a batch reads. ``number``: of the task in its batch, from 0."""
+    """The blocks that one task of a batch reads. ``number``: the task's number in its batch, from 0."""
 
     number: int
     references: tuple[BlockReference, ...]

@@ -61,11 +61,11 @@ class DriverLoop:
     ``perform`` gets each action once its events are durable; it is called in the decision loop and must not block. ``failed``
     gets the error that ended the loop. ``durable`` gets events once they are durable. ``flush_seconds``: minimum time between
     the beginnings of two groups that are written; on a store of whole objects each group costs a request. ``reserve_bytes``:
-    while the journal's store has less free, requests that make the journal grow are refused, and their senders try again;
-    requests that free space (completion, archive, clean-up) are decided. 0: the free space is not checked.
+    while the journal's store has less free space, the loop refuses requests that make the journal grow, and their senders retry
+    them. It still decides requests that free space (completion, archive, clean-up). 0: the free space is not checked.
 
-    ``came_round`` is called once per round, also when no request waits. ``snapshot_taken`` is called after each snapshot. Both
-    are called in the decision loop and must not block.
+    ``came_round`` is called once per round of the loop, even if no request waits. ``snapshot_taken`` is called after each
+    snapshot. Both are called in the decision loop and must not block.
     """
 
     def __init__(

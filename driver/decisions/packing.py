@@ -86,7 +86,8 @@ def _shares(hosts: Sequence[tuple[int, int]], tasks: int) -> list[int]:
 
 
 def _cut(block_ids: Sequence[str], sizes: Sequence[int], tasks: int) -> list[tuple[str, ...]]:
-    """Cut ``block_ids``, in order, into at most ``tasks`` parts of about equal bytes. ``sizes``: of each block, in bytes."""
+    """Cut ``block_ids``, in order, into at most ``tasks`` parts of about equal bytes. ``sizes``: the size of each block, in
+    bytes."""
     count = len(block_ids)
     up_to = list(accumulate(sizes))
     packed: list[tuple[str, ...]] = []

@@ -28,7 +28,7 @@ LATE_ROUNDS_MAX = 2.0
 class ReceiverState(Enum):
     """The state of a managed receiver, as the driver knows it."""
 
-    SCHEDULED = "scheduled"  # it is to run, and its agent has not reported yet that it does
+    SCHEDULED = "scheduled"  # it must run, and its agent has not reported yet that it does
     ACTIVE = "active"  # its process runs
     DRAINING = "draining"  # the driver has ordered it to end
     STOPPED = "stopped"  # it ended by order
@@ -42,9 +42,9 @@ class ReceiverChange(Enum):
     ENDED = "its agent reports that it does not run"
     LOST = "neither its host nor the receiver sends heartbeats"
     HANGS = "its host sends heartbeats, the receiver does not"
-    MOVED = "it is to run on another host"
-    UNWANTED = "it is not to run any more"
-    WANTED = "it is to run, and its restart delay is over"
+    MOVED = "it moves to another host"
+    UNWANTED = "it is no longer needed"
+    WANTED = "it is needed, and its restart delay is over"
 
 
 #: (state, change) → new state; a pair without a row changes nothing. A test checks each row

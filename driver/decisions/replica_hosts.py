@@ -46,5 +46,6 @@ def replica_host(
 
 
 def loads(replica_hosts: Iterable[str]) -> Counter[str]:
-    """Return host → number of receivers that have it as replica host. ``replica_hosts``: of each receiver; "": none."""
+    """Return host → number of receivers that have it as replica host. ``replica_hosts``: the replica host of each receiver; ""
+    if it has none."""
     return Counter(host for host in replica_hosts if host)

@@ -1,8 +1,8 @@
 """The health of a stream: each problem with its kind, its cause, and the command to run next.
 
-A healthy stream has a live receiver for every partition. Receivers and agents that sent a heartbeat to this driver go on sending
-heartbeats, unless they drained (SIGTERM, ``forebay stop``) or an operator forgot them (``forebay forget``). A receiver that holds
-claims in the journal starts again. ``receiver.count`` managed receivers run.
+A healthy stream has a live receiver for every partition. Receivers and agents that sent a heartbeat to this driver continue to
+send heartbeats, unless they drained (SIGTERM, ``forebay stop``) or an operator forgot them (``forebay forget``). A receiver
+that holds claims in the journal starts again. ``receiver.count`` managed receivers run.
 
 A missing process is *pending* at first, since a start, a rebalance and a rolling restart take time. It is a problem after
 ``driver.receiver_timeout``; if the driver starts the process itself, after at least ``receiver.start_timeout``.
@@ -44,7 +44,7 @@ _FEWER_IDS = (
     "start receivers again under the ids that they had, or lower wal.retention so that blocks of ended ones are deleted "
     "sooner"
 )
-_FREE_SPACE = "free space where driver.journal is kept; the driver goes on by itself"
+_FREE_SPACE = "free space in the store of driver.journal; then the driver continues by itself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,16 +228,16 @@ class Health:
             if silent > timeout and not drained and not self._is_forgotten(name, heard_at):
                 findings.add(
                     "receiver-gone",
-                    f"receiver {name} on host {receiver.host} is silent for {silent:.0f} s",
-                    f"start it again there, or say that it is not to come back: `forebay forget {name}`",
+                    f"receiver {name} on host {receiver.host} has sent no heartbeat for {silent:.0f} s",
+                    f"start it again there; if it will not run again, run `forebay forget {name}`",
                     silent,
                 )
             beat = latest.heartbeat if latest is not None and silent <= timeout else None
             waits = beat is not None and beat.state == "waiting" and bool(beat.detail)
             seconds = self._waiting(name, waits, now)
             if beat is not None and waits:
-                cause = f"receiver {name} on host {receiver.host} takes nothing in: {beat.detail}"
-                command = "deal with what it names; it goes on by itself"
+                cause = f"receiver {name} on host {receiver.host} takes in no records: {beat.detail}"
+                command = "resolve the cause that it reports; then it continues by itself"
                 findings.add("receiver-waiting", cause, command, seconds, WAITING_SECONDS)
 
     def _managed_receivers(self, findings: _Findings, now: float) -> None:
@@ -251,7 +251,7 @@ class Health:
                 continue  # said as such
             again = receiver.restarts >= RESTARTS_MAX
             words = f"managed receiver {name} does not run (restarts {receiver.restarts}): {receiver.detail or receiver.state}"
-            command = "deal with what it names; its agent's log has more"
+            command = "resolve the cause that it reports; the log of its host's agent has details"
             findings.add("receiver-not-running", words, command, seconds, 0.0 if again else self._grace.start)
 
     def _agents(self, findings: _Findings, now: float) -> None:
@@ -261,8 +261,8 @@ class Health:
             if gone and not self._is_forgotten(host, latest.at):
                 findings.add(
                     "agent-gone",
-                    f"the agent of host {host} is silent for {silent:.0f} s",
-                    f"start `forebay agent` there, or say that it is not to come back: `forebay forget {host}`",
+                    f"the agent of host {host} has sent no heartbeat for {silent:.0f} s",
+                    f"start `forebay agent` there; if it will not run again, run `forebay forget {host}`",
                     silent,
                 )
 
@@ -302,7 +302,7 @@ def journal_is_away(stream: str, release: str, epoch: int, outage: str) -> Statu
     the store does not answer; "" if it has no space."""
     problem = Problem(
         kind="journal",
-        cause=f"the journal store is out of reach: {outage}" if outage else WAITING_FOR_SPACE,
+        cause=f"the journal's store is out of reach: {outage}" if outage else WAITING_FOR_SPACE,
         command=COMMANDS["journal"] if outage else _FREE_SPACE,
     )
     return StatusAnswer(

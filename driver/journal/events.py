@@ -141,8 +141,8 @@ class BlockAdded(_Event, frozen=True, tag="block-added"):
 class BlockMoved(_Event, frozen=True, tag="block-moved"):
     """Recovery wrote the bytes of an accepted block again, at ``handle``. The block's ranges and digests stay the same.
 
-    ``local``: whether the host's copy, if there is one, has the same bytes. ``sha256``: of the payload at the new place;
-    unset: as before, or unknown.
+    ``local``: whether the host's copy, if there is one, has the same bytes. ``sha256``: the SHA-256 of the payload at the new
+    place; unset: unchanged, or unknown.
     """
 
     block_id: str

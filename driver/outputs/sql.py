@@ -27,8 +27,8 @@ class SqlOutput:
     """``SqlOutput("postgresql+psycopg://user@host/db", "flights", key=("carrier", "day"))``; needs ``forebay[sql]`` and the
     database's driver (``forebay[postgresql]`` brings PostgreSQL's). Tested with PostgreSQL and SQLite.
 
-    ``url``: as for SQLAlchemy. ``table``: must exist, with columns named like those of the rows. ``name``: of the output;
-    default: the table's. How rows are written:
+    ``url``: as for SQLAlchemy. ``table``: must exist, with columns named like those of the rows. ``name``: the output's name;
+    default: the table's name. How rows are written:
 
     * By default they are inserted: each batch once; a replay adds its rows to those of the first run.
     * ``key``: columns of a primary key or unique index. A new row replaces the row with the same key (PostgreSQL, SQLite).

@@ -187,7 +187,7 @@ def _look(modules: Sequence[str]) -> Any:
 
 
 def refused(found: ExecutorPython, release: str) -> str | None:
-    """Return a sentence that says why tasks can't run there; None if they can. ``release``: of this driver."""
+    """Return a sentence that says why tasks can't run on the executor; None if they can. ``release``: this driver's release."""
     where = f"the Python of Spark's executors on {found.host}"
     if found.pyarrow and int(found.pyarrow.partition(".")[0]) < PYARROW_MAJOR_MIN:
         return (

@@ -101,7 +101,7 @@ class Batches:
             self._recorder.apply(ev.SpansBegun(dict(request.again), dict(request.topic_ids), request.time_ms, cause))
 
     def skip_spans(self, request: SkipSpans) -> None:
-        """Journal that a direct stream goes on without spans that Kafka lost."""
+        """Journal that a direct stream continues without spans that Kafka lost."""
         self._recorder.apply(ev.SpansSkipped(request.spans, request.time_ms, said_by(request.cause)))
 
     def allocate_spans(self, request: AllocateSpans) -> int | None:
@@ -180,7 +180,7 @@ class Batches:
                 "conflict",
             )
         if request.archived_number != state.archived_number:
-            raise RefusedError("batches moved to the history meanwhile: ask again", "stale")
+            raise RefusedError("batches moved to the history during this request: try again", "stale")
         found = plan(state, request.archived, request.to, request.held_in_kafka)
         if not found.possible:
             raise RefusedError(refuse(found), "conflict")

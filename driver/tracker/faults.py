@@ -88,24 +88,24 @@ class Faults:
                 f"{fault.accept_until})"
             )
         if self.is_recorded(fault):
-            way_out = "this is recorded"
+            way_out = "the driver records this"
         else:
-            way_out = f"`forebay offsets accept-gap {tp} {fault.position} {until}` goes on"
+            way_out = f"run `forebay offsets accept-gap {tp} {fault.position} {until}` to continue"
         if fault.tried == partition.token:
             return f"{tp}: {words}; {way_out}"
         return f"{tp}: {words}; {way_out} when the WAL has been searched for them{self.why_not_searched(partition)}"
 
     def why_not_searched(self, partition: Partition) -> str:
-        """Return what the search of the WAL waits for, as the end of a sentence; "" if it waits for nothing."""
+        """Return the reason why the search of the WAL waits, as text to append to a sentence; "" if it does not wait."""
         unsettled = [writer for writer in self._writers.unsettled(partition) if writer.receiver_id != ADOPTER]
         if unsettled:
             names = ", ".join(f"{writer.receiver_id} (epoch {writer.epoch:x})" for writer in unsettled)
             return (
-                f", which waits for what receiver {names} may still write: stop or restart it; or, if its host was "
+                f". The search waits until receiver {names} can write no more blocks: stop or restart it; or, if its host was "
                 f"removed, add `--fence {unsettled[0].receiver_id}`"
             )
         blocked = self.blocked.get(partition.tp, "")
-        return f", which can't be done yet: {blocked}" if blocked else ""
+        return f". The search can't begin yet: {blocked}" if blocked else ""
 
 
 def _accepted(partition: Partition, fault: OpenFault, now_ms: int, cause: str) -> ev.Event:

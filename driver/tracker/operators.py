@@ -61,12 +61,12 @@ class Operators:
         if fault.tried != partition.token:
             raise RefusedError(
                 f"{tp}: the gap can be accepted only after the WAL has been searched"
-                f"{self._faults.why_not_searched(partition)}; try again then",
+                f"{self._faults.why_not_searched(partition)}",
                 "not-searched",
             )
         self._faults.accept(partition, fault, now_ms, f"{fault.kind}, accepted by {said_by(request.cause)}")
         done = "a new incarnation was begun" if fault.begins_incarnation else "the gap was recorded"
-        return m.OperatorAnswer(message=f"{tp}: {done}; intake goes on at {partition.position}")
+        return m.OperatorAnswer(message=f"{tp}: {done}; intake continues at {partition.position}")
 
     def fence(self, request: m.FenceRequest) -> m.OperatorAnswer:
         """End the epoch of a receiver that a search waits for."""
@@ -104,7 +104,10 @@ class Operators:
                 return self._faults.describe(partition)
             if unsettled := self._writers.unsettled(partition):
                 names = ", ".join(f"{writer.receiver_id} (epoch {writer.epoch:x})" for writer in unsettled)
-                return f"{tp} waits for what receiver {names} may still write: if the receiver does not run, start it again"
+                return (
+                    f"{tp} waits until receiver {names} can write no more of its records: if the receiver does not run, "
+                    "start it again"
+                )
         return ""
 
     def reset(self, request: Reset, now_ms: int) -> None:
@@ -150,4 +153,4 @@ class Operators:
                 cause=said_by(request.cause),
             )
         )
-        return m.OperatorAnswer(message=f"batch {request.batch_id} goes on without {', '.join(request.ranges)}")
+        return m.OperatorAnswer(message=f"batch {request.batch_id} continues without {', '.join(request.ranges)}")

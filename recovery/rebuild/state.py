@@ -193,7 +193,7 @@ def _repeated(
 ) -> Iterator[RepeatedBatch]:
     """Yield the batches that may have run and whose blocks wait for a batch again.
 
-    The last one, with id 0, stands for the batches started after the copy, whose ids are unknown. It includes ``unsure``: such
+    The last one, with id 0, represents all batches started after the copy, whose ids are unknown. It includes ``unsure``: such
     blocks may have been accepted and run, and their offsets are read again.
     """
     named: set[str] = set()

@@ -132,7 +132,7 @@ def _parse(text: str, source: str) -> dict[str, bytes]:
                 f"{where}: a key's id has 1 to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
             ) from None
         if key_id in keys:
-            raise SettingsError(f"{where}: the key id {key_id!r} is used twice: give each key an id of its own")
+            raise SettingsError(f"{where}: the key id {key_id!r} is used twice: give each key a different id")
         try:
             key = base64.b64decode(written, validate=True)
         except (binascii.Error, ValueError):

@@ -41,7 +41,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 def local_path(directory: str | Path, stream: str, block_id: str) -> Path:
     """Return the path of a host's own copy of a block. Raises ValueError for names that no stream or block can have.
 
-    Both names come from outside (HTTP, commands); with this check neither can lead out of ``directory``.
+    Both names may come from HTTP requests and commands. Because of this check, neither can lead out of ``directory``.
     """
     check_name("stream", stream)
     if not _BLOCK_ID.fullmatch(block_id):
@@ -145,7 +145,7 @@ def write_local_frame(
 ) -> Path:
     """Write a copy as :func:`write_local` does, from the bytes that :func:`local_frame` returned.
 
-    ``durable``: sync the file and its name before returning. ``suffix``: of the file's name.
+    ``durable``: sync the file and its name before returning. ``suffix``: the suffix of the file's name.
     """
     path = local_path(directory, meta.stream, meta.id).with_suffix(suffix)
     if room is not None:

@@ -54,8 +54,8 @@ class Readable(Protocol):
 class Damage:
     """Bytes ``[offset, until)`` are not what was written.
 
-    ``metadata``: of the frame there, if its header and metadata are intact and only the payload is damaged. It names the block,
-    so that its records can be read from elsewhere.
+    ``metadata``: the metadata of the frame there, if its header and metadata are intact and only the payload is damaged. It
+    names the block, so that its records can be read from elsewhere.
     """
 
     offset: int

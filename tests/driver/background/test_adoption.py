@@ -846,7 +846,7 @@ def test_a_gap_waits_for_the_older_writer_until_it_says_that_it_holds_nothing() 
     token = t.claim(old).view.token
     t.faulted()
     assert waits_for(t) == ("r1",)
-    with pytest.raises(RefusedError, match=r"waits for what receiver r1 .*--fence r1`"):
+    with pytest.raises(RefusedError, match=r"The search waits until receiver r1 .*--fence r1`"):
         t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=40))
     t.beat(old, holding=(token,))
     assert waits_for(t) == ("r1",)

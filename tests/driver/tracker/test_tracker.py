@@ -443,7 +443,7 @@ def test_a_loss_is_accepted_for_ranges_that_the_unfinished_batch_has() -> None:
     epoch = t.register()
     t.take_in(epoch, t.claim(epoch).view.token, 5)
     batch = t.batch()
-    with pytest.raises(UsageError, match=r"holds t/0\[0, 5\)"):
+    with pytest.raises(UsageError, match=r"contains t/0\[0, 5\)"):
         t.say(m.AcceptLossRequest(batch_id=batch, ranges=("t/0[0, 6)",)))
     t.say(m.AcceptLossRequest(batch_id=batch, ranges=("t/0[0, 5)",)))
     assert t.state.batches[batch].lost == ("t/0[0, 5)",)
