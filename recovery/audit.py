@@ -306,7 +306,7 @@ def _changed_replays(state: State, in_history: Mapping[int, FinishedBatch]) -> l
 def _check(
     pieces: list[_Piece], gaps: tuple[AuditedGap, ...], start: int, until: int
 ) -> Iterable[tuple[str, int, int, tuple[int, ...]]]:
-    """Yield (kind, from, until, batch ids) of everything wrong in one incarnation, in order of offsets."""
+    """Yield one (kind, from, until, batch ids) for each finding in one incarnation, in order of offsets."""
     spans = sorted(
         [(p.from_offset, p.until_offset, p.batch_id) for p in pieces]
         + [(g.from_offset, g.until_offset, -1) for g in gaps]

@@ -182,7 +182,7 @@ class KafkaCopies:
         payload = encode_block(ranges, meta.headers, self._compression)
         if self._keys is None and meta.key_id is not None:
             raise MissingKeyError(
-                f"the block was encrypted with key {meta.key_id!r}, and its records are not written unencrypted: set wal.key_file"
+                f"the block was encrypted with key {meta.key_id!r}, and may not be written unencrypted: set wal.key_file"
             )
         return BlockCopy(self.name, *completed(meta, payload, self._keys), exact=False)
 

@@ -34,7 +34,7 @@ PATHS_AT_ONCE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CleanedWal:
-    """The WAL that is cleaned up.
+    """The WAL whose segments the clean-up deletes.
 
     ``superseded``: returns whether a rebuilt journal has taken over the WAL. The rebuilt journal may be in another store, so
     this driver's own journal does not show it (INV-4).

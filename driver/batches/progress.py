@@ -27,12 +27,12 @@ class Progress:
 
     @property
     def changes(self) -> int:
-        """How often :meth:`wake` was called."""
+        """The number of calls of :meth:`wake` so far."""
         return self._changes
 
     @property
     def losses_accepted(self) -> int:
-        """How many losses operators have accepted since the start."""
+        """The number of losses that operators have accepted since the start."""
         return self._losses_accepted
 
     def stop(self) -> None:

@@ -49,7 +49,8 @@ def earliest(state: State, request: m.EarliestRequest) -> m.EarliestAnswer:
 
 
 def _going(state: State) -> dict[tuple[str, int], int]:
-    """Return (``topic/partition``, incarnation) → the highest end of a range whose segment is being deleted."""
+    """Return the ranges that deletions will remove: (``topic/partition``, incarnation) → the highest end offset of a range
+    whose segment is being deleted."""
     found: dict[tuple[str, int], int] = {}
     for path in state.cleaning_segments:
         share = state.index.segments.get(path)

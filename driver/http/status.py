@@ -167,7 +167,8 @@ def status(
 
 
 def _end(read: tuple[int, float] | None, reported: int) -> tuple[int, float]:
-    """Return the log's end and its age, as the driver read them. A receiver may report a later end, whose age is unknown."""
+    """Return the log's end offset and its age: the later one of the ends that the driver read and a receiver reported, and the
+    age of the driver's read (-1: none)."""
     return (max(read[0], reported), read[1]) if read is not None else (reported, -1.0)
 
 

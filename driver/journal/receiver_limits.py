@@ -164,8 +164,8 @@ def makes_room(heard: Mapping[str, _Heard], receiver_id: str, now: float) -> str
 
 
 def kept(beat: m.HeartbeatRequest, state: State) -> m.HeartbeatRequest:
-    """Return the part of a heartbeat that the driver keeps: for each partition of the stream one status and the oldest token
-    held."""
+    """Return the part of a heartbeat that the driver stores. For each partition of the stream this is one status and the oldest
+    token that the receiver holds."""
     statuses: dict[TopicPartition, m.PartitionStatus] = {}
     for status in beat.partitions:
         tp = TopicPartition(status.topic, status.partition)

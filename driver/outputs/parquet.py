@@ -167,8 +167,12 @@ class ParquetOutput:
             reason_to_skip(run, self._own(there, run, place))  # raises if it is a newer driver's
             target = f"{self._folders.url}/{place}"
             if isinstance(error, FileExistsError):
-                raise StoreError(f"{target} exists, and this run did not write it") from error
-            raise StoreError(f"{target} could not be created: the attempt {attempt} no longer exists") from error
+                raise StoreError(
+                    f"cannot create {target}: it exists, and this run did not write it; move it elsewhere"
+                ) from error
+            raise StoreError(
+                f"cannot create {target}: the folder {attempt} of this attempt no longer exists"
+            ) from error
 
 
 def _files(data: Any) -> Iterator[pa.Table]:

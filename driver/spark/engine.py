@@ -242,7 +242,7 @@ class SparkJobs(ABC):
             if waited >= limit:
                 raise JobError(
                     f"{running} tasks of an earlier attempt still run {limit:g} s after they were cancelled "
-                    "(driver.old_tasks_timeout)"
+                    "(driver.old_tasks_timeout); the next attempt begins only when they have ended"
                 )
             _cancel(context, group)
             stopping.wait(_LOOK_SECONDS)

@@ -94,7 +94,7 @@ class Batches:
         )
 
     def end_spans(self, request: EndSpans) -> None:
-        """End partitions of a direct stream; those of ``again`` begin a new incarnation."""
+        """End partitions of a direct stream. The partitions in ``again`` begin a new incarnation."""
         cause = said_by(request.cause)
         self._recorder.apply(ev.SpansEnded(request.partitions, request.time_ms, cause))
         if request.again:

@@ -60,7 +60,7 @@ class Operators:
             )
         if fault.tried != partition.token:
             raise RefusedError(
-                f"{tp}: the gap can be accepted only after the WAL has been searched"
+                f"{tp}: the gap can be accepted only after the WAL has been searched; try again then"
                 f"{self._faults.why_not_searched(partition)}",
                 "not-searched",
             )

@@ -48,7 +48,7 @@ class Replicas:
         return chosen
 
     def forget(self, receiver_id: str) -> None:
-        """Forget the hosts of an epoch that has ended."""
+        """Forget the replica hosts of a receiver's epoch that has ended."""
         self._hosts.pop(receiver_id, None)
 
     def check_place(self, block: Block) -> None:

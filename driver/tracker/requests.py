@@ -150,7 +150,7 @@ class FailJob(Answered[None]):
 
 @dataclass(frozen=True, slots=True)
 class KeepWindow(Answered[None]):
-    """Keep ``batches`` batches before each unfinished one readable, from now on."""
+    """From now on, keep the ``batches`` batches before each unfinished batch readable."""
 
     batches: int
 
@@ -197,7 +197,7 @@ class CleanedUp(Answered[None]):
 
 @dataclass(frozen=True, slots=True)
 class Archived(Answered[None]):
-    """Drop batches from the state: the history durably holds them."""
+    """Drop batches from the state, because the history durably has them."""
 
     batch_ids: tuple[int, ...]
 
@@ -252,7 +252,7 @@ class NothingToAdopt(Answered[bool]):
 
 @dataclass(frozen=True, slots=True)
 class AdoptionBlocked(Answered[None]):
-    """Show on the status why the WAL can't be searched. ``words``: the reason; "": the WAL can be searched again."""
+    """Show in the status why the WAL can't be searched. ``words``: the reason; "" if the WAL can be searched again."""
 
     tp: TopicPartition
     words: str
@@ -262,7 +262,7 @@ class AdoptionBlocked(Answered[None]):
 class HoldForReset(Answered[str]):
     """Give no claim of ``partitions`` until :class:`EndHold`, and order their owners to claim again. May be repeated.
 
-    Answer: what the partitions wait for before their incarnation may end, as a sentence; "": nothing.
+    Answer: a sentence that says what the partitions wait for before their incarnation may end; "" if they wait for nothing.
     """
 
     partitions: tuple[TopicPartition, ...]

@@ -30,7 +30,8 @@ class Writers:
         return [writer for writer in partition.writers if not self._is_settled(writer, partition.tp)]
 
     def is_holding(self, writer: Writer, tp: TopicPartition) -> bool:
-        """Return whether the receiver's last heartbeat names the writer's token of ``tp``, or an older one, as in use."""
+        """Return whether the receiver still uses the writer's token of ``tp`` or an older one, according to its last
+        heartbeat."""
         latest = self._receiver_heartbeats.get(writer.receiver_id)
         return latest is not None and any(
             (held.topic, held.partition) == (tp.topic, tp.partition) and held.token <= writer.token
@@ -38,7 +39,7 @@ class Writers:
         )
 
     def outdate(self, partition: Partition, new_owner: str) -> None:
-        """Remember the partition's writers before ``new_owner`` is given a newer token."""
+        """Record the partition's writers, before ``new_owner`` gets a newer token."""
         for writer in partition.writers:
             if writer.receiver_id != new_owner:
                 self._outdated.setdefault(writer.receiver_id, set()).add(partition.tp)

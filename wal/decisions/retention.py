@@ -120,7 +120,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class JournalView:
-    """What the journal durably says about blocks and positions.
+    """The durable content of the journal about blocks and positions.
 
     ``needed``: ids of accepted blocks that wait, or that a batch, a cursor or a rewind horizon needs. ``released``: ids of
     accepted blocks that nothing needs any more and whose bytes still exist.
@@ -152,8 +152,8 @@ class SegmentFacts:
     """A block segment as a scan found it.
 
     ``sealed``: a later segment of the same writer and epoch exists. ``fenced``: the journal gave the writer's id a newer epoch.
-    ``unreadable``: a description of each place that can't be read. ``bars_until_ms``: until when a barrier is kept; 0 for every
-    other segment.
+    ``unreadable``: a description of each place that can't be read. ``bars_until_ms``: the time until which a barrier is kept; 0
+    for every other segment.
     """
 
     path: str

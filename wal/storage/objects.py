@@ -366,7 +366,8 @@ class ObjectStorage:
 
 
 def _is_range(answer: Any, asked: str) -> bool:
-    """Return whether the answer has the range ``asked``. The whole object also answers a range from its first byte."""
+    """Return whether the answer contains the range ``asked``. If the range begins at the first byte, the whole object is
+    accepted too."""
     whole = not asked or asked.startswith("bytes=0-")
     return whole or answer["ResponseMetadata"]["HTTPStatusCode"] == 206
 
