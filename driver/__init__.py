@@ -1,4 +1,5 @@
-"""The driver: journal, tracker, batches. Programs use what is named here; the rest is reached by module."""
+"""The driver: journal, tracker, batches. User programs import the names listed here; everything else is imported from its
+module."""
 
 from __future__ import annotations
 

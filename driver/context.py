@@ -29,9 +29,9 @@ class IngestContext:
             intake.await_termination()
 
     ``spark``: a SparkSession, or None with ``engine = "local"``. ``settings``: a path or Settings. Entering the context starts
-    nothing; ``foreach_batch`` sets the job and starts the driver. ``start`` and ``stop`` may be repeated. ``stop`` may be called
-    in the job, whose batch then still completes, and by a listener. Leaving the context stops the driver, and raises the error
-    that ended it.
+    nothing; ``foreach_batch`` sets the job and starts the driver. ``start`` and ``stop`` may be repeated. ``stop`` may be
+    called in the job, whose batch then still completes, and by a listener. Leaving the context stops the driver. If an error
+    ended the driver, it is raised.
     """
 
     def __init__(self, spark: Any, settings: Settings | str | Path, *, take_over: bool = False) -> None:
@@ -60,19 +60,19 @@ class IngestContext:
 
     @property
     def url(self) -> str:
-        """URL at which the driver serves receivers, agents and people; "" before ``start``."""
+        """The URL at which the driver serves receivers, agents and operators; "" before ``start``."""
         return self._driver.url if self._driver is not None else ""
 
     @property
     def summary(self) -> Summary:
-        """What was completed since ``start``, and after a drain what it left."""
+        """A summary: what the driver has completed since ``start``, and after a drain what it did not complete."""
         return self._driver.summary() if self._driver is not None else Summary(0, 0)
 
     def foreach_batch(self, job: Job, name: str | None = None) -> IngestContext:
         """Set the job and start the driver; with a ``name``, add one of several outputs of each batch.
 
-        Outputs run in the order in which they were added, after ``start`` or ``await_termination``. The journal has by name which
-        outputs of a batch are done. Raises UsageError while the driver runs, and for a name given twice.
+        Outputs run in the order in which they were added, after ``start`` or ``await_termination``. The journal stores by name
+        which outputs of a batch are done. Raises UsageError while the driver runs, and for a name given twice.
         """
         with self._lock:
             if not self._ending.is_set:
@@ -87,7 +87,7 @@ class IngestContext:
         return self
 
     def add_listener(self, listener: Listener) -> IngestContext:
-        """Pass the stream's events to ``listener``, from now on and after every ``start``; see ``driver.listeners``."""
+        """Pass the stream's events to ``listener``, now and after every later ``start``; see ``driver.listeners``."""
         with self._lock:
             self._listeners.append(listener)
             if self._driver is not None and not self._ending.is_set:

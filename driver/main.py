@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 
 def run(settings: Settings, *, take_over: bool = False, until_caught_up: bool = False, standby: bool = False) -> int:
-    """Run the driver until SIGTERM or SIGINT, a failure, or a newer driver. Return the exit code.
+    """Run the driver until a signal (SIGTERM, SIGINT) or a failure ends it, or a newer driver fences it. Return the exit code.
 
     At a signal the running jobs finish; ``driver.stop`` says whether the driver drains before it ends. ``take_over``: lead
-    without waiting for another driver's lease to end. ``until_caught_up``: end when all is completed that the source held at
-    the start. ``standby``: lead when no other driver leads.
+    without waiting for another driver's lease to end. ``until_caught_up``: end when all records that the source held at the
+    start are completed. ``standby``: lead when no other driver leads.
 
     Exit codes: 0 stopped by a signal or caught up, 1 failed (the reason is logged), 2 wrong settings, 4 fenced.
     """
@@ -92,7 +92,7 @@ def with_engine(
 
 
 def _end_at_once(words: str) -> None:
-    """End the process, as a second signal does. The batch of the job that still runs is run again by the next driver."""
+    """End the process, as a second signal does. The next driver runs the batch of the running job again."""
     print(f"forebay driver: exiting while a job is still running: {words}", file=sys.stderr, flush=True)
     os._exit(0)
 

@@ -1,1 +1,2 @@
-"""Work after damage: compare the WAL with the journal, plan and restore, rebuild a lost journal, audit what was delivered."""
+"""Recovery from damage: compare the WAL with the journal, plan and carry out a recovery, rebuild a lost journal, and audit the
+batches."""

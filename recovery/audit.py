@@ -60,7 +60,8 @@ class AuditedLoss(msgspec.Struct, frozen=True):
 
 
 class AuditedReplay(msgspec.Struct, frozen=True):
-    """A replay of batches ``first_id`` to ``last_id``. ``completed``: of ``batches``. ``completed_ms``: None while it runs."""
+    """A replay of batches ``first_id`` to ``last_id``. ``completed``: how many of its ``batches`` are completed.
+    ``completed_ms``: None while it runs."""
 
     replay: int
     first_id: int
@@ -76,8 +77,8 @@ class AuditedReplay(msgspec.Struct, frozen=True):
 class AuditedRebuild(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """A rebuild of a lost journal, as ``timeline``.
 
-    ``repeated``: batches that may have run before and that the job got again under new ids (id 0: the old ids are unknown), with
-    their ranges. ``attested``: offsets that only a snapshot copy shows as finished.
+    ``repeated``: batches that may have run before and that the job got again under new ids (id 0: the old ids are unknown),
+    with their ranges. ``attested``: offsets that only a snapshot copy shows as completed.
     """
 
     timeline: int
@@ -92,8 +93,8 @@ class AuditedIncarnation(msgspec.Struct, frozen=True, rename={**WIRE_NAMES, "num
     """One incarnation of one partition: the audit of its offsets ``[start, until)``.
 
     ``batches``: completed and allocated ones. ``records``: in batches or waiting. ``waiting``: records in no batch yet.
-    ``skipped``: offsets in ranges that have no record (compaction, transaction markers). ``duplicates``, ``missing``: numbers
-    of offsets. ``attested``: offsets that were finished before a rebuild and whose history is lost.
+    ``skipped``: offsets inside ranges at which Kafka has no record (compaction, transaction markers). ``duplicates``,
+    ``missing``: numbers of offsets. ``attested``: offsets that were finished before a rebuild and whose history is lost.
     """
 
     topic: str
@@ -144,7 +145,7 @@ class _Piece:
 
 @dataclass(slots=True)
 class _Line:
-    """All pieces of one incarnation of one partition."""
+    """All ranges and gaps of one incarnation of one partition, lined up by offset."""
 
     pieces: list[_Piece] = field(default_factory=list)
     losses: set[str] = field(default_factory=set)
@@ -305,7 +306,7 @@ def _changed_replays(state: State, in_history: Mapping[int, FinishedBatch]) -> l
 def _check(
     pieces: list[_Piece], gaps: tuple[AuditedGap, ...], start: int, until: int
 ) -> Iterable[tuple[str, int, int, tuple[int, ...]]]:
-    """Yield (kind, from, until, batch ids) of everything wrong in one incarnation, in order of offsets."""
+    """Yield one (kind, from, until, batch ids) for each finding in one incarnation, in order of offsets."""
     spans = sorted(
         [(p.from_offset, p.until_offset, p.batch_id) for p in pieces]
         + [(g.from_offset, g.until_offset, -1) for g in gaps]

@@ -51,7 +51,7 @@ class BlockCopy:
 
 
 class CopySource(Protocol):
-    """One place from which a block may be read again."""
+    """One source from which a block may be read again."""
 
     name: str
 
@@ -87,8 +87,8 @@ class CopySources:
 class WalCopies:
     """Frames of the WAL at other places than the journal names.
 
-    They were written twice after a failed sync, are in a segment under another segment's name, or come from an interrupted
-    recovery.
+    Such frames exist if a frame was written twice after a failed sync, if a segment is stored under another segment's name, or
+    if a recovery was interrupted.
     """
 
     name = "WAL"
@@ -182,13 +182,13 @@ class KafkaCopies:
         payload = encode_block(ranges, meta.headers, self._compression)
         if self._keys is None and meta.key_id is not None:
             raise MissingKeyError(
-                f"the block was encrypted with key {meta.key_id!r}, and its records are not written unencrypted: set wal.key_file"
+                f"the block was encrypted with key {meta.key_id!r}, and may not be written unencrypted: set wal.key_file"
             )
         return BlockCopy(self.name, *completed(meta, payload, self._keys), exact=False)
 
 
 class NoKafka:
-    """Stands in for Kafka if it could not be reached, for the reason ``why``."""
+    """The Kafka source if Kafka could not be reached: it has no copy, for the reason ``why``."""
 
     name = "Kafka"
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class DamagedCopy(msgspec.Struct, frozen=True):
     """One damaged copy.
 
-    ``ranges``: of its block, if the journal names it. ``finding``: a sentence. ``waits``: ``forebay recover --apply`` can restore
-    it. ``lost``: its records are damaged too.
+    ``ranges``: the ranges of its block, if the journal names the block. ``finding``: the verdict on the copy, as a sentence.
+    ``waits``: whether ``forebay recover --apply`` can restore it. ``lost``: whether its records are damaged too.
     """
 
     path: str
@@ -41,7 +41,8 @@ class DamagedCopy(msgspec.Struct, frozen=True):
 
 
 class DamagedCopiesPlan(msgspec.Struct, frozen=True):
-    """What is to be done, or was done, with this host's damaged copies. ``directory``: of this host's copies."""
+    """What ``forebay recover`` will do, or has done, with this host's damaged copies. ``directory``: where this host's copies
+    are."""
 
     stream: str
     directory: str
@@ -50,7 +51,7 @@ class DamagedCopiesPlan(msgspec.Struct, frozen=True):
 
     @property
     def open(self) -> bool:
-        """Whether a person has to do something, or run ``--apply``."""
+        """Whether an operator must act, for instance by running ``--apply``."""
         return any(copy.waits or (copy.lost and copy.needed) for copy in self.damaged)
 
 

@@ -1,4 +1,4 @@
-"""The examination: the whole WAL is read and compared with the journal.
+"""The examination: reads the whole WAL and compares it with the journal.
 
 Every checksum of every segment is verified, several segments at the same time (checksums and reads release the interpreter's
 lock). Nothing is changed and no process is fenced; a driver and receivers may run meanwhile.
@@ -52,8 +52,8 @@ class UnnamedFrame:
 class Segment:
     """One block segment and the verdicts on it.
 
-    ``place``: None if the path is not a block segment's. ``sealed``: a later segment of its writer exists. ``fenced``: the
-    journal says that its writer is outdated. ``swapped``: its header names another path.
+    ``place``: None if the path is not that of a block segment. ``sealed``: a later segment of its writer exists. ``fenced``:
+    the journal says that its writer is outdated. ``swapped``: its header names another path.
     """
 
     path: str
@@ -146,8 +146,9 @@ def examine_beside_a_driver(
 ) -> Examination:
     """Examine the WAL while a driver may run: read the journal first, then the WAL.
 
-    A block that is written meanwhile shows as an orphan that is kept. If a block is missing, the journal is read again, since
-    clean-up may have deleted it or a recovery may have moved it. Raises UsageError if there is no journal.
+    A block that a receiver writes meanwhile appears as an orphan with the decision to keep it. If a block is missing, the
+    journal is read again, since clean-up may have deleted it or a recovery may have moved it. Raises UsageError if there is no
+    journal.
     """
     state = read_state(journal_storage, stream)
     found = examine(state, wal_storage, stream, progress=progress)
@@ -241,7 +242,7 @@ def examine_segment(
 
 
 class _Tap:
-    """Observes a scan: counts frames, and notes each frame's handle."""
+    """Observes a scan: counts the frames, and records each frame's handle."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -276,7 +277,7 @@ def end_of(item: Scanned) -> int:
 
 
 def _is_swapped(storage: Readable, path: str) -> bool:
-    """Return whether the segment's beginning is intact and names another path."""
+    """Return whether the segment's header is intact and names another path than the segment has."""
     return isinstance(next(scan_segment(storage, path, payloads=False, swapped=True), None), Frame)
 
 

@@ -1,4 +1,4 @@
-"""The plan of a recovery, before and after it is carried out: decisions on values alone.
+"""The plan of a recovery, before and after it is carried out. Decision logic, without I/O.
 
 Nothing is repaired in place. Recovery writes a block that is damaged at its journalled place again, into a segment of its own,
 and the journal then names the new place. If no writer can append to a damaged segment any more, all its whole blocks are
@@ -134,7 +134,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES)
 
     @property
     def open(self) -> bool:
-        """Whether a person has to do something, or run ``--apply``."""
+        """Whether an operator must act, for instance by running ``--apply``."""
         return bool(
             [r for r in self.recoveries if not r.done]
             or self.losses
@@ -189,7 +189,8 @@ def aside_path(path: str) -> str:
 
 
 def forgettable(state: State, gone: Iterable[str], lost: AbstractSet[str]) -> list[str]:
-    """Return the deleted segments ``gone`` whose blocks are all ``lost`` and could only be needed by a future replay."""
+    """Return the segments in ``gone`` (deleted ones) whose blocks are all in ``lost`` and could be needed only by a future
+    replay."""
     by_path: dict[str, list[str]] = {}
     for block in state.blocks.values():
         by_path.setdefault(block.handle.path, []).append(block.id)
@@ -253,7 +254,7 @@ def history_view(state: State, batches: Iterable[FinishedBatch]) -> HistoryView:
 
 @dataclass(frozen=True, slots=True)
 class KafkaFacts:
-    """What Kafka answered. ``topic_ids``: of existing topics; "" if the broker does not report ids."""
+    """What Kafka answered. ``topic_ids``: the ids of existing topics; "" if the broker does not report ids."""
 
     committed: dict[TopicPartition, Committed]
     watermarks: dict[TopicPartition, tuple[int, int]]
@@ -370,9 +371,11 @@ def loss_sentence(loss: Loss) -> str:
         f"block {loss.block_id} with {', '.join(loss.ranges)} is lost ({'; '.join(loss.reasons) or 'no source has it'})"
     )
     if loss.command:
-        return f"{words}; batch {loss.batch_id} needs it: restore a copy, or run `{loss.command}` to go on without it"
+        return (
+            f"{words}; batch {loss.batch_id} needs it: restore a copy, or run `{loss.command}` to continue without it"
+        )
     if loss.batch_id and loss.needed:
-        return f"{words}; batch {loss.batch_id} goes on without it, since its loss was accepted"
+        return f"{words}; batch {loss.batch_id} continues without it, because its loss was accepted"
     if loss.needed:
-        return f"{words}; it is in no batch yet, and its batch will stop at it"
+        return f"{words}; it is in no batch yet; its batch will fail as unreadable"
     return f"{words}; its batch is completed: only a replay would need it"

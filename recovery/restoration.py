@@ -37,7 +37,8 @@ _COPIES_MAX = 1_000
 
 
 class Restoration:
-    """One recovery. ``state``: of the journal ``led``; events journalled here change it. One thread uses it."""
+    """One recovery. ``state``: the state of the journal ``led``; events that the recovery journals change it. Not
+    thread-safe."""
 
     def __init__(
         self,
@@ -68,9 +69,10 @@ class Restoration:
     def restore(
         self, blocks: Iterable[Block], sources: CopySources, progress: Callable[[int], None] = lambda _: None
     ) -> Iterator[BlockRecovery | Loss]:
-        """Write each block again from the first source that has it. What this yields is durable after :meth:`commit`.
+        """Write each block again from the first source that has it. The yielded blocks are durable only after :meth:`commit`.
 
-        Raises OutOfSpaceError, StoreError, FencedError. What was journalled until then stays; call again for the rest.
+        Raises OutOfSpaceError, StoreError, FencedError. After an error, the blocks journalled so far stay recovered; call it
+        again for the rest.
         """
         for block in blocks:
             found, reasons = sources.find(block)
@@ -97,7 +99,8 @@ class Restoration:
         failpoints.hit("recovery.after-journal")
 
     def set_aside(self, segment: Segment, view: JournalView) -> DamagedSegment:
-        """Write the whole blocks of ``segment`` again, copy the segment aside, and delete it. Its writer must be fenced or done.
+        """Write the whole blocks of ``segment`` again, copy the segment aside, and delete it. Its writer must be fenced or must
+        have sealed it.
 
         Blocks that the journal names there are kept, and blocks that may still be adopted.
         """

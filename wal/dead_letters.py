@@ -92,7 +92,7 @@ class Letters(NamedTuple):
 
 
 class CountedRun(NamedTuple):
-    """The run of an output of a batch that counts, with its objects. ``done``: the run finished."""
+    """The run that counts for an output of a batch, with its objects. ``done``: whether the run finished."""
 
     run: Run
     done: bool
@@ -143,7 +143,7 @@ def mark_path(letters: Letters, records: Sequence[Identity]) -> str:
 def counting(paths: Iterable[str]) -> list[CountedRun]:
     """Return the runs that count among the files at ``paths``, in order of batches.
 
-    Of each output of each batch that is the newest run that is done; if none is, the newest run. Other files are ignored.
+    For each output of each batch, the newest run that is done counts; if none is done, the newest run. Other files are ignored.
     """
     objects: dict[Run, list[tuple[str, int]]] = {}
     sent: dict[str, list[str]] = {}

@@ -1,1 +1,1 @@
-"""Work beside the decision loop: clean-up, adoption, snapshots' copies, discovery of partitions."""
+"""Background work outside the decision loop: clean-up, adoption, snapshot copies, discovery of partitions."""

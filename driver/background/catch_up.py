@@ -1,4 +1,4 @@
-"""``--until-caught-up``: whether all that Kafka held at the start is completed."""
+"""``--until-caught-up``: whether all records that the source held at the start are completed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class CatchUp:
     def missing(self, state: State) -> list[TopicPartition]:
         """Return the partitions that have not reached their targets.
 
-        A partition with a newer incarnation counts as caught up: Kafka no longer has the records of the ended one, as a person or
-        the policy has accepted.
+        A partition with a newer incarnation counts as caught up: Kafka no longer has the records of the ended incarnation, and
+        an operator or the policy has accepted this loss.
         """
         return sorted(
             tp

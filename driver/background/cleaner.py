@@ -34,10 +34,10 @@ PATHS_AT_ONCE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CleanedWal:
-    """The WAL that is cleaned up.
+    """The WAL whose segments the clean-up deletes.
 
-    ``superseded``: returns whether the WAL belongs to a rebuilt journal by now. That journal may be in a place where this
-    driver's journal does not show it (INV-4).
+    ``superseded``: returns whether a rebuilt journal has taken over the WAL. The rebuilt journal may be in another store, so
+    this driver's own journal does not show it (INV-4).
     """
 
     storage: Storage
@@ -99,17 +99,17 @@ class Cleaner:
             except UnreachableError:
                 return  # the decision loop has ended, and reports the cause itself
             except OutOfSpaceError as error:
-                log.warning("clean-up waits for space: %s", error)
+                log.warning("clean-up is paused until the store has space: %s", error)
                 self._stopping.wait(self._pause_seconds)
             except StoreError as error:
-                log.error("clean-up failed and tries again: %s", error)
+                log.error("clean-up failed, and the driver retries it: %s", error)
                 self._stopping.wait(self._pause_seconds)
             except Exception as error:  # reported, or the disk would fill unnoticed (INV-5)
                 self._failed(error)
                 return
 
     def look(self) -> None:
-        """Move finished batches to the history, and intend deletions; the next round deletes."""
+        """Move finished batches to the history, and journal the intents to delete. The next round carries out the deletions."""
         self._refuse_if_superseded()
         self._archive()
         if self._wal is not None:
@@ -126,12 +126,13 @@ class Cleaner:
         return wal.limits.within(wal.storage.free_bytes(), held_bytes)
 
     def act(self) -> None:
-        """Delete what has been intended by now."""
+        """Carry out the deletions that have been intended so far."""
         while not self._actions.empty():
             self._act(0.0)
 
     def _act(self, wait_seconds: float) -> None:
-        """Delete what has been intended, and wait up to ``wait_seconds`` for more. A failed deletion is repeated later."""
+        """Carry out the intended deletions, and wait up to ``wait_seconds`` for further ones. A failed deletion is repeated
+        later."""
         deadline = self._clock.monotonic() + wait_seconds
         while not self._stopping.is_set():
             try:
@@ -254,7 +255,7 @@ def due_paths(state: State, limits: Limits, now_ms: int) -> tuple[str, ...]:
 
 
 def unnamed(state: State, paths: Iterable[str]) -> set[str]:
-    """Return those of ``paths`` in which the journal names no block: they hold orphans at most."""
+    """Return the segments in ``paths`` in which the journal names no block. They contain only orphans, if anything."""
     return {path for path in paths if path not in state.index.segments}
 
 

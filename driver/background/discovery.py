@@ -26,7 +26,7 @@ class LostJournal(ForebayError):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the journal knows of the stream's partitions ("topic/partition") and topics. ``created``: it has the first ones."""
+    """The partitions ("topic/partition") and topics of the stream that the journal knows. ``created``: whether it knows any."""
 
     partitions: frozenset[str]
     topics: frozenset[str]
@@ -42,7 +42,7 @@ class ReadKnown(Read[Known]):
 
 
 def subscription(kafka: KafkaSettings, topics: Iterable[str]) -> tuple[str, ...] | None:
-    """Return those of ``topics`` that receivers subscribe to by ``kafka.pattern``; None without a pattern."""
+    """Return the topics in ``topics`` that receivers subscribe to because of ``kafka.pattern``; None if no pattern is set."""
     if kafka.pattern is None:
         return None
     return tuple(sorted(topic for topic in topics if matches(kafka.pattern, topic)))
@@ -55,7 +55,8 @@ def discover(
     known: Known,
     now_ms: int,
 ) -> FoundPartitions | None:
-    """Find the offsets at which those partitions of ``there`` begin that the journal does not know; None if it knows all.
+    """For the partitions in ``there`` that the journal does not know, find the offsets at which they begin. Return None if it
+    knows all.
 
     ``kafka.starting_offsets`` applies to all partitions that exist when the stream is created, and to those of a topic that is
     named in the settings and new to the stream. A partition that appears later begins at its first offset, and so does one of a
@@ -118,7 +119,7 @@ def foreign_commits(
     Such a commit is ignored (rule 5), and replaced when a receiver commits again.
     """
     return {
-        tp: f"{tp}: another program set group {group} to offset {commit.offset}; this changes nothing: intake goes on at "
+        tp: f"{tp}: another program set group {group} to offset {commit.offset}; this changes nothing: intake continues at "
         f"{positions[tp]}. To continue at that offset, run `forebay offsets reset {tp} --to {commit.offset}`"
         for tp, commit in sorted(committed.items())
         if _OWN.fullmatch(commit.metadata) is None and commit.offset != positions[tp]

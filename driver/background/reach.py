@@ -1,4 +1,5 @@
-"""Probes: whether Kafka and the stores answer the driver, checked all the time, so that the status never shows stale values."""
+"""Probes: continuous checks whether Kafka and the stores answer the driver, so that the status never shows outdated values as
+current."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ END_AGE_SECONDS_MAX = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Kafka or a store does not answer. ``cause``: as the library reported it. ``seconds``: how long by now."""
+    """Kafka or a store does not answer. ``cause``: as the library reported it. ``seconds``: its duration so far."""
 
     name: str
     cause: str
@@ -33,7 +34,7 @@ class Outage:
 
 
 class Probe:
-    """Sends one request again and again, in a thread of its own, since a request may hang.
+    """Repeats one request in a thread of its own, because a request may hang.
 
     ``ask`` sends the request and raises its error. ``why_silent``: returns the cause, as far as it is known, while a request
     hangs.
@@ -94,7 +95,7 @@ class Probe:
 
 
 class Ends:
-    """Kafka's end offsets, as the driver read them last, with their age. ``ask`` reads them. Thread-safe."""
+    """Kafka's end offsets at the driver's last read, with the time since that read. ``ask`` reads them. Thread-safe."""
 
     def __init__(self, ask: Callable[[], Mapping[TopicPartition, int]], clock: Clock) -> None:
         self._ask = ask
@@ -112,7 +113,8 @@ class Ends:
 
 
 def still_there(exists: Callable[[], bool], words: str) -> Callable[[], None]:
-    """Return a request that fails with ``words`` if an object that once existed no longer exists."""
+    """Return a request for a probe. It fails with ``words`` if an object that existed at an earlier request no longer
+    exists."""
     seen = False
 
     def ask() -> None:
@@ -139,7 +141,8 @@ def ends_of_known(upstream: Upstream, partitions: Iterable[TopicPartition]) -> M
 
 
 def store_probe(name: str, storage: Storage, path: str, clock: Clock) -> Probe:
-    """Return a probe of the store, which checks that ``path`` exists, as it does while the stream uses this store."""
+    """Return a probe of the store. It checks that ``path`` exists, a file that is never absent while the stream uses this
+    store."""
     interval = INTERVAL_SECONDS if storage.appendable else INTERVAL_OF_OBJECTS_SECONDS
     words = f"the store answers, but {path} no longer exists"
     return Probe(name, still_there(lambda: storage.exists(path), words), clock, interval_seconds=interval)
@@ -164,7 +167,8 @@ class Reach:
 
 
 def soon(answer: Future[Any], seconds: float, otherwise: Callable[[], Any]) -> Future[Any]:
-    """Return a future with the outcome of ``answer``, or after ``seconds`` with that of ``otherwise``."""
+    """Return a future with the outcome of ``answer``. If there is none after ``seconds``, the future gets the outcome of
+    ``otherwise``."""
     first: Future[Any] = Future()
     lock = threading.Lock()
 

@@ -1,9 +1,9 @@
 """``forebay offsets reset``: begins a new incarnation of partitions at offsets that an operator chooses.
 
 An incarnation ends only when no writer can sync a block under one of its tokens any more (``docs/architecture/ownership.md``).
-What its receiver has taken in is accepted first; what the receiver writes later belongs to the new incarnation. So the
-partitions are held for a while: no receiver gets a claim, and their owners are ordered to claim again. The hold is not
-journalled: a driver that ends meanwhile has changed nothing.
+The driver first accepts the records that the receiver has already taken in. Records that the receiver writes later belong to
+the new incarnation. So the partitions are held for a while: no receiver gets a claim, and their owners are ordered to claim
+again. The hold is not journalled: a driver that ends meanwhile has changed nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Resetting:
-    """Runs resets. ``ask``: the decision loop's. ``wait_seconds``: maximum time that the writers may take to settle."""
+    """Runs resets. ``ask``: sends a request to the decision loop. ``wait_seconds``: maximum time that the writers may take to
+    settle."""
 
     ask: Ask
     admin: Upstream

@@ -1,8 +1,8 @@
 """Snapshot copies: copies of the journal's state beside the WAL, from which a rebuild begins when the journal is lost.
 
-A copy is a segment of its own in the WAL's store, with one SNAPSHOT frame. The decision loop encodes the state and answers only
-when all of it is durable and the epoch was checked after that. So a copy is always a true prefix of the journal, even if an
-outdated driver writes it late. The clean-up thread writes it.
+A copy is a segment of its own in the WAL's store, with one SNAPSHOT frame. The decision loop encodes the state. It answers only
+when all of the state is durable and the epoch was checked after that. So a copy always equals the journal up to some event,
+even if an outdated driver writes it late. The clean-up thread writes it.
 
 The last two copies are kept. A WAL segment may be deleted only when **both** say that all its blocks are released (INV-8). So a
 rebuild from either copy finds every block that it needs.
@@ -47,7 +47,7 @@ class Due(Enum):
 
 
 def copy_due(state: State, limits: Limits, now_ms: int) -> Due:
-    """Return whether a copy is due, by the journal alone."""
+    """Return whether the journal's state makes a copy due."""
     if not state.created:
         return Due.NO
     newest = state.copies[-1].next if state.copies else 0
@@ -84,7 +84,8 @@ class EncodeState(Read[tuple[int, bytes]]):
 
 
 class SnapshotCopies:
-    """Takes copies. ``ask``: the decision loop's. ``interval_seconds``: minimum time between copies that clean-up waits for."""
+    """Takes snapshot copies. ``ask``: sends a request to the decision loop. ``interval_seconds``: minimum time between copies
+    that clean-up waits for."""
 
     def __init__(
         self,
@@ -113,14 +114,14 @@ class SnapshotCopies:
         self._lock = threading.Lock()
 
     def want(self) -> None:
-        """Have the next round take a copy if the journal has grown at all. Thread-safe."""
+        """Request that the next round takes a copy, unless the journal has no new events. Thread-safe."""
         self._wanted = True
 
     def keep_up(self, limits: Limits | None = None) -> None:
         """Take a copy if one is due, and delete those older than the last two.
 
-        ``limits``: of this round of clean-up; None: those of the settings. Raises OutOfSpaceError or StoreError; nothing is lost,
-        and the call may be repeated.
+        ``limits``: the retention limits of this round of clean-up; None: the limits of the settings. Raises OutOfSpaceError or
+        StoreError; nothing is lost, and the call may be repeated.
         """
         with self._lock:
             due = self._ask(ReadCopyDue(limits or self._limits, self._clock))
@@ -163,7 +164,7 @@ class SnapshotCopies:
             self._next_sequence = max(self._next_sequence + 1, writer.next_sequence)
             writer.close()
         if pending.handle is None:
-            raise StoreError(f"{self._wal.url}: a snapshot copy was synced and has no place")
+            raise StoreError(f"{self._wal.url}: a snapshot copy was synced, but the writer returned no path for it")
         return pending.handle.path
 
     def prune(self, copies: Sequence[SnapshotCopy]) -> None:
@@ -172,7 +173,7 @@ class SnapshotCopies:
             return
         oldest = layout.parse_snapshot_copy(copies[0].path)
         if oldest is None:
-            raise StoreError(f"{copies[0].path} is no snapshot copy's path")
+            raise StoreError(f"cannot delete old snapshot copies: {copies[0].path} is not the path of a snapshot copy")
         for path in self._wal.list(layout.snapshot_folder(self._stream)):
             place = layout.parse_snapshot_copy(path)
             if place is not None and place < oldest:

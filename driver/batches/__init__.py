@@ -1,1 +1,1 @@
-"""Batches: when one begins, the running of its job, failures, and what runs inside a task."""
+"""Batches: when a batch begins, how its job runs and is retried, and the code that runs inside a task."""

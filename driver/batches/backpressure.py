@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 
 
 class Backpressure:
-    """Learns the stream's rate. ``learned``: the rate of an earlier driver, or None. ``begun_ms``: when this driver began to run
-    batches."""
+    """Learns the stream's rate. ``learned``: the rate that an earlier driver learned, or None. ``begun_ms``: when this driver
+    began to run batches."""
 
     def __init__(
         self, loop: DriverLoop, gains: Gains, batch_interval_seconds: float, learned: LearnedRate | None, begun_ms: int

@@ -1,4 +1,4 @@
-"""A batch as the user's job sees it (:class:`Batch`), and as an engine gets it (:class:`BatchWork`)."""
+"""A batch as the user's job gets it (:class:`Batch`), and as an engine gets it (:class:`BatchWork`)."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Written:
 class BatchWork:
     """One batch as the journal has it. A rerun has the same blocks in the same tasks and order (INV-3).
 
-    ``tasks``: for each task its blocks, in order. ``lost``: labels of ranges whose loss an operator has accepted; they are
-    not read. ``headers``: whether the stream takes record headers in. ``replay``: the number of the replay that runs the
-    batch; 0 if none does. ``topic_ids``: as in ``ReadPlan``. ``concurrent_jobs``: maximum number of batches in work at the
-    same time. ``epoch``: the journal epoch of the driver that runs the batch. ``written``: what output helpers wrote in this
-    run. ``outputs``: the outputs that are done. ``output``: the output that is being made. ``attempt``: the attempt of this
-    driver at the batch, from 1. ``decodes``: one entry for each call of ``decode`` in this run.
+    ``tasks``: for each task its blocks, in order. ``lost``: labels of ranges whose loss an operator has accepted; they are not
+    read. ``headers``: whether the stream takes record headers in. ``replay``: the number of the replay that runs the batch; 0
+    if none does. ``topic_ids``: as in ``ReadPlan``. ``concurrent_jobs``: maximum number of batches in work at the same time.
+    ``epoch``: the journal epoch of the driver that runs the batch. ``written``: the results of output helpers in this run.
+    ``outputs``: the outputs that are done. ``output``: the output that is running. ``attempt``: the attempt of this driver at
+    the batch, from 1. ``decodes``: one entry for each call of ``decode`` in this run.
 
     ``window_batches``: how many batches before this one a window may contain; ``past``: these batches, in order; ``covers``: in a
     window, ids of its batches before this one. ``spans``: in a direct stream, which has no blocks, what each task reads;
@@ -101,9 +101,11 @@ class BatchWork:
 def lived_without(
     spans: Iterable[Span], incarnations: Iterable[int], lost: Collection[str]
 ) -> tuple[tuple[Span, ...], tuple[int, ...]]:
-    """Return ``spans`` without ``lost`` (as ``forebay.kafka.consume.spans.without``), and the incarnation of each part.
+    """Remove the ranges ``lost`` from ``spans`` (as ``forebay.kafka.consume.spans.without``). Return each remaining part with
+    its incarnation.
 
-    ``incarnations``: of each of ``spans``; empty if an older release journalled them: then all are of the first incarnation.
+    ``incarnations``: the incarnation of each span. Empty if an older release journalled the spans; then all are of the first
+    incarnation.
     """
     lived = zip(spans, chain(incarnations, repeat(1)), strict=False)
     parts = [(part, incarnation) for span, incarnation in lived for part in without([span], lost)]
@@ -129,7 +131,7 @@ class Rows(Protocol):
     def read_decoded(self, decoder: Decoder) -> Iterator[pa.RecordBatch]: ...
 
     def over(self, work: BatchWork) -> Rows:
-        """Return the rows of ``work``; what is read of them is counted together with this batch's."""
+        """Return the rows of ``work``. Its reads are added to this batch's counts."""
 
 
 class Batch:
@@ -241,7 +243,7 @@ class Batch:
 
     @property
     def noted(self) -> tuple[Written, ...]:
-        """What was noted in this run of the batch."""
+        """The results that :meth:`note` recorded in this run of the batch."""
         return tuple(self._work.written)
 
     def window(self, batches: int) -> Batch:
@@ -283,7 +285,7 @@ class Batch:
 
     @property
     def covered(self) -> tuple[int, ...]:
-        """Ids of the batches whose records it contains, in order: only its own id, except in a window."""
+        """The ids of the batches whose records this batch contains, in order. Outside a window this is only its own id."""
         return (*self._work.covers, self.id)
 
     @property
@@ -361,7 +363,8 @@ Job = Callable[[Batch], None]
 
 @dataclass(frozen=True, slots=True)
 class NamedJob:
-    """One output of each batch. The journal identifies it by ``name``: an output with a new name counts as not made yet."""
+    """A job with a name: one output of each batch. The journal identifies it by ``name``: an output with a new name counts as
+    not done."""
 
     name: str
     function: Job

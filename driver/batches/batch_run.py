@@ -1,7 +1,7 @@
 """A batch run: one batch on its way from the decision loop to the thread that runs its job.
 
 The decision loop only looks up the batch's blocks, because it answers no request meanwhile. The thread that runs the job does
-what takes long for many blocks.
+the work whose time grows with the number of blocks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The dead letters of a run of an output that has returned: whether they are too many, and which run's letters count."""
+"""The dead letters of a finished run of an output: whether there are too many, and which run's dead letters count."""
 
 from __future__ import annotations
 
@@ -37,4 +37,6 @@ def confirm_dead_letters(work: BatchWork) -> None:
     dead_letters.put_done(storage, place.run)
     if by_call:
         records = sum(by_call.values())
-        log.warning("batch %d: %d records could not be decoded: `forebay dead-letters list`", work.batch_id, records)
+        log.warning(
+            "batch %d: %d records could not be decoded; `forebay dead-letters list` shows them", work.batch_id, records
+        )

@@ -1,6 +1,6 @@
 """``batch.decode`` inside Spark tasks: applies the job's function to records, and stores what it can't decode as dead letters.
 
-Imports neither the driver's decisions nor its journal.
+It runs on executors, so it imports neither the driver's decisions nor its journal.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def decode_task(
 
 
 class Part(NamedTuple):
-    """Rows of a task, and (topic, partition) → incarnation of their partitions."""
+    """Some rows of a task, with the incarnation of each (topic, partition) in them."""
 
     rows: Iterable[pa.RecordBatch]
     incarnations: Mapping[tuple[str, int], int]

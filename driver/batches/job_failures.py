@@ -1,4 +1,4 @@
-"""Batches whose job fails: what is logged, what is journalled, and when the next attempt begins.
+"""Batches whose job fails: logging, journalling, and the time of the next attempt.
 
 The first ``job_max_failures`` attempts follow each other after ``job_retry_delay``. Then the batch is *failed*: it is intact, no
 other batch begins, and the driver keeps running and tries again after growing delays, or when an operator requests it.
@@ -72,7 +72,8 @@ class FailingJobs:
             return self._failure(work, PROCESS_ENDED, "")
 
     def unreadable(self, work: BatchWork) -> JobFailed:
-        """Return the event that replaces :meth:`begun` if the job could not read ``work``: the last failure before it."""
+        """Return the event that replaces the event of :meth:`begun` if the job could not read ``work``. It contains the last
+        failure before this attempt."""
         with self._lock:
             before = self._last.get(work.batch_id)
             return before if before is not None else replace(self._failure(work, "", ""), attempts=0, repeats=0)
@@ -97,15 +98,15 @@ class FailingJobs:
         for failure in self._last.values():
             if failure.error == PROCESS_ENDED:
                 log.error(
-                    "batch %d, output %s: %s; see the exit code at the process's supervisor, and the end of its log",
+                    "batch %d, output %s: %s; check the exit code that the supervisor recorded, and the end of the earlier log",
                     failure.batch_id,
                     failure.output,
                     shown(failure),
                 )
 
     def delayed(self, batch_id: int) -> JobFailed | None:
-        """Return the last failure of a batch if too many attempts at it ended a driver's process, so that this driver's first
-        attempt must wait; else None."""
+        """If too many attempts at a batch ended a driver's process, return the last failure: this driver's first attempt must
+        wait. Otherwise return None."""
         return self._last[batch_id] if batch_id in self._rounds else None
 
     def _log(self, work: BatchWork, failure: JobFailed, problem: JobProblem) -> None:
@@ -129,8 +130,8 @@ class FailingJobs:
         words = f"{shown(failure)}; next attempt at {_time(self._clock.wall_ms() + round(delay * 1000))}"
         if first:
             log.error(
-                "batch %d failed: %d attempts; it is intact, no other batch begins; next attempts after growing delays of up to "
-                "%g s, or by `%s`; repeats of this error are counted, not logged",
+                "batch %d failed after %d attempts. It is intact; no other batch begins until it succeeds. The driver retries "
+                "it after growing delays of up to %g s, or when you run `%s`. Repeats of this error are counted, not logged",
                 work.batch_id,
                 failure.attempts,
                 self._retries.max_delay_seconds,
@@ -162,7 +163,7 @@ class FailingJobs:
 
     @property
     def words(self) -> str:
-        """The failed batch and its error; "" if no batch is failed."""
+        """A description of the failed batch and its error; "" if no batch is failed."""
         with self._lock:
             failed = [self._last[batch_id] for batch_id in sorted(self._failed)]
         return f"batch {failed[0].batch_id}: {shown(failed[0])}" if failed else ""

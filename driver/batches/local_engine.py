@@ -45,7 +45,7 @@ def dead_letter_plan(settings: Settings, work: BatchWork) -> DeadLetterPlan:
 def letters_of(
     work: BatchWork, letters: DeadLetterSettings, storage: StorageOptions, options: Mapping[str, str]
 ) -> DeadLetterPlan:
-    """Do :func:`dead_letter_plan` without the settings of a stream. ``options``: librdkafka's."""
+    """Do :func:`dead_letter_plan` without the settings of a stream. ``options``: options of librdkafka."""
     plan = DeadLetterPlan(
         run=Run(work.stream, work.key, output_folder(work.output), work.epoch, work.attempt),
         time_ms=work.time_ms,
@@ -135,7 +135,9 @@ class LocalRows:
 
     def arrow_schema(self, schema: Any) -> pa.Schema:
         if not isinstance(schema, pa.Schema):
-            raise UsageError(f"decoded rows need a pyarrow Schema without Spark, not {type(schema).__name__}")
+            raise UsageError(
+                f"batch.decode: without Spark the schema must be a pyarrow.Schema, not {type(schema).__name__}"
+            )
         return schema
 
     def decode(self, decoder: Decoder) -> Any:

@@ -11,8 +11,8 @@ from driver.decisions.batch_order import RunKey
 class Progress:
     """The batches in work, and the signals that end a wait. Thread-safe.
 
-    ``in_work``: batches from their first start until they are completed. ``held_up``: those of them that fail or can't be read.
-    While there is one, no other batch begins.
+    ``in_work``: batches from their first start until they are completed. ``held_up``: the batches in work that have failed or
+    can't be read. While there is one, no other batch begins.
     """
 
     def __init__(self) -> None:
@@ -27,12 +27,12 @@ class Progress:
 
     @property
     def changes(self) -> int:
-        """How often :meth:`wake` was called."""
+        """The number of calls of :meth:`wake` so far."""
         return self._changes
 
     @property
     def losses_accepted(self) -> int:
-        """How many losses operators have accepted since the start."""
+        """The number of losses that operators have accepted since the start."""
         return self._losses_accepted
 
     def stop(self) -> None:
@@ -41,14 +41,15 @@ class Progress:
         self.wake()
 
     def wake(self, losses_accepted: int = 0) -> None:
-        """Announce that there may be a batch to run. ``losses_accepted``: losses that an operator has accepted since."""
+        """Wake the waiting threads, because there may be a batch to run. ``losses_accepted``: number of losses that an operator
+        has accepted since the last call."""
         with self._changed:
             self._changes += 1
             self._losses_accepted += losses_accepted
             self._changed.notify_all()
 
     def finish(self, run: RunKey) -> None:
-        """Take a completed batch out of work."""
+        """Remove a completed batch from the batches in work."""
         self.in_work.discard(run)
         self.held_up.discard(run)
         self.wake()

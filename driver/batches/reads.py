@@ -1,4 +1,5 @@
-"""Requests of the scheduler to the decision loop: the uncompleted batches, the next batch to run, a running batch again."""
+"""Requests of the scheduler to the decision loop: read the uncompleted batches, get the next batch to run, read a running batch
+again."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class NextBatch(Read["BatchRun | None"]):
 
 @dataclass(frozen=True, slots=True)
 class SameBatch(Read[BatchRun]):
-    """Reads a running batch again: a loss may have been accepted since, or a replay begun behind it."""
+    """Reads a running batch again, because an operator may have accepted a loss or begun a replay since."""
 
     batch_id: int
     replay: int

@@ -1,4 +1,5 @@
-"""One batch from its first attempt to its completion: its outputs in order, retries, failures, what status shows."""
+"""Runs one batch from its first attempt to its completion: its outputs in order, retries, failures, and what the status
+shows."""
 
 from __future__ import annotations
 
@@ -33,11 +34,11 @@ Completed = Callable[[BatchWork, int, int, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRules:
-    """When a batch is tried again, and when it is failed.
+    """When the driver retries a batch, and when it declares the batch failed.
 
     ``max_failures``, ``retry_delay_seconds``, ``unreadable_retry_seconds``: as ``driver.job_max_failures``,
-    ``driver.job_retry_delay`` and ``driver.unreadable_retry``. ``waits_when_failed``: whether this process tries a failed batch
-    again; if not, the failure ends the jobs. ``is_direct``: whether the batches are a direct stream's.
+    ``driver.job_retry_delay`` and ``driver.unreadable_retry``. ``waits_when_failed``: whether this process retries a failed
+    batch; if not, the failure ends the jobs. ``is_direct``: whether the batches are a direct stream's.
     """
 
     max_failures: int
@@ -66,8 +67,8 @@ class BatchHooks:
 class BatchRunner:
     """Runs batches to their completion, each in the thread that calls :meth:`run`.
 
-    ``again``: returns the same batch as the journal has it now. ``reruns``: batches that may have run before; a failed attempt
-    adds its batch. ``completions``: gives the journal the time of a completion.
+    ``again``: reads the batch from the journal again. ``reruns``: batches that may have run before; a failed attempt adds its
+    batch. ``completions``: the clock whose time the journal stores with a completion.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class BatchRunner:
         self.tiers: dict[str, int] = {}
 
     def run(self, work: BatchWork, left_over: bool = False) -> None:
-        """Make the outputs of the batch that are not made yet, in order. Return when the batch is completed, or when the jobs
+        """Run the outputs of the batch that are not done yet, in order. Return when the batch is completed, or when the jobs
         are to stop.
 
         Each output except the last is journalled by itself; the last one completes the batch. ``left_over``: an earlier
@@ -134,7 +135,7 @@ class BatchRunner:
                 self._progress.held_up.add(run)
                 if left_over:
                     self._loop.ask(FailJob(self._failing.unreadable(run_of)))
-                log.error("batch %d can't be read, batches wait: %s", work.batch_id, words)
+                log.error("batch %d can't be read; no other batch begins until it can: %s", work.batch_id, words)
                 self._hooks.tell([_failed(run_of, self._clock.wall_ms(), words, final=False, unreadable=True)])
                 self._progress.await_loss(losses_accepted, self._rules.unreadable_retry_seconds)
                 if self._progress.stopping.is_set():
@@ -174,8 +175,8 @@ class BatchRunner:
         self._complete(work, attempts, worked_ms)
 
     def _delay(self, work: BatchWork) -> bool:
-        """Delay the first attempt at a batch if too many earlier attempts ended the driver's process, as if the batch had failed
-        here. Return False if the driver is to end."""
+        """Delay the first attempt at a batch, as for a failed batch, if too many earlier attempts ended the driver's process.
+        Return False if the driver must end."""
         failure = self._failing.delayed(work.batch_id) if self._rules.waits_when_failed else None
         if failure is None:
             return True

@@ -32,9 +32,9 @@ from forebay.process.clock import Clock
 class BatchOptions:
     """How a stream's batches are made and read.
 
-    ``batch_interval_seconds``: time between two batches. ``tasks``: returns how many tasks a batch has. ``headers``: whether the
-    stream takes record headers in. ``epoch``: the journal's. ``concurrent_jobs``, ``window_batches``: as in ``[driver]``.
-    ``empty_batches``: whether an interval without blocks gives a batch too. ``allocation``: of a direct stream, as in
+    ``batch_interval_seconds``: time between two batches. ``tasks``: returns how many tasks a batch has. ``headers``: whether
+    the stream takes record headers in. ``epoch``: the journal's. ``concurrent_jobs``, ``window_batches``: as in ``[driver]``.
+    ``empty_batches``: whether an interval without blocks gives a batch too. ``allocation``: for a direct stream, as in
     :class:`driver.batches.timer.BatchTimer`. ``copies``: returns block id → hosts with a cached copy of the block.
     """
 
@@ -125,7 +125,7 @@ class Scheduler:
 
     @property
     def waits_for_retry(self) -> bool:
-        """Whether nothing happens before the next attempt at a failed batch begins."""
+        """Whether every batch in work is held up, and at least one waits for its next attempt."""
         return self._progress.waits_for_retry
 
     def start(self) -> None:
@@ -135,7 +135,7 @@ class Scheduler:
         self._timer.start()
 
     def stop(self) -> None:
-        """Allocate and start no more batches. Running jobs go on to their end."""
+        """Allocate and start no more batches. Running jobs continue to their end."""
         self._progress.stop()
 
     def join(self) -> None:
@@ -143,7 +143,7 @@ class Scheduler:
         self._timer.join()
 
     def note(self, events: Sequence[Event]) -> None:
-        """Take note of events that have become durable. Called in the decision loop."""
+        """Process events that have become durable. Called in the decision loop."""
         losses = sum(isinstance(event, LossAccepted) for event in events)
         if losses or any(isinstance(event, ReplayBegun) for event in events):
             self._progress.wake(losses)
@@ -158,7 +158,7 @@ class Scheduler:
         self.retry()
 
     def allocate(self, time_ms: int) -> None:
-        """Make a batch of what waits, if there is room for one."""
+        """Make a batch of the waiting blocks, unless too many batches are queued."""
         self._timer.allocate(time_ms)
 
     def in_job(self) -> bool:

@@ -21,7 +21,7 @@ Count = Callable[[TierCounts], None]
 
 
 class TaskBlocks(msgspec.Struct, frozen=True, array_like=True):
-    """The blocks that one task of a batch reads. ``number``: of the task in its batch, from 0."""
+    """The blocks that one task of a batch reads. ``number``: the task's number in its batch, from 0."""
 
     number: int
     references: tuple[BlockReference, ...]
@@ -42,8 +42,8 @@ def tasks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[TaskBlocks]:
 
 
 def preferred_hosts(references: Sequence[BlockReference], hosts: Collection[str]) -> tuple[str, ...]:
-    """Return the best hosts for a task, sorted: those of ``hosts`` with copies of the most bytes of its blocks; () if none
-    has any."""
+    """Return the preferred hosts of a task, sorted: the hosts in ``hosts`` that have copies of the most bytes of its blocks; ()
+    if none has a copy."""
     held: dict[str, int] = {}
     for reference in references:
         for host in reference.hosts:
@@ -71,7 +71,8 @@ class KafkaRecord(NamedTuple):
 
 
 def read_task(references: Sequence[BlockReference], plan: ReadPlan, count: Count) -> Iterator[pa.RecordBatch]:
-    """Return the record batches of one task, in order, with one block in memory at a time. ``count`` is called for each block.
+    """Return the record batches of one task, in order, with one block in memory at a time. ``count`` is called with the tier
+    counts of each block.
 
     Raises UnreadableBlockError.
     """

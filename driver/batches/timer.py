@@ -1,4 +1,4 @@
-"""The batch timer: at each batch interval it asks the decision loop for a batch of what waits."""
+"""The batch timer: at each batch interval it asks the decision loop to make a batch of the waiting blocks."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class BatchTimer:
         self._empty_batches = False
 
     def allocate(self, time_ms: int, empty: bool = False) -> None:
-        """Make a batch of what waits, if there is room for one; with ``empty`` also if nothing waits."""
+        """Make a batch of the waiting blocks, unless too many batches are queued. With ``empty``, make one even if no block
+        waits."""
         request = Allocate(time_ms, self._tasks(), empty) if self._allocation is None else self._allocation(time_ms)
         if request is not None and self._loop.ask(request) is not None:
             failpoints.hit("driver.after-allocate")

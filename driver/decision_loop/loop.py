@@ -51,7 +51,7 @@ GROUP_LIMIT = 1_000
 
 
 def is_down_to_reserve(free_bytes: int | None, reserve_bytes: int) -> bool:
-    """Return whether less than the reserve is free. ``free_bytes``: None if the store has no such limit."""
+    """Return whether less space than the reserve is free. ``free_bytes``: None if the store reports no free space."""
     return free_bytes is not None and free_bytes < reserve_bytes
 
 
@@ -61,11 +61,11 @@ class DriverLoop:
     ``perform`` gets each action once its events are durable; it is called in the decision loop and must not block. ``failed``
     gets the error that ended the loop. ``durable`` gets events once they are durable. ``flush_seconds``: minimum time between
     the beginnings of two groups that are written; on a store of whole objects each group costs a request. ``reserve_bytes``:
-    while the journal's store has less free, requests that make the journal grow are refused, and their senders try again;
-    requests that free space (completion, archive, clean-up) are decided. 0: the free space is not checked.
+    while the journal's store has less free space, the loop refuses requests that make the journal grow, and their senders retry
+    them. It still decides requests that free space (completion, archive, clean-up). 0: the free space is not checked.
 
-    ``came_round`` is called once per round, also when no request waits. ``snapshot_taken`` is called after each snapshot. Both
-    are called in the decision loop and must not block.
+    ``came_round`` is called once per round of the loop, even if no request waits. ``snapshot_taken`` is called after each
+    snapshot. Both are called in the decision loop and must not block.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class DriverLoop:
     def ask(self, request: Request, timeout_seconds: float | None = None) -> Any: ...
 
     def ask(self, request: Any, timeout_seconds: float | None = None) -> Any:
-        """Queue ``request`` and wait for the answer, and before that for room in the queue. Raises as :meth:`submit` refuses.
+        """Wait for room in the queue, queue ``request``, and return the answer. Raises the refusals of :meth:`submit`.
 
         For the driver's own threads. Must not be called in the decision loop.
         """
@@ -239,7 +239,8 @@ class DriverLoop:
             self._take_snapshot()
 
     def _look_at_space(self, now: float) -> None:
-        """Check now and then whether the store is down to its reserve: on some stores each check is a request."""
+        """Check whether the store's free space has reached the reserve. Not on every call, because on some stores each check is
+        a request."""
         if not self._reserve_bytes or now < self._look_at_space_after:
             return
         self._look_at_space_after = now + SPACE_SECONDS
@@ -264,7 +265,8 @@ class DriverLoop:
             except OutOfSpaceError as error:
                 if not self.waiting_for_space:
                     log.error(
-                        "the journal waits for space; the driver answers no request until there is some: %s", error
+                        "cannot write the journal for lack of space; the driver answers no request until there is space: %s",
+                        error,
                     )
                 self.waiting_for_space = True
                 self.came_round()
@@ -280,7 +282,7 @@ class DriverLoop:
         try:
             self._journal.snapshot()
         except OutOfSpaceError as error:
-            log.error("no space for a snapshot of the journal; the driver goes on without a new one: %s", error)
+            log.error("no space for a snapshot of the journal; the driver continues without it: %s", error)
             return
         self._journal.check()
         self._journal.drop_superseded()

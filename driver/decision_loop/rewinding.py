@@ -1,4 +1,4 @@
-"""The start of a replay: reads the history outside the decision loop, which then decides (``driver.decisions.replay``)."""
+"""The start of a replay: reads the history in another thread; then the decision loop decides (``driver.decisions.replay``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPLAY_ATTEMPTS = 10
 
 @dataclass(frozen=True, slots=True)
 class ReadHorizon(Read[Horizon]):
-    """Reads how far back a replay can go. ``held_in_kafka``: as of :class:`BeginReplay`."""
+    """Reads how far back a replay can go. ``held_in_kafka``: as in :class:`BeginReplay`."""
 
     held_in_kafka: HeldInKafka
 
@@ -35,8 +35,8 @@ def begin_replay(
 ) -> OperatorAnswer:
     """Begin the replay that ``request`` names, and return the tracker's answer.
 
-    Reads no more of the history in ``storage`` than the replay may need. ``ask``: the decision loop's. Raises RefusedError,
-    UsageError, CorruptionError, NewerVersionError, StoreError.
+    Reads no more of the history in ``storage`` than the replay may need. ``ask``: sends a request to the decision loop. Raises
+    RefusedError, UsageError, CorruptionError, NewerVersionError, StoreError.
     """
     if bool(request.batch) == bool(request.time_ms):
         raise UsageError("a replay begins at a batch or at a time: name one of the two")

@@ -1,6 +1,7 @@
-"""The graceful stop: receivers drain, what they reported gets its batch, the jobs finish, within a time.
+"""The graceful stop, with a time limit: receivers drain, the driver makes batches of the blocks that they reported, and the
+jobs finish.
 
-:func:`remaining` decides on values what a drain waits for; :class:`Drain` waits.
+:func:`remaining` returns what a drain still waits for, without I/O; :class:`Drain` does the waiting.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ GRACE_SECONDS = 5.0
 class Remaining:
     """What a drain waits for.
 
-    ``receivers``: that still take records in. ``blocks``: number of blocks without a batch. ``batches``: number of batches that
-    are not completed, those of a replay included. ``silent``: receivers that have not acknowledged the drain and are not waited
-    for: they hold nothing that this driver could get, or are lost.
+    ``receivers``: receivers that still take records in. ``blocks``: number of blocks without a batch. ``batches``: number of
+    batches that are not completed, those of a replay included. ``silent``: receivers that have not acknowledged the drain and
+    are not waited for: they hold nothing that this driver could get, or are lost.
     """
 
     receivers: tuple[str, ...] = ()
@@ -54,9 +55,9 @@ class Remaining:
 def remaining(tracker: Tracker, now: float, since: float, receiver_timeout: float) -> Remaining:
     """Return what a drain waits for at ``now``, in seconds on the monotonic clock.
 
-    A receiver is drained when it has acknowledged the drain and released its claims, which it does last. A receiver whose last
-    heartbeat is more than ``receiver_timeout`` seconds ago is not waited for. ``since``: when the driver began to lead; it stands
-    for the last heartbeat of a receiver that has sent none to this driver.
+    A receiver is drained when it has acknowledged the drain and released its claims, which it does last. The drain does not
+    wait for a receiver whose last heartbeat is more than ``receiver_timeout`` seconds ago. ``since``: when the driver began to
+    lead. It replaces the time of the last heartbeat if a receiver has sent none to this driver.
     """
     state = tracker.state
     owners = {partition.owner for partition in state.partitions.values() if partition.owner}
@@ -78,7 +79,7 @@ def remaining(tracker: Tracker, now: float, since: float, receiver_timeout: floa
 
 @dataclass(frozen=True, slots=True)
 class ReadRemaining(Read[Remaining]):
-    """Reads what a drain waits for; arguments as of :func:`remaining`."""
+    """Reads what a drain waits for. The arguments are those of :func:`remaining`."""
 
     tracker: Tracker
     clock: Clock
@@ -106,10 +107,11 @@ class Summary:
 
 
 class Drain:
-    """Drains receivers and completes batches until all is completed, the time is over, or another thread sets ``stopped``.
+    """Drains receivers and completes batches until all batches are completed, the time limit is reached, or another thread sets
+    ``stopped``.
 
-    ``held_up``: whether a failed batch holds the others up, which then are not waited for.
-    ``allocate`` makes a batch of what waits. ``receivers``: those that were ordered to drain; ``left``: what was still to be
+    ``held_up``: returns whether a failed batch blocks the other batches; the drain then does not wait for them. ``allocate``:
+    makes a batch of the waiting blocks. ``receivers``: the receivers that were ordered to drain. ``left``: what the drain still
     waited for when it ended.
     """
 
@@ -140,7 +142,7 @@ class Drain:
         return tuple(name for name in self.receivers if name not in self.left.receivers + self.left.silent)
 
     def run(self) -> bool:
-        """Whether all that was taken in is completed."""
+        """Wait for the drain. Return whether every record that was taken in is in a completed batch."""
         try:
             self._order()
             while self._see().receivers and self._goes_on():
@@ -154,7 +156,7 @@ class Drain:
                 if not self._goes_on():
                     break
         except UnreachableError:
-            log.debug("the drain ends with the decision loop")
+            log.debug("the drain ends because the decision loop has ended")
         return self.left.is_nothing
 
     def _order(self) -> None:

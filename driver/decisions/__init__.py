@@ -1,1 +1,1 @@
-"""Decisions as functions of values, without I/O and without a clock."""
+"""Decision logic of the driver: functions of their arguments only, without I/O and without a clock."""

@@ -1,4 +1,4 @@
-"""The size of the next batch: how many of the waiting blocks it gets. A decision on values, without I/O."""
+"""The size of the next batch: the number of waiting blocks that go into it. Decision logic, without I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ UNLIMITED = BatchLimits()
 
 
 def longest_prefix(blocks: Iterable[tuple[int, int]], limits: BatchLimits) -> int:
-    """Return how many of ``blocks``, (records, bytes) in order of acceptance, fit into ``limits``.
+    """Return the number of blocks at the beginning of ``blocks`` that fit into one batch. ``blocks``: (records, bytes) of each
+    block, in order of acceptance.
 
     The result is at least 1 if there is a block: blocks are never cut, so a block beyond a limit is a batch of its own.
     Consumes no more of ``blocks`` than needed.

@@ -1,4 +1,4 @@
-"""The order of batches: which one begins next, and which batches its window contains. Decisions on values, without I/O."""
+"""The order of batches: which one begins next, and which batches its window contains. Decision logic, without I/O."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What may be deleted according to the journal (INV-8): WAL segments and superfluous local copies. Decisions on values,
-without I/O.
+"""What may be deleted according to the journal (INV-8): WAL segments and superfluous local copies. Decision logic, without I/O.
 
 ``driver.tracker`` journals the intent, and ``driver.background.cleaner`` deletes.
 """
@@ -36,9 +35,9 @@ def retention_limits(settings: Settings) -> Limits:
 class CleanSegment:
     """Request to delete one WAL segment if INV-8 permits it.
 
-    ``facts``: what a scan found; the journal adds whether the writer is fenced. ``receiver_id``, ``epoch``: of the writer,
-    from the segment's name. ``limits``: of this round of clean-up; None: those of the settings, without a limit by free
-    space.
+    ``facts``: what a scan found; the journal adds whether the writer is fenced. ``receiver_id``, ``epoch``: the writer, from
+    the segment's name. ``limits``: the retention limits of this round of clean-up; None: the limits of the settings, without a
+    limit by free space.
     """
 
     facts: SegmentFacts

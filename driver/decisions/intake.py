@@ -1,6 +1,6 @@
 """Answers to readers of the intake (queries and direct streams): its positions, and which blocks contain their offsets.
 
-Decisions on values, without I/O.
+Decision logic, without I/O.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def partition(known: Partition) -> m.IntakePartition:
 
 
 def earliest(state: State, request: m.EarliestRequest) -> m.EarliestAnswer:
-    """Return the earliest place of each requested partition from which the WAL has every record. Uses the block index, without
-    reading all blocks of a partition. Raises UsageError for an unknown partition."""
+    """For each requested partition, return the earliest place (incarnation and offset) from which on the WAL has every record.
+    Uses the block index, so it does not read all blocks of a partition. Raises UsageError for an unknown partition."""
     going = _going(state)
     places = []
     for tp in request.partitions:
@@ -49,7 +49,8 @@ def earliest(state: State, request: m.EarliestRequest) -> m.EarliestAnswer:
 
 
 def _going(state: State) -> dict[tuple[str, int], int]:
-    """Return (``topic/partition``, incarnation) → the highest end of a range whose segment is being deleted."""
+    """Return the ranges that deletions will remove: (``topic/partition``, incarnation) → the highest end offset of a range
+    whose segment is being deleted."""
     found: dict[tuple[str, int], int] = {}
     for path in state.cleaning_segments:
         share = state.index.segments.get(path)
@@ -123,8 +124,8 @@ def incarnation_spans(request: m.SpanRequest, known: m.IntakePartition) -> tuple
 def blocks(state: State, request: m.BlocksRequest, given: Iterable[tuple[str, Collection[str]]]) -> m.BlocksAnswer:
     """Return the blocks that contain the requested spans, in the order in which they were sealed, up to the limits of one answer.
 
-    In this order, a block of many partitions is in one answer once. ``given``: hosts, each with the ids of its cached copies.
-    Raises UsageError for an unknown partition.
+    Because of this order, a block with several partitions occurs only once in an answer. ``given``: host → ids of the cached
+    copies there. Raises UsageError for an unknown partition.
     """
     for span in request.spans:
         if state.partition(span.tp) is None:
@@ -167,8 +168,8 @@ def _lost(state: State, blocks: Iterable[Block]) -> dict[str, str]:
 
 
 def times(state: State, request: m.TimesRequest) -> m.TimesAnswer:
-    """Return for each span the first block that may have a record at or after the given time, by the latest record time of each
-    range. One answer examines at most ``RANGES_AT_ONCE`` ranges. Raises UsageError for an unknown partition."""
+    """For each span, return the first block that may have a record at or after the given time, judged by the latest record time
+    of each range. One answer examines at most ``RANGES_AT_ONCE`` ranges. Raises UsageError for an unknown partition."""
     left = RANGES_AT_ONCE
     found = []
     for wanted in request.wanted:
@@ -202,7 +203,8 @@ def _may_hold(state: State, held: IncarnationBlocks, at: int, wanted: m.TimedSpa
 
 
 def _of_span(state: State, span: m.IncarnationSpan, number: int) -> Iterator[tuple[int, int, int, str]]:
-    """Return for each block of the span: when it was sealed, the span's number, the start of its range, its id."""
+    """Return one tuple for each block of the span: the time when the block was sealed, the span's number, the start of the
+    block's range, the block's id."""
     held = state.index.by_offset(state.blocks).get(f"{span.topic}/{span.partition}", {}).get(span.incarnation)
     if held is None or span.until_offset <= span.from_offset:
         return
@@ -216,7 +218,7 @@ def _of_span(state: State, span: m.IncarnationSpan, number: int) -> Iterator[tup
 
 
 def _is_there(state: State, block_id: str) -> bool:
-    """Whether the block's segment is not being deleted."""
+    """Return whether no deletion of the block's segment is intended."""
     return state.blocks[block_id].handle.path not in state.cleaning_segments
 
 

@@ -1,7 +1,7 @@
 """Packing of a batch's blocks into tasks. It is deterministic, and journalled, so that a rerun has the same tasks (INV-3).
 
-A batch may have a hundred thousand blocks, and the decision loop answers no request meanwhile, so each block is visited only
-a few times. A decision on values, without I/O.
+A batch may have a hundred thousand blocks, and the decision loop answers no request meanwhile, so each block is visited only a
+few times. Decision logic, without I/O.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def _shares(hosts: Sequence[tuple[int, int]], tasks: int) -> list[int]:
 
 
 def _cut(block_ids: Sequence[str], sizes: Sequence[int], tasks: int) -> list[tuple[str, ...]]:
-    """Cut ``block_ids``, in order, into at most ``tasks`` parts of about equal bytes. ``sizes``: of each block, in bytes."""
+    """Cut ``block_ids``, in order, into at most ``tasks`` parts of about equal bytes. ``sizes``: the size of each block, in
+    bytes."""
     count = len(block_ids)
     up_to = list(accumulate(sizes))
     packed: list[tuple[str, ...]] = []

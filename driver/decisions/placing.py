@@ -1,10 +1,12 @@
-"""The host of each managed receiver. A decision on values, without I/O.
+"""The choice of a host for each managed receiver. Decision logic, without I/O.
 
 A host's *slots* are numbered from 0: the first receiver of the stream there takes slot 0, the next one slot 1. The best slot is
-the one with the lowest number; of the same number, that of the most preferred host. Receivers take the best free slots. So
-receivers are distributed evenly, preferred hosts first: no host has two receivers while another host with room has none.
+the one with the lowest number; among slots with the same number, the one on the most preferred host. Receivers take the best
+free slots. So receivers are distributed evenly, preferred hosts first: no host has two receivers while another host with room
+has none.
 
-A running receiver moves only to a strictly better slot. So if hosts and receivers do not change, moves end.
+A running receiver moves only to a strictly better slot. So if hosts and receivers do not change, the receivers stop moving
+after some moves.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Hosts and receivers.
+    """The input of a decision: hosts and receivers.
 
     ``places``: receiver number → its host; "" if it needs one. A receiver on a host that is not among ``hosts`` stays there.
     ``movable``: receivers that may move. ``avoided``: receiver number → hosts on which it failed repeatedly.
@@ -39,8 +41,8 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A decision: ``starts``: receiver number → host, of receivers that had none. ``moves``: receiver number → new host.
-    ``homeless``: receivers for which no host has room."""
+    """The result of a decision. ``starts``: receiver number → host, for receivers that had none. ``moves``: receiver number →
+    new host. ``homeless``: receivers for which no host has room."""
 
     starts: Mapping[int, str]
     moves: Mapping[int, str]

@@ -1,4 +1,4 @@
-"""Problems that follow from a status answer alone. Without I/O, because the command line uses it too."""
+"""Problems that can be derived from a status answer. Without I/O, because the command line uses this module too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ RETRY_COMMAND = "forebay batch retry"
 
 
 def in_answer(answer: StatusAnswer) -> tuple[Problem, ...]:
-    """Return the problems that follow from the rest of ``answer``: faults, receivers without a host, failing batches, cursors."""
+    """Return the problems that can be derived from the other fields of ``answer``: faults, receivers without a host, failing
+    batches, cursors."""
     found = [Problem(kind="partition", cause=p.fault) for p in answer.partitions if p.fault]
     found += [Problem(kind="receiver-without-host", cause=r.fault) for r in answer.managed if r.fault]
     for batch in answer.batches:

@@ -1,8 +1,8 @@
 """The learned rate: how many records per second the job processes. A PID controller over completed batches, without I/O.
 
 The rules are those of Spark's ``PIDRateEstimator``. The *error* is the present rate minus the rate at which the batch was
-processed. The *historical error* stands for the backlog: the records that could have been processed while the batch waited
-for its turn, divided by one batch interval.
+processed. The *historical error* measures the backlog: the records that could have been processed while the batch waited for
+its turn, divided by one batch interval.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Gains:
 
 
 class RateEstimator:
-    """Learns the rate from one batch after the other. ``learned``, ``learned_ms``: the rate that an earlier driver learned
-    (0: none), and when."""
+    """Computes the rate, batch by batch. ``learned``: the rate that an earlier driver learned, 0 if none. ``learned_ms``: when
+    it learned it."""
 
     def __init__(self, gains: Gains, batch_interval_ms: float, learned: float = 0.0, learned_ms: int = 0) -> None:
         self._gains = gains
@@ -64,5 +64,5 @@ class RateEstimator:
 
 
 def is_significant(old: float, new: float) -> bool:
-    """Whether ``new`` differs from ``old`` (0: none) by more than ``SIGNIFICANT``."""
+    """Return whether ``new`` differs from ``old`` (0: none) by more than the fraction ``SIGNIFICANT``."""
     return abs(new - old) > SIGNIFICANT * old

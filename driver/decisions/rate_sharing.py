@@ -1,4 +1,4 @@
-"""Distribution of the stream's rate to receivers and their partitions, by lag. Decisions on values, without I/O.
+"""Distribution of the stream's rate to receivers and their partitions, by lag. Decision logic, without I/O.
 
 :func:`share` divides a rate. :class:`RateSharing` applies it twice, to the receivers and to the partitions of each, and decides
 which receivers get a new rate.
@@ -25,8 +25,8 @@ Lags = Mapping[str, Mapping[TopicPartition, int | None]]
 
 @dataclass(frozen=True, slots=True)
 class Sharer:
-    """One that gets a share. ``size``: its weight in the even part. Its share is at least ``least`` and at most ``most``; if
-    the two contradict each other, ``most`` counts."""
+    """A receiver or partition that gets a share. ``size``: its weight in the even part. Its share is at least ``least`` and at
+    most ``most``; if ``least`` is higher, ``most`` applies."""
 
     lag: float
     size: int
@@ -35,8 +35,8 @@ class Sharer:
 
 
 def share(rate: float, sharers: Sequence[Sharer]) -> list[float]:
-    """Return the share of each of ``sharers``, in order: proportional to lag, except ``EVEN_PART``. What exceeds one's
-    ``most`` goes to the others.
+    """Return the share of each of ``sharers``, in order: proportional to lag, except ``EVEN_PART``. If a share would exceed
+    ``most``, the excess goes to the others.
 
     The shares add up to ``rate``; to the sum of all ``least`` if that is more, or to the sum of all ``most`` if that is less.
     """
@@ -137,7 +137,7 @@ class RateSharing:
         return rates
 
     def forget(self, receiver_id: str) -> None:
-        """Forget what the receiver got: its new process has no rates yet."""
+        """Forget the rates that were sent to the receiver: its new process has none yet."""
         self.told.pop(receiver_id, None)
 
 

@@ -28,7 +28,7 @@ LATE_ROUNDS_MAX = 2.0
 class ReceiverState(Enum):
     """The state of a managed receiver, as the driver knows it."""
 
-    SCHEDULED = "scheduled"  # it is to run, and its agent has not reported yet that it does
+    SCHEDULED = "scheduled"  # it must run, and its agent has not reported yet that it does
     ACTIVE = "active"  # its process runs
     DRAINING = "draining"  # the driver has ordered it to end
     STOPPED = "stopped"  # it ended by order
@@ -36,15 +36,15 @@ class ReceiverState(Enum):
 
 
 class ReceiverChange(Enum):
-    """What may change a receiver's state; the value is the reason in the log."""
+    """The causes of a change of a receiver's state. The value is the reason that the log shows."""
 
     RUNS = "its agent reports that it runs"
     ENDED = "its agent reports that it does not run"
     LOST = "neither its host nor the receiver sends heartbeats"
     HANGS = "its host sends heartbeats, the receiver does not"
-    MOVED = "it is to run on another host"
-    UNWANTED = "it is not to run any more"
-    WANTED = "it is to run, and its restart delay is over"
+    MOVED = "it moves to another host"
+    UNWANTED = "it is no longer needed"
+    WANTED = "it is needed, and its restart delay is over"
 
 
 #: (state, change) → new state; a pair without a row changes nothing. A test checks each row
@@ -114,11 +114,11 @@ class ManagedReceivers:
     """The managed receivers of a stream. One class, because each decision reads the states and places of all receivers.
 
     ``count``: number of receivers to keep running; 0 if receivers are static: then those that agents still run are drained.
-    ``known``: receiver number → host, of the receivers that ran according to the journal; they stay as they are until their host
-    had time to report. ``timeout_seconds``: silence after which a receiver or host counts as lost; ``start_timeout_seconds``, if
-    longer, for a receiver that has sent no heartbeat yet: it must start Python, open its store and wait for the driver, on a host
-    that may be busy. After ``host_failures_max`` consecutive failures on one host, the receiver avoids that host for
-    ``avoid_seconds`` if another host has room.
+    ``known``: receiver number → host, of the receivers that ran according to the journal. The driver changes nothing about them
+    until their hosts' agents have had time to report. ``timeout_seconds``: silence after which a receiver or host counts as
+    lost; ``start_timeout_seconds``, if longer, for a receiver that has sent no heartbeat yet: it must start Python, open its
+    store and wait for the driver, on a host that may be busy. After ``host_failures_max`` consecutive failures on one host, the
+    receiver avoids that host for ``avoid_seconds`` if another host has room.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class ManagedReceivers:
         return made
 
     def want(self, count: int, now: float) -> None:
-        """Keep ``count`` receivers running from now on; receivers with higher numbers drain and stay stopped."""
+        """Set the number of receivers to keep running. Receivers with higher numbers drain and stay stopped."""
         self._count = count
         for number in range(count):
             if number not in self._receivers:
@@ -196,7 +196,7 @@ class ManagedReceivers:
         return True
 
     def take_heartbeat(self, beat: m.AgentHeartbeatRequest, now: float) -> tuple[m.Command, ...]:
-        """Take an agent's heartbeat; return which receivers the agent is to start, stop or kill."""
+        """Process an agent's heartbeat. Return the receivers that the agent must start, stop or kill."""
         self._hosts[beat.host] = beat
         self._host_silence.setdefault(beat.host, Silence())
         said = {p.receiver_id: p for p in beat.receivers}
@@ -222,14 +222,15 @@ class ManagedReceivers:
         self._host_silence.pop(host, None)
 
     def _adopt(self, receiver: _Receiver, host: str) -> bool:
-        """Take the process on ``host`` as the receiver's, unless the receiver has one elsewhere. Return whether it was taken."""
+        """Record that the process on ``host`` is the receiver's process, unless the receiver already has one on another host.
+        Return whether it was recorded."""
         if (receiver.has_process and not receiver.presumed) or host in receiver.avoided:
             return False
         receiver.host, receiver.run, receiver.presumed = host, None, False
         return True
 
     def _compare(self, receiver: _Receiver, process: m.ReceiverProcess | None, now: float) -> None:
-        """Update the receiver by what its agent reports about its process."""
+        """Update the receiver's state from its agent's report about the process."""
         if process is not None and process.running:
             receiver.run = (process.driver_epoch, process.version)
             receiver.pid, receiver.presumed = process.pid, False
@@ -257,8 +258,8 @@ class ManagedReceivers:
         self._clear(receiver)
 
     def _clear(self, receiver: _Receiver) -> None:
-        """Note that the receiver has no process: it starts on its host again, on the host to which it moves, or gets a new
-        host."""
+        """Record that the receiver has no process. It starts again on its host or on the host to which it moves, or it gets a
+        new host."""
         receiver.run, receiver.pid, receiver.kill, receiver.presumed = None, 0, False, False
         receiver.silence = Silence()
         if receiver.moves_to:
@@ -282,7 +283,8 @@ class ManagedReceivers:
         return m.Command(version=version, driver_epoch=self._driver_epoch, kind=kind, receiver_id=receiver.receiver_id)
 
     def _order(self, receiver: _Receiver, beat: m.AgentHeartbeatRequest, now: float) -> m.Command | None:
-        """Return the order for the receiver. It is repeated with every heartbeat until the agent reports that it was followed."""
+        """Return the command for the agent: start, stop or kill the receiver. Each heartbeat's answer repeats it until the
+        agent reports that it is done."""
         if receiver.state is ReceiverState.DRAINING:
             kind = "kill-receiver" if receiver.kill else "stop-receiver"
             return self._command(kind, receiver, self._versions)
@@ -297,8 +299,8 @@ class ManagedReceivers:
     def run_round(
         self, now: float, agents_heard_at: Mapping[str, float], receivers_heard_at: Mapping[str, float]
     ) -> None:
-        """Do one placing round. ``agents_heard_at``: host → monotonic time of its last heartbeat; ``receivers_heard_at``: the
-        same by receiver id."""
+        """Carry out one placing round: update each receiver's state, then choose hosts. ``agents_heard_at``: host → monotonic
+        time of its last heartbeat; ``receivers_heard_at``: the same by receiver id."""
         if self._looked_at is None:
             self._looked_at, self._share_at = now, now + self._hosts_wait_seconds
         passed = min(now - self._looked_at, LATE_ROUNDS_MAX * self._round_seconds)
@@ -356,7 +358,7 @@ class ManagedReceivers:
             receiver.detail = f"it sent no heartbeat for {silent_seconds:.0f} s"
 
     def _declare_lost(self, receiver: _Receiver, now: float, words: str) -> None:
-        """Take the process as ended, although no agent will report it. If it still runs, it is fenced when another one
+        """Treat the process as ended, although no agent will report its end. If it still runs, it is fenced when another one
         registers."""
         receiver.restarts += receiver.has_process
         self._change(receiver, ReceiverChange.LOST, now, words)

@@ -1,4 +1,4 @@
-"""Replays: which batches one runs, and whether their bytes still exist. Decisions on values, without I/O.
+"""Replays: which batches a replay runs, and whether the bytes of these batches still exist. Decision logic, without I/O.
 
 A replay rewinds the stream to a batch: this batch and all completed batches after it run again, in order, from the WAL. It
 moves no position, so it needs nothing from Kafka and takes nothing in twice. The batches of a direct stream run again from

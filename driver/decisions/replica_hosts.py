@@ -1,4 +1,4 @@
-"""The replica host of each receiver, in a stream without a WAL (``receiver.copies = 2``). A decision on values, without I/O.
+"""The replica host of each receiver, in a stream without a WAL (``receiver.copies = 2``). Decision logic, without I/O.
 
 The driver stores no choice. A receiver reports its replica host in each heartbeat and keeps it while that host can take
 replicas. So a new driver moves no receiver, and no choice contradicts an earlier one.
@@ -46,5 +46,6 @@ def replica_host(
 
 
 def loads(replica_hosts: Iterable[str]) -> Counter[str]:
-    """Return host → number of receivers that have it as replica host. ``replica_hosts``: of each receiver; "": none."""
+    """Return host → number of receivers that have it as replica host. ``replica_hosts``: the replica host of each receiver; ""
+    if it has none."""
     return Counter(host for host in replica_hosts if host)

@@ -1,1 +1,1 @@
-"""The driver's HTTP API and what it shows: status, problems, lag."""
+"""The driver's HTTP API, and the content of its answers: status, problems, lag."""

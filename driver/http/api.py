@@ -45,7 +45,7 @@ Submit = Callable[[Submitted], "Future[Any]"]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A POST of ``message`` that is answered with ``answer``. ``summary``: for the OpenAPI document."""
+    """A route: a POST of ``message``, answered with ``answer``. ``summary``: its text in the OpenAPI document."""
 
     name: str
     path: str
@@ -56,7 +56,8 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class RouteGroup:
-    """Routes for callers of one kind. ``tag``: of the OpenAPI document; ``roles``: of :func:`forebay.http.application.needs`."""
+    """Routes for callers of one kind. ``tag``: their tag in the OpenAPI document. ``roles``: as in
+    :func:`forebay.http.application.needs`."""
 
     tag: str
     roles: dict[str, Any]
@@ -200,7 +201,8 @@ HOT = (m.ReportRequest, m.HeartbeatRequest)
 
 
 class _Answers:
-    """Passes answers from the decision loop to the event loop. A group's answers arrive together and wake the event loop once."""
+    """Passes answers from the decision loop to the event loop. The answers of one group of requests arrive together, so they
+    wake the event loop only once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -235,9 +237,10 @@ class _Answers:
 
 
 def check_agent_url(url: str, https: bool) -> None:
-    """Raise UsageError if ``url``, which an agent names as its own, is no address of a service. ``https``: only https is allowed.
+    """Raise UsageError if ``url``, the URL that an agent reports as its own, is not the address of a service. ``https``: only
+    https is allowed.
 
-    Tasks send their token to this URL, so it must be protected as the driver's own is.
+    Tasks send their token to this URL, so it must be protected in the same way as the driver's URL.
     """
     try:
         parts = urlsplit(url)

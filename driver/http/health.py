@@ -1,8 +1,8 @@
 """The health of a stream: each problem with its kind, its cause, and the command to run next.
 
-A healthy stream has a live receiver for every partition. Receivers and agents that sent a heartbeat to this driver go on sending
-heartbeats, unless they drained (SIGTERM, ``forebay stop``) or an operator forgot them (``forebay forget``). A receiver that holds
-claims in the journal starts again. ``receiver.count`` managed receivers run.
+A healthy stream has a live receiver for every partition. Receivers and agents that sent a heartbeat to this driver continue to
+send heartbeats, unless they drained (SIGTERM, ``forebay stop``) or an operator forgot them (``forebay forget``). A receiver
+that holds claims in the journal starts again. ``receiver.count`` managed receivers run.
 
 A missing process is *pending* at first, since a start, a rebalance and a rolling restart take time. It is a problem after
 ``driver.receiver_timeout``; if the driver starts the process itself, after at least ``receiver.start_timeout``.
@@ -44,7 +44,7 @@ _FEWER_IDS = (
     "start receivers again under the ids that they had, or lower wal.retention so that blocks of ended ones are deleted "
     "sooner"
 )
-_FREE_SPACE = "free space where driver.journal is kept; the driver goes on by itself"
+_FREE_SPACE = "free space in the store of driver.journal; then the driver continues by itself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,8 @@ class Grace:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``problems``: what needs an operator. ``pending``: what becomes a problem if it lasts."""
+    """The health of a stream. ``problems``: conditions that need an operator. ``pending``: conditions that become problems if
+    they last."""
 
     problems: tuple[Problem, ...] = ()
     pending: tuple[Problem, ...] = ()
@@ -69,7 +70,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Findings:
-    """Collects problems, and what is pending until its grace is over."""
+    """Collects problems. A condition is pending until its grace is over."""
 
     problems: list[Problem] = field(default_factory=list)
     pending: list[Problem] = field(default_factory=list)
@@ -88,8 +89,9 @@ class _Findings:
 class Health:
     """Finds the problems of a stream, and remembers since when each process is missing. Called only in the decision loop.
 
-    ``managed``: whether agents run the receivers. ``since``: when the driver began to lead. ``outages``: returns what does not
-    answer. ``topics``: that receivers take in by the settings; None: those that the driver gives them, or all.
+    ``managed``: whether agents run the receivers. ``since``: when the driver began to lead. ``outages``: returns the services
+    that do not answer. ``topics``: the topics that the settings name; None: receivers take in the topics that the driver names,
+    or all.
     """
 
     def __init__(
@@ -194,8 +196,8 @@ class Health:
                 findings.add("partitions-without-receiver", words, self._start_command, seconds, self._grace.start)
 
     def _is_followed(self, topic: str) -> bool:
-        """Whether receivers take the topic in: no longer once it left ``kafka.topics``, or is deleted and was matched by a
-        pattern."""
+        """Return whether receivers still take the topic in. They do not if it was removed from ``kafka.topics``, or if a
+        pattern matched it and it is deleted."""
         topics = self._topics if self._topics is not None else self._tracker.subscription
         return topics is None or topic in topics
 
@@ -226,16 +228,16 @@ class Health:
             if silent > timeout and not drained and not self._is_forgotten(name, heard_at):
                 findings.add(
                     "receiver-gone",
-                    f"receiver {name} on host {receiver.host} is silent for {silent:.0f} s",
-                    f"start it again there, or say that it is not to come back: `forebay forget {name}`",
+                    f"receiver {name} on host {receiver.host} has sent no heartbeat for {silent:.0f} s",
+                    f"start it again there; if it will not run again, run `forebay forget {name}`",
                     silent,
                 )
             beat = latest.heartbeat if latest is not None and silent <= timeout else None
             waits = beat is not None and beat.state == "waiting" and bool(beat.detail)
             seconds = self._waiting(name, waits, now)
             if beat is not None and waits:
-                cause = f"receiver {name} on host {receiver.host} takes nothing in: {beat.detail}"
-                command = "deal with what it names; it goes on by itself"
+                cause = f"receiver {name} on host {receiver.host} takes in no records: {beat.detail}"
+                command = "resolve the cause that it reports; then it continues by itself"
                 findings.add("receiver-waiting", cause, command, seconds, WAITING_SECONDS)
 
     def _managed_receivers(self, findings: _Findings, now: float) -> None:
@@ -249,7 +251,7 @@ class Health:
                 continue  # said as such
             again = receiver.restarts >= RESTARTS_MAX
             words = f"managed receiver {name} does not run (restarts {receiver.restarts}): {receiver.detail or receiver.state}"
-            command = "deal with what it names; its agent's log has more"
+            command = "resolve the cause that it reports; the log of its host's agent has details"
             findings.add("receiver-not-running", words, command, seconds, 0.0 if again else self._grace.start)
 
     def _agents(self, findings: _Findings, now: float) -> None:
@@ -259,14 +261,15 @@ class Health:
             if gone and not self._is_forgotten(host, latest.at):
                 findings.add(
                     "agent-gone",
-                    f"the agent of host {host} is silent for {silent:.0f} s",
-                    f"start `forebay agent` there, or say that it is not to come back: `forebay forget {host}`",
+                    f"the agent of host {host} has sent no heartbeat for {silent:.0f} s",
+                    f"start `forebay agent` there; if it will not run again, run `forebay forget {host}`",
                     silent,
                 )
 
 
 class HealthLog:
-    """The driver's log has each kind of problem once when it comes and once when it is over, and what a start waits for."""
+    """Writes problems to the driver's log: each kind once when it begins and once when it is over, and the reason why a start
+    waits."""
 
     def __init__(self, stream: str) -> None:
         self._stream = stream
@@ -295,11 +298,11 @@ class HealthLog:
 
 
 def journal_is_away(stream: str, release: str, epoch: int, outage: str) -> StatusAnswer:
-    """What a driver can say of itself while it waits for the journal's store: nothing of the state is shown. ``outage``: why the
-    store is out of reach; "": it has no space."""
+    """Return the health answer of a driver that waits for the journal's store: it shows nothing of the state. ``outage``: why
+    the store does not answer; "" if it has no space."""
     problem = Problem(
         kind="journal",
-        cause=f"the journal store is out of reach: {outage}" if outage else WAITING_FOR_SPACE,
+        cause=f"the journal's store is out of reach: {outage}" if outage else WAITING_FOR_SPACE,
         command=COMMANDS["journal"] if outage else _FREE_SPACE,
     )
     return StatusAnswer(

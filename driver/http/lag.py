@@ -1,4 +1,5 @@
-"""How far the stream is behind, by the journal: the driver's part of ``forebay lag``; Kafka's end offsets are the other part."""
+"""The lag of the stream according to the journal: the driver's part of ``forebay lag``. Kafka's end offsets are the other
+part."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ WAITING_BLOCKS = 10_000
 
 
 def lag(state: State) -> LagAnswer:
-    """Return how far each partition is, by a bounded number of blocks, since it runs in the decision loop."""
+    """Return the offsets of each partition. Reads only a limited number of blocks, because it runs in the decision loop."""
     records: dict[TopicPartition, int] = {}
     sizes: dict[TopicPartition, int] = {}
     for block in itertools.islice(reversed(state.blocks.values()), SAMPLED_BLOCKS):
@@ -49,7 +50,7 @@ def lag(state: State) -> LagAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ReadLag(Read[LagAnswer]):
-    """Reads how far the stream is behind."""
+    """Reads the stream's lag."""
 
     def read(self, state: State) -> LagAnswer:
         return lag(state)

@@ -19,7 +19,7 @@ REPLAYED_SHOWN = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartsStatus:
-    """What the driver's parts report beside the tracker, none of it journalled.
+    """The values in the status that are neither in the journal nor in the tracker.
 
     ``tiers``: tier → ranges read from it by jobs. ``requests``: requests to remote stores by kind. ``foreign``: partition → a
     sentence about a commit that another program has set. ``running``: batch id → its state, the number of attempts, and the last
@@ -167,7 +167,8 @@ def status(
 
 
 def _end(read: tuple[int, float] | None, reported: int) -> tuple[int, float]:
-    """Return the log's end and its age, as the driver read them. A receiver may report a later end, whose age is unknown."""
+    """Return the log's end offset and its age: the later one of the ends that the driver read and a receiver reported, and the
+    age of the driver's read (-1: none)."""
     return (max(read[0], reported), read[1]) if read is not None else (reported, -1.0)
 
 

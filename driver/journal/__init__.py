@@ -1,1 +1,1 @@
-"""What the driver knows and keeps: events, the state that they make, the journal that holds them, the lease."""
+"""The driver's durable state: the events, the state that results from them, the journal that stores them, and the lease."""

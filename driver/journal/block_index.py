@@ -171,7 +171,8 @@ class BlockIndex:
         share.held += 1
 
     def release(self, block: Block, completed_ms: int) -> None:
-        """End the hold on ``block``: its batch, completed at ``completed_ms``, is only in the history, or its replay is done."""
+        """Mark ``block`` as no longer needed: its batch, completed at ``completed_ms``, has moved to the history, or its replay
+        is done."""
         if not block.in_wal:
             return
         share = self.segments[block.handle.path]
@@ -258,7 +259,7 @@ class BlockIndex:
                 self.free.add((share.released_ms, path))
 
     def finish(self, blocks: Iterable[Block]) -> None:
-        """Mark the local copies of ``blocks`` as superfluous."""
+        """Mark the local copies of ``blocks`` as superfluous, so that the next clean-up of their hosts deletes them."""
         for block in blocks:
             for host in block.hosts:
                 self.spare.setdefault(host, {})[block.id] = None
@@ -283,7 +284,7 @@ class BlockIndex:
         return due(self.oldest(), self.bytes, self.blocks, limits, now_ms)
 
     def is_due(self, path: str, limits: Limits, now_ms: int) -> bool:
-        """Whether the segment at ``path`` is to be deleted now."""
+        """Return whether the segment at ``path`` must be deleted now."""
         share = self.segments.get(path)
         if share is None or share.needed:
             return False

@@ -64,8 +64,8 @@ def begin_again(state: State) -> tuple[str, ...]:
 
 
 def _claimed_too_much(state: State, partition: Partition) -> tuple[int, str]:
-    """Return the start of the newest incarnation's last range and its block; if the block is deleted, the incarnation's start and
-    ""."""
+    """Return the start of the last range in the newest incarnation, and the range's block. If the block is deleted, return the
+    incarnation's start and ""."""
     incarnation = partition.incarnation
     found = (
         (r.from_offset, block.id)

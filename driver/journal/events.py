@@ -83,21 +83,22 @@ class ReceiverRegistered(_Event, frozen=True, tag="receiver-registered"):
 
 
 class ReceiverFenced(_Event, frozen=True, tag="receiver-fenced"):
-    """The receiver's epoch ends as if it had registered again: an operator reports that its host no longer exists, or its id
-    is to make room for others and it has sent no heartbeat for long."""
+    """The receiver's epoch ends as if it had registered again: an operator reports that its host no longer exists, or the
+    journal needs room for new ids and this receiver has sent no heartbeat for a long time."""
 
     receiver_id: str
     epoch: Number  # no process has it
 
 
 class ReceiversForgotten(_Event, frozen=True, tag="receivers-forgotten"):
-    """These ids make room for others: they have no claim and no blocks. Their epochs are fenced."""
+    """The journal drops these receiver ids to make room for new ones: they have no claim and no blocks. Their epochs are
+    fenced."""
 
     receiver_ids: tuple[str, ...]
 
 
 class ClaimGiven(_Event, frozen=True, tag="claim-given"):
-    """A receiver owns the partition under a new token."""
+    """The driver gave a receiver the claim of a partition, under a new token."""
 
     topic: str
     partition: PartitionNumber
@@ -125,7 +126,7 @@ class WriterSettled(_Event, frozen=True, tag="writer-settled"):
 
 
 class EpochBarred(_Event, frozen=True, tag="epoch-barred"):
-    """A barrier is durable in the WAL: nothing that the ended epoch sent can land any more."""
+    """A barrier is durable in the WAL: no further block of the ended epoch can be stored."""
 
     receiver_id: str
     epoch: Number
@@ -140,8 +141,8 @@ class BlockAdded(_Event, frozen=True, tag="block-added"):
 class BlockMoved(_Event, frozen=True, tag="block-moved"):
     """Recovery wrote the bytes of an accepted block again, at ``handle``. The block's ranges and digests stay the same.
 
-    ``local``: whether the host's copy, if there is one, has the same bytes. ``sha256``: of the payload at the new place;
-    unset: as before, or unknown.
+    ``local``: whether the host's copy, if there is one, has the same bytes. ``sha256``: the SHA-256 of the payload at the new
+    place; unset: unchanged, or unknown.
     """
 
     block_id: str
@@ -151,7 +152,8 @@ class BlockMoved(_Event, frozen=True, tag="block-moved"):
 
 
 class FaultRecorded(_Event, frozen=True, tag="trouble-found"):
-    """Kafka does not continue at the position, and an operator must decide. The fields say what accepting the fault would do."""
+    """Kafka does not continue at the position, and an operator must decide. The fields describe the effect of accepting the
+    fault."""
 
     topic: str
     partition: PartitionNumber
@@ -217,11 +219,11 @@ class BatchCompleted(_Event, frozen=True, tag="batch-completed"):
 
 
 class JobFailed(_Event, frozen=True, tag="job-failed"):
-    """An attempt to make an output of a batch failed.
+    """An attempt at an output of a batch failed.
 
     ``error``: class and message, one line. ``place``: file, line and function of the user's code that raised the error; "" if
-    unknown. ``attempts``: all failed attempts, under every driver; 0: none counts any more. ``repeats``: how many of the last
-    attempts failed with this error at this place. ``since_ms``: when the first attempt failed.
+    unknown. ``attempts``: number of failed attempts under all drivers; 0: earlier failures no longer count. ``repeats``: how
+    many of the last attempts failed with this error at this place. ``since_ms``: when the first attempt failed.
     """
 
     batch_id: int
@@ -288,7 +290,8 @@ class ReplayCompleted(_Event, frozen=True, tag="replay-completed"):
 
 
 class CleanupIntended(_Event, frozen=True, tag="cleanup-intended"):
-    """The driver is about to delete the local copies of ``blocks`` at ``host``, or whole WAL segments (INV-8)."""
+    """The driver intends to delete the local copies of ``blocks`` at ``host``, or whole WAL segments (INV-8). It deletes them
+    only when this event is durable."""
 
     number: Number
     host: str = ""
@@ -303,7 +306,7 @@ class CleanupDone(_Event, frozen=True, tag="cleanup-done"):
 
 
 class BatchesArchived(_Event, frozen=True, tag="batches-archived"):
-    """These completed batches are durable in the history; the state drops them."""
+    """These completed batches are durable in the history, and leave the state."""
 
     batch_ids: tuple[int, ...]
 

@@ -1,7 +1,7 @@
-"""Evidence that a journal epoch led, stored outside the epoch's own segments.
+"""Evidence that the driver of a journal epoch led, stored outside the epoch's own segments.
 
-A driver that is killed before its first snapshot is durable leaves an epoch without a snapshot, and the epoch before it
-counts. An epoch that led and lost its snapshot looks the same in its own folder. Two files distinguish them:
+If a driver is killed before its first snapshot is durable, its epoch has no snapshot, and a reader uses the epoch before it. If
+an epoch led and its snapshot was lost, its folder looks the same. Two files distinguish these cases:
 
 * the **mark** ``<stream>/led/<16 hex>``, created after the first snapshot is durable and before the driver answers or acts,
   and never deleted;
@@ -57,7 +57,7 @@ class Witness:
 
 
 def witness(storage: Storage, stream: str) -> Witness:
-    """Return what the lease proves now; nothing if it is absent or damaged. Call it before the claims and segments are read:
-    events written in between would look lost. Raises StoreError."""
+    """Return what the lease proves now; nothing if it is absent or damaged. Call it before you read claims and segments:
+    otherwise the lease may count events that were written after that reading, and they would seem lost. Raises StoreError."""
     lease = stored_lease(storage, stream)
     return Witness(lease.led_epoch, lease.led_events) if lease is not None else Witness(0, 0)

@@ -1,6 +1,7 @@
 """The journal's files: their names, the content of a claim, and the metadata of the frames.
 
-Names are dense, so nothing relies on a listing alone: a file that a listing does not show yet is requested by its name.
+The numbers in the names have no gaps. So a reader does not rely on a listing alone: it looks up by name any file that the
+listing does not show yet.
 """
 
 from __future__ import annotations

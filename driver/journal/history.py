@@ -109,8 +109,8 @@ class Leaving:
 
 
 def ranges_of_spans(batch: Batch) -> Iterator[FinishedRange]:
-    """The ranges of a direct stream's batch. The number of records of a span is unknown; its number of offsets is used instead,
-    which is higher if the topic is compacted or transactional."""
+    """The ranges of a direct stream's batch. The number of records in a span is unknown. The number of offsets is used instead;
+    it is too high if the topic is compacted or transactional."""
     for span, incarnation in batch.lived_spans:
         yield FinishedRange(span.topic, span.partition, incarnation, span.from_offset, span.until_offset, span.size)
 

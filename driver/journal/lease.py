@@ -1,8 +1,8 @@
 """The lease: a file by which a driver shows that it is running. Another driver refuses to start meanwhile.
 
-The lease only keeps two drivers from fencing each other in turn; the journal's epoch protects the data. An observer uses only its
-own clock: a lease is fresh if it changes within the duration that it names. The lease of a process that has certainly ended
-(``driver.journal.processes``) is stale immediately.
+The lease only keeps two drivers from fencing each other repeatedly; the journal's epoch protects the data. An observer uses
+only its own clock: a lease is fresh if it changes within the duration that it names. The lease of a process that has certainly
+ended (``driver.journal.processes``) is stale immediately.
 
 The lease also contains evidence of what was durable (``driver.journal.evidence``). So each driver copies this from the lease
 before it, and a driver that ends leaves its lease, marked as ended.
@@ -59,7 +59,7 @@ class Lease(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The driver of the lease, for a message."""
+        """A description of the lease's driver, for logs and errors."""
         return f"{self.owner} at {self.url} (host {self.host}, pid {self.pid})"
 
 
@@ -119,8 +119,8 @@ class LeaseWatch:
         self._since = 0.0
 
     def may_lead(self, lease: Lease | None, gone: bool, now: float) -> bool:
-        """Whether no driver leads: there is no lease, its process has ended for certain (``gone``), or the lease has not
-        changed for the duration that it names. ``now``: monotonic seconds."""
+        """Return whether this driver may lead, because no other driver leads: there is no lease, the process of the lease has
+        certainly ended (``gone``), or the lease has not changed for the duration that it names. ``now``: monotonic seconds."""
         if lease is None or gone:
             return True
         if self._seen is None or (self._seen.owner, self._seen.beat) != (lease.owner, lease.beat):
@@ -129,7 +129,8 @@ class LeaseWatch:
         return now - self._since >= lease.duration_seconds
 
     def lose_sight(self) -> None:
-        """Restart the time: the store did not answer, so the running driver could not renew its lease either."""
+        """Start to measure the lease's age again: the store did not answer, so the running driver could not renew its lease
+        either."""
         self._seen = None
 
 
@@ -159,8 +160,8 @@ def stand_by(
 
 
 def is_gone(lease: Lease) -> bool:
-    """Whether the lease is of a process that has ended for certain. The host's name alone does not prove it: two containers,
-    or two machines, may share a name. A lease of an older release, which names no pid namespace, does not prove it either."""
+    """Return whether the process of the lease has certainly ended. The host's name alone does not prove it: two containers, or
+    two machines, may share a name. A lease of an older release, which names no pid namespace, does not prove it either."""
     return lease.host == socket.gethostname() and has_ended(lease.pid, lease.process)
 
 
@@ -197,7 +198,7 @@ def await_tasks_of(lease: Lease | None, stopping: threading.Event, fresh: bool =
 
 
 def left_behind(lease: Lease) -> str:
-    """Return a sentence about what may still run of the earlier driver."""
+    """Return a sentence about the Spark tasks of the earlier driver that may still run."""
     return (
         f"tasks of the earlier driver ({lease.words}) may still run, in Spark's application {lease.spark_application} at "
         f"{lease.spark_master}: they can't complete a batch any more; output helpers fence them, but other outputs may be "
@@ -255,8 +256,8 @@ class LeaseKeeper:
         self.renew()
 
     def follow(self, confirmed: Callable[[], int]) -> None:
-        """Name the epoch as one that leads in each renewal, with the number of its durable events. ``confirmed`` returns this
-        number and is called from the lease's thread."""
+        """From now on, write into each renewal that this driver's epoch leads, and the number of its durable events.
+        ``confirmed`` returns this number and is called from the lease's thread."""
         self._confirmed = confirmed
 
     def stop(self) -> None:
@@ -285,8 +286,8 @@ class LeaseKeeper:
             try:
                 current = read_lease(self._storage, self._stream)
                 if current is not None and current.epoch > self._lease.epoch:
-                    newer = f"another driver leads stream {self._stream!r} since epoch {current.epoch}"
-                    self._superseded(FencedError(f"{newer}; this was {self._lease.epoch}"))
+                    newer = f"another driver leads stream {self._stream!r}: its epoch is {current.epoch}"
+                    self._superseded(FencedError(f"{newer}, this driver's is {self._lease.epoch}"))
                     return
                 self.renew()
             except StoreError as error:
@@ -299,7 +300,7 @@ class LeaseKeeper:
             self._lease = msgspec.structs.replace(self._lease, spark_application=application, spark_master=master)
 
     def renew(self) -> None:
-        """Write the lease with the next beat. Raises StoreError."""
+        """Write the lease with the next renewal number. Raises StoreError."""
         with self._lock:
             self._lease = msgspec.structs.replace(self._lease, beat=self._lease.beat + 1)
             if self._confirmed is not None:

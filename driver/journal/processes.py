@@ -1,4 +1,4 @@
-"""Which process a pid names, and whether that process has ended. Each answer is given only if this process can be sure of it.
+"""Which process a pid names, and whether that process has ended. If this process can't be certain, it gives no answer.
 
 A pid is a number within a pid namespace of one running kernel. Containers on one machine, and machines with the same name, have
 different namespaces. So a pid is looked up only if boot and namespace are those of this process.
@@ -11,8 +11,8 @@ from pathlib import Path
 
 
 def process_start(pid: int) -> str:
-    """Return boot, start time and pid namespace of a process, which no other process with this pid ever had; "" if there is
-    no such process here or it can't be seen."""
+    """Return boot id, start time and pid namespace of a process. Together with the pid they identify it uniquely. Return "" if
+    there is no such process here, or if it can't be seen."""
     start, here = _start_time(pid), _here()
     return f"{here[0]}/{start}/{here[1]}" if start and here is not None else ""
 

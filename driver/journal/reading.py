@@ -52,8 +52,8 @@ def read(storage: Storage, stream: str) -> StoredJournal:
     newest = newest_claim(storage, stream)
     if seen.epoch > newest:
         raise CorruptionError(
-            claim_path(stream, seen.epoch), 0, "the claim is missing, but the lease names this epoch as one that led. If its "
-            "segments are there, another start finds them"
+            claim_path(stream, seen.epoch), 0, "the claim is missing, but the lease names this epoch as one that led. If "
+            "its segments exist, starting the driver finds them"
         )  # fmt: skip
     segments = 0
     for epoch in range(newest, numbered(max(1, timeline_of(newest)), 0), -1):
@@ -200,7 +200,9 @@ def _meta(decoder: msgspec.msgpack.Decoder[EventsMeta], frame: Frame, path: str)
     try:
         return decoder.decode(frame.metadata)
     except UNDECODABLE as error:
-        raise CorruptionError(path, frame.offset, f"metadata of an events frame: {error}") from None
+        raise CorruptionError(
+            path, frame.offset, f"the metadata of an events frame can't be decoded: {error}"
+        ) from None
 
 
 def _decode_events(frame: Frame, path: str, corrections: list[str]) -> tuple[ev.Event, ...]:

@@ -1,4 +1,5 @@
-"""Limits on receivers (INV-6): how many ids the journal keeps, how many heartbeats the driver keeps, and which make room."""
+"""Limits on receivers (INV-6): how many ids the journal keeps, how many heartbeats the driver keeps, and which are dropped for
+new ones."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ class IdLimits:
 
 
 class Presence:
-    """Since when the decision loop has been running without a pause. A receiver is silent only while the loop could take its
-    heartbeat."""
+    """The time since which the decision loop has been running without a pause. A receiver's silence counts only while the loop
+    could accept its heartbeat."""
 
     #: a longer pause between two decisions counts as one; the journal may have waited for space
     BREAK_SECONDS = 60.0
@@ -50,7 +51,7 @@ class Presence:
         self._since = self._last = float("-inf")
 
     def come_round(self, now: float) -> None:
-        """Note that the decision loop runs at ``now`` (monotonic seconds)."""
+        """Record that the decision loop is running at ``now`` (monotonic seconds). Call it once per round of the loop."""
         if now - self._last > self.BREAK_SECONDS:
             self._since = now
         self._last = now
@@ -69,7 +70,8 @@ def claiming(state: State) -> set[str]:
 
 
 class Room(NamedTuple):
-    """What the journal does when a new id registers: it forgets ids, and ends epochs so that it can forget their ids later.
+    """The changes that make room for a new id: the journal forgets some ids, and ends the epochs of others so that it can
+    forget them later.
 
     In both lists, the id that registered longest ago is first.
     """
@@ -81,10 +83,11 @@ class Room(NamedTuple):
 def room_for(
     state: State, receiver_id: str, limits: IdLimits, heard: Mapping[str, _Heard], presence: Presence, now: float
 ) -> Room:
-    """Return which ids make room when ``receiver_id`` registers.
+    """Return the ids that the journal forgets, and the epochs that end, so that ``receiver_id`` can register.
 
-    The journal needs nothing of a forgotten id. Epochs are counted for the whole stream, so an id that returns gets a higher
-    epoch than it ever had, and what an older process of it still writes is fenced (``driver.journal.state.is_forgotten``).
+    The journal needs nothing of a forgotten id. Epochs are numbered across the whole stream. So if a forgotten id registers
+    again, its epoch is higher than all its earlier ones, and everything that an older process with this id still writes is
+    fenced (``driver.journal.state.is_forgotten``).
 
     A killed receiver never reports that it can no longer write. Its epoch ends as if it had registered again, unless it owns a
     partition, or may write records of a partition with a fault.
@@ -113,7 +116,7 @@ def room_for(
 
 
 def shortage(state: State) -> str:
-    """Return a sentence if the stream has almost as many receiver ids as it can have; else ""."""
+    """Return a warning if the stream has almost the maximum number of receiver ids; otherwise ""."""
     known = len(state.receivers)
     if known < RECEIVERS_SHOWN:
         return ""
@@ -146,8 +149,8 @@ def refuse_registration(state: State, receiver_id: str) -> None:
 
 
 def makes_room(heard: Mapping[str, _Heard], receiver_id: str, now: float) -> str | None:
-    """Return the id in ``heard`` whose last heartbeat makes room for the first one of ``receiver_id``; None if there is room.
-    Raises RefusedError if no heartbeat is old enough."""
+    """Return the id in ``heard`` whose last heartbeat the driver drops, to keep the first one of ``receiver_id``; None if there
+    is room. Raises RefusedError if no heartbeat is old enough."""
     if receiver_id in heard or len(heard) < HEARD_MAX:
         return None
     oldest = min(heard, key=lambda known: heard[known].at)
@@ -161,8 +164,8 @@ def makes_room(heard: Mapping[str, _Heard], receiver_id: str, now: float) -> str
 
 
 def kept(beat: m.HeartbeatRequest, state: State) -> m.HeartbeatRequest:
-    """Return the part of a heartbeat that the driver keeps: for each partition of the stream one status and the oldest token
-    held."""
+    """Return the part of a heartbeat that the driver stores. For each partition of the stream this is one status and the oldest
+    token that the receiver holds."""
     statuses: dict[TopicPartition, m.PartitionStatus] = {}
     for status in beat.partitions:
         tp = TopicPartition(status.topic, status.partition)

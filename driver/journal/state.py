@@ -51,7 +51,7 @@ class Incarnation(msgspec.Struct, rename={**WIRE_NAMES, "number": "life"}):
 
 
 class RecordedGap(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    """A gap, and when it was journalled."""
+    """A gap, and the time when it was journalled."""
 
     incarnation: int
     gap: Gap
@@ -59,7 +59,8 @@ class RecordedGap(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
 
 
 class Writer(msgspec.Struct, frozen=True):
-    """A receiver's epoch that may still write under ``token``, which its claim number ``claim`` got, and under older tokens."""
+    """A receiver's epoch that may still write under ``token`` and under older tokens. ``claim``: the number of the claim that
+    got this token."""
 
     receiver_id: str
     epoch: int
@@ -78,10 +79,10 @@ class EndedEpoch(msgspec.Struct, frozen=True):
 class OpenFault(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """A fault of a partition: Kafka does not continue at ``position``. The other fields are as the receiver reported them.
 
-    ``tried``: the newest token when the search of the WAL found no block at the position; 0: not searched yet.
-    ``adoptable_from``: the next offset that the WAL has; -1: none. ``kept``: adoption has moved the position within the
-    incarnation that is to end. A receiver that starts at the new position could not see that it is to end, so only the
-    adopter may claim before the decision.
+    ``tried``: the partition's newest token when a search of the WAL found no block at the position; 0 if the WAL has not been
+    searched yet. ``adoptable_from``: the next offset that the WAL has; -1: none. ``kept``: adoption has moved the position
+    within the incarnation that accepting the fault ends. A receiver that starts at the new position could not detect the fault,
+    so only the adopter may claim the partition before the decision.
     """
 
     kind: str
@@ -101,7 +102,7 @@ class OpenFault(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
 
     @property
     def accepted_until(self) -> int:
-        """The offset at which the intake continues after the fault is accepted."""
+        """The offset at which intake continues after an operator or the policy has accepted the fault."""
         return self.adoptable_from if self.adoptable_from >= 0 else self.accept_until
 
     def moved(self, position: int) -> OpenFault | None:
@@ -188,7 +189,7 @@ class Batch(msgspec.Struct, rename=WIRE_NAMES):
 
     @property
     def lived_spans(self) -> Iterator[tuple[Span, int]]:
-        """Each of ``spans`` with its incarnation."""
+        """Return each span of the batch with its incarnation."""
         return zip(self.spans, self.incarnations or itertools.repeat(1), strict=False)
 
 
@@ -208,14 +209,14 @@ class Replay(msgspec.Struct):
 
 
 class LearnedRate(msgspec.Struct, frozen=True):
-    """The rate (records/s) that the driver learned, and when."""
+    """The rate (records/s) that the driver learned, and the time when it did."""
 
     rate: float
     time_ms: int
 
 
 class Cleanup(msgspec.Struct, frozen=True):
-    """A deletion that was intended and is not done: local copies of ``blocks`` at ``host``, or WAL segments."""
+    """A deletion that is intended and not done yet: of the local copies of ``blocks`` at ``host``, or of WAL segments."""
 
     number: int
     host: str
@@ -252,10 +253,10 @@ class AttestedRange(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
 
 
 class Rebuild(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    """How ``timeline`` began: from the snapshot copy at ``copy``. ``cause``: who did it.
+    """The rebuild that began ``timeline``, from the snapshot copy at ``copy``. ``cause``: who requested it, and why.
 
-    Batches of older timelines with a number above ``known_number`` do not count: their blocks waited again. Batches of the new
-    timeline have numbers above ``batch_count``.
+    Batches of older timelines with a number above ``known_number`` are void: the rebuild put their blocks back among the
+    waiting blocks. Batches of the new timeline have numbers above ``batch_count``.
     """
 
     timeline: int
@@ -347,18 +348,18 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
 
     @property
     def is_direct(self) -> bool:
-        """Whether it is a direct stream's, whose batches have spans and no blocks."""
+        """Whether the journal is of a direct stream, whose batches have spans and no blocks."""
         return self.direct or bool(self.next_offsets) or any(batch.spans for batch in self.batches.values())
 
     def __post_init__(self) -> None:
         try:
             self.__dict__["index"] = self.build_index()
         except LookupError as error:  # a decoder reports a ValueError as damage
-            raise ValueError(f"it names {error}, which it does not hold") from None
+            raise ValueError(f"it names {error}, which it does not contain") from None
 
     @property
     def index(self) -> BlockIndex:
-        """Derived from the fields; no part of a snapshot."""
+        """The block index. It is derived from the fields and is not part of a snapshot."""
         index: BlockIndex = self.__dict__["index"]
         return index
 
@@ -455,7 +456,7 @@ def is_void(rebuilds: Iterable[Rebuild], batch_id: int, number: int) -> bool:
 
 
 def is_fenced(state: State, writer: str, epoch: int) -> bool:
-    """Whether nothing that ``writer`` still writes into the WAL under ``epoch`` counts.
+    """Return whether ``epoch`` of ``writer`` is fenced, so that nothing it still writes into the WAL counts.
 
     Recovery and a rebuild lead the journal while they write. So if another process leads now, their writers are fenced.
     """

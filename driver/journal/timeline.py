@@ -2,7 +2,8 @@
 
 ``<stream>/lineage-<8 digits>`` contains the first claim of that timeline's journal. Markers are dense and never deleted. The
 first journal creates its marker before any receiver may claim a partition; a rebuild creates it before it does anything else.
-So if a journal is not of the newest marker's timeline, it is empty, lost, of another WAL, or its rebuild was not finished.
+So if a journal's timeline is not the newest marker's, then the journal is empty or lost, belongs to another WAL, or its rebuild
+was not finished.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def mark(journal: Storage, wal: Storage, stream: str, timeline: int, first_claim
         try:
             found = wal.read(marker)
         except FileNotFoundError:
-            raise StoreError(f"{marker} existed a moment ago and no longer exists") from None
+            raise StoreError(f"{marker} was deleted while it was being read; try again") from None
         if found != first_claim:
             raise _belongs_elsewhere(journal, wal, stream) from None
 

@@ -91,9 +91,9 @@ class Journal:
         for epoch in (self.epoch + 1, numbered(own + 1, 1)):
             if self._storage.exists(claim_path(self._stream, epoch)):
                 raise FencedError(
-                    f"another driver leads stream {self._stream!r} since epoch {epoch}; this was {self.epoch}"
+                    f"another driver leads stream {self._stream!r}: its epoch is {epoch}, this driver's is {self.epoch}"
                     if timeline_of(epoch) == own
-                    else f"the journal of stream {self._stream!r} was rebuilt: timeline {own + 1} continues, this was {own}"
+                    else f"the journal of stream {self._stream!r} was rebuilt: timeline {own + 1} replaces {own}"
                 )
         self.confirmed = self._durable
 
@@ -114,7 +114,7 @@ class Journal:
         store of whole objects, a snapshot whose write has begun may still land. It then stays, before the later events.)
         """
         if self._writer is not None and self._writer.unsynced():
-            raise AssertionError("a snapshot before its events are durable")
+            raise AssertionError("a snapshot was requested before its events were durable")
         writer = self._new_writer()
         first = writer.next_sequence
         meta = SnapshotMeta(next=self._state.events, epoch=self.epoch)
@@ -147,7 +147,9 @@ class Journal:
         always tried: without it the epoch has no segment."""
         free = self._storage.free_bytes() if self._writer is not None else None
         if free is not None and free < 2 * snapshot_bytes:
-            raise OutOfSpaceError(f"{self._storage.url}: a snapshot has {snapshot_bytes} bytes, {free} are free")
+            raise OutOfSpaceError(
+                f"cannot write a snapshot to {self._storage.url}: {2 * snapshot_bytes} bytes are needed, but only {free} are free"
+            )
 
     def drop_superseded(self) -> None:
         """Delete the segments before the second newest snapshot of this epoch, and those of older epochs.

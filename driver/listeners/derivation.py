@@ -1,4 +1,4 @@
-"""Which events for listeners follow from events of the journal and from heartbeats. Decisions on values, without I/O."""
+"""Derives the events for listeners from events of the journal and from heartbeats. Decision logic, without I/O."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ LAST_SECONDS = 5.0
 
 
 class EventSink(Protocol):
-    """Takes the events of one queue, from one thread. Its methods raise nothing."""
+    """Delivers the events of one queue. One thread calls it. Its methods raise no errors."""
 
     name: str
     failures: int
@@ -71,7 +71,7 @@ class ListenerSink:
 
 
 def _no_method(_: Any) -> None:
-    """Stands in for a method that the listener does not have."""
+    """Does nothing. It replaces a method that the listener does not have."""
 
 
 class Channel:
@@ -125,7 +125,7 @@ class Channel:
 
     @property
     def is_calling(self) -> bool:
-        """Whether the calling thread is this channel's."""
+        """Return whether the calling thread is this channel's thread."""
         return threading.current_thread() is self._thread
 
     def stop(self, seconds: float) -> None:
@@ -137,7 +137,11 @@ class Channel:
         self._abandoned.set()
         self._sink.close()
         if self._thread.is_alive():
-            log.warning("listener %s: %d queued events were not taken in time", self._sink.name, self._queue.qsize())
+            log.warning(
+                "listener %s: %d queued events were dropped, because the driver stopped before the listener took them",
+                self._sink.name,
+                self._queue.qsize(),
+            )
 
 
 class Listeners:
@@ -165,7 +169,7 @@ class Listeners:
                 channel.start()
 
     def note(self, events: Sequence[ev.Event]) -> None:
-        """Queue what follows from events of the journal that have become durable. Called in the decision loop."""
+        """Queue the events for listeners that follow from durable events of the journal. Called in the decision loop."""
         if self._channels:
             now_ms = self._wall_ms()
             for event in events:
@@ -200,4 +204,4 @@ def find_listener(name: str) -> Any:
         return found()
     except Exception as error:
         cause = f"{type(error).__name__}: {error}"
-        raise SettingsError(f"driver.listeners: {name!r} can't be made without arguments: {cause}") from error
+        raise SettingsError(f"driver.listeners: cannot create {name!r} without arguments: {cause}") from error

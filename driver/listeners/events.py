@@ -30,7 +30,8 @@ class ReceiverStopped(_Happened, frozen=True, tag="receiver-stopped"):
 
 
 class ReceiverFailed(_Happened, frozen=True, tag="receiver-failed"):
-    """A receiver sends no heartbeats and had not begun to drain, or an operator reported that its host no longer exists."""
+    """A receiver stopped sending heartbeats before it began to drain, or an operator reported that its host no longer
+    exists."""
 
     receiver_id: str
     host: str

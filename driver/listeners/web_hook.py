@@ -42,8 +42,8 @@ class Posted(msgspec.Struct, frozen=True):
 class WebHook:
     """Posts events to ``url``. The URL may contain a secret, so logs, status and messages show only its host and port.
 
-    ``timeout_seconds``: of one request. ``first_wait_seconds``: pause after the first failed attempt; it doubles up to
-    ``WAIT_SECONDS_MAX``.
+    ``timeout_seconds``: maximum time of one request. ``first_wait_seconds``: pause after the first failed attempt; it doubles
+    up to ``WAIT_SECONDS_MAX``.
     """
 
     def __init__(self, url: str, stream: str, timeout_seconds: float, first_wait_seconds: float = 0.2) -> None:

@@ -175,13 +175,15 @@ class DeltaOutput:
         try:
             table.delete(replaced, commit_properties=_properties(run))
         except (DeltaError, OSError) as error:
-            raise self._failed(error) from error
+            raise self._failed(error, "cannot delete the rows that this run replaces: ") from error
 
     def _labelled(self, rows: pa.RecordBatch, run: OutputRun) -> pa.RecordBatch:
         if not self._batch_column:
             return rows
         if self._batch_column in rows.schema.names:
-            raise UsageError(f"output {self.name!r}: the rows already have a column {self._batch_column}")
+            raise UsageError(
+                f"output {self.name!r}: the rows already have a column {self._batch_column}: choose another batch_column"
+            )
         return rows.append_column(self._batch_column, pa.array([_label(run)] * rows.num_rows, pa.string()))
 
     def _open(self) -> DeltaTable | None:
@@ -196,7 +198,7 @@ class DeltaOutput:
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
-            raise self._failed(error) from error
+            raise self._failed(error, "cannot read the table: ") from error
         return self._table
 
     def _create(self, schema: pa.Schema) -> DeltaTable:
@@ -255,7 +257,9 @@ class _Feed:
             raise self._failed()
 
     def _failed(self) -> StoreError:
-        error = StoreError(f"output {self._name!r}: {type(self._failure).__name__}: {_in_one_line(self._failure)}")
+        error = StoreError(
+            f"output {self._name!r}: cannot write the rows: {type(self._failure).__name__}: {_in_one_line(self._failure)}"
+        )
         error.__cause__ = self._failure
         return error
 
@@ -282,7 +286,7 @@ class _Feed:
 
 
 class _GivenUpError(Exception):
-    """The rows ended with an error, so the rows that are written must not be committed."""
+    """Raised into delta-rs when reading the rows fails, so that it does not commit the rows written so far."""
 
 
 def _properties(run: OutputRun) -> CommitProperties:
@@ -300,7 +304,7 @@ def _in_one_line(error: BaseException | None) -> str:
 
 
 def _epochs(run: OutputRun) -> str:
-    """Return the application id whose version is the epoch of the driver that wrote last."""
+    """Return the application id under which the table stores the epoch of the last driver as a version."""
     return f"forebay/{run.stream}/{run.output}"
 
 

@@ -50,7 +50,7 @@ class KafkaOutput:
         same_partitions: bool = False,
         timeout_seconds: float = 60.0,
     ) -> None:
-        """Connect to nothing yet. ``name``: of the output; default: the topic's."""
+        """Connect to nothing yet. ``name``: the output's name; default: the topic's name."""
         self.name = check_output_name(name or topic)
         self._options = dict(options)
         self._topic = topic

@@ -112,8 +112,8 @@ class ParquetOutput:
         return there
 
     def _tidy(self, run: OutputRun) -> None:
-        """Delete what drivers up to this one's epoch left: attempts, and replaced runs. A replaced run is moved back if its
-        batch has no folder. Folders of a newer driver stay unchanged (INV-4)."""
+        """Delete the attempts and replaced runs that this driver and older ones left behind. If the batch of a replaced run has
+        no folder, move that run back instead. Folders of a newer driver stay unchanged (INV-4)."""
         workshop = self._workshop(run)
         for name in self._folders.folders(workshop):
             match = _NAME.fullmatch(name)
@@ -167,8 +167,12 @@ class ParquetOutput:
             reason_to_skip(run, self._own(there, run, place))  # raises if it is a newer driver's
             target = f"{self._folders.url}/{place}"
             if isinstance(error, FileExistsError):
-                raise StoreError(f"{target} exists, and this run did not write it") from error
-            raise StoreError(f"{target} could not be created: the attempt {attempt} no longer exists") from error
+                raise StoreError(
+                    f"cannot create {target}: it exists, and this run did not write it; move it elsewhere"
+                ) from error
+            raise StoreError(
+                f"cannot create {target}: the folder {attempt} of this attempt no longer exists"
+            ) from error
 
 
 def _files(data: Any) -> Iterator[pa.Table]:

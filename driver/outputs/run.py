@@ -1,5 +1,4 @@
-"""The output marker: which run of a batch an output holds, and whether another run is written. Decisions on values, without
-I/O."""
+"""The output marker: which run of a batch an output holds, and whether another run is written. Decision logic, without I/O."""
 
 from __future__ import annotations
 
@@ -34,8 +33,8 @@ class OutputRun(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES):
 
     @property
     def line(self) -> tuple[int, int]:
-        """The sequence to which the run belongs; its runs follow each other by batch id. All first runs are one sequence,
-        since batch ids ascend over all timelines. Each replay is another, and no replay outlives its journal."""
+        """The sequence to which the run belongs. The runs of a sequence have ascending batch ids. All first runs are one
+        sequence, since batch ids ascend over all timelines. Each replay is another, and no replay outlives its journal."""
         return (self.timeline, self.replay) if self.replay else (0, 0)
 
     @property
@@ -64,8 +63,8 @@ def decoded(text: str | bytes, place: str) -> OutputRun:
 def run_of(batch: Batch, output: str) -> OutputRun:
     """Return the run of ``batch`` for ``output``.
 
-    Raises UsageError if the driver runs several batches at the same time, or if the output has already written the batch in this
-    run: the second rows would be taken for written ones.
+    Raises UsageError if the driver runs several batches at the same time, or if the output has already written the batch in
+    this run: it would skip the second rows as already written.
     """
     if batch.concurrent:
         raise UsageError(

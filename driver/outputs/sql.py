@@ -27,8 +27,8 @@ class SqlOutput:
     """``SqlOutput("postgresql+psycopg://user@host/db", "flights", key=("carrier", "day"))``; needs ``forebay[sql]`` and the
     database's driver (``forebay[postgresql]`` brings PostgreSQL's). Tested with PostgreSQL and SQLite.
 
-    ``url``: as for SQLAlchemy. ``table``: must exist, with columns named like those of the rows. ``name``: of the output;
-    default: the table's. How rows are written:
+    ``url``: as for SQLAlchemy. ``table``: must exist, with columns named like those of the rows. ``name``: the output's name;
+    default: the table's name. How rows are written:
 
     * By default they are inserted: each batch once; a replay adds its rows to those of the first run.
     * ``key``: columns of a primary key or unique index. A new row replaces the row with the same key (PostgreSQL, SQLite).
@@ -126,8 +126,8 @@ class SqlOutput:
 
     @staticmethod
     def _locked(connection: Connection, run: OutputRun, markers: Table) -> OutputRun | None:
-        """Return the marker, and lock its row, or on SQLite the database, until the transaction ends: the first statement
-        writes."""
+        """Return the marker. Lock its row (on SQLite the whole database) until the transaction ends, because the first
+        statement is a write."""
         if not connection.execute(_of(markers.update(), markers, run).values(epoch=markers.c.epoch)).rowcount:
             # if two drivers insert at the same time, one fails because of the primary key
             connection.execute(markers.insert().values(**_columns(run), row_count=0))
@@ -161,7 +161,9 @@ class SqlOutput:
             raise UsageError(f"output {self.name!r}: table {table.name} has no column {', '.join(unknown)}")
         lacking = [name for name in self._key if name not in schema.names]
         if lacking:
-            raise UsageError(f"output {self.name!r}: the rows have no column {', '.join(lacking)}, which is of the key")
+            raise UsageError(
+                f"output {self.name!r}: the rows have no column {', '.join(lacking)}, which is part of the key"
+            )
         if not self._key:
             return table.insert()
         from sqlalchemy.dialects import postgresql, sqlite
@@ -230,7 +232,9 @@ class SqlOutput:
             with suppress(sa.exc.SQLAlchemyError):
                 self._engine.dispose()  # the next attempt opens a new connection
             cause = getattr(error, "orig", None) or error
-            raise StoreError(f"output {self.name!r}: {type(cause).__name__}: {' '.join(str(cause).split())}") from error
+            raise StoreError(
+                f"output {self.name!r}: the database reported {type(cause).__name__}: {' '.join(str(cause).split())}"
+            ) from error
 
 
 def _of(statement: Any, markers: Table, run: OutputRun) -> Any:

@@ -1,4 +1,4 @@
-"""One stream's driver: its parts put together, and their life cycle. See :class:`driver.service.driver.Driver`.
+"""The driver of one stream: how its parts are assembled, started and stopped. See :class:`driver.service.driver.Driver`.
 
 ::
 
@@ -7,14 +7,14 @@
     placing        once per placing interval: managed receivers, health, cursors, listeners' events
     housekeeping   partitions, commits, snapshot copies and completed positions
     shutdown       stop, drain, failure, and the summary
-    view           status, health and readiness, as people see them
+    view           status, health and readiness, as shown to operators
     ------------------------------------------------------------------------------------------------------------------------
     composition    makes the parts of a driver that leads
     ------------------------------------------------------------------------------------------------------------------------
     leadership     the journal's lead and its lease; standby             commits    Kafka's commits compared with the journal
     agents         agents with a recent heartbeat                        admission  what receivers wait for before they claim
-    activity       what the driver does or waits for                     stores     the stores of journal and WAL
-    options        what a driver is given                                futures    answers that are known already
+    activity       the driver's current state                            stores     the stores of journal and WAL
+    options        the inputs of a driver                                futures    answers that are known already
 """
 
 from __future__ import annotations

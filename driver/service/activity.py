@@ -1,4 +1,4 @@
-"""What the driver does or waits for, as its status shows it, and whether it is to stop."""
+"""The driver's current state, as its status shows it: what it does or waits for, and whether it must stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Activity:
     """State, detail and failure of the driver. Its threads set attributes directly: each is one assignment.
 
     ``state``: "waiting", "standby", "running", "stopping" or "failed". ``detail``: what the driver waits for; "": nothing.
-    ``stopping``: set when the driver is to end. ``jobs_ended``: set when no job runs any more.
+    ``stopping``: set when the driver must end. ``jobs_ended``: set when no job runs any more.
     """
 
     def __init__(self) -> None:
@@ -35,18 +35,19 @@ class Activity:
             self.state = "stopping"
 
     def drain(self) -> None:
-        """Show that the driver drains."""
+        """Set the status detail to show that the driver drains."""
         if self.state != "failed":
             self.state, self.detail = "stopping", "draining"
 
     def fail(self, error: BaseException) -> None:
-        """Keep the first error. A part that is unreachable because the driver stops is no failure."""
+        """Store the error that ends the driver; only the first one counts. While the driver stops, an UnreachableError is not a
+        failure."""
         if self.failure is None and not (self.stopping.is_set() and isinstance(error, UnreachableError)):
             self.failure = error
             self.state, self.detail = "failed", str(error)
 
     def await_partitions(self) -> None:
-        """Show that the partitions are not known yet, if they are not."""
+        """If the stream's partitions are not known yet, set the status to show that the driver waits for them."""
         self.detail = _FINDING_PARTITIONS if not self.partitions_found else ""
 
     def run_if_ready(self) -> None:
@@ -55,7 +56,7 @@ class Activity:
             self.state, self.detail = "running", ""
 
     def wait_for(self, detail: str) -> None:
-        """Show on the status that the source or the WAL does not answer, and log each change; "": it answers."""
+        """Set the status to show that the source or the WAL does not answer; "" if it answers. Log each change."""
         if (
             self.state == "failed"
             or detail == self.detail

@@ -1,4 +1,4 @@
-"""What receivers and agents wait for before the driver takes their requests."""
+"""The conditions under which the driver accepts requests of receivers and agents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STOPPING = "the driver is stopping: it registers no receivers"
 
 
 class Admission:
-    """Whether a request may go to the tracker now.
+    """Decides whether a request may go to the tracker now.
 
     ``commits_checked``: Kafka's commits were compared with the journal. ``copied``: a snapshot copy with the stream's partitions
     is beside the WAL. ``is_stopping``: whether the driver drains or stops.
@@ -28,7 +28,7 @@ class Admission:
         self._is_stopping = is_stopping
 
     def admit(self, request: Request) -> Request:
-        """Return ``request`` as the tracker may decide it. Raises UnreachableError if the sender must wait."""
+        """Return the request to pass to the tracker. Raises UnreachableError if the sender must wait."""
         if isinstance(request, RegisterRequest) and self._is_stopping():
             raise UnreachableError(_STOPPING)
         if not self.commits_checked and isinstance(request, AgentHeartbeatRequest):

@@ -20,7 +20,7 @@ HOSTS_CHECK_SECONDS = 0.1
 class ActiveAgents:
     """Agents that sent a heartbeat within ``timeout_seconds`` and do not drain. Thread-safe.
 
-    Tasks ask no other agent: one that does not answer costs a timeout for each of its blocks.
+    Tasks ask only these agents, because an agent that does not answer costs a timeout for each of its blocks.
     """
 
     def __init__(self, tracker: Tracker, clock: Clock, timeout_seconds: float) -> None:
@@ -52,7 +52,8 @@ class ActiveAgents:
 
 
 def hosts_needed(state: State) -> set[str]:
-    """Return the hosts with copies of blocks that no WAL holds and that no finished batch has. Called in the decision loop."""
+    """Return the hosts with local copies of blocks of unfinished batches, in a stream without a WAL. Called in the decision
+    loop."""
     return {
         host
         for block in state.blocks.values()

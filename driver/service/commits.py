@@ -32,9 +32,10 @@ class Commits:
         self._admission = admission
 
     def check(self) -> None:
-        """Compare the commits. The first time, check that they do not prove a lost journal.
+        """Compare the group's commits with the journal. The first call also checks that the commits do not prove a lost
+        journal.
 
-        Raises LostJournal, UnreachableError; the first time also another error of the source, which later is logged.
+        Raises UnreachableError. The first call also raises LostJournal and other errors of the source; later calls log these.
         """
         if not self._admission.commits_checked:
             self._check()
@@ -47,7 +48,8 @@ class Commits:
             log.warning("%s", error)
 
     def _check(self) -> None:
-        """Read commits before positions: a commit follows its position, so a commit that was read before can't be ahead of it."""
+        """Compare the group's commits with the journal's positions. The commits are read first: a receiver commits only a
+        position that the journal has, so a commit that is ahead of a position read later proves a loss."""
         committed = self._upstream.committed(self._group, set(self._ask(ReadOffsets()).partitions))
         offsets = self._ask(ReadOffsets())
         positions = {tp: (at.incarnation, at.position) for tp, at in offsets.partitions.items()}
@@ -92,7 +94,7 @@ class CompletedGroup:
         self._published = {tp: at.completed for tp, at in completed.items() if tp not in errors}
 
     def publish_last(self) -> None:
-        """Publish what a drain completed. Errors are logged."""
+        """Publish the positions that a drain completed. Errors are logged."""
         try:
             self.publish()
         except ForebayError as error:

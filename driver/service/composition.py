@@ -1,4 +1,4 @@
-"""Makes the parts of a driver that leads. Nothing is started here, and no store or broker is asked."""
+"""Makes the parts of a driver that leads. It starts no thread and sends no request to a store or broker."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def compose(
 
 
 def make_tracker(settings: Settings, state: State, epoch: int) -> Tracker:
-    """Make the tracker, which subscribes receivers to the topics of the journal until Kafka is asked."""
+    """Make the tracker. Until discovery has asked Kafka, receivers subscribe to the topics that the journal names."""
     driver = settings.driver
     options = TrackerOptions(
         on_gap=settings.kafka.on_gap,
@@ -216,7 +216,7 @@ def make_scheduler(
 
 
 def make_health(settings: Settings, tracker: Tracker, reach: Reach, since: float) -> Health:
-    """Make the health of a driver that has led since ``since``, on the monotonic clock."""
+    """Make the object that finds the stream's problems. ``since``: when the driver began to lead, on the monotonic clock."""
     managed = settings.receiver.mode == "managed"
     timeout = float(settings.driver.receiver_timeout)
     return Health(

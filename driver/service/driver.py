@@ -45,8 +45,8 @@ log = logging.getLogger(__name__)
 class Driver:
     """One stream's driver. Call ``start``, then ``run`` in the thread for jobs; ``stop`` from any thread; then ``close``.
 
-    ``upstream``: the partitions and offsets of the source. ``engine``: runs the jobs. ``listeners``: beside those that the
-    settings name.
+    ``upstream``: reads the partitions and offsets of the source. ``engine``: runs the jobs. ``listeners``: listeners in
+    addition to those that the settings name.
     """
 
     def __init__(
@@ -156,9 +156,9 @@ class Driver:
     def stop(self, drain: bool = False, timeout_seconds: float | None = None) -> None:
         """Let the running jobs finish, and end. Returns immediately. May be called from any thread, and in the job.
 
-        With ``drain`` the driver registers no more receivers, receivers drain, and all that was taken in is completed first,
-        within ``timeout_seconds`` (default: ``driver.stop_timeout``). What is not completed then waits for the next driver.
-        May be called again: without ``drain`` it ends a drain.
+        With ``drain`` the driver registers no more receivers, the receivers drain, and the driver first completes all records
+        that were taken in, within ``timeout_seconds`` (default: ``driver.stop_timeout``). The next driver runs the batches that
+        are not completed by then. May be called again: without ``drain`` it ends a drain.
         """
         self._shutdown.stop(drain, timeout_seconds)
 
@@ -248,7 +248,8 @@ class Driver:
 
     @property
     def overdue(self) -> Callable[[str], None]:
-        """Called with the summary when a job goes on after the time of a drain, and after its Spark tasks were cancelled."""
+        """Called with the summary when a job still runs after the drain's time limit, although its Spark tasks were
+        cancelled."""
         return self._shutdown.overdue
 
     @overdue.setter
@@ -256,7 +257,8 @@ class Driver:
         self._shutdown.overdue = call
 
     def summary(self) -> Summary:
-        """Return what this driver did so far, and after a drain what it left. Must not be called in the decision loop."""
+        """Return what this driver has completed so far, and after a drain what it did not complete. Must not be called in the
+        decision loop."""
         return self._shutdown.summary()
 
     def service_status(self) -> ServiceStatus:

@@ -1,4 +1,4 @@
-"""Answers that are known without the decision loop."""
+"""Futures that are already finished, for answers that do not need the decision loop."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ class ReadNotCaughtUp(Read[list[TopicPartition]]):
 class Housekeeping:
     """Finds partitions, compares commits with the journal, copies the journal beside the WAL, publishes completed positions.
 
-    ``caught_up`` is called once all is completed that the source held at the start, if the driver was started so. ``failed`` gets
-    the error that ended the thread.
+    ``caught_up``: with ``--until-caught-up``, called when all records that the source held at the start are completed.
+    ``failed``: called with the error that ended the thread.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Housekeeping:
         self._thread.join()
 
     def publish_last(self) -> None:
-        """Publish what the drain completed, after the thread has ended."""
+        """Publish the positions that the drain completed. Call it after the thread has ended."""
         self.join()
         self._completed.publish_last()
 
@@ -108,7 +108,8 @@ class Housekeeping:
             self._failed(error)
 
     def _find_partitions(self) -> float:
-        """Run discovery and what depends on it. Return the seconds until the next discovery."""
+        """Discover partitions; then compare commits and keep snapshot copies current. Return the seconds until the next
+        discovery."""
         created, missing = self._discover()
         if created:
             self._parts.commits.check()
@@ -116,7 +117,7 @@ class Housekeeping:
                 self._parts.copies.keep_up()
             self._admission.copied = True
         if missing:
-            raise UnreachableError(f"no such topic yet: {', '.join(missing)}; create it, it is found then")
+            raise UnreachableError(f"topic {', '.join(missing)} does not exist yet; create it, and the driver finds it")
         if self._admission.copied:
             self._activity.partitions_found = True
         self._activity.run_if_ready()
@@ -138,7 +139,7 @@ class Housekeeping:
         self._parts.tracker.subscription = subscribed = subscription(kafka, {tp.topic for tp in there})
         if subscribed == () and not known.created:
             raise UnreachableError(
-                f"no topic matches kafka.pattern = {kafka.pattern!r}; a topic created later is found"
+                f"no topic matches kafka.pattern = {kafka.pattern!r}; the driver finds a topic that is created later"
             )
         begun = {start.topic for start in new.starts} if new is not None else set()
         missing = set(kafka.topics) - known.topics - begun
@@ -153,5 +154,5 @@ class Housekeeping:
             self._targets = CatchUp.of(self._upstream.ends(incarnations), incarnations)
             log.info("catching up to the ends of the source, then stopping: %s", self._targets)
         elif not ask(ReadNotCaughtUp(self._targets)):
-            log.info("caught up: all that the source held at the start is completed")
+            log.info("caught up: all records that the source held at the start are completed")
             self._caught_up()

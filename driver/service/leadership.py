@@ -1,4 +1,5 @@
-"""The lead of a stream: opening the journal, which fences older drivers, the lease, and the wait of a standby."""
+"""How a driver comes to lead a stream: it opens the journal, which fences older drivers, and keeps the lease; a standby waits
+first."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class Leadership:
         self._lease_before: Lease | None = None  # of the driver that led before
 
     def lead(self, stores: Stores, url: str, *, standby: bool) -> tuple[Journal, State] | None:
-        """Open the journal as its leader; as a standby, once no other driver leads. None: stopped before it led.
+        """Open the journal as its leader; as a standby, wait first until no other driver leads. Return None if the driver is
+        stopped before it leads.
 
         ``url``: where this driver serves. Raises LeaseHeld, FencedError, CorruptionError, StoreError.
         """
@@ -78,7 +80,7 @@ class Leadership:
             self._lease.name_application(*application)
 
     def await_earlier_tasks(self, *, fresh: bool) -> None:
-        """Wait until Spark tasks of the driver that led before have ended. ``fresh``: as of ``await_tasks_of``."""
+        """Wait until Spark tasks of the driver that led before have ended. ``fresh``: as in ``await_tasks_of``."""
         await_tasks_of(self._lease_before, self._activity.stopping, fresh=fresh)
 
     def end(self, *, abandon: bool) -> None:
@@ -90,7 +92,7 @@ class Leadership:
             lease.stop()
 
     def _wait_and_open(self, stores: Stores, url: str) -> tuple[Journal, State] | None:
-        """Wait as a standby, then open the journal. If another standby is faster, wait on."""
+        """Wait as a standby, then open the journal. If another standby claims the journal first, continue to wait."""
         activity, stream = self._activity, self._settings.stream
         activity.state = "standby"
         pause_seconds = self._settings.driver.lease_duration / CHECKS_PER_LEASE
@@ -117,7 +119,8 @@ class Leadership:
         self.leader, self._activity.detail = lease.url if lease is not None else "", detail
 
     def _open(self, stores: Stores, url: str) -> tuple[Journal, State]:
-        """Open the journal. The lease is kept from the claim on, or another standby would take over while this driver reads."""
+        """Open the journal. The lease is renewed from the claim on; otherwise another standby could take over while this driver
+        reads."""
         settings = self._settings
         try:
             opened, state = opening.lead(
@@ -158,13 +161,14 @@ def refuse_direct_stream(state: State) -> None:
     """Raise UsageError for the journal of a direct stream: an intake would complete its batches, which have no blocks, unread."""
     if state.is_direct:
         raise UsageError(
-            f"driver.journal: it holds the checkpoint of a direct stream named {state.stream!r}: give the intake a name or a "
-            "journal of its own"
+            f"driver.journal already holds the checkpoint of direct stream {state.stream!r}: give the intake another "
+            "stream name or another driver.journal"
         )
 
 
 def refuse_other_keeping(state: State, has_wal: bool) -> None:
-    """Raise UsageError if the journal names blocks that were stored the other way, in a WAL or on hosts alone."""
+    """Raise UsageError if ``wal.url`` does not fit the journal's blocks: they are in a WAL and the stream has none now, or the
+    reverse."""
     other = next((block.id for block in state.blocks.values() if block.in_wal != has_wal), None)
     if other is None:
         return

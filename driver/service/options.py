@@ -1,4 +1,4 @@
-"""What a driver is given: settings, the source, the engine, the jobs."""
+"""The inputs of a driver: settings, options, the source, the engine, the jobs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from forebay.sources.kind import Upstream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverOptions:
-    """How a driver is run.
+    """Options of one run of a driver.
 
     ``release``: Forebay's version, as the status shows it. ``take_over``: leads without waiting for another driver's lease to
-    end. ``until_caught_up``: stops when all is completed that the source held at the start. ``standby``: serves, and leads when
-    no other driver does. ``waits_when_failed``: as in ``driver.batches.scheduler.Scheduler``.
+    end. ``until_caught_up``: stops when all records that the source held at the start are completed. ``standby``: serves, and
+    leads when no other driver does. ``waits_when_failed``: as in ``driver.batches.scheduler.Scheduler``.
     """
 
     release: str

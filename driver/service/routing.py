@@ -72,7 +72,7 @@ class ReadIntake(Read[m.IntakeAnswer]):
 
 @dataclass(frozen=True, slots=True)
 class ReadSpan(Read[m.SpanAnswer]):
-    """Reads where a query finds offsets that Kafka no longer holds."""
+    """Reads the blocks in which a query finds offsets that Kafka no longer holds."""
 
     request: m.SpanRequest
     access: IntakeAccess
@@ -83,7 +83,8 @@ class ReadSpan(Read[m.SpanAnswer]):
 
 @dataclass(frozen=True, slots=True)
 class ForgetSilent(Read[m.OperatorAnswer]):
-    """Ends the wait for a receiver or host that an operator has removed. The health remembers it; nothing is journalled."""
+    """Ends the wait for a receiver or host that an operator has removed. Only the health object stores this; nothing is
+    journalled."""
 
     name: str
     health: Health
@@ -95,7 +96,8 @@ class ForgetSilent(Read[m.OperatorAnswer]):
 
 
 class Routing:
-    """Answers requests. ``parts``: None until the driver leads. ``operator``: runs what an operator waits for, one at a time."""
+    """Answers requests. ``parts``: None until the driver leads. ``operator``: runs the long requests of operators, one at a
+    time."""
 
     def __init__(
         self,

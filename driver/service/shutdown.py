@@ -27,7 +27,7 @@ LEAVE_SECONDS, CLOSE_SECONDS = 30.0, 15.0
 
 @dataclass(frozen=True, slots=True)
 class ReadSummary(Read[Summary]):
-    """Reads what the driver did and left."""
+    """Reads the summary: what the driver completed, and after a drain what it did not complete."""
 
     shutdown: Shutdown
 
@@ -38,8 +38,8 @@ class ReadSummary(Read[Summary]):
 class Shutdown:
     """Stops the driver. Thread-safe.
 
-    ``parts``: None until the driver leads. ``overdue``: called with the summary if a job goes on after the time of a drain, when
-    its Spark tasks were cancelled.
+    ``parts``: returns None until the driver leads. ``overdue``: called with the summary if a job still runs after the drain's
+    time limit, although its Spark tasks were cancelled.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Shutdown:
         self._batches_before = self._records_before = 0  # completed when this driver began to lead
 
     def count_from(self, state: State) -> None:
-        """Let the summary count what is completed from now on."""
+        """Start counting for the summary: it covers what is completed from now on."""
         self._batches_before, self._records_before = state.batches_completed, state.records_completed
 
     @property
@@ -70,7 +70,7 @@ class Shutdown:
 
     @property
     def seconds(self) -> float:
-        """Maximum time of the stop, as reported to a supervisor."""
+        """The maximum duration of the stop in seconds, as reported to a supervisor."""
         driver = self._given.settings.driver
         drains = driver.stop == "drain" or self.is_draining
         return (driver.stop_timeout + GRACE_SECONDS if drains else LEAVE_SECONDS) + CLOSE_SECONDS
@@ -97,7 +97,8 @@ class Shutdown:
             self._given.engine.cancel()
 
     def summary(self) -> Summary:
-        """Return what this driver did so far, and after a drain what it left. Must not be called in the decision loop."""
+        """Return what this driver has completed so far, and after a drain what it did not complete. Must not be called in the
+        decision loop."""
         parts = self._parts()
         if parts is None:
             return Summary(0, 0)
@@ -107,7 +108,7 @@ class Shutdown:
             return self.summary_of(parts.tracker.state)
 
     def summary_of(self, state: State) -> Summary:
-        """Return the summary by ``state``."""
+        """Return the summary, computed from ``state``."""
         batches = state.batches_completed - self._batches_before
         records = state.records_completed - self._records_before
         drain = self._drain
@@ -141,8 +142,8 @@ class Shutdown:
         self.stop()
         if not cut_off:
             return
-        why = "a batch failed again" if drain.hopeless else "its time is over"
-        log.warning("the drain ends since %s: %s left", why, drain.left.words)
+        why = "a batch failed again" if drain.hopeless else "its time limit is reached"
+        log.warning("the drain ends incomplete: %s; not completed: %s", why, drain.left.words)
         self._given.engine.cancel()
         if not self._activity.jobs_ended.wait(GRACE_SECONDS):
             self.overdue(str(self.summary()))

@@ -1,4 +1,4 @@
-"""What people see of the driver: status, readiness and health."""
+"""The driver's answers for operators: status, readiness and health."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class View:
 
 
 class LeaderView:
-    """Status and health of a driver that leads. ``started_at``: of the process, on the monotonic clock."""
+    """Status and health of a driver that leads. ``started_at``: when the process started, on the monotonic clock."""
 
     def __init__(self, given: Given, parts: Parts, stores: Stores, view: View, *, started_at: float) -> None:
         self._given = given

@@ -38,7 +38,8 @@ def check_master(master: str) -> None:
 
 @contextmanager
 def addressed(master: str) -> Iterator[None]:
-    """Set Spark's address for a Spark that starts in this context. ``master``: as configured; empty if it is not.
+    """Set the address of Spark's driver while this context is active; start Spark in it. ``master``: as configured; "" if not
+    configured.
 
     A local Spark listens on loopback, regardless of the host's name, unless the environment sets another address. Raises as
     :func:`check_address`.

@@ -56,7 +56,8 @@ class PlacedRows:
 class TaskPartitions:
     """One partition for each of ``tasks``; its only row is its :class:`TaskBlocks` as bytes.
 
-    Only ``hosts`` are preferred: Spark would wait for a host without an executor until its locality timeout.
+    Only the hosts in ``hosts`` are preferred, because Spark would wait until its locality timeout for a host without an
+    executor.
     """
 
     def __init__(

@@ -101,7 +101,7 @@ class SparkJobs(ABC):
 
     @property
     def session(self) -> SparkSession:
-        """Raises UsageError before ``start``."""
+        """The session that runs the jobs. Raises UsageError before ``start``."""
         if self._session is None:
             raise UsageError("the Spark engine is not started")
         return self._session
@@ -242,7 +242,7 @@ class SparkJobs(ABC):
             if waited >= limit:
                 raise JobError(
                     f"{running} tasks of an earlier attempt still run {limit:g} s after they were cancelled "
-                    "(driver.old_tasks_timeout)"
+                    "(driver.old_tasks_timeout); the next attempt begins only when they have ended"
                 )
             _cancel(context, group)
             stopping.wait(_LOOK_SECONDS)
@@ -284,7 +284,7 @@ class SparkEngine(SparkJobs):
 
 
 def why_lost(context: SparkContext) -> str:
-    """Return why no job can run in ``context`` any more; "" if it is alive."""
+    """Return the reason why ``context`` can't run jobs any more; "" if it can."""
     try:
         stopped = context._jsc is None or bool(context._jsc.sc().isStopped())
     except (Py4JNetworkError, OSError) as error:
@@ -297,11 +297,8 @@ _TASK_LOGGERS = ("org.apache.spark.executor.Executor", "org.apache.spark.schedul
 
 
 def log_task_failures(context: SparkContext, yes: bool) -> None:
-    """Set whether Spark logs failed tasks.
-
-    It logs those of the first attempt at a batch. Later attempts mostly fail with the same error; if the error is another
-    one, the driver logs it (``driver.batches.job_failures``).
-    """
+    """Set whether Spark logs failed tasks. It logs those of the first attempt at a batch. Later attempts mostly fail with the
+    same error; if the error is another one, the driver logs it (``driver.batches.job_failures``)."""
     log4j: Any = context._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
     try:
         for name in _TASK_LOGGERS:
@@ -343,9 +340,11 @@ def arrow_schema(schema: Any) -> pa.Schema:
         try:
             schema = StructType.fromDDL(schema)
         except Exception as error:
-            raise UsageError(f"the schema of decoded rows {schema!r} can't be read: {error}") from None
+            raise UsageError(f"batch.decode: the schema {schema!r} can't be read: {error}") from None
     if not isinstance(schema, StructType):
-        raise UsageError(f"decoded rows need a pyarrow or Spark schema, not {type(schema).__name__}")
+        raise UsageError(
+            f"batch.decode: the schema must be a pyarrow.Schema, a StructType or a DDL string, not {type(schema).__name__}"
+        )
     return to_arrow_schema(schema)
 
 

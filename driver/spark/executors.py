@@ -1,4 +1,4 @@
-"""Forebay's code on executors: the driver ships it, or checks what is installed there and refuses what does not fit."""
+"""Forebay's code on executors: the driver ships it, or checks the installed release and refuses one that does not fit."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def is_local(master: str) -> bool:
 
 
 def bring(context: SparkContext) -> None:
-    """Ship the code and check the executors of a session without an engine, if its tasks run elsewhere.
+    """Ship the code to the executors of a session that no engine manages, and check them, if tasks run on other machines.
 
     Does nothing if an engine or an earlier call has shipped the code in this session. Raises UsageError.
     """
@@ -116,7 +116,8 @@ def _sources() -> Iterator[tuple[Path, Path]]:
 
 
 def _named(modules: Sequence[str]) -> Iterator[tuple[Path, Path]]:
-    """Return the files of the user's modules and packages as :func:`_sources`; of packages also files that are not Python."""
+    """Return the files of the user's modules and packages, as :func:`_sources` does. For packages this includes files that are
+    not Python."""
     for name in modules:
         refuse_own_name("spark.modules", name, name)
         try:
@@ -139,8 +140,8 @@ def _named(modules: Sequence[str]) -> Iterator[tuple[Path, Path]]:
 
 
 def check(context: SparkContext, hosts: Sequence[str], modules: Sequence[str] = ()) -> None:
-    """Check the Python of executors, of one on each of ``hosts`` if Spark can place a task there. Raises UsageError if it
-    does not fit."""
+    """Check Python and packages of one executor on each of ``hosts``, as far as Spark can place a task there. Raises UsageError
+    if one does not fit."""
     rows = [(b"", (host,)) for host in hosts]
     try:
         found = partitions_on(context, rows).mapPartitions(_look((*_FIRST, *modules))).collect()
@@ -157,8 +158,8 @@ def check(context: SparkContext, hosts: Sequence[str], modules: Sequence[str] = 
 
 
 def _look(modules: Sequence[str]) -> Any:
-    """Return a function that reports the installed releases, and whether ``modules`` can be imported. It runs on executors
-    without Forebay: a nested function is pickled by value, not by name."""
+    """Return a function that reports the installed releases, and whether ``modules`` can be imported. It can run on executors
+    without Forebay, because Python pickles a nested function by value, not by name."""
 
     def look(_: Iterable[bytes]) -> Iterator[tuple[str, ...]]:
         import importlib
@@ -186,7 +187,7 @@ def _look(modules: Sequence[str]) -> Any:
 
 
 def refused(found: ExecutorPython, release: str) -> str | None:
-    """Return a sentence that says why tasks can't run there; None if they can. ``release``: of this driver."""
+    """Return a sentence that says why tasks can't run on the executor; None if they can. ``release``: this driver's release."""
     where = f"the Python of Spark's executors on {found.host}"
     if found.pyarrow and int(found.pyarrow.partition(".")[0]) < PYARROW_MAJOR_MIN:
         return (
@@ -212,7 +213,7 @@ def refused(found: ExecutorPython, release: str) -> str | None:
 
 
 def strangers(hosts: Collection[str], agents: Collection[str]) -> str:
-    """Return a sentence if none of Spark's ``hosts`` has the same name as a host of ``agents``; else ""."""
+    """Return a warning if none of Spark's ``hosts`` has the name of a host in ``agents``; otherwise ""."""
     if not hosts or not agents or not set(hosts).isdisjoint(agents):
         return ""
     return (
@@ -222,7 +223,7 @@ def strangers(hosts: Collection[str], agents: Collection[str]) -> str:
 
 
 def misfit(error: str) -> str | None:
-    """Return a sentence about an executor whose Python could not start, from Spark's error; None if that is not the cause."""
+    """If Spark's error says that an executor's Python could not start, return a sentence about it; otherwise None."""
     other = _OTHER_PYTHON.search(error)
     if other:
         return (

@@ -11,7 +11,7 @@ from driver.tracker.writers import Writers
 
 
 class Adoption:
-    """Decides which partitions wait for a search, and what follows from a search that found nothing."""
+    """Decides which partitions wait for a search of the WAL, and records that a search found nothing."""
 
     def __init__(self, *, recorder: Recorder, commands: Commands, writers: Writers, faults: Faults) -> None:
         self._recorder = recorder
@@ -49,7 +49,7 @@ class Adoption:
         return tuple(searches)
 
     def bar(self, request: Barred) -> bool:
-        """Journal the epochs whose barriers hold. Return whether all do."""
+        """Journal the ended epochs whose barriers are valid. Return whether all barriers are."""
         segments = {(ended.receiver_id, ended.epoch): ended.segments for ended in self._recorder.state.unbarred}
         barriers = [(p.receiver, p.epoch, p.sequence > segments[p[1:3]]) for p in request.places if p[1:3] in segments]
         barred = [ev.EpochBarred(receiver_id, epoch) for receiver_id, epoch, holds in barriers if holds]

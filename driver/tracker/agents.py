@@ -48,7 +48,7 @@ class Agents:
         self._host_timeout_seconds = host_timeout_seconds
 
     def heartbeat(self, request: m.AgentHeartbeatRequest, now: float) -> m.AgentHeartbeatAnswer:
-        """Keep the heartbeat, and answer with the blocks to delete and the receivers to start or stop.
+        """Store the heartbeat, and answer with the blocks to delete and the receivers to start or stop.
 
         Delete commands are the open clean-ups of the host; a clean-up's number is its command's version. Raises UsageError,
         RefusedError.
@@ -66,7 +66,7 @@ class Agents:
         return m.AgentHeartbeatAnswer(driver_epoch=self._driver_epoch, commands=commands)
 
     def place_receivers(self, now: float) -> tuple[str, ...]:
-        """Run a placing interval. Return what changed of managed receivers since the last one, a sentence each."""
+        """Carry out one placing round. Return a sentence for each change of a managed receiver since the last round."""
         self.managed.run_round(
             now,
             {host: latest.at for host, latest in self.latest.items()},
@@ -75,7 +75,8 @@ class Agents:
         return tuple(self.managed.notes())
 
     def _check_url(self, request: m.AgentHeartbeatRequest, before: LastAgentHeartbeat, now: float) -> None:
-        """Raise RefusedError while another agent of the host is active: tasks send tokens to its address, receivers replicas."""
+        """Raise RefusedError while another agent of the host is active: tasks send their tokens to the agent's address, and
+        receivers send replicas."""
         silent_seconds = now - before.at
         if (
             request.url != before.heartbeat.url
@@ -105,7 +106,7 @@ class Agents:
     def _deletions(self, request: m.AgentHeartbeatRequest) -> tuple[m.Command, ...]:
         """Return the host's open clean-ups as commands, after the acknowledged ones were journalled as done.
 
-        If the host has none, a new one is intended of blocks that nothing needs there.
+        If the host has no open clean-up, a new one is intended, of the blocks there that nothing needs.
         """
         state = self._recorder.state
         mine = [c for c in state.cleanups.values() if c.host == request.host and c.blocks]
@@ -135,7 +136,7 @@ class Agents:
 
 
 def _check(beat: m.AgentHeartbeatRequest) -> None:
-    """Raise UsageError for a heartbeat that no agent sends: it is kept, and shown to others."""
+    """Raise UsageError for a heartbeat with values that no agent sends: the driver stores it and shows it to others."""
     check_names(("host", beat.host))
     if not _AGENT_URL.fullmatch(beat.url):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Batches: which blocks or spans make one, its completion, and replays."""
+"""Batches: their allocation from blocks or spans, their completion, and replays."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from forebay.model.errors import RefusedError
 class Batches:
     """Allocates and completes batches.
 
-    ``max_queued``: no batch is allocated while so many lie beyond the completed prefix. ``limits``: of one batch.
+    ``max_queued``: maximum number of batches beyond the completed prefix; no further batch is allocated. ``limits``: the limits
+    of one batch.
     """
 
     def __init__(self, *, recorder: Recorder, max_queued: int, limits: BatchLimits) -> None:
@@ -56,9 +57,11 @@ class Batches:
         return bool(new)
 
     def allocate(self, request: Allocate) -> int | None:
-        """Make one batch of all waiting blocks, or several where one may not hold them all. Return the first one's id.
+        """Make a batch of all waiting blocks, or several batches if the limits of one are exceeded. Return the id of the first
+        one.
 
-        While too many batches are queued, blocks wait on and later make larger batches; then the answer is None.
+        While ``max_queued`` batches are queued, no batch is made and the answer is None. The blocks wait, and later batches are
+        larger.
         """
         first: int | None = None
         state = self._recorder.state
@@ -91,14 +94,14 @@ class Batches:
         )
 
     def end_spans(self, request: EndSpans) -> None:
-        """End partitions of a direct stream; those of ``again`` begin a new incarnation."""
+        """End partitions of a direct stream. The partitions in ``again`` begin a new incarnation."""
         cause = said_by(request.cause)
         self._recorder.apply(ev.SpansEnded(request.partitions, request.time_ms, cause))
         if request.again:
             self._recorder.apply(ev.SpansBegun(dict(request.again), dict(request.topic_ids), request.time_ms, cause))
 
     def skip_spans(self, request: SkipSpans) -> None:
-        """Journal that a direct stream goes on without spans that Kafka lost."""
+        """Journal that a direct stream continues without spans that Kafka lost."""
         self._recorder.apply(ev.SpansSkipped(request.spans, request.time_ms, said_by(request.cause)))
 
     def allocate_spans(self, request: AllocateSpans) -> int | None:
@@ -157,7 +160,7 @@ class Batches:
             self._recorder.apply(request.failure)
 
     def keep_window(self, request: KeepWindow) -> None:
-        """Keep so many batches before an unfinished one readable."""
+        """Journal how many batches before an unfinished one stay readable."""
         if request.batches != self._recorder.state.window_batches:
             self._recorder.apply(ev.WindowChanged(request.batches))
 
@@ -177,7 +180,7 @@ class Batches:
                 "conflict",
             )
         if request.archived_number != state.archived_number:
-            raise RefusedError("batches moved to the history meanwhile: ask again", "stale")
+            raise RefusedError("batches moved to the history during this request: try again", "stale")
         found = plan(state, request.archived, request.to, request.held_in_kafka)
         if not found.possible:
             raise RefusedError(refuse(found), "conflict")

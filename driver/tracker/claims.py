@@ -24,7 +24,7 @@ class Claims:
         self._held_for_reset: dict[TopicPartition, str] = {}
 
     def look_up(self, request: m.LookupRequest) -> m.LookupAnswer:
-        """Return what a receiver must know to claim the partitions."""
+        """Return each partition's newest token, incarnation and position, which a receiver needs to claim it."""
         return m.LookupAnswer(partitions=tuple(self._view(tp) for tp in request.partitions))
 
     def claim(self, request: m.ClaimRequest) -> m.ClaimAnswer:
@@ -66,7 +66,8 @@ class Claims:
         return m.Done()
 
     def owner_to_tell(self, partition: Partition) -> str:
-        """Return the owner of ``partition``, or the receiver whose claim adoption has ended; "" if there is none."""
+        """Return the receiver that must claim ``partition`` again: its owner, or the receiver whose claim adoption has ended;
+        "" if there is none."""
         return partition.owner or self._adopting.get(partition.tp, "")
 
     def resume(self, tp: TopicPartition, receiver_id: str) -> None:
@@ -75,11 +76,11 @@ class Claims:
         self._commands.reclaim(receiver_id, tp)
 
     def resume_later(self, tp: TopicPartition, receiver_id: str) -> None:
-        """Keep ``receiver_id`` for the order to claim ``tp`` again, while adoption has more to do there."""
+        """Remember that ``receiver_id`` must get the order to claim ``tp`` again, once adoption has finished there."""
         self._adopting[tp] = receiver_id
 
     def hold(self, tp: TopicPartition) -> bool:
-        """Give no claim of ``tp`` until :meth:`end_hold`. Return False if that is so already."""
+        """Give no claim of ``tp`` until :meth:`end_hold`. Return False if claims of ``tp`` are held already."""
         if tp in self._held_for_reset:
             return False
         self._held_for_reset[tp] = self._recorder.state.partitions[str(tp)].owner

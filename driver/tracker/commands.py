@@ -18,7 +18,7 @@ class _Unacknowledged:
 
 
 class Commands:
-    """The commands of all receivers under one driver epoch. Not journalled: a new driver gives what it wants again."""
+    """The commands of all receivers under one driver epoch. Not journalled: a new driver gives its own commands."""
 
     def __init__(self, driver_epoch: int) -> None:
         self._driver_epoch = driver_epoch
@@ -65,5 +65,5 @@ class Commands:
         return any(command.kind == "drain" for command in self.open(receiver_id))
 
     def forget(self, receiver_id: str) -> None:
-        """Drop what was ordered under an epoch that has ended."""
+        """Drop the commands for an epoch that has ended."""
         self._by_receiver.pop(receiver_id, None)

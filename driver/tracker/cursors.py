@@ -1,4 +1,4 @@
-"""Cursors: positions of queries that read the intake beside the batch job. Decisions on values alone.
+"""Cursors: positions of queries that read the intake beside the batch job. Decision logic, without I/O.
 
 The WAL holds what a cursor has yet to read (INV-8, ``driver.journal.block_index``). A cursor's user has an epoch, as a receiver
 has: only the newest epoch is valid, and a user with an older one is fenced (INV-4). A second user is refused while the first
@@ -35,8 +35,8 @@ NO_WAL = "a query reads the intake from its WAL, and this stream has none (wal.u
 class LastCursorHeartbeat:
     """The time of each cursor's last heartbeat, on the monotonic clock; not journalled.
 
-    ``heard``: cursor → time. ``closed``: cursors whose users have ended in order. ``since``: when this driver began to take
-    heartbeats.
+    ``heard``: cursor → time. ``closed``: cursors that their users have closed. ``since``: the time when this driver began to
+    accept heartbeats.
     """
 
     since: float | None = None
@@ -48,7 +48,8 @@ class LastCursorHeartbeat:
         self.closed.discard(name)
 
     def at(self, name: str, now: float) -> float:
-        """Return the time of the last heartbeat; of a cursor that has sent none to this driver, when the driver began."""
+        """Return the time of the last heartbeat. If a cursor's user has sent none to this driver, return the time when the
+        driver began."""
         if self.since is None:
             self.since = now
         return self.heard.get(name, self.since)
@@ -121,15 +122,16 @@ class Cursors:
 def _opened(
     state: State, latest: LastCursorHeartbeat, rules: CursorRules, request: m.OpenCursorRequest, now: float, now_ms: int
 ) -> ev.CursorOpened | None:
-    """Return the event; None: the user has the cursor already. Raises RefusedError, UsageError."""
+    """Return the event that gives the cursor to the user; None if the user has the cursor already. Raises RefusedError,
+    UsageError."""
     try:
         check_name("cursor", request.cursor)
     except ValueError as error:
         raise UsageError(str(error)) from None
     if not request.user or len(request.user) > USER_LENGTH_MAX or not request.user.isprintable():
-        raise UsageError(f"a cursor's user is named in 1 to {USER_LENGTH_MAX} printable characters")
+        raise UsageError(f"the name of a cursor's user must have 1 to {USER_LENGTH_MAX} printable characters")
     if len(request.key) > KEY_LENGTH_MAX:
-        raise UsageError(f"a cursor's key has {KEY_LENGTH_MAX} characters at most")
+        raise UsageError(f"a cursor's key may have at most {KEY_LENGTH_MAX} characters")
     places = _checked(state, request.places)
     cursor = state.cursors.get(request.cursor)
     if cursor is None:
@@ -159,7 +161,8 @@ def _opened(
 
 
 def _moved(state: State, rules: CursorRules, request: m.MoveCursorRequest, now_ms: int) -> ev.CursorMoved | None:
-    """Return the event; None: nothing has to be journalled. Raises FencedError, RefusedError, UsageError."""
+    """Return the event that moves the cursor; None if nothing has to be journalled. Raises FencedError, RefusedError,
+    UsageError."""
     cursor = _current(state, request)
     places = _checked(state, request.places)
     ahead = {key: place for key, place in places.items() if key in cursor.vector and place > cursor.vector[key]}
@@ -206,7 +209,8 @@ def _ended_words(state: State, name: str) -> str:
 def _expired(
     state: State, latest: LastCursorHeartbeat, rules: CursorRules, now: float, now_ms: int
 ) -> tuple[ev.CursorEnded, ...]:
-    """Return the ends of cursors without a heartbeat for too long. The time starts again when a driver starts to lead."""
+    """Return the events that end cursors whose last heartbeat is too old. When a driver begins to lead, every cursor gets the
+    full time again."""
     gone = []
     for cursor in state.cursors.values():
         if now - latest.at(cursor.name, now) > rules.timeout_seconds:
@@ -220,7 +224,8 @@ def _expired(
 
 
 def _dropped(state: State, request: m.DropCursorRequest, now_ms: int) -> ev.CursorEnded:
-    """Return the end of a cursor, also of an expired one, which the status then no longer shows. Raises RefusedError."""
+    """Return the event that ends a cursor. An expired cursor can be dropped too: the status then no longer shows it. Raises
+    RefusedError."""
     name = request.cursor
     if name not in state.cursors and not any(ended.name == name and ended.expired for ended in state.ended_cursors):
         raise RefusedError(f"no cursor is named {name}: `forebay cursors` lists them", "not-found")
@@ -234,7 +239,7 @@ def _checked(state: State, places: Iterable[m.CursorPlace]) -> dict[str, Place]:
         if partition is None:
             raise UsageError(f"the stream has no partition {place.tp}; a cursor reads only partitions of the stream")
         if not 1 <= place.incarnation <= partition.incarnation.number or not 0 <= place.offset < 1 << 63:
-            raise UsageError(f"{place.tp} has no offset {place.offset} in life {place.incarnation}")
+            raise UsageError(f"{place.tp} has no offset {place.offset} in incarnation {place.incarnation}")
         found[str(place.tp)] = (place.incarnation, place.offset)
     if len(found) > PLACES_MAX:
         raise UsageError(f"a cursor has at most {PLACES_MAX} partitions")

@@ -1,4 +1,4 @@
-"""What a decision consists of, and the recorder that collects it while it is made."""
+"""The parts of a decision, and the recorder that collects them while the decision is made."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Refusal = FencedError | RefusedError | UsageError
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer to a request, and what must be durable before it leaves.
+    """The answer to a request, and the events that must be durable before the answer is sent.
 
-    ``refusal`` takes the place of the answer. It leaves when ``events``, which were decided before it, are durable.
+    ``refusal``: sent instead of the answer, if set. ``events`` must be durable before it is sent, as for an answer.
     """
 
     answer: object = None

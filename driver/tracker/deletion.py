@@ -13,14 +13,15 @@ from wal.decisions.retention import Judgement, Limits
 
 
 class Deletion:
-    """Journals each deletion as an intent before it is done. ``limits``: retention, for requests that bring none."""
+    """Journals each deletion as an intent before it is done. ``limits``: the retention limits for requests that name none."""
 
     def __init__(self, *, recorder: Recorder, limits: Limits) -> None:
         self._recorder = recorder
         self._limits = limits
 
     def pending_actions(self) -> list[Action]:
-        """Return what a driver that has just opened the journal must do again: every intent that is not done."""
+        """Return the actions that a driver must repeat when it has opened the journal: every intended deletion that is not
+        done."""
         return [
             DeleteSegment(cleanup.number, path)
             for cleanup in self._recorder.state.cleanups.values()
@@ -28,7 +29,7 @@ class Deletion:
         ]
 
     def clean_local_copies(self) -> None:
-        """Intend the deletion of spare local copies, one clean-up at a time on each host."""
+        """Journal the intent to delete superfluous local copies, with at most one open clean-up on each host."""
         state = self._recorder.state
         busy = {cleanup.host for cleanup in state.cleanups.values()}
         for host in sorted(state.index.spare.keys() - busy):
@@ -36,7 +37,7 @@ class Deletion:
             self._recorder.apply(ev.CleanupIntended(number=state.cleanup_count + 1, host=host, blocks=blocks))
 
     def clean_segment(self, request: CleanSegment) -> Judgement:
-        """Intend the deletion of a WAL segment and order it, if nothing in the segment is needed."""
+        """If nothing in the WAL segment is needed, journal the intent to delete it and request the deletion."""
         state, path = self._recorder.state, request.facts.path
         judgement = judge(state, request, self._limits)
         if judgement.deletable:
@@ -46,7 +47,7 @@ class Deletion:
         return judgement
 
     def cleaned_up(self, request: CleanedUp) -> None:
-        """Journal that an intent is done."""
+        """Journal that an intended deletion is done."""
         if request.number in self._recorder.state.cleanups:
             self._recorder.apply(ev.CleanupDone(request.number))
 

@@ -17,7 +17,7 @@ from forebay.model.values import OFFSET_MAX, Gap, TopicPartition
 class Faults:
     """Journals faults that receivers report, describes them, and ends them.
 
-    ``on_gap``: the stream's policy; "record": a gap or new incarnation is recorded without asking a person.
+    ``on_gap``: the stream's policy; with "record", the driver records a gap or a new incarnation without an operator.
     """
 
     def __init__(self, *, recorder: Recorder, claims: Claims, writers: Writers, on_gap: str) -> None:
@@ -28,7 +28,7 @@ class Faults:
         self._on_gap = on_gap
 
     def report(self, request: m.Fault) -> m.FaultAnswer:
-        """Journal what a receiver found at its position. Raises UsageError."""
+        """Journal the fault that a receiver found at its position. Raises UsageError."""
         tp = TopicPartition(request.topic, request.partition)
         partition = self._recorder.state.partition(tp)
         if partition is None:
@@ -47,7 +47,7 @@ class Faults:
         return m.FaultAnswer(proceed=False, message=self.describe(partition))
 
     def is_recorded(self, fault: OpenFault) -> bool:
-        """Return whether the policy decides about ``fault``, and no person."""
+        """Return whether the driver resolves ``fault`` by its policy, without an operator."""
         return self._on_gap == "record" and fault.kind != "corrupt"
 
     def accept(self, partition: Partition, fault: OpenFault, now_ms: int, cause: str) -> None:
@@ -60,7 +60,7 @@ class Faults:
             self._claims.resume_later(partition.tp, owner)
 
     def block(self, tp: TopicPartition, reason: str) -> None:
-        """Keep for the status why the WAL can't be searched for ``tp``; "": it can be searched again."""
+        """Store for the status the reason why the WAL can't be searched for ``tp``; "" if it can be searched again."""
         if reason:
             self.blocked[tp] = reason
         else:
@@ -88,24 +88,24 @@ class Faults:
                 f"{fault.accept_until})"
             )
         if self.is_recorded(fault):
-            way_out = "this is recorded"
+            way_out = "the driver records this"
         else:
-            way_out = f"`forebay offsets accept-gap {tp} {fault.position} {until}` goes on"
+            way_out = f"run `forebay offsets accept-gap {tp} {fault.position} {until}` to continue"
         if fault.tried == partition.token:
             return f"{tp}: {words}; {way_out}"
         return f"{tp}: {words}; {way_out} when the WAL has been searched for them{self.why_not_searched(partition)}"
 
     def why_not_searched(self, partition: Partition) -> str:
-        """Return what the search of the WAL waits for, as the end of a sentence; "" if it waits for nothing."""
+        """Return the reason why the search of the WAL waits, as text to append to a sentence; "" if it does not wait."""
         unsettled = [writer for writer in self._writers.unsettled(partition) if writer.receiver_id != ADOPTER]
         if unsettled:
             names = ", ".join(f"{writer.receiver_id} (epoch {writer.epoch:x})" for writer in unsettled)
             return (
-                f", which waits for what receiver {names} may still write: stop or restart it; or, if its host was "
+                f". The search waits until receiver {names} can write no more blocks: stop or restart it; or, if its host was "
                 f"removed, add `--fence {unsettled[0].receiver_id}`"
             )
         blocked = self.blocked.get(partition.tp, "")
-        return f", which can't be done yet: {blocked}" if blocked else ""
+        return f". The search can't begin yet: {blocked}" if blocked else ""
 
 
 def _accepted(partition: Partition, fault: OpenFault, now_ms: int, cause: str) -> ev.Event:
@@ -129,7 +129,7 @@ def _found(request: m.Fault, partition: Partition) -> ev.FaultRecorded:
     point on, and accepting begins a new incarnation: at the start of a recreated topic, or where a truncated log now ends.
     """
     if not (0 <= request.low <= OFFSET_MAX and 0 <= request.high <= OFFSET_MAX):
-        raise UsageError(f"watermarks {request.low} to {request.high} are no offsets")
+        raise UsageError(f"watermarks {request.low} to {request.high} are not valid offsets")
     recreated = request.kind == "recreated"
     truncated = request.kind == "truncated" or (request.kind == "out-of-range" and request.position > request.high)
     if recreated:

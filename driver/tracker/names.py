@@ -1,4 +1,4 @@
-"""Names that came over the wire."""
+"""The check of names in requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from forebay.model.values import check_name
 
 
 def check_names(*names: tuple[str, str]) -> None:
-    """Raise UsageError if one of ``names``, each a kind ("host") and a name, is not a name."""
+    """Raise UsageError for the first invalid name. ``names``: pairs of a kind (such as "host") and a name."""
     for kind, name in names:
         try:
             check_name(kind, name)

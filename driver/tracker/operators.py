@@ -1,4 +1,4 @@
-"""What a person decides: gaps, losses, resets of a partition, and the fencing of a receiver."""
+"""Decisions of operators: accepting gaps and losses, resetting partitions, and fencing receivers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from forebay.model.values import TopicPartition, is_reserved
 
 
 class Operators:
-    """Each call does exactly what the person was shown, or refuses: RefusedError, UsageError."""
+    """Carries out an operator's decision exactly as ``forebay status`` showed it. Otherwise each call raises RefusedError or
+    UsageError."""
 
     def __init__(
         self,
@@ -47,7 +48,9 @@ class Operators:
         partition = self._recorder.state.partition(tp)
         fault = partition.fault if partition is not None else None
         if partition is None or fault is None:
-            raise RefusedError(f"{tp} waits for no decision: `forebay status` shows what does", "not-found")
+            raise RefusedError(
+                f"{tp} does not wait for a decision; `forebay status` shows the partitions that do", "not-found"
+            )
         shown = (fault.position, fault.accepted_until)
         if (request.from_offset, request.until_offset) != shown or partition.position != fault.position:
             raise RefusedError(
@@ -57,13 +60,13 @@ class Operators:
             )
         if fault.tried != partition.token:
             raise RefusedError(
-                f"{tp}: nothing is given up before the WAL has been searched for it"
-                f"{self._faults.why_not_searched(partition)}; try again then",
+                f"{tp}: the gap can be accepted only after the WAL has been searched; try again then"
+                f"{self._faults.why_not_searched(partition)}",
                 "not-searched",
             )
         self._faults.accept(partition, fault, now_ms, f"{fault.kind}, accepted by {said_by(request.cause)}")
-        done = "a new life was begun" if fault.begins_incarnation else "the gap was recorded"
-        return m.OperatorAnswer(message=f"{tp}: {done}; intake goes on at {partition.position}")
+        done = "a new incarnation was begun" if fault.begins_incarnation else "the gap was recorded"
+        return m.OperatorAnswer(message=f"{tp}: {done}; intake continues at {partition.position}")
 
     def fence(self, request: m.FenceRequest) -> m.OperatorAnswer:
         """End the epoch of a receiver that a search waits for."""
@@ -101,11 +104,14 @@ class Operators:
                 return self._faults.describe(partition)
             if unsettled := self._writers.unsettled(partition):
                 names = ", ".join(f"{writer.receiver_id} (epoch {writer.epoch:x})" for writer in unsettled)
-                return f"{tp} waits for what receiver {names} may still write: if it does not run, start it again"
+                return (
+                    f"{tp} waits until receiver {names} can write no more of its records: if the receiver does not run, "
+                    "start it again"
+                )
         return ""
 
     def reset(self, request: Reset, now_ms: int) -> None:
-        """Begin a new incarnation of each partition; of all of them or none."""
+        """Begin a new incarnation of each partition. If one partition refuses it, nothing changes."""
         partitions = [TopicPartition(start.topic, start.partition) for start in request.starts]
         if reason := self.why_not_reset(partitions):
             raise RefusedError(f"nothing was changed: {reason}", "not-settled")
@@ -136,7 +142,7 @@ class Operators:
         unknown = [label for label in request.ranges if label not in labels and not (spans and is_inside(label, spans))]
         if unknown or not request.ranges:
             raise UsageError(
-                f"batch {request.batch_id} holds {', '.join(sorted(labels))}; name ranges of it"
+                f"batch {request.batch_id} contains {', '.join(sorted(labels))}; name one or more of these ranges"
                 + (f", not {', '.join(unknown)}" if unknown else "")
             )
         self._recorder.apply(
@@ -147,4 +153,4 @@ class Operators:
                 cause=said_by(request.cause),
             )
         )
-        return m.OperatorAnswer(message=f"batch {request.batch_id} goes on without {', '.join(request.ranges)}")
+        return m.OperatorAnswer(message=f"batch {request.batch_id} continues without {', '.join(request.ranges)}")

@@ -1,4 +1,4 @@
-"""Options of the tracker. Their defaults are those of the settings (``forebay.settings.schema``)."""
+"""Options of the tracker. The defaults are the same as in the settings (``forebay.settings.schema``)."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ class TrackerOptions:
 
     ``on_gap``: "record" or "stop", as ``kafka.on_gap``. ``max_queued_batches``: maximum number of batches beyond the completed
     prefix; no further batch is allocated. ``retention``: when the WAL's segments are due for deletion, unless a request has
-    limits of its own. ``batch_limits``: of one batch. ``copy_rules``: None if the stream has a WAL. ``host_timeout_seconds``: how
-    long after its last heartbeat an agent keeps its host's address. ``id_limits``: how many receiver ids the stream keeps.
+    limits of its own. ``batch_limits``: the limits of one batch. ``copy_rules``: None if the stream has a WAL.
+    ``host_timeout_seconds``: how long after its last heartbeat an agent keeps its host's address. ``id_limits``: how many
+    receiver ids the stream keeps.
     """
 
     on_gap: str

@@ -1,4 +1,4 @@
-"""Reads of the state that several of the driver's threads send."""
+"""Requests that only read the state, and that several of the driver's threads send."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forebay.model.values import TopicPartition
 
 
 class PartitionOffsets(NamedTuple):
-    """How far a partition is in its newest incarnation.
+    """The offsets that a partition has reached in its newest incarnation.
 
     ``position``: the offset after the last accepted record. ``completed``: the offset after the last record of a completed batch.
     """
@@ -24,7 +24,7 @@ class PartitionOffsets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
-    """How far each partition of the stream is, under the journal's timeline."""
+    """The offsets of every partition of the stream, and the journal's timeline when they were read."""
 
     timeline: int
     partitions: Mapping[TopicPartition, PartitionOffsets]
@@ -32,7 +32,7 @@ class StreamOffsets:
 
 @dataclass(frozen=True, slots=True)
 class ReadOffsets(Read[StreamOffsets]):
-    """Reads how far each partition is."""
+    """Reads the offsets of every partition."""
 
     def read(self, state: State) -> StreamOffsets:
         return StreamOffsets(

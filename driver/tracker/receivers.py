@@ -1,4 +1,5 @@
-"""Receivers: which ids are registered, under which epoch, what each last said of itself, and at which rate it may take in."""
+"""Receivers: which ids are registered, under which epoch, the last heartbeat of each, and the rate at which each may take in
+records."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ class Receivers:
         self._presence = Presence()
 
     def come_round(self, now: float) -> None:
-        """Note that the decision loop runs at ``now``: only while it does, silence is a receiver's."""
+        """Record that the decision loop is running at ``now``. A receiver's silence counts only while the loop runs."""
         self._presence.come_round(now)
 
     # ---- ids and epochs ----------------------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ class Receivers:
             self._forget(one)
 
     def _forget(self, receiver_id: str) -> None:
-        """Drop what was ordered and said under an epoch that has ended."""
+        """Drop the commands and heartbeats of an epoch that has ended."""
         self._commands.forget(receiver_id)
         self._replicas.forget(receiver_id)
         self.latest.pop(receiver_id, None)
@@ -132,7 +133,8 @@ class Receivers:
     # ---- heartbeats --------------------------------------------------------------------------------------------------
 
     def heartbeat(self, request: m.HeartbeatRequest, now: float) -> m.HeartbeatAnswer:
-        """Keep the heartbeat, and answer with what the receiver is to do. Raises RefusedError if too many send heartbeats."""
+        """Store the heartbeat, and answer with the receiver's commands and rates. Raises RefusedError if too many receivers
+        send heartbeats."""
         receiver_id = request.receiver_id
         if (silent := makes_room(self.latest, receiver_id, now)) is not None:
             del self.latest[silent]
@@ -169,7 +171,7 @@ class Receivers:
             self._recorder.apply(ev.RateLearned(request.rate, request.time_ms))
 
     def _lags(self) -> Lags:
-        """Return the lags of what each receiver takes in: partitions that it owns and did not report a fault of.
+        """Return the lags of the partitions that each receiver takes in: those that it owns and has not reported a fault of.
 
         The lag of a partition is None if its owner's heartbeat does not name it yet: it was just given the partition, or this
         driver has just started.

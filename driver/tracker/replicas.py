@@ -41,14 +41,14 @@ class Replicas:
         return self._hosts.get(receiver_id, set())
 
     def answer(self, request: m.HeartbeatRequest, now: float) -> m.ReplicaHost | None:
-        """Return the replica host that the receiver is to use from now on; None: it needs none, or there is none."""
+        """Return the replica host that the receiver must use from now on; None if it needs none, or if no host is available."""
         chosen = self._choose(request, now)
         named = {request.replica_host} | ({chosen.host} if chosen is not None else set())
         self._hosts.setdefault(request.receiver_id, set()).update(named & self._agent_heartbeats.keys())
         return chosen
 
     def forget(self, receiver_id: str) -> None:
-        """Forget the hosts of an epoch that has ended."""
+        """Forget the replica hosts of a receiver's epoch that has ended."""
         self._hosts.pop(receiver_id, None)
 
     def check_place(self, block: Block) -> None:
@@ -57,7 +57,9 @@ class Replicas:
         if rules is None:
             place = parse_block(block.handle.path)
             if place is None or place[:3] != (meta.stream, meta.receiver_id, meta.epoch):
-                raise UsageError(f"block {meta.id}: {block.handle.path!r} is no segment of its receiver and epoch")
+                raise UsageError(
+                    f"block {meta.id}: {block.handle.path!r} is not a segment of the receiver and epoch that wrote the block"
+                )
             if block.other_hosts:
                 raise UsageError(f"block {meta.id} names a replica: only a stream without a WAL has replicas")
             return

@@ -41,7 +41,7 @@ class Reports:
         state, meta = self._recorder.state, block.meta
         host = state.receivers[request.receiver_id].host
         if meta.receiver_id != request.receiver_id or meta.epoch != request.epoch or meta.stream != state.stream:
-            raise UsageError(f"block {meta.id} is not of receiver {request.receiver_id!r} and its epoch")
+            raise UsageError(f"block {meta.id} was not written by receiver {request.receiver_id!r} under its epoch")
         if meta.host != host:
             raise UsageError(f"block {meta.id} names host {meta.host!r}, but its receiver registered on host {host!r}")
         self._replicas.check_place(block)
@@ -54,7 +54,7 @@ class Reports:
             )
 
     def _stale(self, r: OffsetRange, request: m.ReportRequest) -> m.StaleRange | None:
-        """Return why the range can't be accepted; None: it can."""
+        """Return the reason why the range can't be accepted; None if it can."""
         partition = self._recorder.state.partition(r.tp)
         if partition is None:
             return self._stale_for(r, "life")

@@ -85,7 +85,8 @@ class BeginSpans(Answered[None]):
 class EndSpans(Answered[None]):
     """End partitions of a direct stream that no longer exist, or whose topic was created again.
 
-    ``again``: partition → the offset at which it goes on in a new incarnation; ``topic_ids``: of these partitions.
+    ``again``: partition → the offset at which it continues in a new incarnation. ``topic_ids``: the topic ids of these
+    partitions.
     """
 
     partitions: tuple[str, ...]
@@ -97,7 +98,7 @@ class EndSpans(Answered[None]):
 
 @dataclass(frozen=True, slots=True)
 class SkipSpans(Answered[None]):
-    """Go on without offsets that Kafka deleted before a direct stream read them, as in ``events.SpansSkipped``."""
+    """Continue without offsets that Kafka deleted before a direct stream read them, as in ``events.SpansSkipped``."""
 
     spans: tuple[Span, ...]
     time_ms: int
@@ -149,7 +150,7 @@ class FailJob(Answered[None]):
 
 @dataclass(frozen=True, slots=True)
 class KeepWindow(Answered[None]):
-    """Keep ``batches`` batches before each unfinished one readable, from now on."""
+    """From now on, keep the ``batches`` batches before each unfinished batch readable."""
 
     batches: int
 
@@ -171,8 +172,8 @@ class BeginDrain(Answered[tuple[str, ...]]):
 class BeginReplay(Answered[m.OperatorAnswer]):
     """Run completed batches again, as an operator requests.
 
-    ``archived``: the batches of the history when ``archived_number`` was the number of the newest one. ``held_in_kafka``: of a
-    direct stream: which spans Kafka still holds; it must not block.
+    ``archived``: the batches of the history when ``archived_number`` was the number of the newest one. ``held_in_kafka``: for a
+    direct stream, returns whether Kafka still holds a span; it must not block.
     """
 
     to: RewindTo
@@ -196,7 +197,7 @@ class CleanedUp(Answered[None]):
 
 @dataclass(frozen=True, slots=True)
 class Archived(Answered[None]):
-    """Drop batches from the state: the history durably holds them."""
+    """Drop batches from the state, because the history durably has them."""
 
     batch_ids: tuple[int, ...]
 
@@ -251,7 +252,7 @@ class NothingToAdopt(Answered[bool]):
 
 @dataclass(frozen=True, slots=True)
 class AdoptionBlocked(Answered[None]):
-    """Show on the status why the WAL can't be searched. ``words``: the reason; "": the WAL can be searched again."""
+    """Show in the status why the WAL can't be searched. ``words``: the reason; "" if the WAL can be searched again."""
 
     tp: TopicPartition
     words: str
@@ -261,7 +262,7 @@ class AdoptionBlocked(Answered[None]):
 class HoldForReset(Answered[str]):
     """Give no claim of ``partitions`` until :class:`EndHold`, and order their owners to claim again. May be repeated.
 
-    Answer: what the partitions wait for before their incarnation may end, as a sentence; "": nothing.
+    Answer: a sentence that says what the partitions wait for before their incarnation may end; "" if they wait for nothing.
     """
 
     partitions: tuple[TopicPartition, ...]
@@ -345,6 +346,7 @@ Request = (
 
 
 def said_by(cause: str) -> str:
-    """Return who decided, and why: the printable characters of ``cause``, at most ``CAUSE_LENGTH_MAX``."""
+    """Return ``cause`` (who decided, and why) for the journal: only its printable characters, at most ``CAUSE_LENGTH_MAX`` of
+    them."""
     words = "".join(sign if sign.isprintable() else " " for sign in cause[:CAUSE_LENGTH_MAX]).strip()
     return words or "a person"

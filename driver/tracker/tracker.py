@@ -136,12 +136,14 @@ class Tracker:
     # ---- decisions ---------------------------------------------------------------------------------------------------
 
     def decide(self, request: Request, now: float, now_ms: int) -> Decision:
-        """Decide ``request`` against the state, which may be ahead of what is durable, and apply what follows.
+        """Decide ``request`` from the present state, and apply the resulting events to it. The state may contain events that
+        are not durable yet.
 
-        ``now``: seconds on a monotonic clock; ``now_ms``: wall clock. Raises FencedError, RefusedError or UsageError: a refusal
-        that is raised changes nothing, and leaves, like an answer, only when all that was decided before it is durable. If the
-        request is refused after an event was applied, the refusal is returned beside the events: the journal must have them. An
-        event that the journal could not write is not applied and refuses the request too.
+        ``now``: seconds on a monotonic clock; ``now_ms``: wall clock. Raises FencedError, RefusedError or UsageError if the
+        request is refused before an event is applied: then nothing has changed. Like an answer, the refusal is sent only when
+        all earlier decisions are durable. If the request is refused after an event was applied, the refusal is returned
+        together with the events, because the journal must have them. An event that the journal can't write is not applied, and
+        the request is refused.
         """
         self.recorder.begin()
         self.receivers.come_round(now)
@@ -155,7 +157,7 @@ class Tracker:
             return self.recorder.decision(refusal=refusal)
 
     def pending_actions(self) -> list[Action]:
-        """Return what a driver that has just opened the journal must do again (INV-8)."""
+        """Return the actions that a driver must repeat when it has opened the journal (INV-8)."""
         return self.deletion.pending_actions()
 
     def _answer(self, request: Request, now: float, now_ms: int) -> object:

@@ -1,4 +1,5 @@
-"""Which receivers may still write a block under a token of a partition, and which have said that they can't."""
+"""Writers of a partition: which receivers may still write a block under one of its tokens, and which have reported that they
+can't."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class Writers:
         return [writer for writer in partition.writers if not self._is_settled(writer, partition.tp)]
 
     def is_holding(self, writer: Writer, tp: TopicPartition) -> bool:
-        """Return whether the receiver's last heartbeat names the writer's token of ``tp``, or an older one, as in use."""
+        """Return whether the receiver still uses the writer's token of ``tp`` or an older one, according to its last
+        heartbeat."""
         latest = self._receiver_heartbeats.get(writer.receiver_id)
         return latest is not None and any(
             (held.topic, held.partition) == (tp.topic, tp.partition) and held.token <= writer.token
@@ -37,7 +39,7 @@ class Writers:
         )
 
     def outdate(self, partition: Partition, new_owner: str) -> None:
-        """Remember the partition's writers before ``new_owner`` is given a newer token."""
+        """Record the partition's writers, before ``new_owner`` gets a newer token."""
         for writer in partition.writers:
             if writer.receiver_id != new_owner:
                 self._outdated.setdefault(writer.receiver_id, set()).add(partition.tp)
@@ -45,7 +47,7 @@ class Writers:
     def record_settled(self, receiver_id: str) -> None:
         """Journal, after a heartbeat, under which outdated tokens the receiver can't write any more.
 
-        It is journalled at the first such heartbeat: the receiver or this driver may end before the next one.
+        The first such heartbeat is journalled, because the receiver or this driver may end before the next one.
         """
         outdated = self._outdated.get(receiver_id, set())
         for tp in sorted(outdated):

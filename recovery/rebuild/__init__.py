@@ -4,8 +4,8 @@ The data flows in one direction::
 
     reading.read_evidence  →  evidence.Evidence  →  state.rebuilt (walk.Walk)  →  state.RebuildPlan  →  writing.steps
 
-``evidence``, ``walk`` and ``state`` decide on values alone. ``reading`` reads the stores and changes nothing. ``writing`` does
-the rebuild in an order in which a crash after any step leaves a journal that no driver leads.
+``evidence``, ``walk`` and ``state`` do no I/O. ``reading`` reads the stores and changes nothing. ``writing`` carries out the
+rebuild. A crash after any of its steps leaves a journal that no driver leads.
 """
 
 from __future__ import annotations

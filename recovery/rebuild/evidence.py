@@ -1,4 +1,5 @@
-"""What a rebuild begins from: a snapshot copy, the blocks of the WAL after it, and what survived of the history. Values alone."""
+"""The input of a rebuild: a snapshot copy, the blocks of the WAL after it, and the surviving part of the history. Data only,
+without I/O."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ class FoundBlock:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the stores hold.
+    """The findings in the stores from which the rebuild computes the new state.
 
     ``copy``: the state that the rebuild begins from, read from ``copy_path``. ``found``: blocks of the WAL that the copy does
     not know and whose offsets are after its positions. ``archived``: finished batches of the history that survived. ``gone``:
-    segments of the copy's blocks that are not in the WAL any more. ``notes``: a sentence for each thing that could not be
-    read. ``topic_ids``: topic → its id in Kafka, read after the WAL was; empty if no decision depends on it.
+    segments with blocks of the copy that are no longer in the WAL. ``notes``: a sentence for each thing that could not be read.
+    ``topic_ids``: topic → its id in Kafka, read after the WAL was; empty if no decision depends on it.
     """
 
     copy: State

@@ -1,4 +1,4 @@
-"""Reading what a rebuild begins from: the newest usable snapshot copy, the WAL after it, the history. Changes nothing."""
+"""Reads the input of a rebuild: the newest usable snapshot copy, the WAL after it, the history. Changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of the new timeline, made from the evidence. Values alone."""
+"""The state of the new timeline, computed from the evidence, without I/O."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ class RebuildPlan:
     """What a rebuild writes.
 
     ``state``: the new timeline's. ``taken``: blocks to be written again, since it is unknown which of them were synced.
-    ``archive``: finished batches that only the copy names, for the new history. ``missing``: labels of ranges whose blocks wait
-    for a batch again and whose segments were deleted. ``not_taken``, ``missing_offsets``, ``notes``: for the report.
+    ``archive``: finished batches that only the copy names; they are written into the new history. ``missing``: labels of ranges
+    whose blocks wait for a batch again and whose segments were deleted. ``not_taken``, ``missing_offsets``, ``notes``: for the
+    report.
     """
 
     state: State
@@ -164,7 +165,7 @@ def _ended(copy: State, found: Iterable[FoundBlock]) -> list[EndedEpoch]:
 
 
 def _unclaimed(partition: Partition) -> Partition:
-    """Return a separate copy of the partition, without an owner and without writers."""
+    """Return a new partition with the same values, but without an owner and writers."""
     return msgspec.structs.replace(
         partition,
         incarnations=[msgspec.structs.replace(incarnation) for incarnation in partition.incarnations],
@@ -192,7 +193,7 @@ def _repeated(
 ) -> Iterator[RepeatedBatch]:
     """Yield the batches that may have run and whose blocks wait for a batch again.
 
-    The last one, with id 0, stands for the batches started after the copy, whose ids are unknown. It includes ``unsure``: such
+    The last one, with id 0, represents all batches started after the copy, whose ids are unknown. It includes ``unsure``: such
     blocks may have been accepted and run, and their offsets are read again.
     """
     named: set[str] = set()

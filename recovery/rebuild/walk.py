@@ -1,4 +1,5 @@
-"""The walk: from the copy's positions on, it takes in the blocks of the WAL that continue each partition. Values alone.
+"""The walk: it starts at the positions of the snapshot copy and takes in the blocks of the WAL that continue each partition.
+Without I/O.
 
 Why it takes exactly the blocks that the lost journal had accepted:
 
@@ -37,7 +38,8 @@ class NotTaken:
 
 @dataclass(frozen=True, slots=True)
 class MissingOffsets:
-    """Frames begin at ``next_from``, and no frame leads there from ``position``, where intake continues."""
+    """Offsets that no frame has: intake continues at ``position``, and the next frame of the partition begins at
+    ``next_from``."""
 
     topic: str
     partition: int
@@ -48,7 +50,8 @@ class MissingOffsets:
 
 @dataclass(slots=True)
 class _Frames:
-    """Ranges of one incarnation of one partition, by their first offset. ``over_gaps``: ranges that follow a gap."""
+    """The frames of one incarnation of one partition, by the first offset of their ranges. ``over_gaps``: ranges that follow a
+    gap."""
 
     by_start: dict[int, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
     over_gaps: list[tuple[Gap, int, str]] = field(default_factory=list)
@@ -160,7 +163,8 @@ class Walk:
             heapq.heappush(self._ready, (self._found[block_id].block.meta.created_ms, block_id))
 
     def _take_ready(self) -> bool:
-        """Take every block that is the best one at all its positions, oldest first. Return whether there was any."""
+        """Take every block that is the best candidate at the positions of all its partitions, oldest first. Return whether
+        there was one."""
         progress = False
         while self._ready:
             one = self._found[heapq.heappop(self._ready)[1]]
@@ -185,7 +189,8 @@ class Walk:
         return True
 
     def _is_sure(self, meta: BlockMeta) -> bool:
-        """Return whether the block's records are surely of its incarnations' topics; an accepted block's records are.
+        """Return whether the block's records are certainly of its incarnations' topics. This is always so for an accepted
+        block.
 
         A topic id is never given again. So if Kafka's id, read after the block was found, is the incarnation's, it was the same
         when the receiver polled the block. The same holds for an id that this receiver read after a later poll. An incarnation
@@ -234,7 +239,8 @@ class Walk:
         return False
 
     def _continued(self, one: FoundBlock) -> bool:
-        """Return whether a frame continues after it: then it was written whole, and was damaged later."""
+        """Return whether another frame continues after the block. If so, the block was written completely and was damaged
+        later."""
         return any(self._frames[str(r.tp), r.incarnation].goes_on_at(r.until_offset) for r in one.block.meta.ranges)
 
     def _take(self, one: FoundBlock) -> None:

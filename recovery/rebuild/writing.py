@@ -1,4 +1,4 @@
-"""Doing a rebuild: the order in which it marks, claims, reads and writes.
+"""Carries out a rebuild: the order in which it marks, claims, reads and writes.
 
 A crash after any step leaves a journal that no driver leads, and the next attempt begins a timeline of its own.
 """
@@ -32,10 +32,10 @@ GROUP_BYTES = 64_000_000
 
 
 def refuse_intact(journal_storage: Storage, wal: Storage, stream: str, copy: State) -> None:
-    """Raise RefusedError if a driver can lead the journal: then a rebuild would only lose what it knows.
+    """Raise RefusedError if a driver can lead the journal: a rebuild would only lose information that the journal has.
 
-    That is so if the journal is whole, is of the WAL's newest timeline, and is no older than ``copy``, the newest snapshot copy.
-    Raises NewerVersionError if a newer release wrote the journal, StoreError.
+    A driver can lead it if the journal is complete, has the WAL's newest timeline, and is not older than ``copy``, the newest
+    snapshot copy. Raises NewerVersionError if a newer release wrote the journal, StoreError.
     """
     newest, marked = newest_claim(journal_storage, stream), timeline.newest_marker(wal, stream)
     if not newest or timeline_of(newest) != marked:
@@ -71,8 +71,8 @@ def steps(
     """Rebuild step by step: yield the name of each step that is done, return the plan that was carried out.
 
     The first two steps mark the WAL and claim the journal: from then on no driver of an older timeline acts, and none leads
-    until the new timeline's snapshot is durable. Each attempt begins a timeline of its own, so an earlier one that was killed
-    or that sleeps can't disturb it. ``now`` gives seconds on the wall clock; ``segment_bytes`` limits a segment's size;
+    until the new timeline's snapshot is durable. Each attempt begins a timeline of its own, so an earlier attempt that was
+    killed or suspended can't disturb it. ``now`` gives seconds on the wall clock; ``segment_bytes`` limits a segment's size;
     ``compose`` makes the plan. Raises FencedError if another rebuild or driver came in between; RefusedError, StoreError.
     """
     marked = timeline.newest_marker(wal, stream)
@@ -165,8 +165,8 @@ def _write_again(
 ) -> State:
     """Write the plan's taken blocks again, and return its state with their new handles. The blocks are durable on return.
 
-    The old frame of a block that was never reported may be in a cache only, or in a segment whose sync failed; reading it
-    shows neither. A damaged block keeps its old handle.
+    The old frame of a block that was never reported may be only in a page cache, or in a segment whose sync failed. Reading
+    can't detect either case. A damaged block keeps its old handle.
     """
     if not plan.taken:
         return plan.state

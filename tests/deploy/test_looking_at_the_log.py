@@ -306,7 +306,7 @@ def test_inspect_names_damage_with_the_ranges_that_it_held_even_when_filtered(
     [
         ("/etc/passwd", "is not in"),
         ("flights/none.seg", "has no flights/none.seg"),
-        ("../x", "parts are letters"),
+        ("../x", "each part must consist of letters"),
     ],
 )
 def test_inspect_refuses_what_is_not_in_the_wal(

@@ -385,7 +385,7 @@ def test_batch_continues_with_the_rest_after_an_accepted_loss(
     assert forebay("accept-loss", url, "s", f"{one}[0,20)", *kafka) == 1
     assert Checkpoint(url, "s").state().unfinished()[0].lost == ()
     assert forebay("accept-loss", url, "s", f"{one}[0,20)", *kafka, "--because", "retention", "--yes") == 0
-    assert "goes on without" in capsys.readouterr().err
+    assert "continues without" in capsys.readouterr().err
     assert forebay("accept-loss", url, "s", *kafka) == 0
 
     second = Reader(runs, None)

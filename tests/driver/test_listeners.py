@@ -185,7 +185,10 @@ def test_a_listener_added_later_gets_later_events(telling: Callable[..., Listene
     [
         ("no_such_module:X", "can't be imported: ModuleNotFoundError"),
         ("json:Nothing", "module 'json' has no class 'Nothing'"),
-        ("driver.listeners.dispatch:ListenerSink", "can't be made without arguments: TypeError"),
+        (
+            "driver.listeners.dispatch:ListenerSink",
+            "cannot create 'driver.listeners.dispatch:ListenerSink' without arguments: TypeError",
+        ),
     ],
 )
 def test_a_wrong_listener_in_the_settings_is_refused_with_the_reason(name: str, words: str) -> None:

@@ -273,7 +273,7 @@ def test_the_checkpoint_of_a_direct_stream_is_no_journal_of_an_intake(settings: 
     state.next_offsets["t/0"] = 5
     opened.snapshot()
     opened.close()
-    with pytest.raises(UsageError, match="checkpoint of a direct stream named 's'"):
+    with pytest.raises(UsageError, match="checkpoint of direct stream 's'"):
         IngestContext(None, s).foreach_batch(Collecting(1)).start()
 
 

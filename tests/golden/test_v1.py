@@ -107,7 +107,7 @@ def test_a_block_that_is_flagged_as_encrypted_and_names_no_key_is_refused() -> N
     for number, frame in enumerate(frames[1:], start=1):
         if number != 2:
             assert block_of_frame(frame, BLOCKS_PATH)
-    with pytest.raises(CorruptionError, match="differ on whether it is encrypted"):
+    with pytest.raises(CorruptionError, match="disagree about whether the payload is encrypted"):
         block_of_frame(frames[2], BLOCKS_PATH)
 
 

@@ -186,5 +186,5 @@ def test_temporary_files_that_a_kill_left_are_removed_and_those_being_written_ar
     assert not old.exists() and new.exists() and strange.exists()
     assert isinstance(logged.wal, LocalStorage)
     for path in (f"../{old.name}", f"{STREAM}/../../{old.name}", f"{STREAM}/lineage-00000001"):
-        with pytest.raises(ValueError, match=r"parts are letters|no temporary file"):
+        with pytest.raises(ValueError, match=r"each part must consist of letters|no temporary file"):
             logged.wal.remove_left_over(path)

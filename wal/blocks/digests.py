@@ -28,7 +28,7 @@ def completed(meta: BlockMeta, payload: Any, keys: KeyRing | None) -> tuple[Bloc
 
 
 def fits(sha256: bytes | msgspec.UnsetType, payload: Any) -> bool:
-    """Return whether ``payload`` has that SHA-256. Any payload fits an unset one."""
+    """Return whether ``payload`` has the SHA-256 that the journal names. If the journal names none, every payload fits."""
     return sha256 is msgspec.UNSET or _sha256(payload) == sha256
 
 

@@ -1,4 +1,4 @@
-"""Encryption of blocks' payloads at rest: AES-256-GCM, keys from a file or the environment, the key's id in each frame.
+"""Encryption of block payloads at rest, by AES-256-GCM. The keys are in a file or the environment; each frame has its key's id.
 
 An encrypted payload is ``nonce (12 bytes) ‖ ciphertext ‖ tag (16 bytes)``. The stream and the block's id are authenticated with
 it, so a payload under another block's metadata can't be decrypted. Metadata is not encrypted: offsets, topics, digests, and the
@@ -84,7 +84,7 @@ class KeyRing:
             raise CorruptionError(
                 where,
                 0,
-                f"block {meta.id}: its payload can't be decrypted: it was changed, or key {key_id!r} has other bytes now",
+                f"block {meta.id}: its payload can't be decrypted: the payload was changed, or the bytes of key {key_id!r} were",
             ) from None
         return plain
 
@@ -132,7 +132,7 @@ def _parse(text: str, source: str) -> dict[str, bytes]:
                 f"{where}: a key's id has 1 to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
             ) from None
         if key_id in keys:
-            raise SettingsError(f"{where}: the key id {key_id!r} is used twice: give each key an id of its own")
+            raise SettingsError(f"{where}: the key id {key_id!r} is used twice: give each key a different id")
         try:
             key = base64.b64decode(written, validate=True)
         except (binascii.Error, ValueError):

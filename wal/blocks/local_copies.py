@@ -1,9 +1,9 @@
 """Local copies of blocks in a host's block directory: names, room, writing and reading.
 
-A local copy is the block's frame once more (uid 0, offset 0, index 0), as a file of its own that carries its own checksums. With
-a WAL, a copy is not synced: the WAL keeps the block, and if a power cut tore the copy, its checks fail and the next tier is read.
-Without a WAL, the copies are all there is, and are synced.
-A copy that another process sent to the host's agent has the same bytes under another name (``COPY_SUFFIX``).
+A local copy contains the same frame as the WAL (with uid 0, offset 0, index 0), in a file of its own, with its own checksums.
+With a WAL, a copy is not synced: the WAL keeps the block, and if a power cut tore the copy, its checks fail and the next tier
+is read. Without a WAL, the copies are the only data, so they are synced. A copy that another process sent to the host's agent
+has the same bytes under another name (``COPY_SUFFIX``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 def local_path(directory: str | Path, stream: str, block_id: str) -> Path:
     """Return the path of a host's own copy of a block. Raises ValueError for names that no stream or block can have.
 
-    Both names come from outside (HTTP, commands); with this check neither can lead out of ``directory``.
+    Both names may come from HTTP requests and commands. Because of this check, neither can lead out of ``directory``.
     """
     check_name("stream", stream)
     if not _BLOCK_ID.fullmatch(block_id):
@@ -66,7 +66,8 @@ def has_room(size_bytes: int, used_bytes: int, quota_bytes: int, free_bytes: int
 
 
 class LocalRoom:
-    """One writer's view of how full its host's block directory is: a running total, recounted every COPIES_PER_COUNT copies.
+    """One writer's estimate of the used space in its host's block directory: a running total, counted again every
+    COPIES_PER_COUNT copies.
 
     Other receivers and the agent change the directory too. So the quota may be exceeded by what they write between two counts.
     The filesystem's free space is read for each copy.
@@ -79,11 +80,11 @@ class LocalRoom:
         self._copies_to_count = 0
 
     def count_anew(self) -> None:
-        """Make the next :meth:`take` recount the directory: for a caller that waits for room."""
+        """Make the next :meth:`take` count the directory again. For a caller that waits for room."""
         self._copies_to_count = 0
 
     def take(self, size_bytes: int) -> None:
-        """Reserve ``size_bytes``. Raises OutOfSpaceError if they don't fit."""
+        """Reserve room for a copy of ``size_bytes``. Raises OutOfSpaceError if it does not fit."""
         if self._copies_to_count == 0:
             self._used_bytes = used_bytes(self._directory)
             self._copies_to_count = COPIES_PER_COUNT
@@ -144,7 +145,7 @@ def write_local_frame(
 ) -> Path:
     """Write a copy as :func:`write_local` does, from the bytes that :func:`local_frame` returned.
 
-    ``durable``: sync the file and its name before returning. ``suffix``: of the file's name.
+    ``durable``: sync the file and its name before returning. ``suffix``: the suffix of the file's name.
     """
     path = local_path(directory, meta.stream, meta.id).with_suffix(suffix)
     if room is not None:

@@ -74,10 +74,10 @@ def give_frame(
     except msgspec.DecodeError:
         refusal = Refusal(code="unknown", message=f"HTTP {response.status}")
     if refusal.code == "no-room":
-        raise OutOfSpaceError(f"{target}: {refusal.message}")
+        raise OutOfSpaceError(f"PUT {target}: {refusal.message}")
     if response.status >= 500:
-        raise UnreachableError(f"{target}: {refusal.message}")
-    raise RefusedError(f"{target}: {refusal.message}", refusal.code)
+        raise UnreachableError(f"PUT {target}: {refusal.message}")
+    raise RefusedError(f"PUT {target}: {refusal.message}", refusal.code)
 
 
 def _chunks(frame: Sequence[Any]) -> Iterator[Any]:

@@ -54,6 +54,8 @@ def block_of_frame(frame: Frame, path: str) -> StoredBlock:
     meta = decode_meta(frame.metadata, path, frame.offset)
     if bool(frame.header.flags & FLAG_ENCRYPTED) != (meta.key_id is not None):
         raise CorruptionError(
-            path, frame.offset, f"block {meta.id}: flag and metadata differ on whether it is encrypted"
+            path,
+            frame.offset,
+            f"block {meta.id}: the frame's flag and the metadata disagree about whether the payload is encrypted",
         )
     return StoredBlock(meta, frame.payload, frame.header.payload_checksum)

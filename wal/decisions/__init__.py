@@ -1,1 +1,2 @@
-"""Decisions on values alone, about what a scan of block segments found: which segments to delete, and what to do with damage."""
+"""Decision logic for the findings of a scan of block segments: which segments to delete, and what to do with damage. Without
+I/O."""

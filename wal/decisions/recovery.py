@@ -51,8 +51,8 @@ class Decision(Enum):
 class FrameEvidence:
     """All that a decision depends on.
 
-    ``named``: the journal has an accepted block whose handle points here. ``status``: of one range in the frame; UNKNOWN if its
-    ranges can't be read. ``closed``: the segment is sealed or its writer is fenced.
+    ``named``: the journal has an accepted block whose handle points here. ``status``: the status of one range in the frame;
+    UNKNOWN if its ranges can't be read. ``closed``: the segment is sealed or its writer is fenced.
     """
 
     condition: FrameCondition
@@ -119,7 +119,8 @@ TABLE: tuple[Row, ...] = (
 class Verdict:
     """The decision on the bytes ``[offset, until)`` of ``path``.
 
-    ``ranges``, ``block_id``: of the block there, as far as they can be read. ``named``: the journal has that block there.
+    ``ranges``, ``block_id``: the ranges and id of the block there, as far as they can be read. ``named``: the journal has that
+    block there.
     """
 
     path: str

@@ -1,12 +1,12 @@
-"""Which segments may be deleted from the WAL: a decision on values alone (INV-8).
+"""Which segments may be deleted from the WAL (INV-8). Decision logic, without I/O.
 
 A segment may be deleted if it is sealed or its writer is fenced, if all of it can be read, and if the journal durably says of
 every block in it that nothing needs it:
 
 * A block that the journal knows must have been released by every batch, cursor and rewind horizon.
-* A block that the journal does not know is an orphan, or its clean-up is done. Each of its ranges must be in other blocks
-  already: its incarnation has ended (records that only the orphan held were adopted then), or the durable position is at or
-  past the range's end. Until then the orphan's report may still arrive and be accepted.
+* If the journal does not know a block, the block is an orphan, or its clean-up is done. Each of its ranges must be in other
+  blocks already: its incarnation has ended (records that only the orphan held were adopted then), or the durable position is
+  at or past the range's end. Until then the orphan's report may still arrive and be accepted.
 
 Of the segments that nothing holds, :func:`due` returns those to delete now: first those whose rewind horizon has passed, then the
 oldest while the WAL has more bytes or blocks than its limits, or its store has too little free space.
@@ -97,7 +97,8 @@ def due(
 
 
 class RangeStatus(Enum):
-    """A range compared with the journal: are all its offsets taken in, so that no report of it can be accepted?"""
+    """The status of an unaccepted range, by the journal: whether all its offsets are taken in, so that no report of it can be
+    accepted any more."""
 
     INCARNATION_ENDED = "its incarnation has ended"
     PAST = "the durable position is at or past its end"
@@ -119,7 +120,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class JournalView:
-    """What the journal durably says about blocks and positions.
+    """The durable content of the journal about blocks and positions.
 
     ``needed``: ids of accepted blocks that wait, or that a batch, a cursor or a rewind horizon needs. ``released``: ids of
     accepted blocks that nothing needs any more and whose bytes still exist.
@@ -151,8 +152,8 @@ class SegmentFacts:
     """A block segment as a scan found it.
 
     ``sealed``: a later segment of the same writer and epoch exists. ``fenced``: the journal gave the writer's id a newer epoch.
-    ``unreadable``: a description of each place that can't be read. ``bars_until_ms``: until when a barrier is kept; 0 for every
-    other segment.
+    ``unreadable``: a description of each place that can't be read. ``bars_until_ms``: the time until which a barrier is kept; 0
+    for every other segment.
     """
 
     path: str

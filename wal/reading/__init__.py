@@ -1,9 +1,9 @@
 """Reading of blocks inside a Spark task: local copy, else the agents of its hosts, else the WAL, else Kafka by exact offsets.
 
-``read_block`` takes the first tier that returns bytes that pass the checks: the frame's checksums, the checksum that the
-journal's handle names, the block's id and ranges, and the SHA-256 that the journal names. The SHA-256 is not checked of the copy
-that this host's own receiver wrote (docs/SECURITY.md). From Kafka it checks the topic's id, the number of records and their
-digest. Reading never lists, locks, recovers or creates anything in a store.
+``read_block`` uses the first tier whose bytes pass the checks: the frame's checksums, the checksum that the journal's handle
+names, the block's id and ranges, and the SHA-256 that the journal names. For the copy that this host's own receiver wrote, the
+SHA-256 is not checked (docs/SECURITY.md). From Kafka it checks the topic's id, the number of records and their digest. Reading
+never lists, locks, recovers or creates anything in a store.
 """
 
 from __future__ import annotations

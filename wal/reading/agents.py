@@ -76,8 +76,8 @@ def read_from_any_agent(reference: BlockReference, plan: ReadPlan) -> StoredBloc
 
 
 def store_back(stored: StoredBlock, plan: ReadPlan, host: str) -> list[TierFailure]:
-    """Send the agent on ``host`` what had to be read from the WAL. A failure is returned, not raised: it only makes the next read
-    slower."""
+    """Send the agent on ``host`` a copy of a block that had to be read from the WAL. A failure is returned, not raised, because
+    it only makes the next read slower."""
     url = plan.agent_urls.get(host)
     if url is None:
         return []
@@ -110,8 +110,8 @@ def _pool(url: str, access: Access) -> urllib3.PoolManager:
 
 
 def _may_resume(error: BaseException) -> bool:
-    """Return whether the agent may answer immediately: its connection broke, or it restarts. A time-out would cost its time
-    again."""
+    """Return whether another request is worthwhile: the connection broke, or the agent restarts. After a time-out it is not:
+    the next request might take as long again."""
     return isinstance(error, urllib3.exceptions.HTTPError) and not isinstance(error, urllib3.exceptions.TimeoutError)
 
 

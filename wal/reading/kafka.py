@@ -18,7 +18,7 @@ def read_from_kafka(
 ) -> tuple[pa.RecordBatch, ...] | None:
     """Return the records of ``wanted``, verified by topic id, count and digest; None if the Kafka tier is switched off.
 
-    Raises RangeNotHeldError and other ForebayErrors.
+    Raises RangeNotHeldError if Kafka no longer has exactly these records; other ForebayErrors.
     """
     if plan.kafka is None:
         return None

@@ -32,8 +32,9 @@ class TierFailure:
 class BlockRead:
     """A block's records, and where they came from.
 
-    ``batches``: of ``DATAFRAME_SCHEMA``, in the order of the block's ranges. ``tier``: the tier that returned them, None if all
-    ranges were accepted as lost. ``ranges``: how many ranges were read. ``failures``: of the tiers that were asked before.
+    ``batches``: the records, in ``DATAFRAME_SCHEMA``, in the order of the block's ranges. ``tier``: the tier that returned
+    them, None if all ranges were accepted as lost. ``ranges``: how many ranges were read. ``failures``: why the tiers that were
+    asked before did not return the block.
     """
 
     batches: tuple[pa.RecordBatch, ...]

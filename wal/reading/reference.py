@@ -70,7 +70,7 @@ def check_same(reference: BlockReference, stored: StoredBlock, where: str, *, by
     ``by_digest``: whether to compare the SHA-256. False is enough for bytes that no other user can write (docs/SECURITY.md).
     """
     if stored.meta.id != reference.id or stored.meta.stream != reference.stream:
-        raise CorruptionError(where, 0, f"it holds block {stored.meta.id} of stream {stored.meta.stream}")
+        raise CorruptionError(where, 0, f"it contains another block: {stored.meta.id} of stream {stored.meta.stream}")
     if stored.checksum != reference.handle.checksum:
         raise CorruptionError(where, 0, "its checksum is not the one that the journal names")
     if stored.meta.ranges != reference.ranges or stored.meta.headers != reference.headers:

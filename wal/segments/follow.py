@@ -1,7 +1,7 @@
 """Following a stream's block segments while receivers write them, in the order of each receiver.
 
 A frame that is yielded was written, but not necessarily accepted: only the journal shows that. On a store of appendable files a
-frame may be yielded before its sync. Following changes nothing and needs no permission of a writer. Names are dense, so the
+frame may be yielded before its sync. Following changes nothing and does not involve the writer. Names are dense, so the
 follower asks for the next name; it lists only to find other receivers, new epochs, and segments that clean-up deleted first.
 """
 
@@ -32,7 +32,7 @@ class EpochFollower:
         self._scan = SegmentScan(storage, _path(at))
 
     def more(self) -> Iterator[tuple[str, Scanned]]:
-        """Yield path and finding for everything that was added since the last call."""
+        """Yield (path, finding) for everything that was added since the last call."""
         while True:
             following = self.at._replace(sequence=self.at.sequence + 1)
             # asked before the segment is read: a sealed segment does not grow any more
@@ -47,7 +47,7 @@ class EpochFollower:
             self._go_to(following)
 
     def skip_to(self, listed: list[int]) -> Skipped | None:
-        """Continue at the first of the sequences ``listed`` if the next segment was deleted; return what was skipped."""
+        """If the next segment was deleted, continue at the lowest sequence in ``listed``. Return the skipped segments."""
         later = [sequence for sequence in listed if sequence >= self.at.sequence]
         if not later or min(later) == self.at.sequence:
             return None

@@ -42,7 +42,7 @@ class LogPlace(NamedTuple):
 
 
 def block_folder(stream: str, receiver: str | None = None, epoch: int | None = None) -> str:
-    """Return the folder of a stream's block segments, of one receiver's, or of one epoch's."""
+    """Return the folder of block segments: of the whole stream, of one receiver, or of one epoch of a receiver."""
     path = f"{check_name('stream', stream)}/blocks"
     if receiver is not None:
         path += f"/{check_name('receiver id', receiver)}"
@@ -64,7 +64,7 @@ def history_segment(stream: str, epoch: int, sequence: int) -> str:
 
 
 def snapshot_folder(stream: str, epoch: int | None = None) -> str:
-    """Return the folder of the snapshot copies, or of one journal epoch's."""
+    """Return the folder of the snapshot copies: of all, or of those of one journal epoch."""
     folder = f"{check_name('stream', stream)}/snapshots"
     return folder if epoch is None else f"{folder}/{_epoch(epoch)}"
 

@@ -1,7 +1,7 @@
-"""Scanning a segment: its frames, and every place that holds none.
+"""Scans a segment: yields its frames, and every range of bytes that contains no whole frame.
 
 A scan reads in bounded pieces and never stops at damage. It finds the next frame by magic, header checksum, segment number and
-the frame's own offset. It changes and decides nothing; ``wal.decisions.recovery`` decides on what it found.
+the frame's own offset. It changes nothing and decides nothing; ``wal.decisions.recovery`` decides what to do with the findings.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Readable(Protocol):
 class Damage:
     """Bytes ``[offset, until)`` are not what was written.
 
-    ``metadata``: of the frame there, if its header and metadata are intact and only the payload is damaged. It names the block,
-    so that its records can be read from elsewhere.
+    ``metadata``: the metadata of the frame there, if its header and metadata are intact and only the payload is damaged. It
+    names the block, so that its records can be read from elsewhere.
     """
 
     offset: int
@@ -286,7 +286,7 @@ def _segment_uid(window: _Window) -> int | None:
 
 
 def _rest(window: _Window, offset: int, reason: str | None = None) -> Damage | TornTail:
-    """Return the end of a file in which no further frame begins, as a torn tail or as damage.
+    """Return the rest of a file in which no further frame begins: as a torn tail or as damage.
 
     A header is one 64-byte line, which is written whole or not at all unless the file ends there. So a line that is neither short
     nor zeros is damage.

@@ -1,8 +1,8 @@
 """The log's writer: append, group sync, roll by size and age; poison a failed segment and write its frames again from memory.
 
-One thread drives it step by step. It keeps every frame in memory until the frame is durable. On a store of whole objects every
-sync writes one object, a segment of one group. This module is one idea, the life of a frame from ``append`` to its handle, in the
-two ways that stores allow.
+Only one thread may call it. It keeps every frame in memory until the frame is durable. On a store of whole objects every sync
+writes one object, a segment of one group. This module contains everything that happens to a frame from ``append`` until it has
+a handle, for both kinds of store.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ class SegmentIdentity:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLimits:
-    """When a new segment begins: with the first group of frames after the open one reached ``size_bytes`` or ``age_seconds``.
+    """When a new segment begins: the next group of frames starts one if the open segment has reached ``size_bytes`` or
+    ``age_seconds``.
 
-    A group is what is appended between two syncs. All its frames are in one segment, so a segment may exceed ``size_bytes`` by
-    one group. On a store of whole objects each group is a segment, whatever the limits.
+    A group is the frames appended between two syncs. All its frames are in one segment, so a segment may exceed ``size_bytes``
+    by one group. On a store of whole objects each group is a segment, whatever the limits.
     """
 
     size_bytes: int

@@ -228,7 +228,7 @@ class HdfsStorage:
     def _walk(self, prefix: str) -> Sequence[_ListedFile]:
         """Return every file below the folder, temporary ones too.
 
-        Not by the client's own recursion: it ends when a folder is deleted during the walk (INV-5).
+        The client's own recursion is not used, because it stops when a folder is deleted during the walk (INV-5).
         """
         root = self._root.rstrip("/")
         folders = [self._full(prefix) if prefix else self._root]
@@ -398,7 +398,7 @@ class HdfsFolders(HdfsStorage):
 
 
 async def _close(client: AsyncClient, writer: AsyncFileWriter, path: str, length: int, seconds: float) -> None:
-    """Close a synced file of ``length`` bytes; cut an attempt off after ``seconds`` and try again."""
+    """Close a synced file of ``length`` bytes. An attempt that takes longer than ``seconds`` is cancelled and repeated."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _CLOSE_SECONDS_MAX
     asked = 0
@@ -433,13 +433,14 @@ def _store_error(error: Exception) -> StoreError | NotADirectoryError:
 def _client_options(options: Mapping[str, str], one_name_node: bool) -> dict[str, str]:
     """Return the client's options. Each request goes to each NameNode once, since :meth:`HdfsStorage._repeated` retries.
 
-    The client's own pauses between retries panic in its asynchronous form.
+    The client's own retries are not used, because their pauses panic in the asynchronous client.
     """
     return {"dfs.client.failover.max.attempts": "0" if one_name_node else "1", **options}
 
 
 def _own(options: dict[str, str], key: str, parse: Callable[[str], Value], default: Value) -> Value:
-    """Remove an option that is not the client's, and return its parsed value, or ``default`` without it."""
+    """Remove one of this module's own options from the client's options. Return its parsed value; ``default`` if it is not
+    set."""
     if key not in options:
         return default
     text = options.pop(key)

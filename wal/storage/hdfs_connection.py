@@ -28,7 +28,7 @@ class Connection:
         try:
             self._client = AsyncClient(authority, settings, **kerberos)
         except (ValueError, RuntimeError, OSError) as error:
-            raise UsageError(f"{authority}: {first_line(str(error))}") from error
+            raise UsageError(f"cannot open a client for {authority}: {first_line(str(error))}") from error
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="hdfs", daemon=True).start()
 

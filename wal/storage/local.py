@@ -233,7 +233,8 @@ class LocalStorage:
         return temporary
 
     def _open_new(self, full: str, flags: int = 0) -> int:
-        """Create and open the file. Make its folders first, and again if a clean-up removed them as empty in between."""
+        """Create its folders, then create and open the file. If a clean-up removes an empty folder in between, create the
+        folders again."""
         for left in reversed(range(_FOLDER_TRIES)):
             self._make_parents(full)
             try:
@@ -318,7 +319,7 @@ def _holds(full: str, data: Buffer) -> bool:
 
 
 def _above(folder: str) -> list[str]:
-    """Return the folders above ``folder`` on the same file system, the uppermost first."""
+    """Return the parent folders of ``folder`` on the same file system, the topmost first."""
     found: list[str] = []
     device = os.stat(folder).st_dev
     place = os.path.dirname(folder)

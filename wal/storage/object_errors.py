@@ -33,7 +33,7 @@ _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 
 
 class BrokenConnectionError(TransientError):
-    """The connection ended before an answer was read. A put that failed so may have been carried out."""
+    """The connection ended before the answer was read. If this was a put, the store may have carried it out."""
 
 
 class BeyondTheEndError(Exception):

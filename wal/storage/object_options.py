@@ -25,7 +25,7 @@ class ObjectLimits:
     """Limits of requests to an object store.
 
     ``request_seconds``: maximum time of one request, plus the time that its bytes take at the minimum bandwidth.
-    ``retry_seconds``: maximum time after which a request is not retried any more. ``part_bytes``: objects of at least twice this
+    ``retry_seconds``: maximum time during which a failed request is retried. ``part_bytes``: objects of at least twice this
     size are sent in parts.
     """
 

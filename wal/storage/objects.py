@@ -66,7 +66,8 @@ _NO_RANGE = "the store ignores the requested range; use a store, or a release of
 
 @dataclass(slots=True)
 class _Process:
-    """The client and counts of one process: a forked process can use neither its parent's connections nor its locks."""
+    """The client and the request counts of one process. A forked process gets its own, because it can't use its parent's
+    connections and locks."""
 
     files: Any
     requests: Counter[str] = field(default_factory=Counter)
@@ -83,7 +84,9 @@ def open_store(url: str, options: Mapping[str, Any]) -> ObjectStorage:
     prefix = parts.path.strip("/")
     if not _BUCKET.fullmatch(parts.netloc) or parts.query or parts.fragment or not (not prefix or is_path(prefix)):
         # the URL is not shown: it may hold a key
-        raise UsageError(f"a store is written as {parts.scheme}://bucket/prefix, without keys or parameters")
+        raise UsageError(
+            f"the URL of a store must have the form {parts.scheme}://bucket/prefix, without keys or parameters"
+        )
     return ObjectStorage(parts.scheme, f"{parts.netloc}/{prefix}" if prefix else parts.netloc, options)
 
 
@@ -163,7 +166,8 @@ class ObjectStorage:
         return int(found["size"])
 
     def exists(self, path: str) -> bool:
-        """One request; the file system's own method would also look for a folder of that name."""
+        """Return whether the object exists, by one request. The file system's own method would also look for a folder of that
+        name."""
         key = self._key(path)
         try:
             self._repeated(lambda: self._get(key, 0, 1))
@@ -212,7 +216,8 @@ class ObjectStorage:
             raise TransientError(f"{self._scheme}://{key} can't be written: {error}") from None
 
     def _put_in_one_part(self, key: str, data: bytes) -> None:
-        """Send the object as s3fs sends a large one, but in a single part, which may have any size."""
+        """Send the object by a multipart upload, as s3fs sends a large object, but with a single part. S3 accepts a last part
+        of any size."""
 
         async def send(files: Any) -> None:
             bucket, name, _ = files.split_path(key)
@@ -361,7 +366,8 @@ class ObjectStorage:
 
 
 def _is_range(answer: Any, asked: str) -> bool:
-    """Return whether the answer has the range ``asked``. The whole object also answers a range from its first byte."""
+    """Return whether the answer contains the range ``asked``. If the range begins at the first byte, the whole object is
+    accepted too."""
     whole = not asked or asked.startswith("bytes=0-")
     return whole or answer["ResponseMetadata"]["HTTPStatusCode"] == 206
 

@@ -31,8 +31,8 @@ def open_storage(url: str, options: StorageOptions = NO_OPTIONS) -> Storage:
     """Return the store at ``url``, which is written as ``STORE_KINDS`` shows for its scheme. Does no I/O.
 
     ``memory://name`` is one space for each name in this process; ``memory://name?objects`` stores whole objects only.
-    ``options``: of the clients of remote stores. Raises UsageError for any other URL, and for "none", which means that the stream
-    has no WAL.
+    ``options``: options for the clients of remote stores. Raises UsageError for any other URL, and for "none", which means that
+    the stream has no WAL.
     """
     if url == NO_WAL:
         raise UsageError(

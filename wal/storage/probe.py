@@ -1,4 +1,5 @@
-"""A probe at start: does a store of whole objects create only if absent? Some accept the condition and ignore it."""
+"""The probe at start: it tests whether a store of whole objects really creates an object only if absent. Some stores accept the
+condition and ignore it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _FOLDER_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_=.-]*(/[A-Za-z0-9_][A-Za-z0-9
 
 
 class TransientError(StoreError):
-    """A failure that may soon be over, so the request is worth another attempt."""
+    """A temporary failure: the caller may retry the request."""
 
 
 class AppendFile(Protocol):
@@ -104,10 +104,13 @@ class Storage(Protocol):
 def check_path(path: str) -> str:
     """Return ``path``. Raises ValueError unless each of its parts begins with a letter or digit.
 
-    So no path leads out of the root, and none is a temporary file's name.
+    So a path can't lead out of the root, and can't be the name of a temporary file.
     """
     if not is_path(path):
-        raise ValueError(f"path {path!r}: parts are letters, digits, '.', '_', '-', the first a letter or digit")
+        raise ValueError(
+            f"invalid path {path!r}: each part must consist of letters, digits, '.', '_' and '-', and begin with a letter "
+            "or digit"
+        )
     return path
 
 
@@ -159,12 +162,12 @@ class LeavesTemporaries(Protocol):
 
 @runtime_checkable
 class KeepsFolders(Protocol):
-    """A storage whose folders remain when their last file is deleted, and slow down every listing."""
+    """A storage in which a folder stays when its last file is deleted. Such folders slow down every listing."""
 
     def remove_folder(self, path: str) -> None:
-        """Delete the folder if it is empty, hidden files included. No error if it does not exist or is not empty.
+        """Delete the folder if it contains nothing, not even a hidden file. No error if it does not exist or is not empty.
 
-        A process that writes there at the same time makes the folder again.
+        A process that writes there at the same time creates the folder again.
         """
 
 
@@ -178,7 +181,7 @@ class TriesAgain(Protocol):
 
 @runtime_checkable
 class SendsParts(Protocol):
-    """A store of whole objects that sends large ones in parts, by other requests than small ones."""
+    """A store of whole objects that sends large objects in parts, by other requests than small objects."""
 
     @property
     def sends_parts(self) -> bool:
@@ -196,7 +199,8 @@ def check_folder_path(path: str) -> str:
     """Return ``path``. Raises ValueError if it could lead out of the root, or if one of its parts is hidden."""
     if not _FOLDER_PATH.fullmatch(path):
         raise ValueError(
-            f"path {path!r}: parts are letters, digits, '=', '.', '_', '-', the first a letter, digit or '_'"
+            f"invalid path {path!r}: each part must consist of letters, digits, '=', '.', '_' and '-', and begin with a letter, "
+            "a digit or '_'"
         )
     return path
 

@@ -1,9 +1,9 @@
 """Adoption: takes in records that Kafka has lost from orphans in the WAL (rule 8).
 
-An orphan is a block that became durable and was never reported in time: its receiver died in between, or lost its claim. Adoption
-writes the missing offsets of one of its ranges into a new block under a new token. It acts as the receiver ``forebay-adoption``,
-which is this driver itself, and sends the tracker's ordinary requests. If it is killed at any point, it leaves at most another
-orphan, which the next search finds.
+An orphan is a block that became durable and was not reported in time, because its receiver ended before the report or lost its
+claim. Adoption writes the missing offsets of one of its ranges into a new block under a new token. It acts as the receiver
+``forebay-adoption``, which is this driver itself, and sends the tracker's ordinary requests. If the driver is killed during an
+adoption, it leaves at most one more orphan, which the next search finds.
 """
 
 from __future__ import annotations

@@ -49,9 +49,10 @@ Round = Generator[str | Request, Any, float | None]
 class Adopter:
     """Adopts orphans, round by round. :class:`AdoptionThread` or the simulation drives the rounds and sends the requests.
 
-    ``wal``: None in a stream without a WAL; then nothing is found. ``instance_id``: of this driver process. ``topic_ids``:
-    returns the ids of topics in Kafka now, "" for a topic that does not exist; raises UnreachableError. ``stopping``: returns
-    whether to end a long search. ``keys``: returns the keys of encrypted blocks; called each time, since keys change.
+    ``wal``: None in a stream without a WAL; then a search finds nothing. ``instance_id``: the id of this driver process.
+    ``topic_ids``: returns the present ids of topics in Kafka, "" for a topic that does not exist; raises UnreachableError.
+    ``stopping``: returns whether a long search must end. ``keys``: returns the keys of encrypted blocks; called for each use,
+    because keys change.
     """
 
     search_type: ClassVar[type[OrphanSearch]] = OrphanSearch
@@ -139,7 +140,7 @@ class Adopter:
     def _block_adoption(self, search: Search, words: str) -> Round:
         if self._blocked.get(search.tp) != words:
             log.warning(
-                "%s: what the WAL may hold from %d on can't be adopted yet: %s", search.tp, search.position, words
+                "%s: cannot adopt records from the WAL from offset %d on yet: %s", search.tp, search.position, words
             )
         self._blocked[search.tp] = words
         yield AdoptionBlocked(search.tp, words)
@@ -152,7 +153,8 @@ class Adopter:
     # ---- barriers ----------------------------------------------------------------------------------------------------
 
     def _bar(self) -> Generator[str | Request, Any, bool]:
-        """Write barriers after all writers were settled and before the search. Return False if clean-up interfered.
+        """Write the barriers, after all writers are settled and before the search. Return False if clean-up deleted a segment
+        meanwhile, so that a barrier is not valid.
 
         A fenced writer may have sent a request that the store has not carried out yet. Raises StoreError.
         """
@@ -179,7 +181,8 @@ class Adopter:
     def _adopt(
         self, search: Search, orphans: list[Orphan], orphan: Orphan | None, rows: Sequence[pa.RecordBatch]
     ) -> Round:
-        """Claim the partition, take in what is contiguous from its position, and release it. Not None: a store did not answer."""
+        """Claim the partition, take in the orphans that continue at its position without a gap, and release it. If a store does
+        not answer, return the reason; otherwise None."""
         if not self._epoch:
             yield from self._register()
         ask = m.ClaimAsk(topic=search.tp.topic, partition=search.tp.partition, known_token=search.token)
@@ -308,7 +311,7 @@ class Adopter:
 
 @dataclass(frozen=True, slots=True)
 class ReadLeftOver(Read[bool]):
-    """Reads whether an older driver ended while it adopted. A new registration ends the claim of that adoption."""
+    """Reads whether an older driver ended during an adoption and left a claim. A new registration ends this claim."""
 
     def read(self, state: State) -> bool:
         return any(writer.receiver_id == ADOPTER for p in state.partitions.values() for writer in p.writers)
@@ -323,5 +326,6 @@ class ReadUnbarred(Read[tuple[EndedEpoch, ...]]):
 
 
 def advanced(steps: Round, answer: Any) -> str | Request:
-    """Return what a round yields next, after ``answer``; an error is thrown in. Raises StopIteration at the round's end."""
+    """Send ``answer`` into the round, or throw it in if it is an error. Return the name of the round's next step, or its next
+    request. Raises StopIteration at the round's end."""
     return steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)

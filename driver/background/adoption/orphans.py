@@ -1,4 +1,4 @@
-"""Which orphans of the WAL are adopted: decisions on values alone."""
+"""Which orphans of the WAL are adopted. Decision logic, without I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from forebay.model.values import BlockMeta, Handle, OffsetRange
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """One range of a frame. ``checked``: whether its topic's id was read after its last poll, and was that of its incarnation."""
+    """One range of an orphaned block. ``checked``: whether the receiver read the topic's id after it polled the last record,
+    and the id was that of the incarnation."""
 
     handle: Handle
     meta: BlockMeta
@@ -23,7 +24,7 @@ class Orphan:
 
 
 def eligible(found: Iterable[Orphan], search: Search, same_topic: bool) -> list[Orphan]:
-    """Return those of ``found`` that hold offsets of the search's incarnation at or after its position.
+    """Return the orphans in ``found`` that contain offsets of the search's incarnation at or after its position.
 
     ``same_topic``: whether the topic's id, read after the orphans were found, is still that of the incarnation. Ids are never
     used again, so then all orphans belong to it. Otherwise a block may hold records of a topic that was created in its place
@@ -45,7 +46,8 @@ def covering(orphans: Iterable[Orphan], position: int) -> Orphan | None:
 
 
 def next_from(orphans: Iterable[Orphan], search: Search) -> int:
-    """Return the lowest offset after the position, and below what Kafka holds, at which an orphan begins; -1: there is none."""
+    """Return the lowest offset at which an orphan begins, after the position and before the first offset that Kafka holds; -1
+    if there is none."""
     later = (orphan.held.from_offset for orphan in orphans)
     return min((at for at in later if at > search.position and (search.limit is None or at < search.limit)), default=-1)
 

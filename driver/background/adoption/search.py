@@ -73,7 +73,9 @@ class OrphanSearch:
         for orphan in eligible(found, search, True):
             if orphan not in orphans and orphan.handle not in self._refused:
                 self._refused.add(orphan.handle)
-                log.warning("%s is not adopted: it may hold records of another topic of that name", orphan.held.label)
+                log.warning(
+                    "%s is not adopted: its records may be of another topic with the same name", orphan.held.label
+                )
         return orphans
 
     @property
@@ -83,7 +85,8 @@ class OrphanSearch:
         return self._wal
 
     def _segments(self) -> Iterable[str]:
-        """Iterate over all block segments. A listing may lag behind: segments after the last of an epoch are probed by name."""
+        """Iterate over all block segments. A store's listing may be outdated, so the segments after the last listed one of each
+        epoch are looked up by name."""
         if self._wal is None:
             return
         last: dict[tuple[str, int], int] = {}
@@ -101,7 +104,8 @@ class OrphanSearch:
                 path = layout.block_segment(self._stream, receiver, epoch, sequence + 1)
 
     def _in_segment(self, path: str, wanted: Mapping[TopicPartition, Search]) -> list[Orphan]:
-        """Return the orphans in a segment: an accepted range never ends after the position, so the journal is not needed."""
+        """Return the orphans in a segment. This does not need the journal: a range that ends after the position was never
+        accepted."""
         self.refuse_if_stopping()
         orphans = []
         damage: list[CorruptionError] = []

@@ -14,7 +14,7 @@ from driver.journal.transitions import batches, blocks, clean_up, cursors, direc
 
 
 def apply(state: State, event: ev.Event) -> None:
-    """Change ``state`` by ``event``. Raises BrokenInvariant if the two contradict each other."""
+    """Apply ``event`` to ``state``. Raises BrokenInvariant if they contradict each other."""
     try:
         _change(state, event)
     except (LookupError, ValueError, StopIteration) as error:

@@ -89,7 +89,7 @@ def epoch_barred(state: State, event: ev.EpochBarred) -> None:
 
 
 def count_segment(state: State, path: str) -> None:
-    """Note that an epoch has the segment at ``path``: a barrier for the epoch needs a later name."""
+    """Record that an epoch has the segment at ``path``, because a barrier for the epoch needs a later name."""
     place = parse_block(path)
     if place is None:
         return

@@ -415,7 +415,7 @@ def test_with_stop_an_adopted_incarnation_ends_when_an_operator_accepts_it() -> 
     assert not answer.proceed
     assert "accept-gap t/0 70 60`" in answer.message and "a new incarnation begins at 60" in answer.message
     assert "forebay-adoption" not in answer.message
-    with pytest.raises(RefusedError, match="before the WAL has been searched"):
+    with pytest.raises(RefusedError, match="only after the WAL has been searched"):
         t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=70, until_offset=60))
     t.round()
     assert not t.claim(t.state.receivers["r2"].epoch, receiver="r2").granted
@@ -846,7 +846,7 @@ def test_a_gap_waits_for_the_older_writer_until_it_says_that_it_holds_nothing() 
     token = t.claim(old).view.token
     t.faulted()
     assert waits_for(t) == ("r1",)
-    with pytest.raises(RefusedError, match=r"waits for what receiver r1 .*--fence r1`"):
+    with pytest.raises(RefusedError, match=r"The search waits until receiver r1 .*--fence r1`"):
         t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=40))
     t.beat(old, holding=(token,))
     assert waits_for(t) == ("r1",)

@@ -57,7 +57,7 @@ def test_offset_that_another_program_committed_is_shown_with_the_command_to_cont
     found = foreign_commits({TP: Committed(offset, -1, metadata)}, "g", {TP: 50})
     assert bool(found) is pointed_out
     if pointed_out:
-        assert f"`forebay offsets reset t/0 --to {offset}`" in found[TP] and "goes on at 50" in found[TP]
+        assert f"`forebay offsets reset t/0 --to {offset}`" in found[TP] and "continues at 50" in found[TP]
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_reports_under_way_are_accepted_before_the_incarnation_ends() -> None:
     assert "r1" in t.say(HoldForReset((tp(),)))
     commands = t.beat(epoch, holding=(token,))
     assert [(c.kind, c.partitions) for c in commands] == [("reclaim", (tp(),))]
-    with pytest.raises(RefusedError, match="may still write"):
+    with pytest.raises(RefusedError, match="can write no more of its records"):
         t.say(Reset((start(),), "reset to offset 5", "me"))
     t.take_in(epoch, token, 20)  # still under the old token
     assert not t.claim(epoch).granted

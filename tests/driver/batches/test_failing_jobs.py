@@ -167,7 +167,7 @@ def test_driver_stays_up_as_failed_with_the_error_and_its_place_until_the_batch_
     errors = [r for r in caplog.records if r.levelno >= logging.WARNING and "KeyError" in r.getMessage()]
     assert len(errors) == 1
     assert "Traceback" in errors[0].getMessage()
-    assert sum("it is intact, no other batch begins" in r.getMessage() for r in caplog.records) == 1
+    assert sum("It is intact; no other batch begins" in r.getMessage() for r in caplog.records) == 1
 
 
 def test_failed_batch_is_tried_again_by_itself(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,7 +239,7 @@ def test_a_loss_is_accepted_for_a_replayed_batch_and_its_first_run_stays_as_it_w
     t = Rewound()
     ids = t.work(2)
     t.rewind(ids[1])
-    with pytest.raises(UsageError, match="name ranges of it"):
+    with pytest.raises(UsageError, match="name one or more of these ranges"):
         t.say(m.AcceptLossRequest(batch_id=ids[1], ranges=("t/0[0, 6)",)))
     t.say(m.AcceptLossRequest(batch_id=ids[1], ranges=("t/0[10, 20)",), cause="ann@desk: disk died"))
     assert t.state.replaying[ids[1]].lost == ("t/0[10, 20)",)

@@ -182,7 +182,7 @@ def test_receiver_that_falls_silent_is_a_problem_with_its_partitions_and_one_tha
     health, epoch = running(t)
     verdict = health.look(wait(t, 31))
     assert kinds(verdict) == (["partitions-without-receiver", "receiver-gone"], [])
-    assert "receiver r1 on host h1 is silent for 31 s" in verdict.problems[1].cause
+    assert "receiver r1 on host h1 has sent no heartbeat for 31 s" in verdict.problems[1].cause
     beat(t, epoch, "draining")
     assert kinds(health.look(wait(t, 31)))[0] == ["partitions-without-receiver"]
     assert kinds(health.look(wait(t, 1), state="stopping")) == ([], [])
@@ -195,7 +195,9 @@ def test_receiver_that_the_journal_knows_is_waited_for_only_while_it_holds_claim
     t.tracker.receiver_heartbeats.clear()
     health = health_of(t)
     problems = health.look(wait(t, 31)).problems
-    assert [p.cause for p in problems if p.kind == "receiver-gone"] == ["receiver r1 on host h1 is silent for 31 s"]
+    assert [p.cause for p in problems if p.kind == "receiver-gone"] == [
+        "receiver r1 on host h1 has sent no heartbeat for 31 s"
+    ]
 
 
 def test_receiver_that_was_fenced_or_belongs_to_the_driver_is_not_waited_for() -> None:
@@ -258,7 +260,9 @@ def test_receiver_that_waits_for_its_store_is_a_problem_with_its_words() -> None
     beat(t, epoch, "waiting", "the WAL does not take blocks, polling is paused: no such folder")
     assert kinds(health.look(wait(t, 1))) == ([], ["receiver-waiting"])
     (problem,) = health.look(wait(t, 6)).problems
-    assert problem.cause.endswith("takes nothing in: the WAL does not take blocks, polling is paused: no such folder")
+    assert problem.cause.endswith(
+        "takes in no records: the WAL does not take blocks, polling is paused: no such folder"
+    )
     beat(t, epoch)
     assert kinds(health.look(wait(t, 1))) == ([], [])
     beat(t, epoch, "waiting", "again")  # its time begins anew
@@ -315,7 +319,9 @@ def test_managed_receiver_that_is_silent_is_named_by_its_agent_alone() -> None:
     managed.say(state="active")
     beat(t, t.register(managed.receiver.receiver_id, "i2"), receiver=managed.receiver.receiver_id)
     problems = health.look(wait(t, 31)).problems
-    assert [p.cause for p in problems if p.kind == "receiver-gone"] == ["receiver r1 on host h1 is silent for 31 s"]
+    assert [p.cause for p in problems if p.kind == "receiver-gone"] == [
+        "receiver r1 on host h1 has sent no heartbeat for 31 s"
+    ]
 
 
 def test_managed_receiver_that_ends_repeatedly_is_a_problem_immediately_and_one_that_starts_is_not() -> None:
@@ -368,10 +374,10 @@ def test_journal_without_room_is_a_problem_whether_the_driver_can_answer_or_not(
 def test_driver_that_waits_for_kafka_is_a_problem_after_a_moment() -> None:
     t = Tracked()
     health, _ = running(t)
-    words = "Kafka: no such topic yet: t; create it, it is found then"
+    words = "Kafka: topic t does not exist yet; create it, and the driver finds it"
     assert kinds(health.look(wait(t, 1), "waiting", words)) == ([], ["kafka"])
     (problem,) = health.look(wait(t, 6), "waiting", words).problems
-    assert "no such topic yet: t; create it" in problem.cause
+    assert "topic t does not exist yet; create it" in problem.cause
     assert kinds(health.look(wait(t, 1))) == ([], [])
     for _ in range(2):
         assert kinds(health.look(wait(t, 6), "stopping", words)) == ([], [])
@@ -410,7 +416,7 @@ def test_log_names_what_is_pending_after_a_moment_and_when_it_recurs(
             pending = health.look(wait(t, seconds)).pending
             log.note(Verdict(pending=tuple(msgspec.structs.replace(p, seconds=WAITING_SECONDS) for p in pending)))
         (line,) = caplog.records
-        assert line.getMessage().startswith("stream s waits: receiver r1 on host h1 takes nothing in: no room")
+        assert line.getMessage().startswith("stream s waits: receiver r1 on host h1 takes in no records: no room")
         caplog.clear()
         beat(t, epoch)
         log.note(health.look(wait(t, 1)))

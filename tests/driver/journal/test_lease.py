@@ -150,7 +150,7 @@ def test_a_driver_that_finds_the_lease_of_a_newer_epoch_learns_that_it_is_fenced
     assert told.wait(30)
     newer.stop()
     older.abandon()
-    assert "epoch 2" in str(found[0])
+    assert "epoch is 2" in str(found[0])
 
 
 def lease_of(process: subprocess.Popen[bytes], duration_seconds: float, host: str = "") -> Lease:

@@ -251,7 +251,7 @@ def test_client_that_guesses_a_cursors_epoch_or_user_does_not_have_its_key(key: 
     move(t, answer.epoch, place(10), key="random")
     t.state.cursors = msgspec.msgpack.decode(msgspec.msgpack.encode(t.state), type=State).cursors
     move(t, answer.epoch, place(20), key="random")
-    with pytest.raises(UsageError, match="a cursor's key has 200 characters at most"):
+    with pytest.raises(UsageError, match="a cursor's key may have at most 200 characters"):
         open_(t, place(0), cursor="b", key="k" * 201)
 
 
@@ -345,13 +345,13 @@ def test_a_cursor_never_goes_back_but_by_being_opened_again() -> None:
     ("request_", "words"),
     [
         (m.OpenCursorRequest(cursor="../q", user="u", places=()), "cursor '../q': allowed are"),
-        (m.OpenCursorRequest(cursor="q", user="", places=()), "a cursor's user is named"),
-        (m.OpenCursorRequest(cursor="q", user="u\n", places=()), "a cursor's user is named"),
-        (m.OpenCursorRequest(cursor="q", user="u" * 201, places=()), "in 1 to 200 printable characters"),
+        (m.OpenCursorRequest(cursor="q", user="", places=()), "the name of a cursor's user must have"),
+        (m.OpenCursorRequest(cursor="q", user="u\n", places=()), "the name of a cursor's user must have"),
+        (m.OpenCursorRequest(cursor="q", user="u" * 201, places=()), "must have 1 to 200 printable characters"),
         (m.OpenCursorRequest(cursor="q", user="u", places=(place(0, partition=9),)), "no partition t/9"),
-        (m.OpenCursorRequest(cursor="q", user="u", places=(place(0, incarnation=0),)), "no offset 0 in life 0"),
-        (m.OpenCursorRequest(cursor="q", user="u", places=(place(1 << 63),)), f"no offset {1 << 63} in life 1"),
-        (m.OpenCursorRequest(cursor="q", user="u", places=(place(0, incarnation=2),)), "no offset 0 in life 2"),
+        (m.OpenCursorRequest(cursor="q", user="u", places=(place(0, incarnation=0),)), "no offset 0 in incarnation 0"),
+        (m.OpenCursorRequest(cursor="q", user="u", places=(place(1 << 63),)), f"no offset {1 << 63} in incarnation 1"),
+        (m.OpenCursorRequest(cursor="q", user="u", places=(place(0, incarnation=2),)), "no offset 0 in incarnation 2"),
         (m.OpenCursorRequest(cursor="q", user="u", places=(place(-1),)), "no offset -1"),
         (m.EarliestRequest(partitions=(tp(9),)), "no partition t/9"),
         (

@@ -199,7 +199,7 @@ def test_report_with_a_block_of_another_receiver_takes_in_none_of_its_blocks() -
     grant = t.claim(epoch)
     own = t.block(epoch, [offsets(0, 5, grant.view.token)])
     foreign = t.block(other, [offsets(0, 5, grant.view.token, partition=1)], receiver="r2")
-    with pytest.raises(UsageError, match="is not of receiver"):
+    with pytest.raises(UsageError, match="was not written by receiver"):
         t.report(epoch, own, foreign)
     assert t.state.partitions["t/0"].position == 0
     assert t.state.events == len(t.events)
@@ -253,7 +253,7 @@ def test_watermarks_that_are_no_offsets_are_bad_input() -> None:
     t = Tracked()
     epoch = t.register()
     grant = t.claim(epoch)
-    with pytest.raises(UsageError, match="no offsets"):
+    with pytest.raises(UsageError, match="not valid offsets"):
         t.say(fault(epoch, grant.view.token, low=1 << 64))
 
 
@@ -281,7 +281,7 @@ def test_a_handle_that_points_out_of_its_receivers_own_segments_is_bad_input() -
     epoch = t.register()
     token = t.claim(epoch).view.token
     for path in ("../../etc/passwd", f"{STREAM}/blocks/r2/{epoch:016x}/00000001.seg", f"{STREAM}/lineage-00000001"):
-        with pytest.raises(UsageError, match="no segment of its receiver"):
+        with pytest.raises(UsageError, match="is not a segment of the receiver"):
             t.report(epoch, t.block(epoch, [offsets(0, 5, token)], path=path))
     assert t.state.partitions["t/0"].position == 0
 
@@ -443,7 +443,7 @@ def test_a_loss_is_accepted_for_ranges_that_the_unfinished_batch_has() -> None:
     epoch = t.register()
     t.take_in(epoch, t.claim(epoch).view.token, 5)
     batch = t.batch()
-    with pytest.raises(UsageError, match=r"holds t/0\[0, 5\)"):
+    with pytest.raises(UsageError, match=r"contains t/0\[0, 5\)"):
         t.say(m.AcceptLossRequest(batch_id=batch, ranges=("t/0[0, 6)",)))
     t.say(m.AcceptLossRequest(batch_id=batch, ranges=("t/0[0, 5)",)))
     assert t.state.batches[batch].lost == ("t/0[0, 5)",)

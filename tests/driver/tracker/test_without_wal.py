@@ -163,7 +163,7 @@ def test_a_stream_with_a_wal_takes_no_block_with_a_second_copy() -> None:
 def test_stream_with_a_wal_takes_no_block_that_is_on_hosts_alone() -> None:
     t = Copied()
     t.tracker.replicas.rules = None
-    with pytest.raises(UsageError, match="no segment"):
+    with pytest.raises(UsageError, match="is not a segment"):
         t.report(t.epoch, t.made(5))
 
 

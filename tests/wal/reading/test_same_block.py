@@ -59,7 +59,7 @@ def test_block_of_other_ranges_is_refused(change: Callable[[BlockMeta], BlockMet
 def test_block_of_another_id_or_stream_is_refused() -> None:
     whole = stored()
     for other in (block({("a", 0): filler(5)}, sequence=2)[0], msgspec.structs.replace(whole.meta, stream="other")):
-        with pytest.raises(CorruptionError, match="it holds block"):
+        with pytest.raises(CorruptionError, match="it contains another block"):
             check_same(named(), StoredBlock(other, whole.payload, whole.checksum), WHERE)
 
 

@@ -87,7 +87,7 @@ def test_missing_key_is_named_and_used_once_it_is_added(stored: Stored) -> None:
 
 def test_a_key_that_was_changed_under_its_id_is_damage(stored: Stored) -> None:
     reference = sealed(stored, 1, k=OLD)
-    with pytest.raises(UnreadableBlockError, match="key 'k' has other bytes now"):
+    with pytest.raises(UnreadableBlockError, match="the bytes of key 'k' were"):
         read_block(reference, stored.plan(key_file=key_file(stored.root, k=NEW)))
 
 
