@@ -87,16 +87,15 @@ def _subject(name: str, options: Mapping[str, str], subscription: Subscription, 
         raise UsageError(f"option subjectNameStrategy: {strategy!r}: allowed are {', '.join(_STRATEGIES)}")
     if strategy != "topic" and not record:
         raise UsageError(
-            f"option subjectNameStrategy: with {strategy}, the option {name}Record must say which record's schema the {name} "
-            "has, by its full name"
+            f"option subjectNameStrategy: {strategy!r} needs the option {name}Record: the full name of the record in the {name}"
         )
     if strategy == "record":
         return record
     topics = set(subscription.topics) | {tp.topic for tp in subscription.partitions}
     if len(topics) != 1:
         raise UsageError(
-            f"option {name}Format: a query of several topics, or of a pattern, must say by the option {name}Subject (or "
-            f"{name}SchemaId) whose schema the column {name} has"
+            f"option {name}Format: the query reads several topics or a pattern, so the schema of the column {name} is ambiguous; "
+            f"set the option {name}Subject or {name}SchemaId"
         )
     (topic,) = topics
     return f"{topic}-{name}" if strategy == "topic" else f"{topic}-{record}"

@@ -138,7 +138,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Ask for tokens and positions of partitions → ``Looked``."""
+    """Ask for tokens and positions of partitions → ``LookupAnswered``."""
 
     request: int
     message: messages.LookupRequest

@@ -52,5 +52,5 @@ def read_subscription(given: Mapping[str, str]) -> Subscription:
     try:
         re.compile(value)
     except re.error as error:
-        raise UsageError(f"option subscribePattern: {value!r} is no regular expression of Python's: {error}") from None
+        raise UsageError(f"option subscribePattern: {value!r} is not a Python regular expression: {error}") from None
     return Subscription(pattern=value)

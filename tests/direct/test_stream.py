@@ -414,7 +414,7 @@ def test_invalid_streams_are_refused(runs: Runs) -> None:
         (lambda: check(Subscribe("flights")), "the topics are 'flights': allowed are texts, in a list"),
         (lambda: check(Assign(["t/0"])), r"the partitions are \['t/0'\]: allowed are TopicPartition"),  # type: ignore[list-item]
         (lambda: check(Subscribe(["t"], {"t/0": 5})), "the keys of offsets are"),  # type: ignore[dict-item]
-        (lambda: check(SubscribePattern("t(")), "no regular expression"),
+        (lambda: check(SubscribePattern("t(")), "not a regular expression"),
     ):
         with pytest.raises(UsageError, match=words):
             make()

@@ -129,7 +129,7 @@ class KafkaAdmin:
         }
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return topic → id; "" if the brokers have no topic ids, or the topic does not exist."""
+        """Return topic → id; "" if the brokers do not return topic ids, or the topic does not exist."""
         names = list(topics)
         if not names or not self._answers_topic_ids():
             return dict.fromkeys(names, "")

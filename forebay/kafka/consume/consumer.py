@@ -44,7 +44,7 @@ _END_REPORTED = re.compile(r"broker end offset is ([0-9]{1,18})")
 
 
 class KafkaSource:
-    """Implements ``receiver.source.Source``. For the polling thread only, except ``watermarks`` and ``topic_ids``."""
+    """Implements ``receiver.sources.source.Source``. For the polling thread only, except ``watermarks`` and ``topic_ids``."""
 
     def __init__(
         self,
@@ -111,12 +111,16 @@ class KafkaSource:
         try:
             self._consumer = Consumer({**self._options, **callbacks}, logger=self._client_errors)
         except KafkaException as error:
-            raise SettingsError(f"kafka: {error.args[0].str()}") from None
+            raise SettingsError(
+                f"cannot create a Kafka client: {error.args[0].str()}; correct the Kafka options"
+            ) from None
         if self._topics:
             self._join(self._consumer)
 
     def follow(self, topics: Sequence[str]) -> None:
-        """Subscribe to exactly ``topics`` from now on, or from :meth:`subscribe` on; leave the group if there are none.
+        """Replace the subscription by ``topics``; leave the group if there are none.
+
+        Before :meth:`subscribe`, only store ``topics`` for it.
 
         Raises ForebayError if librdkafka refuses the subscription.
         """
@@ -438,7 +442,7 @@ class KafkaSource:
         return answer[1] if answer is not None and answer[1] >= 0 else -1
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Return topic → id; "" if the brokers have no topic ids, or the topic does not exist. May be called from any thread.
+        """Return topic → id; "" if the brokers do not return topic ids, or the topic does not exist. Thread-safe.
 
         Raises UnreachableError.
         """

@@ -148,7 +148,9 @@ class PartitionReader:
         try:
             self._consumer = Consumer({**options, **callbacks}, logger=self._client_errors)
         except KafkaException as error:
-            raise SettingsError(f"kafka: {error.args[0].str()}") from None
+            raise SettingsError(
+                f"cannot create a Kafka client: {error.args[0].str()}; correct the Kafka options"
+            ) from None
         self._consumer.assign([WirePartition(tp.topic, tp.partition, position)])
 
     def close(self) -> None:
@@ -310,7 +312,7 @@ class PartitionReader:
     def _check_topic(self, range_: Span) -> None:
         found = self._ask().topic_ids([range_.topic])[range_.topic]
         if found != range_.topic_id:
-            now = f"now has the id {found}" if found else "does not exist, or the brokers have no topic ids"
+            now = f"now has the id {found}" if found else "now does not exist, or the brokers do not return topic ids"
             raise RangeNotHeldError(f"{range_}: topic {range_.topic} had the id {range_.topic_id}, and {now}")
 
     def _check_there(self, range_: Span) -> None:
