@@ -105,7 +105,7 @@ class Heartbeat:
         self._now.set()
 
     def stop(self) -> None:
-        """Wait for the heartbeat in flight, and send a last one if the driver answers: no receiver runs here any more."""
+        """Wait for the heartbeat in flight. If the driver answers, send a last one: no receiver runs on this host any more."""
         self._stopping.set()
         self._now.set()
         if self._thread.ident is not None:

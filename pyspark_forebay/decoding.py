@@ -54,8 +54,8 @@ class Decoding:
 def find_decoding(options: Mapping[str, str], subscription: Subscription, headers: bool) -> Decoding | None:
     """Read the reader's schemas from the registry and return how to decode; None if no format is set.
 
-    ``options``: by names in lower case. Raises UsageError for an invalid option, a subject or schema that the registry
-    does not have, and a schema that no column can hold; UnreachableError.
+    ``options``: option name in lower case → value. Raises UsageError for an invalid option, a subject or schema that the
+    registry does not have, and a schema that no column can hold; UnreachableError.
     """
     formats = {name: options[f"{name}format"].strip().lower() for name in COLUMNS if f"{name}format" in options}
     if not formats:

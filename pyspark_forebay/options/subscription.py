@@ -28,7 +28,7 @@ class Subscription:
 
 
 def read_subscription(given: Mapping[str, str]) -> Subscription:
-    """Return what ``given``, options by names in lower case, subscribes to. Raises UsageError."""
+    """Return the subscription that the options set. ``given``: option name in lower case → value. Raises UsageError."""
     named = [name for name in STRATEGIES if name.lower() in given]
     if not named and "tracker" in given:
         return Subscription()

@@ -177,7 +177,7 @@ class KafkaSource:
                 self._callback_error = self._callback_error or _raisable(error)
 
     def _notify(self, event: str, partitions: list[TopicPartition]) -> None:
-        """Call the listener. Keep its exception for poll to raise: librdkafka's C frames are in between."""
+        """Call the listener. Store its exception for ``poll`` to raise, because it can't pass through librdkafka's C code."""
         if self._closing or self._listener is None or not partitions:
             return
         try:
@@ -313,7 +313,10 @@ class KafkaSource:
         self._assignment.read_again(again)
 
     def _confirms(self, reading: StartedPartition, offset: int) -> bool:
-        """Return whether the first record or end after a start, at ``offset``, is believed: no gap, or the same gap twice."""
+        """Return whether ``offset``, the first record or the end after a start, may be returned.
+
+        It may if it leaves no gap, or if two reads in a row found the same gap.
+        """
         if not reading.unconfirmed:
             return True
         if offset in (reading.start.offset, reading.first_seen):

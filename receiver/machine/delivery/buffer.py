@@ -44,15 +44,15 @@ class Buffer:
         return tp in self._open.ranges
 
     def is_unanswered(self, tp: TopicPartition) -> bool:
-        """Whether a block that is open, or sealed and not answered, has a range of the partition under its current token.
+        """Whether the driver has yet to answer a block, open or sealed, with a range under the partition's current token.
 
-        A claim waits for it, since the driver would refuse the block after the claim. The report of a fault waits too: it
-        names the position, which has to be durable.
+        A new claim waits for the answer, since the driver would refuse the block after the claim. The report of a fault waits
+        too: it names the position, which must be durable.
         """
         return self.sealed.holds(tp) or self.is_open(tp)
 
     def seconds_until_seal(self, now: float) -> float:
-        """Return how long the open block stays open if nothing more comes; the block interval if there is none."""
+        """Return the seconds until the open block is sealed if no record is added; the block interval if no block is open."""
         interval = self.settings.block_interval
         return max(0.0, self._open.opened_at + interval - now) if self.has_open else interval
 

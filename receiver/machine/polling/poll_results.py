@@ -20,7 +20,10 @@ from receiver.machine.polling.faults import Faults
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class PollResults:
-    """``record_bytes``: memory that a usual record takes, 0.0 before the first one."""
+    """Takes in the results of polls.
+
+    ``record_bytes``: average memory of a record, 0.0 before the first one.
+    """
 
     settings: ReceiverSettings
     outbox: Outbox
