@@ -159,10 +159,8 @@ class Checkpoint:
             unknown = sorted(wanted - {loss.label for loss in losses})
             if unknown or not wanted:
                 shown = ", ".join(sorted({loss.label for loss in losses})) or "nothing"
-                raise UsageError(
-                    f"Kafka no longer holds {shown}; name some of these"
-                    + (f", not {', '.join(unknown)}" if unknown else "")
-                )
+                refused = f"{', '.join(unknown)} is not a loss of the stream" if unknown else "no loss is named"
+                raise UsageError(f"{refused}; its losses are: {shown}")
             accepted = [loss for loss in losses if loss.label in wanted]
             journal_losses(
                 led.loop.ask, accepted, self._clock.wall_ms(), f"accepted by {cause}" if cause else "accepted"

@@ -138,7 +138,7 @@ class IntakeSource:
             answers = self._intake.times([TimedSpan(span=own[0], time_ms=times[tp]) for tp, own in left.items()])
             if [one.reached for one in answers if one.block is None] == [own[0].from_offset for own in left.values()]:
                 raise UsageError(
-                    "the driver's answer about times makes no progress: check that the driver has the same release"
+                    "the driver's answer about times makes no progress; use the same release of Forebay for driver and query"
                 )
             blocks = {one.block.id: one.block for one in answers if one.block is not None}
             rows = {name: self._times_in(answer, partitions, block, left) for name, block in blocks.items()}

@@ -84,8 +84,7 @@ def check_all_named(wanted: set[TopicPartition], given: set[TopicPartition], nam
         words = [f"missing: {in_words(missing)}"] if missing else []
         words += [f"not read by this query: {in_words(surplus)}"] if surplus else []
         raise UsageError(
-            f"option {name} must name every partition that is read, with -1 for latest and -2 for earliest where it does not "
-            f"matter; {'; '.join(words)}"
+            f"option {name} must name every partition that is read (-1 means latest, -2 earliest); {'; '.join(words)}"
         )
 
 

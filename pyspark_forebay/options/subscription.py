@@ -40,7 +40,7 @@ def read_subscription(given: Mapping[str, str]) -> Subscription:
     value = given[name.lower()].strip()
     if name == "assign":
         if not value.startswith("{"):
-            raise UsageError(f'option assign: {value!r} names no partitions: {{"topic": [0, 1]}} would')
+            raise UsageError(f'option assign: {value!r} names no partitions; write, for example, {{"topic": [0, 1]}}')
         return Subscription(partitions=frozenset(parse_partitions(value, "assign")))
     if name == "subscribe":
         topics = tuple(dict.fromkeys(topic.strip() for topic in value.split(",") if topic.strip()))

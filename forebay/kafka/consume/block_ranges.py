@@ -132,7 +132,7 @@ class RangeProgress:
     def check(self) -> None:
         """Raise RangeNotHeldError unless the records are those that were taken in."""
         if self.rows != self.range.records:
-            raise self._other(f"{self.rows} records of {self.range.records}")
+            raise self._other(f"{self.rows} records instead of {self.range.records}")
         found = digest(self.batches)
         if found != self.range.digest:
             raise self._other(f"other records (digest {found}, not {self.range.digest})")

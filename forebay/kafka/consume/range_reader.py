@@ -188,7 +188,7 @@ class PartitionReader:
         if range_.topic_id:
             self._check_topic(range_)  # proves that the records are of this topic
         if range_.records is not None and rows != range_.records:
-            raise RangeNotHeldError(f"{range_}: Kafka holds {rows} records of {range_.records}")
+            raise RangeNotHeldError(f"{range_}: Kafka holds {rows} records instead of {range_.records}")
 
     def _batch(self, range_: Span, reading: Reading) -> pa.RecordBatch | None:
         """Return the records of one poll; None if there are none."""
@@ -261,7 +261,7 @@ class PartitionReader:
             if found >= range_.until_offset:
                 raise OvershotError(
                     f"{words}, not inside the range: the offsets between were compacted or are of a transaction; set "
-                    "allow_offset_gaps, or let the range end at a record"
+                    "allow_offset_gaps, or end the range just after a record"
                 )
             raise OffsetGapError(
                 f"{words}: the offsets between were compacted or are of a transaction; set allow_offset_gaps to skip them"
