@@ -22,7 +22,7 @@
     ├── RangeNotHeldError          Kafka no longer holds the same records of a range, or can't prove that it does
     │   ├── OutOfRangeError        … it holds no record at the range's first offset any more
     │   ├── ShortReadError         … its log ends before the range
-    │   ├── OvershotError          … the record after one in the range is at its end or beyond
+    │   ├── OvershotError          … the next record, after a gap in the offsets, is beyond the range
     │   └── OffsetGapError         … offsets in the range have no record: compacted, or of a transaction
     ├── RecordError                a record of a batch RDD or direct stream could not be deserialised: names its offset
     ├── MissingKeyError            bytes are encrypted with a key that this process does not have; they are intact

@@ -91,7 +91,7 @@ def offsets_of(at: Places, cursor: str, start: Places | None = None) -> Offsets:
 
 
 def first_place(partition: IntakePartition) -> Place:
-    """Return the place before everything that the intake has ever taken in of ``partition``."""
+    """Return the first place of ``partition``, before all records that the intake ever took in."""
     return (partition.incarnations[0].number, partition.incarnations[0].start)
 
 
