@@ -55,8 +55,9 @@ def agent_application(
 ) -> Litestar:
     """Return the application that serves ``store``.
 
-    ``idle_seconds``: how long a request body may make no progress. ``stream``: the only one whose copies are stored, because
-    only its driver has them deleted; None for any. ``host``: this host; copies meant for another one are refused. None for any.
+    ``idle_seconds``: maximum time in which no byte of a request body arrives. ``stream``: the only stream whose copies are
+    accepted, because only that stream's driver has them deleted; None for any. ``host``: this host; copies meant for another
+    host are refused. None for any.
     """
     own_stream, own_host = stream, host
 

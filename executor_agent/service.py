@@ -105,7 +105,7 @@ class Heartbeat:
         self._now.set()
 
     def stop(self) -> None:
-        """Wait for the heartbeat in flight, and send a last one if the driver answers: no receiver runs here any more."""
+        """Wait for the heartbeat in flight. Then, if the driver answers, report that no receiver runs on this host any more."""
         self._stopping.set()
         self._now.set()
         if self._thread.ident is not None:
@@ -196,7 +196,8 @@ class Heartbeat:
                 self._acknowledged = command.version
         if answer.driver_epoch < decided.driver_epoch:
             raise FencedError(
-                f"the driver that answers has epoch {answer.driver_epoch}, but {decided.driver_epoch} was seen before: not obeyed"
+                f"a superseded driver answered, and is not obeyed: its epoch is {answer.driver_epoch}, "
+                f"the highest one seen {decided.driver_epoch}"
             )
 
     def _of_stream(self, names: Sequence[str]) -> list[str]:

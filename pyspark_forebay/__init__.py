@@ -57,7 +57,7 @@ class RefusedReader(DataSourceStreamReader):
 class DefaultSource(DataSource):
     """The data source ``forebay``.
 
-    Spark runs each method in a process of its own, with ``options`` by names in lower case.
+    Spark runs each method in a process of its own. ``options``: option name in lower case → value.
     """
 
     _decoding: Decoding | None = None

@@ -54,8 +54,8 @@ class Decoding:
 def find_decoding(options: Mapping[str, str], subscription: Subscription, headers: bool) -> Decoding | None:
     """Read the reader's schemas from the registry and return how to decode; None if no format is set.
 
-    ``options``: by names in lower case. Raises UsageError for an invalid option, a subject or schema that the registry
-    does not have, and a schema that no column can hold; UnreachableError.
+    ``options``: option name in lower case → value. Raises UsageError for an invalid option, a subject or schema that the
+    registry does not have, and a schema that no column can hold; UnreachableError.
     """
     formats = {name: options[f"{name}format"].strip().lower() for name in COLUMNS if f"{name}format" in options}
     if not formats:
@@ -87,16 +87,15 @@ def _subject(name: str, options: Mapping[str, str], subscription: Subscription, 
         raise UsageError(f"option subjectNameStrategy: {strategy!r}: allowed are {', '.join(_STRATEGIES)}")
     if strategy != "topic" and not record:
         raise UsageError(
-            f"option subjectNameStrategy: with {strategy}, the option {name}Record must say which record's schema the {name} "
-            "has, by its full name"
+            f"option subjectNameStrategy: {strategy!r} needs the option {name}Record: the full name of the record in the {name}"
         )
     if strategy == "record":
         return record
     topics = set(subscription.topics) | {tp.topic for tp in subscription.partitions}
     if len(topics) != 1:
         raise UsageError(
-            f"option {name}Format: a query of several topics, or of a pattern, must say by the option {name}Subject (or "
-            f"{name}SchemaId) whose schema the column {name} has"
+            f"option {name}Format: the query reads several topics or a pattern, so the schema of the column {name} is ambiguous; "
+            f"set the option {name}Subject or {name}SchemaId"
         )
     (topic,) = topics
     return f"{topic}-{name}" if strategy == "topic" else f"{topic}-{record}"

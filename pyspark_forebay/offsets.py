@@ -42,7 +42,8 @@ class Offsets:
 
     ``at``: the next offset of each partition. ``topic_ids``: the ids of topics whose id is known. ``start``: the
     offsets at which the query begins, only in the end of its first batch. ``cursor``: the cursor's name, only over an
-    intake. ``lives`` and ``start_lives``: the incarnations of offsets that are not of the first incarnation.
+    intake. ``incarnations`` and ``start_incarnations``: the incarnations of the offsets in ``at`` and
+    ``start``, without those of a first incarnation.
     """
 
     at: Positions

@@ -21,8 +21,10 @@ from receiver.sources.source import CommitPoint
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """After the registration: the store opens its epoch, and the source joins the group. ``topics``: as the driver names them;
-    None for those of the settings."""
+    """Join the group and subscribe, after the registration. The store opens the epoch that the driver assigned.
+
+    ``topics``: those that the driver names; None for those of the settings.
+    """
 
     epoch: int
     topics: tuple[str, ...] | None = None
@@ -138,7 +140,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Ask for tokens and positions of partitions → ``Looked``."""
+    """Ask for tokens and positions of partitions → ``LookupAnswered``."""
 
     request: int
     message: messages.LookupRequest

@@ -347,8 +347,8 @@ def accept_loss(
     unknown = sorted(wanted - {loss.label for loss in found})
     if unknown:
         raise UsageError(
-            f"Kafka still holds {', '.join(unknown)}, or the stream does not need it: name ranges that the command shows "
-            "without a RANGE"
+            f"no loss to accept: {', '.join(unknown)}: Kafka still holds it, or the stream does not need it; run the command "
+            "without a RANGE to see the lost ranges"
         )
     losses = [loss for loss in found if not wanted or loss.label in wanted]
     invocation.write(losses, lambda: _loss_tables(checkpoint.name, losses))

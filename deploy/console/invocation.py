@@ -37,7 +37,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Invocation:
-    """The shared options of this call, wherever they stand on the line. Data goes to stdout, messages to stderr."""
+    """The shared options of this call, before or after the command's name. Data goes to stdout, messages to stderr."""
 
     def __init__(self) -> None:
         self.config: Path | None = None

@@ -68,7 +68,7 @@ class _Ended:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """The child with ``goes_first`` is ready."""
+    """The child with ``goes_first`` is ready, so the other children can start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,10 +86,10 @@ class Checkpoint:
         return state
 
     def lease(self) -> tuple[str, Lease | None]:
-        """Return whether the stream runs, and its lease. Takes up to the duration of the lease.
+        """Return the stream's status and its lease. Takes up to the duration of the lease.
 
-        ``running``; ``stopped``, by itself; ``ended``: its process no longer exists; or ``silent``: it did not renew
-        the lease in time.
+        The status is ``running``; ``stopped``: the stream ended by itself; ``ended``: its process no longer exists; or
+        ``silent``: its process did not renew the lease in time.
         """
         first = read_lease(self.storage, self.name)
         if first is None:
@@ -115,12 +115,12 @@ class Checkpoint:
         return audit.audit(self.storage, self.name)
 
     def progress(self) -> tuple[PartitionProgress, ...]:
-        """How far the partitions are that are still read. Raises as :meth:`state`."""
+        """Return how far the partitions are that the stream still reads. Raises as :meth:`state`."""
         state = self.state()
         return tuple(p for p in lag(state).partitions if f"{p.topic}/{p.partition}" in state.next_offsets)
 
     def kafka(self) -> KafkaAdmin:
-        """To be closed. Raises UsageError if nothing says where Kafka is, and SettingsError."""
+        """Return an admin client, which the caller closes. Raises UsageError if no broker address is known; SettingsError."""
         if self._params is None:
             raise UsageError(
                 "nothing says where Kafka is: name its brokers (--broker, or bootstrap.servers in kafka_params)"
@@ -159,10 +159,8 @@ class Checkpoint:
             unknown = sorted(wanted - {loss.label for loss in losses})
             if unknown or not wanted:
                 shown = ", ".join(sorted({loss.label for loss in losses})) or "nothing"
-                raise UsageError(
-                    f"Kafka no longer holds {shown}; name some of these"
-                    + (f", not {', '.join(unknown)}" if unknown else "")
-                )
+                refused = f"{', '.join(unknown)} is not a loss of the stream" if unknown else "no loss is named"
+                raise UsageError(f"{refused}; its losses are: {shown}")
             accepted = [loss for loss in losses if loss.label in wanted]
             journal_losses(
                 led.loop.ask, accepted, self._clock.wall_ms(), f"accepted by {cause}" if cause else "accepted"

@@ -1,4 +1,4 @@
-"""What a direct stream needs and Kafka no longer holds, and the requests that journal it: decisions on values of brokers."""
+"""Determines what a direct stream needs and Kafka no longer holds, and makes the requests that journal it. Pure."""
 
 from __future__ import annotations
 
@@ -160,9 +160,10 @@ def lacked_by_kafka(
 def ends_through(
     positions: Mapping[TopicPartition, int], lacks: Mapping[TopicPartition, Span], kept: Kept
 ) -> dict[TopicPartition, int]:
-    """Return how far batches can read what is ``kept`` of partitions that Kafka ``lacks``: up to the first gap, or its end.
+    """Return for each partition in ``lacks`` the offset up to which batches can read from the intake.
 
-    Partitions that Kafka continues there are omitted.
+    ``lacks``: the ranges from the stream's position on that Kafka lacks. ``kept``: the parts of them that the intake has. The
+    offset is that of the first gap in these parts. A partition is omitted if the intake has all of its range.
     """
     ends = {}
     for tp, span in lacks.items():
@@ -183,7 +184,7 @@ def losses_of_batch(
 ) -> list[Loss]:
     """Return what the batch cannot read of ``spans``.
 
-    ``also_lost`` returns which of the ranges that Kafka lacks the intake lacks.
+    ``also_lost``: returns those of the ranges that Kafka lacks that the intake lacks too.
     """
     lost = [part for span in spans for part in lost_of(span, held)]
     found = {str(part): part for part in also_lost(lost)}  # a window may contain a range twice

@@ -52,7 +52,7 @@ def read_through(
             yield batch
         rest = Span(rest.topic, rest.partition, lost.until_offset, rest.until_offset, rest.topic_id)
     if span.records is not None and rows != span.records:
-        raise RangeNotHeldError(f"{span}: Kafka and the intake hold {rows} records of {span.records}")
+        raise RangeNotHeldError(f"{span}: Kafka and the intake hold {rows} records instead of {span.records}")
 
 
 def lost_in_kafka(access: KafkaAccess, rest: Span, position: int) -> Span | None:

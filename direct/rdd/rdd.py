@@ -54,19 +54,19 @@ def create_rdd(
     ``offset_ranges``: each a :class:`direct.OffsetRange`. There is one Spark partition for each range that is not
     empty; ``min_partitions`` and ``max_records_per_partition`` divide large ranges.
 
-    ``key_deserializer``, ``value_deserializer``: a name (``bytes``, ``string``, ``json``, ``short``, ``integer``,
-    ``long``, ``float``, ``double``), ``module:function``, or a function of bytes; null stays None. ``allow_offset_gaps``:
-    whether offsets may have no record, as in compacted and transactional topics. ``timeout_seconds``: maximum time in
-    which a broker may return nothing. ``range_seconds_max``: maximum time to read one range. Each Python worker keeps
-    up to ``consumers_max`` idle consumers, each with at most 8 MB, for ``consumer_idle_seconds``, unless
-    ``keep_consumers`` is False.
+    ``key_deserializer``, ``value_deserializer``: a name (``bytes``, ``string``, ``json``, ``short``, ``integer``, ``long``,
+    ``float``, ``double``), ``module:function``, or a function of bytes; null stays None. ``allow_offset_gaps``: whether offsets
+    may have no record, as in compacted and transactional topics. ``timeout_seconds``: maximum time a broker may return no data
+    before the read fails. ``range_seconds_max``: maximum time to read one range. Each Python worker keeps up to
+    ``consumers_max`` idle consumers, each with at most 8 MB, for ``consumer_idle_seconds``, unless ``keep_consumers`` is False.
 
     ``ship_code``: whether to send Forebay's code to executors on other hosts; False if it is installed there.
     ``tracker``: the driver of an intake (its url, or an ``IntakeAccess``); its WAL supplies records that Kafka has
     lost.
 
-    Raises UsageError and SettingsError; UnreachableError for strategies that ask brokers. If Kafka cannot supply a
-    range, its task fails with an error of ``forebay.model.errors`` that names both ends.
+    Raises UsageError and SettingsError; UnreachableError if ``location_strategy`` is ``PreferBrokers`` and no broker
+    answers. If Kafka cannot supply a range, its task fails with an error of ``forebay.model.errors`` that names the
+    range.
     """
     context: SparkContext = getattr(sc, "sparkContext", sc)
     safe = checked_options(kafka_params)

@@ -52,21 +52,26 @@ def encode(range_: Span) -> bytes:
 def encode_task(number: int, range_: Span, incarnation: int) -> bytes:
     """Return a row for :func:`decode_span`.
 
-    ``number``: of the task in its batch, from 0. ``life``: the partition's incarnation.
+    ``number``: the task's number within its batch, from 0. ``incarnation``: the partition's.
     """
     return msgspec.msgpack.encode((number, range_, incarnation))
 
 
 def decode_span(how: TaskReading, row: bytes, decoder: Decoder, place: DeadLetterPlan) -> Iterator[pa.RecordBatch]:
-    """Yield the decoded records of ``row``, which :func:`encode_task` made, as ``driver.batches.decoding.decode_task``
-    does."""
+    """Yield the decoded records of ``row``, a result of :func:`encode_task`.
+
+    Decodes as ``driver.batches.decoding.decode_task`` does.
+    """
     number, span, incarnation = _task_decoder.decode(row)
     part = Part(read_batches(how, number, [encode(span)]), {(span.topic, span.partition): incarnation})
     yield from decode_parts([part], number, span.size, decoder, place)
 
 
 def read_batches(how: TaskReading, split: int, rows: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-    """Yield the records of ``rows``, which :func:`encode` made. A retried task does not reuse consumers."""
+    """Yield the records of the ranges in ``rows``, each a result of :func:`encode`.
+
+    The first attempt of a task may reuse an idle consumer; a retried task creates a new one.
+    """
     context = TaskContext.get()
     fresh = context is not None and context.attemptNumber() > 0
     if context is not None:

@@ -1,8 +1,8 @@
-"""The cursor in an intake that keeps in its WAL what a direct stream has yet to read.
+"""The cursor of a direct stream in its intake. The intake's WAL keeps all records after the cursor.
 
-The checkpoint journals the cursor's name before the cursor is first opened, so no kill leaves a cursor that no stream
-uses. The cursor moves to what the checkpoint says is completed, and never beyond. While the intake's driver is
-unavailable, the cursor stays and the stream continues.
+The stream writes the cursor's name to its checkpoint before it first opens the cursor, so a crash leaves no cursor
+without a stream. The cursor never moves past batches that the checkpoint does not call completed. While the intake's
+driver is unavailable, the cursor does not move and the stream continues.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyspark_forebay.intake.planning import first_place
 
 log = logging.getLogger(__name__)
 
-#: pause between two checks of what is completed
+#: pause between two checks for completed batches
 MOVE_SECONDS = 1.0
 #: how long one move is retried while the intake's driver does not answer
 PATIENCE_SECONDS = 5.0
@@ -36,8 +36,10 @@ CHECKS_MAX = 10
 
 
 def ranges_to_keep(state: State) -> tuple[Span, ...]:
-    """Return what the stream has yet to read or may read again: unfinished batches, batches of a window or replay, and
-    everything from the stream's positions on."""
+    """Return the ranges that the stream has yet to read or may read again.
+
+    These are uncompleted batches, batches of a window or a replay, and everything from the stream's positions on.
+    """
     batches: tuple[Batch | ReplayedBatch, ...] = (
         *state.replaying.values(),
         *state.replay_window.values(),
@@ -49,9 +51,9 @@ def ranges_to_keep(state: State) -> tuple[Span, ...]:
 
 
 def place_of(span: Span, partition: IntakePartition) -> Place | None:
-    """Return where ``span`` begins in the intake; None if the intake never took in its topic.
+    """Return where ``span`` begins in the intake; None if the intake never took in the topic with this id.
 
-    That is in the newest incarnation of the topic that has the offset, otherwise in the first incarnation of the topic.
+    Of the incarnations with the topic's id, it is the newest one that contains the offset, otherwise the first one.
     """
     same = [one for one in partition.incarnations if not span.topic_id or one.topic_id in ("", span.topic_id)]
     if not same:
@@ -63,7 +65,7 @@ def place_of(span: Span, partition: IntakePartition) -> Place | None:
 def places_of(
     spans: Iterable[Span], partitions: Mapping[TopicPartition, IntakePartition]
 ) -> dict[TopicPartition, Place]:
-    """Return the first place that ``spans`` need of each partition of the intake."""
+    """Return for each partition the first place in the intake that ``spans`` need."""
     found: dict[TopicPartition, Place] = {}
     for span in spans:
         place = place_of(span, partitions[span.tp]) if span.tp in partitions else None
@@ -86,11 +88,11 @@ class StreamCursor:
         wanted: Callable[[], tuple[Span, ...]],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """Open the cursor ``name``. On return it keeps everything that the intake has.
+        """Open the cursor ``name``. On return, the intake's WAL keeps everything that it holds.
 
-        ``isolation``: the stream's ``isolation.level``. ``user``: a text that names this process and no other. ``key``:
-        a random text. ``wanted`` returns the ranges that must stay. ``failed`` is called with the error if another
-        process uses the cursor, or an operator dropped it. Raises UnreachableError, RefusedError, UsageError,
+        ``isolation``: the stream's ``isolation.level``. ``user``: a text that names only this process. ``key``: a random
+        text. ``wanted`` returns the ranges that the WAL must keep. ``failed`` is called with the error if another
+        process uses the cursor, or if an operator dropped it. Raises UnreachableError, RefusedError, UsageError,
         AccessError.
         """
         self._wanted = wanted
@@ -118,15 +120,12 @@ class StreamCursor:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to move the cursor, now that the stream's partitions have begun."""
+        """Start to move the cursor. Call it after the stream knows the first offsets of its partitions."""
         self._thread = threading.Thread(target=self._run, name="direct-cursor", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Release the cursor, so that the next user does not wait.
-
-        The cursor of a stream that could not begin is dropped.
-        """
+        """Release the cursor, so that its next user need not wait. Drop it if the stream could not begin."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join()

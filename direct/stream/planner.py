@@ -1,5 +1,7 @@
-"""Which offsets the next batch of a direct stream has: where partitions begin, what they have gained, and what Kafka
-lost."""
+"""Chooses the offsets of the next batch of a direct stream.
+
+Determines where new partitions begin, which offsets each partition gained, and which offsets Kafka lost.
+"""
 
 from __future__ import annotations
 
@@ -176,7 +178,7 @@ class BatchPlanner:
             log.info("%s begins at offset %d: %s", tp, position.offset, position.why)
 
     def _check_names(self, there: set[TopicPartition]) -> None:
-        """Check the names in the strategy of a new stream, and log topics and partitions that Kafka does not have yet.
+        """Check the topics and partitions that the strategy of a new stream names; log those that Kafka does not have yet.
 
         Raises UsageError for offsets of partitions that the stream does not read.
         """
@@ -185,7 +187,7 @@ class BatchPlanner:
         unread = sorted(str(tp) for tp in self._strategy.offsets.keys() - there)
         if unread:
             raise UsageError(
-                f"offsets are given for {', '.join(unread)}, which Kafka does not have or the stream does not read"
+                f"offsets are given for {', '.join(unread)}, which Kafka does not have or the stream does not read; remove them"
             )
 
     def journal_lost(self, work: BatchWork) -> bool:

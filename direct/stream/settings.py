@@ -62,7 +62,7 @@ class StreamSettings:
             or self.window_batches < 0
         ):
             raise UsageError(
-                "a direct stream needs an interval above 0, numbers of batches and failures from 1, and a window from 0"
+                "interval_seconds must be above 0, max_queued_batches and max_failures at least 1, and window_batches at least 0"
             )
         if self.dead_letters.url and self.dead_letters.topic:
             raise UsageError("dead_letters: name a url or a topic, not both")

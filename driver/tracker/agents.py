@@ -26,8 +26,9 @@ _AGENT_URL = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?/
 class Agents:
     """Answers the agents' heartbeats.
 
-    ``news``: host → its agent's last heartbeat, shared with other parts and changed here alone. ``managed``: the receivers that
-    the driver keeps running. ``host_timeout_seconds``: how long after its last heartbeat an agent keeps its host's address.
+    ``latest``: host → its agent's last heartbeat. Other parts read it; only this class changes it. ``managed``: the receivers
+    that the driver keeps running. ``host_timeout_seconds``: how long after its last heartbeat an agent keeps its host's
+    address.
     """
 
     def __init__(

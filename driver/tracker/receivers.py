@@ -30,8 +30,8 @@ from forebay.model.values import TopicPartition, is_reserved
 class Receivers:
     """Registers receivers and answers their heartbeats.
 
-    ``news``: receiver id → its last heartbeat, shared with other parts and changed here alone. ``sharing``: how a learned rate is
-    divided; None: receivers are held to no rate. ``id_limits``: how many ids the stream keeps.
+    ``latest``: receiver id → its last heartbeat. Other parts read it; only this class changes it. ``sharing``: how a learned
+    rate is divided; None: receivers are held to no rate. ``id_limits``: how many ids the stream keeps.
     """
 
     def __init__(

@@ -16,7 +16,8 @@ class Writers:
     """A writer is *settled* when no block under its token can be synced any more.
 
     A writer whose epoch has ended, or that released its token, is not among ``Partition.writers`` any more. Any other writer is
-    settled by its own heartbeat, sent after it knew of the claim. ``receiver_news``: receiver id → its last heartbeat.
+    settled by its own heartbeat, sent after it knew of the claim. ``receiver_heartbeats``: receiver id → its last
+    heartbeat.
     """
 
     def __init__(self, *, recorder: Recorder, receiver_heartbeats: Mapping[str, LastHeartbeat]) -> None:

@@ -148,7 +148,7 @@ class Accepting:
         if isinstance(error, (OSError, asyncio.TimeoutError, SettingsError)):  # an error of the client
             log.debug("a connection ended before its first request: %s", error)
         elif error is not None:
-            log.error("cannot serve a connection: %r", error, exc_info=error)
+            log.error("cannot serve the connection from %s: %r", connection.peer, error, exc_info=error)
 
     def _end(self, connection: Connection) -> None:
         connection.end()
@@ -166,10 +166,10 @@ class Accepting:
 
 
 def allow_descriptors(connections_max: int) -> None:
-    """Raise this process's limit of file descriptors to what ``connections_max`` authenticated and as many other connections
-    need.
+    """Raise this process's limit of open files, so that it suffices for the server's connections.
 
-    If the system allows fewer, raise it to the maximum, and log a warning with the limit.
+    Those are at most ``connections_max`` authenticated and as many unauthenticated ones. If the system does not allow that many,
+    raise the limit to the maximum and log a warning.
     """
     needed = 2 * connections_max + _OTHER_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -180,7 +180,7 @@ def allow_descriptors(connections_max: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < needed:
         log.warning(
-            "this process may open %d files, but %d connections (connections_max) can need %d: raise `ulimit -Hn` or LimitNOFILE",
+            "this process may open only %d files, but connections_max = %d can need %d: raise `ulimit -Hn` or LimitNOFILE",
             allowed,
             connections_max,
             needed,

@@ -6,9 +6,9 @@ are two such attacks:
 - *Cross-site request*: a page of another site sends a request. The browser names the site in ``Origin`` and ``Sec-Fetch-Site``.
   Without a preflight request, a browser sends only a GET, a HEAD, or a POST with the content type of a form. So a POST needs
   ``application/json``.
-- *DNS rebinding*: an attacker makes the name of the page's site resolve to this machine. For the browser, the service is then
-that
-  site, and ``Host`` has the site's name. Only names are resolved, so a numeric address in ``Host`` is harmless.
+- *DNS rebinding*: an attacker makes the name of the page's site resolve to this machine. The browser then takes
+  the service for that site, and ``Host`` has the site's name. Only names are resolved, so a numeric address in ``Host`` is
+  harmless.
 
 With tokens, rebinding gains nothing, since no browser has the token. Then every ``Host`` is accepted.
 """

@@ -18,7 +18,7 @@ Answer = TypeVar("Answer")
 
 
 class DriverClient:
-    """Calls the leading driver, as :class:`forebay.http.client.Client` does. Thread-safe. ``urls``: as ``driver.all_urls``.
+    """Calls the leading driver, as :class:`forebay.http.client.Client` does. Thread-safe. ``urls``: those of all drivers.
 
     If no driver decided a request (no process listens, or a standby answered), it is sent to the next URL immediately, once to
     each. A request that a driver may have decided is not repeated: its error is raised, and the next request begins at the next

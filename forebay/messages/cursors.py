@@ -77,12 +77,15 @@ class CloseCursorRequest(Message, frozen=True, kw_only=True):
 
 
 class EarliestRequest(Message, frozen=True, kw_only=True):
-    """POST /v1/cursors/earliest. Returns for each partition the first place from which on the WAL is complete."""
+    """POST /v1/cursors/earliest. Asks for the first place of each partition from which the WAL holds all records."""
 
     partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=PARTITIONS_MAX)]
 
 
 class EarliestAnswer(Message, frozen=True, kw_only=True):
-    """Answer to :class:`EarliestRequest`: from each place on, the WAL holds all records up to the position, except gaps."""
+    """Answer to :class:`EarliestRequest`.
+
+    From each place to the position of its partition, the WAL holds all records, except gaps.
+    """
 
     places: tuple[CursorPlace, ...]

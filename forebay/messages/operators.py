@@ -20,7 +20,7 @@ class AcceptGapRequest(Message, frozen=True, kw_only=True):
 
 
 class AcceptLossRequest(Message, frozen=True, kw_only=True):
-    """POST /v1/operator/accept-loss. Completes a batch without ``ranges`` of it, or without all ranges that no tier can read."""
+    """POST /v1/operator/accept-loss. Completes a batch without ``ranges``; if empty, without those that no tier can read."""
 
     batch_id: Number
     ranges: tuple[str, ...] = ()  # "topic/partition[from, until)"

@@ -72,8 +72,8 @@ class ErrorNote(Message, frozen=True, kw_only=True):
 class HeartbeatRequest(Message, frozen=True, kw_only=True):
     """POST /v1/receivers/heartbeat.
 
-    ``holding`` lists all tokens with which the receiver may still write. When ``claims_done`` covers a claim and its token is not
-    in ``holding``, the token never returns to ``holding``. A late or repeated heartbeat is therefore never wrong about it.
+    ``holding`` lists all tokens under which the receiver may still write. If ``claims_done`` covers a claim and ``holding`` lacks
+    its token, no later heartbeat lists the token. So the driver may rely on a heartbeat that arrives late or twice.
     """
 
     receiver_id: Text

@@ -1,7 +1,7 @@
-"""What a source returns to a receiver: columns of records per partition, never single messages; and how it is started.
+"""The interface between a source and a receiver: polled records as Arrow columns, and the start of a partition.
 
-A source returns :class:`Columns`. The receiver's machine reads only their numbers (offsets, rows, bytes, generation) and passes
-the Arrow batches on to the encoder of blocks. So the simulation runs the same machine over columns that hold only offsets.
+The receiver's decisions (``receiver.machine``) use only the numbers in :class:`Columns`: offsets, rows, bytes, generation. The
+Arrow batches go unread to the encoder of blocks. Tests therefore run the same decisions on columns without records.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from forebay.model.values import TopicPartition
 class Columns:
     """Consecutive records of one partition from one poll, in offset order.
 
-    ``generation``: the generation of the start under which they were polled; a receiver drops records of any other. ``batch``: a
-    ``pyarrow.RecordBatch`` of ``forebay.model.records.SOURCE_SCHEMA`` (opaque to the machine). ``bytes``: size of the keys and
+    ``generation``: that of the :class:`Start` after which they were polled. After a newer start of the partition, the receiver
+    drops them. ``batch``: a ``pyarrow.RecordBatch`` of ``forebay.model.records.SOURCE_SCHEMA``. ``bytes``: size of the keys and
     values.
     """
 
@@ -48,8 +48,8 @@ class EndOfPartition:
 class PartitionFault:
     """The source can't continue this partition at its position.
 
-    ``kind``: as in ``messages.Fault``. ``end``: for a truncation, where the log of the leader epochs that were read ends now,
-    if the broker reported it; else -1.
+    ``kind``: as in ``messages.Fault``. ``end``: for a truncated log, the end offset that the broker reported for the leader epoch
+    of the last record read; -1 if it reported none.
     """
 
     tp: TopicPartition
@@ -60,7 +60,11 @@ class PartitionFault:
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Where to begin to read a partition: at ``offset``, with the leader epoch of the record before it (-1: unknown)."""
+    """Where a source begins to read a partition: at ``offset``.
+
+    ``leader_epoch``: of the record before it; -1 if unknown. ``generation``: the receiver's count of the starts of this
+    partition.
+    """
 
     tp: TopicPartition
     offset: int
@@ -69,17 +73,17 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class RebalanceListener(Protocol):
-    """Receives the decisions of the consumer group, within the source's ``poll`` and on its thread. Never raises."""
+    """Receives the decisions of the consumer group. The source calls it within ``poll``, on the polling thread. Never raises."""
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """The group gave these partitions to this receiver. They deliver nothing before they are started."""
+        """The group assigned these partitions to this receiver. The source returns their records only after a :class:`Start`."""
 
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """The group takes these partitions away; this receiver owns them until this returns.
+        """The group revokes these partitions. The receiver owns them until this call returns.
 
-        Returns when their records are sealed, stored and reported, or the deadline has passed. May name partitions that were
-        never assigned.
+        It returns when their records are sealed, stored and reported, or when the deadline has passed. ``partitions`` may contain
+        some that were never assigned.
         """
 
     def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """The session expired, and another member may own these partitions. Their unreported records are dropped."""
+        """The session expired, so another member may own these partitions. The receiver drops their unreported records."""

@@ -9,7 +9,7 @@
     ├── UnreachableError           a broker, driver, agent or store did not answer in time                 exit 3
     │   ├── TurnedAwayError        … because it accepts no such requests at this moment: retry later
     │   └── NotTakenError          … and no driver decided the request: no process listens, or a standby does
-    │       ├── NoListenerError … and no process accepts connections at that address
+    │       ├── NoListenerError    … and no process accepts connections at that address
     │       └── AccessError        … or the service accepts no token that this process has                 exit 2
     ├── AlreadyRunningError        another process does this already: names it; nothing was started        exit 5
     ├── FencedError                this process's epoch or token is outdated: nothing that it does counts  exit 4
@@ -22,8 +22,8 @@
     ├── RangeNotHeldError          Kafka no longer holds the same records of a range, or can't prove that it does
     │   ├── OutOfRangeError        … it holds no record at the range's first offset any more
     │   ├── ShortReadError         … its log ends before the range
-    │   ├── OvershotError          … the record after one in the range is at its end or beyond
-    │   └── OffsetGapError              … offsets in the range have no record: compacted, or of a transaction
+    │   ├── OvershotError          … the next record, after a gap in the offsets, is beyond the range
+    │   └── OffsetGapError         … offsets in the range have no record: compacted, or of a transaction
     ├── RecordError                a record of a batch RDD or direct stream could not be deserialised: names its offset
     ├── MissingKeyError            bytes are encrypted with a key that this process does not have; they are intact
     ├── SourceError                a custom source (docs/SOURCES.md) failed, or broke its contract

@@ -225,7 +225,9 @@ class BlockMeta(msgspec.Struct, frozen=True, gc=False):
         if len({(r.topic, r.partition) for r in self.ranges}) != len(self.ranges):
             raise ValueError(f"block {self.id} has two ranges of one partition")
         if self.records != sum(r.records for r in self.ranges):
-            raise ValueError(f"block {self.id}: {self.records} records; its ranges have another number")
+            raise ValueError(
+                f"block {self.id} has {self.records} records, but its ranges have {sum(r.records for r in self.ranges)}"
+            )
 
 
 class Block(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

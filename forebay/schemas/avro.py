@@ -95,7 +95,7 @@ class _BodyReader:
             try:
                 row = read(stream, writer, reader, return_named_type=named)
                 if stream.tell() != end:
-                    raise ValueError(f"its schema reads {stream.tell() - start} of {end - start} bytes")
+                    raise ValueError(f"its schema covers {stream.tell() - start} of its {end - start} bytes")
                 rows.append(row if convert is None else convert(row))
             except MemoryError:
                 raise

@@ -41,7 +41,7 @@ class Format(Protocol):
     type: pa.DataType
 
     def writer(self, schema: RegisteredSchema) -> Callable[[Bodies], Decoded]:
-        """Return the decoder for records that were written by ``schema``. Raises ValueError if it can't be decoded."""
+        """Return the decoder for records written with ``schema``. Raises ValueError if such records can't be decoded."""
 
 
 def cause_of(error: BaseException) -> str:

@@ -133,16 +133,15 @@ def _guid(octets: bytes) -> str:
 
 
 def message_indexes(data: memoryview, start: int) -> tuple[tuple[int, ...], int]:
-    """Return the indexes of a Protobuf message (in the file, in that message's nested ones, and so on), and where the body
-    begins.
+    """Return the path of indexes to a Protobuf message, and the position where the body begins. Raises ValueError.
 
-    Raises ValueError for an invalid list.
+    The first index counts the messages of the file, each further one the messages nested in the one before.
     """
     count, place = _varint(data, start)
     if count == 0:
         return (0,), place
     if not 0 < count <= _INDEXES_MAX:
-        raise ValueError(f"a list of {count} message indexes")
+        raise ValueError(f"the header has {count} message indexes; allowed are 1 to {_INDEXES_MAX}")
     indexes = []
     for _ in range(count):
         index, place = _varint(data, place)

@@ -177,7 +177,7 @@ class _Types:
             if choice in node:
                 some = [one for one in node[choice] if not (isinstance(one, Mapping) and one.get("type") == _NULL)]
                 if len(some) != 1:
-                    raise self._refused(path, f"{choice} of {len(some)} types")
+                    raise self._refused(path, f"{choice} with {len(some)} types; only one, and null, is allowed")
                 return self.of(some[0], base, path, inside)
         if "allOf" in node:
             return self._together(node, base, path, inside)
@@ -201,7 +201,7 @@ class _Types:
         if len(kinds) == 1:
             return str(kinds[0])
         if kinds:
-            raise self._refused(path, f"several types ({', '.join(kinds)})")
+            raise self._refused(path, f"several types ({', '.join(kinds)}); only one, and null, is allowed")
         values = node.get("enum", [node["const"]] if "const" in node else [])
         if values and all(isinstance(value, str) or value is None for value in values):
             return "string"

@@ -64,23 +64,26 @@ def _find(written: str) -> Any:
 
 
 def ordinal_of(settings: Settings, receiver_id: str) -> int:
-    """Return which of the ``receiver.count`` receivers this is, from 0. Raises UsageError for an id without an ordinal.
+    """Return the ordinal in the receiver's id. Raises UsageError if it has none, or one not below ``receiver.count``.
 
-    Only the id has the ordinal. So two processes with one ordinal have one id, and registration fences one of them.
+    Two processes with the same ordinal have the same id, so registration fences one of them.
     """
     count = settings.receiver.count
     ordinal = managed_ordinal(settings.stream, receiver_id)
     if ordinal is None or ordinal >= count:
         last = f" to {managed_id(settings.stream, count - 1)}" if count > 1 else ""
         raise UsageError(
-            f"receiver id {receiver_id!r}: with a custom source and receiver.count = {count} the receivers are "
-            f"{managed_id(settings.stream, 0)}{last}: the number decides which partitions each reads"
+            f"receiver id {receiver_id!r} is invalid: with a custom source and receiver.count = {count}, allowed ids are "
+            f"{managed_id(settings.stream, 0)}{last}; the number selects the partitions that a receiver reads"
         )
     return ordinal
 
 
 def dealt(names: Iterable[str], ordinal: int, count: int) -> list[str]:
-    """Return the partitions of receiver ``ordinal`` of ``count``. Each has one receiver; their numbers differ by at most one."""
+    """Return the partitions that receiver ``ordinal`` of ``count`` receivers reads.
+
+    Each partition has exactly one receiver, and each receiver the same number of partitions, give or take one.
+    """
     return sorted(names)[ordinal::count]
 
 

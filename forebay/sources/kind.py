@@ -24,7 +24,7 @@ class Upstream(Protocol):
         """Return all present partitions of ``topics`` and of the topics that ``pattern`` matches."""
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return topic → id, which no other topic of that name has; "" if it has none."""
+        """Return topic → id; "" if it has none. A topic that is created again under the same name has another id."""
 
     def starting_offsets(
         self, policy: str | Mapping[str, int], partitions: Iterable[TopicPartition], group: str

@@ -95,7 +95,7 @@ class ReliableSource(ABC):
         """End reading, also after an error. May be called without ``open``."""
 
     def forget(self, partitions: Sequence[str]) -> None:  # noqa: B027 - may be left as it is
-        """Stop reading ``partitions``, which another receiver reads from now on. Override it to free their resources."""
+        """Stop reading ``partitions``: another receiver reads them from now on. Override this method to free their resources."""
 
     def acknowledge(self, positions: Mapping[str, int]) -> None:  # noqa: B027 - may be left as it is
         """All records below these offsets are durable, so the origin may drop them.

@@ -138,7 +138,7 @@ class Intake:
             )
             if further == left:
                 raise UsageError(
-                    "the driver's answer about blocks makes no progress: check that the driver has the same release"
+                    "the driver's answer about blocks makes no progress; use the same release of Forebay for driver and query"
                 )
             left = further
         return FoundBlocks(tuple(found.values()), tuple(gaps), copies, lost)

@@ -1,4 +1,4 @@
-"""The cursor of a query over an intake: it keeps in the WAL what the query has yet to read."""
+"""The cursor of a query over an intake. The intake's WAL keeps all records after the cursor."""
 
 from __future__ import annotations
 

@@ -91,12 +91,12 @@ def offsets_of(at: Places, cursor: str, start: Places | None = None) -> Offsets:
 
 
 def first_place(partition: IntakePartition) -> Place:
-    """Return the place before everything that the intake has ever taken in of ``partition``."""
+    """Return the first place of ``partition``, before all records that the intake ever took in."""
     return (partition.incarnations[0].number, partition.incarnations[0].start)
 
 
 def next_end(begin: Place, partition: IntakePartition) -> Place:
-    """Return up to where a trigger may read: the start of the next incarnation if there is one, otherwise the position."""
+    """Return the offset up to which a trigger may read: the next incarnation's start if there is one, else the position."""
     for incarnation in partition.incarnations:
         if incarnation.number > begin[0]:
             return (incarnation.number, incarnation.start)
@@ -195,7 +195,7 @@ def cover(spans: Sequence[IncarnationSpan], found: FoundBlocks) -> Cover:
 def plan_intake_batch(
     spans: Sequence[IncarnationSpan], found: FoundBlocks, partitions: Partitions, has_kafka: bool
 ) -> IntakeBatchPlan:
-    """Return what reads each offset of ``spans``: one block, or Kafka if the topic is still the one of that incarnation.
+    """Return for each offset of ``spans`` what reads it: one block, or Kafka if the topic still has that incarnation's id.
 
     ``has_kafka``: whether tasks can read Kafka.
     """

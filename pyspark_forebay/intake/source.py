@@ -1,4 +1,4 @@
-"""What batch and streaming queries over an intake share: the choice of partitions, their limits, and their tasks."""
+"""Chooses the partitions, limits and tasks of a query over an intake. Batch and streaming queries use it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class IntakeSource:
         self._warned: set[str] = set()
 
     def describe(self) -> tuple[IntakeAnswer, Partitions]:
-        """Return the intake's present state, and the partitions of it that the query reads. Raises UnreachableError."""
+        """Return the intake's present state, and those of its partitions that the query reads. Raises UnreachableError."""
         answer = self._intake.describe()
         return answer, {tp: one for tp, one in partitions_of(answer).items() if self.reads(tp)}
 
@@ -84,10 +84,11 @@ class IntakeSource:
         held: Places,
         wanted: Mapping[TopicPartition, Literal["earliest"] | int],
     ) -> dict[TopicPartition, Place]:
-        """Return where Kafka has what is ``wanted``: "earliest", or the first record at or after milliseconds.
+        """Ask Kafka for the first place of partitions that are ``wanted``. Partitions without an answer are omitted.
 
-        ``held``: the places from which on the WAL has everything. Kafka is asked about a partition only if it may have
-        more than the WAL, and if the topic is still the one of the newest incarnation.
+        ``wanted``: "earliest" for Kafka's first offset, or milliseconds for the first record at or after this time.
+        ``held``: the places from which the WAL holds all records. Kafka is asked about a partition only if it may have
+        records from before ``held``, and if the topic still has the id of the newest incarnation.
         """
         asked = [
             tp for tp, place in held.items() if place[0] == partitions[tp].incarnations[-1].number and place[1] > 0
@@ -109,15 +110,17 @@ class IntakeSource:
     def _at_times(
         self, answer: IntakeAnswer, partitions: Partitions, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Place]:
-        """Return the place of the first record at or after each time that Kafka or the WAL still has; without
-        partitions that have none."""
+        """Return the place of the first record at or after each time, of those that Kafka or the WAL still has.
+
+        Partitions without such a record are omitted.
+        """
         held = self._intake.earliest(partitions)
         while True:
             found = self._at_times_beside(answer, partitions, times, held)
             still = self._intake.earliest(partitions)
             if still == held:
                 return found
-            held = still  # records that were cleaned up meanwhile were searched for in neither place
+            held = still  # clean-up deleted records from the WAL after the search of Kafka had skipped them
 
     def _at_times_beside(
         self, answer: IntakeAnswer, partitions: Partitions, times: Mapping[TopicPartition, int], held: Places
@@ -135,7 +138,7 @@ class IntakeSource:
             answers = self._intake.times([TimedSpan(span=own[0], time_ms=times[tp]) for tp, own in left.items()])
             if [one.reached for one in answers if one.block is None] == [own[0].from_offset for own in left.values()]:
                 raise UsageError(
-                    "the driver's answer about times makes no progress: check that the driver has the same release"
+                    "the driver's answer about times makes no progress; use the same release of Forebay for driver and query"
                 )
             blocks = {one.block.id: one.block for one in answers if one.block is not None}
             rows = {name: self._times_in(answer, partitions, block, left) for name, block in blocks.items()}
@@ -216,7 +219,8 @@ class IntakeSource:
         for tp, place in found.items():
             if place > latest[tp]:
                 raise UsageError(
-                    f"option {name}Offsets: {place[1]} of {tp} is beyond what the stream has taken in, up to {latest[tp][1]}"
+                    f"option {name}Offsets: offset {place[1]} of {tp} is too high: "
+                    f"the stream has taken in offsets up to {latest[tp][1]}"
                 )
         return found
 

@@ -1,8 +1,8 @@
 """A streaming query over an intake. It has a cursor, whose name is in the offsets that Spark stores in the checkpoint.
 
-The cursor is in the journal before Spark gets the first offset, so nothing from there on is deleted before the query has
-finished it. It moves when Spark commits a batch, which is in the checkpoint by then. So the cursor is never beyond the
-checkpoint. A query that is killed before its first offset is in the checkpoint leaves an unused cursor, which expires.
+The driver journals the cursor before Spark gets the first offset, so the WAL keeps everything that the query has yet to read.
+The cursor moves when Spark commits a batch. The checkpoint has the batch by then, so the cursor is never beyond the checkpoint.
+If a query is killed before the checkpoint has its first offset, its cursor stays unused and expires.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def recreated(known: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
 
 
 def continued(start: Offsets, now_ids: Mapping[str, str]) -> dict[TopicPartition, int]:
-    """Return the offsets of ``start`` at which reading continues: those of topics that were not created again."""
+    """Return the offsets of ``start``, without those of topics that were created again since. Reading continues there."""
     again = recreated(start.topic_ids, now_ids)
     return {tp: offset for tp, offset in start.at.items() if tp.topic not in again}
 

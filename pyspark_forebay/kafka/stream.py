@@ -107,7 +107,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return made.json()
 
     def _past_begin(self, end: Offsets) -> Offsets:
-        """Return ``end``; for each partition where this run began after it, where it began."""
+        """Return ``end``, with no partition before the offset at which this run began.
+
+        A partition whose end is lower gets that offset as its end.
+        """
         return replace(end, at={tp: max(offset, self._began.get(tp, 0)) for tp, offset in end.at.items()})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802

@@ -1,4 +1,4 @@
-"""Where a query starts and ends: offsets or times, as the options ``starting…`` and ``ending…`` set them."""
+"""Reads the options ``starting…`` and ``ending…``: the offsets or times at which a query starts and ends."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Limit:
 
 
 def read_limit(given: Mapping[str, str], end: str, default: str) -> Limit:
-    """Return the limit that ``given``, options by names in lower case, sets. Raises UsageError.
+    """Return the limit that the options set. Raises UsageError.
 
-    ``end``: "starting" or "ending". ``default``: "earliest" or "latest". One timestamp for all takes precedence over
-    timestamps per partition, and these over offsets.
+    ``given``: option name in lower case → value. ``end``: "starting" or "ending". ``default``: "earliest" or "latest",
+    if no option sets a limit. ``…Timestamp`` takes precedence over ``…OffsetsByTimestamp``, and both over ``…Offsets``.
     """
     name = f"{end}Timestamp"
     if name.lower() in given:
@@ -84,13 +84,12 @@ def check_all_named(wanted: set[TopicPartition], given: set[TopicPartition], nam
         words = [f"missing: {in_words(missing)}"] if missing else []
         words += [f"not read by this query: {in_words(surplus)}"] if surplus else []
         raise UsageError(
-            f"option {name} must name every partition that is read, with -1 for latest and -2 for earliest where it does not "
-            f"matter; {'; '.join(words)}"
+            f"option {name} must name every partition that is read (-1 means latest, -2 earliest); {'; '.join(words)}"
         )
 
 
 def no_record_since(tp: TopicPartition, time_ms: int) -> UsageError:
-    """Return the error for a partition that has no record at or after the starting time."""
+    """Return the error for a partition without a record at or after the starting time."""
     return UsageError(
         f"no offset matched: {tp} has no record at or after {time_ms} ms; "
         'to begin at the end of such a partition, set startingOffsetsByTimestampStrategy to "latest"'

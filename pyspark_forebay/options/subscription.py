@@ -28,7 +28,7 @@ class Subscription:
 
 
 def read_subscription(given: Mapping[str, str]) -> Subscription:
-    """Return what ``given``, options by names in lower case, subscribes to. Raises UsageError."""
+    """Return the subscription that the options set. ``given``: option name in lower case → value. Raises UsageError."""
     named = [name for name in STRATEGIES if name.lower() in given]
     if not named and "tracker" in given:
         return Subscription()
@@ -40,7 +40,7 @@ def read_subscription(given: Mapping[str, str]) -> Subscription:
     value = given[name.lower()].strip()
     if name == "assign":
         if not value.startswith("{"):
-            raise UsageError(f'option assign: {value!r} names no partitions: {{"topic": [0, 1]}} would')
+            raise UsageError(f'option assign: {value!r} names no partitions; write, for example, {{"topic": [0, 1]}}')
         return Subscription(partitions=frozenset(parse_partitions(value, "assign")))
     if name == "subscribe":
         topics = tuple(dict.fromkeys(topic.strip() for topic in value.split(",") if topic.strip()))
@@ -52,5 +52,5 @@ def read_subscription(given: Mapping[str, str]) -> Subscription:
     try:
         re.compile(value)
     except re.error as error:
-        raise UsageError(f"option subscribePattern: {value!r} is no regular expression of Python's: {error}") from None
+        raise UsageError(f"option subscribePattern: {value!r} is not a Python regular expression: {error}") from None
     return Subscription(pattern=value)

@@ -49,7 +49,7 @@ def seconds(given: Mapping[str, str], name: str, default: str) -> float:
     try:
         return float(parse_duration(re.sub("min$", "m", text)))  # Spark accepts both
     except ValueError:
-        raise UsageError(f"option {name}: {text!r} is no time: allowed are 500ms, 30s, 15m, 2h") from None
+        raise UsageError(f"option {name}: {text!r} is not a duration: allowed are 500ms, 30s, 15m, 2h") from None
 
 
 def _whole(text: str) -> int | None:

@@ -57,7 +57,7 @@ def ask(action: act.DriverAction, post: Post) -> inp.DriverAnswer:
 
 
 class _NotAnswered(Exception):
-    """The request got no usable answer. ``outcome``: what the machine is given instead."""
+    """The request got no usable answer. ``outcome``: the input that the machine gets instead."""
 
     def __init__(self, outcome: inp.Input) -> None:
         super().__init__(outcome)

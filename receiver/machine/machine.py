@@ -19,11 +19,11 @@ ANSWER_PATIENCE = 3.0
 
 
 class ReceiverMachine:
-    """Drives one process of one receiver id from registration to exit. Not thread-safe.
+    """Decides for one process of one receiver id, from registration to exit. Not thread-safe.
 
-    It follows "The rules" (docs/architecture/ownership.md). The service's threads drive it in production, a seeded scheduler
-    drives the same object in the simulation. It knows only its inputs: an answer that is late, repeated or lost changes nothing,
-    and is recognised by the number of its request.
+    It follows "The rules" (docs/architecture/ownership.md). In production, the service's
+    threads call it; in the simulation, a seeded scheduler calls the same code. It knows only its inputs. Each answer names the
+    number of its request, so a late or repeated answer changes nothing.
 
     ``by_pattern``: topics come from ``kafka.pattern``.
     """
@@ -76,12 +76,12 @@ class ReceiverMachine:
         return tp in self._parts.partitions
 
     def is_current(self, tp: TopicPartition, generation: int) -> bool:
-        """Return whether a start is still wanted when its turn comes: the group may have taken the partition since."""
+        """Return whether the start with this generation still applies. The group may have revoked the partition since."""
         partition = self._parts.partitions.get(tp)
         return partition is not None and partition.generation == generation
 
     def seconds_until_seal(self, now: float) -> float:
-        """Return how long the open block stays open if nothing more comes; the block interval if there is none."""
+        """Return the seconds until the open block is sealed if no record is added; the block interval if no block is open."""
         return self._parts.buffer.seconds_until_seal(now)
 
     def seconds_until_poll(self, now: float) -> float:
@@ -89,8 +89,10 @@ class ReceiverMachine:
         return self._parts.flow.seconds_until_poll(now)
 
     def poll_records_max(self, now: float) -> int:
-        """Return how many records the next poll may return, by their usual size and the rates, so that memory stays in its
-        bound (INV-6). 0: do not poll before an input changes something, or before the rate has room."""
+        """Return how many records the next poll may return, so that memory stays within its limit (INV-6) and rates hold.
+
+        0: do not poll until an input changes something, or until the rate allows it.
+        """
         return self._parts.flow.poll_records_max(
             self._parts.partitions.reading, self._parts.buffer.weight_bytes, self._parts.poll_results.record_bytes, now
         )

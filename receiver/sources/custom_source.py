@@ -147,7 +147,7 @@ class _CustomSource(ABC):
 
     @abstractmethod
     def _poll(self, max_records: int, timeout_seconds: float) -> list[Polled] | None:
-        """Return what came. None: the user's class was not called, so nothing has waited."""
+        """Return the polled records. None: the user's class was not called, so the call took no time."""
 
     @abstractmethod
     def _accepted(self, positions: Mapping[TopicPartition, CommitPoint]) -> dict[TopicPartition, str]:

@@ -1,8 +1,9 @@
 """The store of a stream without a WAL: each block is synced on this host's disk before it is reported (INV-1).
 
 With ``receiver.copies = 2`` the block is also synced on a replica host, which the driver names. The agent of that host checks
-and syncs the block before it answers. If no host takes the replica, the block waits, as it does for space: one copy is never
-taken for two. A replica whose answer was lost may exist. No block handle names it, and the driver deletes it as a stray copy.
+and syncs the block before it answers. If no host takes the replica, the block waits without a limit; it is never reported with
+only one copy. If the answer for a replica is lost, the replica may exist. No block handle names it, and the driver deletes it
+as a stray copy.
 """
 
 from __future__ import annotations

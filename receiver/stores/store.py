@@ -93,9 +93,12 @@ class WriteQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """``timeout_seconds``: how long the store may fail before the receiver ends. ``flush_seconds``: minimum time between the
-    starts of two writes; blocks that come meanwhile share the next write. ``gather_bytes``: a write starts earlier when so
-    many bytes wait, and nothing more is encoded until it does."""
+    """How a store writes.
+
+    ``timeout_seconds``: how long the store may fail before the receiver ends. ``flush_seconds``: minimum time between the
+    starts of two writes; blocks that arrive in between share the next write. ``gather_bytes``: if this many bytes wait, a write
+    starts earlier, and encoding pauses until it starts.
+    """
 
     timeout_seconds: float
     flush_seconds: float = 0.0
@@ -222,8 +225,8 @@ class Store(ABC):
     def _is_checked(self, pending: PendingBlock) -> bool:
         """Return whether the topic ids of the block are checked, after a short wait.
 
-        A block whose check takes longer is written without the mark: brokers may be away for long, and memory is bounded.
-        The wait delays no report, since a block is reported only after the check.
+        A block whose check takes longer is written without the mark, because brokers may be unavailable for long and memory is
+        bounded. The wait delays no report, since a block is reported only after the check.
         """
         if not any(part.topic_id for part in pending.ranges):
             return False

@@ -283,7 +283,7 @@ def test_replay_request_names_the_user_and_the_reason(
         (["--to-time", "yesterday"], "write it as 2026-11-21T14:30:00Z"),
         (["--to-batch", "0"], "0 is not in the range"),
         (["--to-batch", "1", "--to-time", "2026-11-21T14:30:00Z"], "exclude each other"),
-        (["--to-batch", "1", "t/0[1, 2)", "--yes"], "RANGE goes with --accept-loss"),
+        (["--to-batch", "1", "t/0[1, 2)", "--yes"], "RANGE is only allowed with --accept-loss"),
     ],
 )
 def test_impossible_replay_is_refused_with_one_sentence(

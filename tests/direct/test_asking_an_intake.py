@@ -267,7 +267,7 @@ def test_number_of_records_read_must_match_the_expected_count(taken: Taken, monk
     nine = [batch_of(*range(1, 10))]
     assert len(read(taken, monkeypatch, nine, Reading(allow_offset_gaps=True), records=19)) == 19
     assert taken.driver.closed == 1  # a task asks, and leaves no connection open
-    with pytest.raises(RangeNotHeldError, match="Kafka and the intake hold 19 records of 20"):
+    with pytest.raises(RangeNotHeldError, match="Kafka and the intake hold 19 records instead of 20"):
         read(taken, monkeypatch, nine, Reading(allow_offset_gaps=True), records=20)
 
 

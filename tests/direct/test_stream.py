@@ -409,12 +409,12 @@ def test_invalid_streams_are_refused(runs: Runs) -> None:
     for make, words in (
         (lambda: StreamSettings("../s", "file:///c"), "stream '../s': allowed are"),
         (lambda: StreamSettings("s", "file:///c", on_vanished="x"), "allowed are stop and record"),  # type: ignore[arg-type]
-        (lambda: StreamSettings("s", "file:///c", interval_seconds=0), "an interval above 0"),
+        (lambda: StreamSettings("s", "file:///c", interval_seconds=0), "interval_seconds must be above 0"),
         (lambda: check(Subscribe([])), "the topics: the list is empty"),
         (lambda: check(Subscribe("flights")), "the topics are 'flights': allowed are texts, in a list"),
         (lambda: check(Assign(["t/0"])), r"the partitions are \['t/0'\]: allowed are TopicPartition"),  # type: ignore[list-item]
         (lambda: check(Subscribe(["t"], {"t/0": 5})), "the keys of offsets are"),  # type: ignore[dict-item]
-        (lambda: check(SubscribePattern("t(")), "no regular expression"),
+        (lambda: check(SubscribePattern("t(")), "not a regular expression"),
     ):
         with pytest.raises(UsageError, match=words):
             make()

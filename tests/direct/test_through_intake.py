@@ -315,7 +315,7 @@ def test_exact_ranges_have_the_same_rows_and_errors_from_wal_and_kafka(
         assert rows(2, 30, **more) == before[2:]
     assert rows(3, 11) == before[3:11]
     assert rows(20, 25) == before[20:25]
-    with pytest.raises(RangeNotHeldError, match="hold 28 records of 5"):
+    with pytest.raises(RangeNotHeldError, match="hold 28 records instead of 5"):
         rows(2, 30, records=5)
     with pytest.raises(RangeNotHeldError, match="had the id elsewhere"):
         rows(2, 30, topic_id="elsewhere")

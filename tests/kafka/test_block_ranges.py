@@ -119,7 +119,7 @@ def test_broker_without_topic_ids_is_refused(mock_broker: MockBroker, topic_name
     produce(mock_broker.options, tp, 3)
     wanted, _ = taken_in(mock_broker.options, tp)
     assert wanted.topic_id == ""
-    with pytest.raises(RangeNotHeldError, match="tells no topic ids"):
+    with pytest.raises(RangeNotHeldError, match="do not return topic ids"):
         read_ranges(KafkaAccess(mock_broker.options, "g"), [Wanted(wanted.range, "an-id")], False)
 
 

@@ -176,7 +176,7 @@ def test_forked_child_uses_its_own_consumer(access: KafkaAccess, tp: TopicPartit
 
 def test_required_number_of_records_is_checked(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 10)
-    with pytest.raises(RangeNotHeldError, match=r"\[0, 10\): Kafka holds 10 records of 9"):
+    with pytest.raises(RangeNotHeldError, match=r"\[0, 10\): Kafka holds 10 records instead of 9"):
         offsets(access, msgspec.structs.replace(span(tp, 0, 10), records=9))
     assert offsets(access, msgspec.structs.replace(span(tp, 0, 10), records=10)) == list(range(10))
 

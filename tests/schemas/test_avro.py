@@ -189,7 +189,7 @@ def test_each_undecodable_record_has_its_cause() -> None:
     )
     assert [row and row["x"] for row in found.array.to_pylist()] == ["ok", None, None, None, None, None, "ok"]
     assert sorted(found.causes) == [1, 2, 3, 4, 5]
-    assert "its schema reads 3 of 4 bytes" in found.causes[2]
+    assert "its schema covers 3 of its 4 bytes" in found.causes[2]
 
 
 @pytest.mark.parametrize(

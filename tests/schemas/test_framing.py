@@ -84,5 +84,5 @@ def test_message_indexes_are_read_before_the_body() -> None:
         with pytest.raises(ValueError, match="its message indexes are truncated"):
             message_indexes(memoryview(bad), 0)
     for bad, count in ((b"\1", -1), (b"\x82\1" + b"\2" * 65, 65)):
-        with pytest.raises(ValueError, match=f"a list of {count} message indexes"):
+        with pytest.raises(ValueError, match=f"the header has {count} message indexes"):
             message_indexes(memoryview(bad), 0)

@@ -92,7 +92,7 @@ def test_each_unfit_document_has_its_cause_and_is_not_coerced() -> None:
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, "oneOf of 2 types"),
+        ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, "oneOf with 2 types"),
         ({"type": ["string", "integer"]}, r"several types \(string, integer\)"),
         ({"type": "object"}, "an object whose schema names no properties"),
         (

@@ -176,7 +176,7 @@ REFUSED: list[tuple[dict[str, str], type[Exception], str]] = [
     (
         {"startingOffsets": '{"T": {"0": 99, "1": 0}}'},
         UsageError,
-        "99 of T/0 is beyond what the stream has taken in",
+        "offset 99 of T/0 is too high: the stream has taken in",
     ),
     (
         {"endingOffsets": '{"T": {"0": 1, "1": 1}}', "startingOffsets": '{"T": {"0": 2, "1": 0}}'},

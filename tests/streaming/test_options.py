@@ -32,7 +32,7 @@ REFUSED: list[tuple[dict[str, str | None], str]] = [
     ({"subscribePattern": "t.*"}, "only one of"),
     ({"subscribe": " , "}, "names no topics"),
     ({"subscribe": None, "subscribePattern": " "}, "pattern is empty"),
-    ({"subscribe": None, "subscribePattern": "t("}, "no regular expression"),
+    ({"subscribe": None, "subscribePattern": "t("}, "not a Python regular expression"),
     ({"subscribe": None, "assign": "t"}, "names no partitions"),
     ({"subscribe": None, "assign": '{"t": 0}'}, '{"topic": [0, 1]}'),
     ({"subscribe": None, "assign": '{"t": [-1]}'}, "-1 is not allowed"),

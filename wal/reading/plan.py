@@ -23,8 +23,8 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     accepted; they are skipped. ``headers``: every batch gets a headers column, also one from a block without headers.
     ``key_file``: where a task finds the keys of encrypted blocks (``wal.blocks.encryption``), the same path on every host.
     ``access``: the token and certificates for agents. ``store_back``: send a block that had to be read from the WAL to the agent
-    of the task's host. ``kafka``: None if the Kafka tier is switched off. ``topic_ids``: ``life_key`` of each range → the topic's
-    id in that incarnation.
+    of the task's host. ``kafka``: None if the Kafka tier is switched off. ``topic_ids``: ``incarnation_key`` of each
+    range → the topic's id in that incarnation.
     """
 
     wal_url: str

@@ -68,7 +68,7 @@ def tables(report: AuditReport) -> list[Group]:
 
 
 def exceptions(report: AuditReport) -> list[tuple[str, str, str]]:
-    """Return what differs from an undisturbed run by a decision: what, where, and who decided it and why."""
+    """Return rows on accepted losses, gaps and other decisions: what happened, where, who decided it and why."""
     unknown = "not recorded: decided under an older release"
     listed = []
     for incarnation in report.incarnations:

@@ -162,7 +162,8 @@ def lag(invocation: Invocation, max_records: int | None, max_seconds: float | No
     settings = invocation.settings()
     if not source_kind(settings).has_groups:
         raise UsageError(
-            f"receiver.source = {settings.receiver.source!r} is not Kafka: `forebay status` shows the end that it reports"
+            f"receiver.source = {settings.receiver.source!r} is not Kafka, so it has no lag to show; "
+            "`forebay status` shows its end"
         )
     progress = get(settings, "/v1/lag", LagAnswer).partitions
     with KafkaAdmin(settings.kafka.options) as admin:

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 
 def problems(answer: StatusAnswer) -> list[Problem]:
-    """The driver's verdict, and what the rest of the answer shows, which an older driver does not list."""
+    """Return the problems that the driver reports, and those that the rest of its answer shows.
+
+    An older driver does not report the latter.
+    """
     return list(dict.fromkeys((*answer.problems, *in_answer(answer))))
 
 

@@ -193,8 +193,8 @@ def commits(
             raise RefusedError(f"{p.tp} is no partition of stream {state.stream!r}", "not-found")
         if p.incarnation != known.incarnation.number or p.topic_id != known.incarnation.topic_id:
             raise RefusedError(
-                f"{p.tp}: the file is of life {p.incarnation}, the journal is at life {known.incarnation.number}: "
-                "an offset means another record there; export the offsets again",
+                f"{p.tp}: the file has incarnation {p.incarnation}, the journal incarnation {known.incarnation.number}: "
+                "its offsets mean other records; export the offsets again",
                 "conflict",
             )
         metadata = f"forebay:{state.timeline}:{known.incarnation.number}"

@@ -94,7 +94,7 @@ def recover(
     if (to_batch is not None or to_time is not None) and not ranges:
         return replay(invocation, settings, to_batch or 0, to_time or 0, because, yes)
     if ranges:
-        raise click.UsageError("RANGE goes with --accept-loss BATCH")
+        raise click.UsageError("RANGE is only allowed with --accept-loss BATCH")
     if not settings.has_wal:
         return recover_copies(invocation, settings, yes)
     from deploy.commands.recovery.execution import apply_plan, make_plan

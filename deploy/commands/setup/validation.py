@@ -321,7 +321,7 @@ def validate(invocation: Invocation, offline: bool) -> int:
     """Check configuration, folders, stores, job, broker and topics, and print one line for each check. Changes nothing.
 
     Use it before a service is started. With --offline, the configuration may belong to another host. Exits with 2 if a check
-    is wrong; with 3 if none is wrong, but a broker or a store does not answer.
+    fails; with 3 if none fails, but a broker or a store does not answer.
     """
     checks = []
     for check in check_configuration(invocation.config_path, offline):

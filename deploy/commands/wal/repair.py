@@ -224,9 +224,9 @@ def repaired(
 
 
 def _may_be_written(segment: Segment, leads: int) -> bool:
-    """Whether a running recovery or rebuild may still write the segment.
+    """Return whether a running recovery or rebuild may still write the segment.
 
-    Both write under the journal epoch that they lead. Only a later leader fences it, and this command does not lead.
+    A recovery or rebuild leads the journal and writes under its epoch. This command does not lead, so it does not fence them.
     """
     place = segment.place
     return place is not None and place.receiver in (REPAIR_WRITER, REBUILDER) and place.epoch >= leads

@@ -129,7 +129,7 @@ class KafkaAdmin:
         }
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return topic → id; "" if the brokers have no topic ids, or the topic does not exist."""
+        """Return topic → id; "" if the brokers do not return topic ids, or the topic does not exist."""
         names = list(topics)
         if not names or not self._answers_topic_ids():
             return dict.fromkeys(names, "")
@@ -216,7 +216,9 @@ class KafkaAdmin:
         held = self.watermarks(wanted)
         for tp, (low, high) in held.items():
             if not low <= policy.get(str(tp), low) <= high:
-                raise UsageError(f"starting offset {policy[str(tp)]} of {tp}: Kafka holds {low} to {high}")
+                raise UsageError(
+                    f"starting offset {policy[str(tp)]} of {tp}: Kafka holds offsets {low} to {high}; choose one of these"
+                )
         return {tp: policy.get(str(tp), held[tp][0]) for tp in wanted}
 
     def places(self, asked: Mapping[TopicPartition, Place]) -> dict[TopicPartition, int]:
@@ -250,7 +252,7 @@ class KafkaAdmin:
             for tp, answer in found.items():
                 if answer.offset == OFFSET_INVALID:  # the client's answer if the leader that it knows does not answer
                     raise KafkaException(
-                        KafkaError(KafkaError.LEADER_NOT_AVAILABLE, f"no broker gave the offset of {tp}")
+                        KafkaError(KafkaError.LEADER_NOT_AVAILABLE, f"no broker returned the offset of {tp}")
                     )
             return {tp: answer.offset for tp, answer in found.items()}
 

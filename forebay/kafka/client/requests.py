@@ -69,7 +69,9 @@ class AdminRequests:
         try:
             self._client: AdminClient | None = self._new_client()
         except KafkaException as error:
-            raise SettingsError(f"kafka: {error.args[0].str()}") from None
+            raise SettingsError(
+                f"cannot create a Kafka client: {error.args[0].str()}; correct the Kafka options"
+            ) from None
 
     def close(self) -> None:
         """Close the clients. Later requests, and those that are being repeated, raise ForebayError."""

@@ -31,7 +31,7 @@ Starting: TypeAlias = Literal["earliest", "latest"] | int | Timestamp
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The offset at which a partition begins. ``why``: its origin as text, such as "committed by group g"."""
+    """The offset at which reading of a partition begins. ``why``: its origin as text, such as "committed by group g"."""
 
     offset: int
     why: str
@@ -45,9 +45,9 @@ def find_offsets(
 ) -> dict[TopicPartition, int]:
     """Return the offset of each partition. Offsets are returned as they are, except -2 (earliest) and -1 (latest).
 
-    ``without_record``: the treatment of a time after a partition's last record. The ends are those of a consumer with the options
-    of ``admin``: for committed records, the last stable offset. Raises UsageError for a partition that does not exist, and for a
-    time after the last record; UnreachableError.
+    ``without_record``: whether a time after a partition's last record is an error, or means the partition's end. If ``admin``
+    reads only committed records, the end is the last stable offset. Raises UsageError for a partition that does not exist, and
+    for a time after the last record; UnreachableError.
     """
     offsets: dict[TopicPartition, int] = {}
     questions: dict[TopicPartition, Literal["earliest", "latest"] | int] = {}
@@ -69,7 +69,7 @@ def find_offsets(
         raise UsageError(
             f"{tp} has no record at or after timestamp {questions[tp]}"
             f"{f', and {len(without) - 1} other partitions have none' if len(without) > 1 else ''}: "
-            "use an earlier timestamp, or let such partitions begin at their end"
+            "use an earlier timestamp, or -1 (latest) for such partitions"
         )
     return {**offsets, **found, **admin.places(dict.fromkeys(without, "latest"))}
 
@@ -90,10 +90,10 @@ class Known:
 def begin(
     admin: KafkaAdmin, partitions: Iterable[TopicPartition], known: Known, reset: str
 ) -> dict[TopicPartition, Position]:
-    """Return where each partition begins: by the checkpoint, else as given, else as committed, else by ``reset``.
+    """Return where reading of each partition begins: at the first offset of ``known``, else as ``reset`` says.
 
-    A partition that is not in the checkpoint is new, and begins at its beginning. ``reset``: "earliest", "latest", or "error",
-    which refuses a partition without a known offset. Raises as :func:`find_offsets`.
+    If there is a checkpoint without the partition, the partition is new and is read from its first offset. ``reset``: "earliest",
+    "latest", or "error", which raises UsageError for a partition without a known offset. Raises as :func:`find_offsets`.
     """
     asked: dict[TopicPartition, tuple[Starting, str]] = {}
     for tp in sorted(partitions):
@@ -112,7 +112,8 @@ def begin(
             asked[tp] = "latest", "latest, by the reset policy"
         else:
             raise UsageError(
-                f"no starting offset of {tp} is known: none is given or committed, and kafka.'auto.offset.reset' is none"
+                f"no starting offset of {tp} is known: none is given or committed, and kafka.'auto.offset.reset' is none; "
+                "give an offset, or set auto.offset.reset to earliest or latest"
             )
     offsets = find_offsets(admin, {tp: starting for tp, (starting, _) in asked.items()})
     return {tp: Position(offsets[tp], why) for tp, (_, why) in asked.items()}

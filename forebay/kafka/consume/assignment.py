@@ -22,8 +22,9 @@ from forebay.model.values import TopicPartition
 class StartedPartition:
     """A partition that is read.
 
-    ``position``: the next offset to return. ``unconfirmed``: nothing was returned since the start. ``first_seen``: the offset
-    that the last read began at, if that was not the start's. ``reads``: how many reads began elsewhere than at the start.
+    ``position``: the next offset to return. ``unconfirmed``: no record was returned since the start. ``first_seen``: the first
+    offset that the last read found, if it was not the start's. ``reads``: how many reads found another first offset than the
+    start's.
     """
 
     start: Start

@@ -90,7 +90,7 @@ def check_topics(held: Sequence[Wanted], ids: Mapping[str, str]) -> None:
     for item in held:
         now = ids[item.range.topic]
         if now != item.topic_id:
-            found = f"now has the id {now}" if now else "does not exist, or the brokers have no topic ids"
+            found = f"now has the id {now}" if now else "now does not exist, or the brokers do not return topic ids"
             raise RangeNotHeldError(
                 f"{item.range.label}: topic {item.range.topic} had the id {item.topic_id}, and {found}"
             )
@@ -132,7 +132,7 @@ class RangeProgress:
     def check(self) -> None:
         """Raise RangeNotHeldError unless the records are those that were taken in."""
         if self.rows != self.range.records:
-            raise self._other(f"{self.rows} records of {self.range.records}")
+            raise self._other(f"{self.rows} records instead of {self.range.records}")
         found = digest(self.batches)
         if found != self.range.digest:
             raise self._other(f"other records (digest {found}, not {self.range.digest})")
@@ -161,7 +161,9 @@ class RangeReader:
         try:
             self._consumer = Consumer({**options, "error_cb": self._client_errors}, logger=self._client_errors)
         except KafkaException as error:
-            raise SettingsError(f"kafka: {error.args[0].str()}") from None
+            raise SettingsError(
+                f"cannot create a Kafka client: {error.args[0].str()}; correct the Kafka options"
+            ) from None
         self._admin = KafkaAdmin(access.options, timeout_seconds=access.timeout_seconds, client_id="forebay-task-admin")
 
     @property

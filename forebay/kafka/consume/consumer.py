@@ -44,7 +44,7 @@ _END_REPORTED = re.compile(r"broker end offset is ([0-9]{1,18})")
 
 
 class KafkaSource:
-    """Implements ``receiver.source.Source``. For the polling thread only, except ``watermarks`` and ``topic_ids``."""
+    """Implements ``receiver.sources.source.Source``. For the polling thread only, except ``watermarks`` and ``topic_ids``."""
 
     def __init__(
         self,
@@ -111,12 +111,16 @@ class KafkaSource:
         try:
             self._consumer = Consumer({**self._options, **callbacks}, logger=self._client_errors)
         except KafkaException as error:
-            raise SettingsError(f"kafka: {error.args[0].str()}") from None
+            raise SettingsError(
+                f"cannot create a Kafka client: {error.args[0].str()}; correct the Kafka options"
+            ) from None
         if self._topics:
             self._join(self._consumer)
 
     def follow(self, topics: Sequence[str]) -> None:
-        """Subscribe to exactly ``topics`` from now on, or from :meth:`subscribe` on; leave the group if there are none.
+        """Replace the subscription by ``topics``; leave the group if there are none.
+
+        Before :meth:`subscribe`, only store ``topics`` for it.
 
         Raises ForebayError if librdkafka refuses the subscription.
         """
@@ -173,7 +177,7 @@ class KafkaSource:
                 self._callback_error = self._callback_error or _raisable(error)
 
     def _notify(self, event: str, partitions: list[TopicPartition]) -> None:
-        """Call the listener. Keep its exception for poll to raise: librdkafka's C frames are in between."""
+        """Call the listener. Store its exception for ``poll`` to raise, because it can't pass through librdkafka's C code."""
         if self._closing or self._listener is None or not partitions:
             return
         try:
@@ -309,7 +313,10 @@ class KafkaSource:
         self._assignment.read_again(again)
 
     def _confirms(self, reading: StartedPartition, offset: int) -> bool:
-        """Return whether the first record or end after a start, at ``offset``, is believed: no gap, or the same gap twice."""
+        """Return whether ``offset``, the first record or the end after a start, may be returned.
+
+        It may if it leaves no gap, or if two reads in a row found the same gap.
+        """
         if not reading.unconfirmed:
             return True
         if offset in (reading.start.offset, reading.first_seen):
@@ -438,7 +445,7 @@ class KafkaSource:
         return answer[1] if answer is not None and answer[1] >= 0 else -1
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Return topic → id; "" if the brokers have no topic ids, or the topic does not exist. May be called from any thread.
+        """Return topic → id; "" if the brokers do not return topic ids, or the topic does not exist. Thread-safe.
 
         Raises UnreachableError.
         """

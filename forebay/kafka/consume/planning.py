@@ -123,7 +123,9 @@ class PartitionRates:
 
     def __post_init__(self) -> None:
         if self.most < 0 or self.least < 1:
-            raise UsageError(f"rates {self.most:g} and {self.least}: allowed are most from 0, and least from 1")
+            raise UsageError(
+                f"PartitionRates: most = {self.most:g}, least = {self.least}: allowed are most from 0, and least from 1"
+            )
 
 
 def limit_by_rates(

@@ -148,7 +148,9 @@ class PartitionReader:
         try:
             self._consumer = Consumer({**options, **callbacks}, logger=self._client_errors)
         except KafkaException as error:
-            raise SettingsError(f"kafka: {error.args[0].str()}") from None
+            raise SettingsError(
+                f"cannot create a Kafka client: {error.args[0].str()}; correct the Kafka options"
+            ) from None
         self._consumer.assign([WirePartition(tp.topic, tp.partition, position)])
 
     def close(self) -> None:
@@ -186,7 +188,7 @@ class PartitionReader:
         if range_.topic_id:
             self._check_topic(range_)  # proves that the records are of this topic
         if range_.records is not None and rows != range_.records:
-            raise RangeNotHeldError(f"{range_}: Kafka holds {rows} records of {range_.records}")
+            raise RangeNotHeldError(f"{range_}: Kafka holds {rows} records instead of {range_.records}")
 
     def _batch(self, range_: Span, reading: Reading) -> pa.RecordBatch | None:
         """Return the records of one poll; None if there are none."""
@@ -259,7 +261,7 @@ class PartitionReader:
             if found >= range_.until_offset:
                 raise OvershotError(
                     f"{words}, not inside the range: the offsets between were compacted or are of a transaction; set "
-                    "allow_offset_gaps, or let the range end at a record"
+                    "allow_offset_gaps, or end the range just after a record"
                 )
             raise OffsetGapError(
                 f"{words}: the offsets between were compacted or are of a transaction; set allow_offset_gaps to skip them"
@@ -310,7 +312,7 @@ class PartitionReader:
     def _check_topic(self, range_: Span) -> None:
         found = self._ask().topic_ids([range_.topic])[range_.topic]
         if found != range_.topic_id:
-            now = f"now has the id {found}" if found else "does not exist, or the brokers have no topic ids"
+            now = f"now has the id {found}" if found else "now does not exist, or the brokers do not return topic ids"
             raise RangeNotHeldError(f"{range_}: topic {range_.topic} had the id {range_.topic_id}, and {now}")
 
     def _check_there(self, range_: Span) -> None:

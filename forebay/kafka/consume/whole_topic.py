@@ -46,7 +46,7 @@ def read_topic(
     try:
         consumer = Consumer({**settings, "error_cb": errors}, logger=errors)
     except KafkaException as error:
-        raise SettingsError(f"kafka: {error.args[0].str()}") from None
+        raise SettingsError(f"cannot create a Kafka client: {error.args[0].str()}; correct the Kafka options") from None
     clock = SystemClock()
     try:
         consumer.assign([WirePartition(topic, tp.partition, positions[tp]) for tp in left])

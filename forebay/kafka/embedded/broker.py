@@ -132,7 +132,7 @@ class KafkaBroker:
         return self
 
     def launch(self) -> None:
-        """:meth:`start` without :meth:`await_ready`, which may be another thread's. Raises UsageError."""
+        """Start it without waiting. Call :meth:`await_ready` next, from any thread. Raises UsageError."""
         if self._process is not None:
             raise ForebayError("the broker runs already")
         java = find_java()

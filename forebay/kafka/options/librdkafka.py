@@ -161,7 +161,7 @@ def check_options(options: Mapping[str, str]) -> None:
     try:
         Consumer(made).close()
     except KafkaException as error:
-        raise SettingsError(f"kafka: {_reason(error)}") from None
+        raise SettingsError(f"cannot create a Kafka client: {_reason(error)}; correct the Kafka options") from None
 
 
 def _reason(error: KafkaException) -> str:

@@ -80,7 +80,9 @@ class _Producing:
         try:
             self._producer = Producer({**made, "error_cb": self._client_errors}, logger=self._client_errors)
         except KafkaException as error:
-            raise SettingsError(f"kafka: {error.args[0].str()}") from None
+            raise SettingsError(
+                f"cannot create a Kafka client: {error.args[0].str()}; correct the Kafka options"
+            ) from None
         self._delivery_seconds = int(made["delivery.timeout.ms"]) / 1000  # 0: no limit
         self._address = given.get("bootstrap.servers", "")
         self._failure: tuple[KafkaError, TopicPartition] | None = None

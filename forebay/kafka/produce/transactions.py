@@ -57,19 +57,19 @@ class Marker(NamedTuple):
 
 
 class TransactionalSender:
-    """A producer with ``transactional_id``, each of whose transactions leaves a marker. Not thread-safe.
+    """A producer with ``transactional_id``. Each of its transactions commits an output marker. Not thread-safe.
 
-    The marker is an offset with metadata. ``group``, which has no members, commits it for partition 0 of the topic within the
-    transaction. So one request reads it, and it needs no topic of its own. The broker deletes it ``offsets.retention.minutes``
-    (7 days) after the last transaction, and together with the topic.
+    The marker is a committed offset with metadata: of ``group``, which has no members, for partition 0 of the topic. It is part
+    of the transaction, is read by one request, and needs no topic of its own. The broker deletes it
+    ``offsets.retention.minutes`` (by default 7 days) after the last transaction, or when the topic is deleted.
 
-    ``topic``: the topic of all records, which must exist. None: each record names its topic, the marker belongs to the first
-    topic by name that a transaction wrote to, and it is searched for in all topics that the broker shows.
+    ``topic``: the topic of all records, which must exist. If it is None, each record names its topic. The marker is then
+    committed for the first topic, by name, that the transaction wrote to, and :meth:`open` searches all topics for it.
 
     Each call waits at most ``timeout_seconds`` for a broker, and half of it for one record. It raises UnreachableError if no
     broker answered, UsageError if the topic does not exist, StoreError if the transaction can't continue, for example because
-    another sender has taken over the id. After an error either :meth:`close` and :meth:`open`: the marker then shows what was
-    committed; or :meth:`abort`, and if it returns True :meth:`begin`.
+    another sender has taken over the id. After an error, call :meth:`close` and :meth:`open`, whose marker shows what was
+    committed. Or call :meth:`abort`, and :meth:`begin` if it returned True.
     """
 
     def __init__(
@@ -137,8 +137,8 @@ class TransactionalSender:
     def _committed(self, topics: list[str], seconds: float) -> list[WirePartition]:
         """Return the group's commits for partition 0 of each topic.
 
-        While an older transaction is being ended, the broker makes the client repeat the request. After an error a new consumer
-        is used: one that knows a former coordinator may ask that broker again and again.
+        While the broker ends an older transaction, it makes the client repeat the request. After an error the next call uses a
+        new consumer, because one that knows a former coordinator may never ask another broker.
         """
         if self._reader is None:
             self._reader = self._new_reader()
@@ -162,7 +162,7 @@ class TransactionalSender:
         return tries(lambda: ask(max(_PAUSE_SECONDS, ends - self._clock.monotonic())))
 
     def _topics(self, producer: Producer) -> list[str]:
-        """Return the topics that may have the marker. Raises UsageError, KafkaException."""
+        """Return the topics for which the last transaction may have committed its marker. Raises UsageError, KafkaException."""
         if self._topic is None:
             return sorted(producer.list_topics(timeout=self._timeout).topics)
         found = producer.list_topics(self._topic, timeout=self._timeout).topics[self._topic]

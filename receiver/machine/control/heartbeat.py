@@ -114,10 +114,10 @@ class Heartbeat:
         self.outbox.do(act.Heartbeat(request, message))
 
     def _holding(self) -> tuple[messages.Holding, ...]:
-        """Return every token under which something may still be written.
+        """Return every token under which the receiver may still write.
 
-        A token that is not among them never returns. A partition leaves the phases that take in under its token only by a
-        new claim, and blocks leave the stores but do not go back.
+        A token that is missing here never returns. After a partition stopped taking in records under a token, only a new claim,
+        with a new token, starts it again. A block that left the stores does not go back to them.
         """
         under = {
             (partition.tp, partition.token)

@@ -17,7 +17,7 @@ from receiver.machine.ownership.topic_check import TopicCheck
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Status:
-    """Reads the other parts. Its own state is the newest error of the source."""
+    """Determines the receiver's state from the other parts. Stores only the newest error of the source itself."""
 
     outbox: Outbox
     contact: DriverContact

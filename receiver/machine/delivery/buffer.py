@@ -44,15 +44,15 @@ class Buffer:
         return tp in self._open.ranges
 
     def is_unanswered(self, tp: TopicPartition) -> bool:
-        """Whether a block that is open, or sealed and not answered, has a range of the partition under its current token.
+        """Whether the driver has yet to answer a block, open or sealed, with a range under the partition's current token.
 
-        A claim waits for it, since the driver would refuse the block after the claim. The report of a fault waits too: it
-        names the position, which has to be durable.
+        A new claim waits for the answer, since the driver would refuse the block after the claim. The report of a fault waits
+        too: it names the position, which must be durable.
         """
         return self.sealed.holds(tp) or self.is_open(tp)
 
     def seconds_until_seal(self, now: float) -> float:
-        """Return how long the open block stays open if nothing more comes; the block interval if there is none."""
+        """Return the seconds until the open block is sealed if no record is added; the block interval if no block is open."""
         interval = self.settings.block_interval
         return max(0.0, self._open.opened_at + interval - now) if self.has_open else interval
 
@@ -109,7 +109,10 @@ class Buffer:
     # ---- cutting again (rule 4) --------------------------------------------------------------------------------------
 
     def hold(self, tp: TopicPartition, from_offset: int, pieces: Iterable[Piece], token: int) -> None:
-        """Keep pieces that were cut under ``token``, unless the partition has another token now or is being revoked."""
+        """Keep pieces that were cut under ``token``, to cut them again under the next token.
+
+        Does nothing if the partition has another token already or is being revoked.
+        """
         partition = self.partitions.get(tp)
         if partition is None or partition.token != token or partition.phase is Phase.REVOKING:
             return
@@ -118,7 +121,7 @@ class Buffer:
         self._held_bytes += sum(piece.weight_bytes for piece in kept)
 
     def hold_open(self, tp: TopicPartition) -> None:
-        """Take the partition's range out of the open block and keep its pieces."""
+        """Move the partition's records from the open block to the pieces that are cut again."""
         part = self._open.remove(tp)
         partition = self.partitions.get(tp)
         if part is not None and partition is not None:
@@ -132,7 +135,7 @@ class Buffer:
         return held
 
     def cut_again(self, partition: Partition, held: Iterable[Piece], held_until: int, now: float) -> None:
-        """Add the records of ``held`` at or after the expected offset, and move it to ``held_until``."""
+        """Add the records of ``held`` at or after the expected offset, then move the expected offset to ``held_until``."""
         for piece in remaining(held, partition.expected):
             self.append(partition, piece, now)
         if partition.expected < held_until:

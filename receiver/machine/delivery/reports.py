@@ -98,11 +98,10 @@ class Reports:
             commits[part.tp] = CommitPoint(part.until_offset, part.leader_epoch, metadata)
 
     def withdraw(self, first: int, refused: Sequence[messages.BlockResult], now: float) -> None:
-        """Rule 4: claim anew every partition of block ``first`` and of all later blocks without an answer, before any of
-        their ranges is written again.
+        """Rule 4: request a new claim for each partition of block ``first`` and of all later unanswered blocks.
 
-        These blocks are never reported (again): in the WAL they become orphans. ``refused``: the driver's refusals, for
-        the log.
+        Their ranges are written again only under the new claims. The blocks themselves are never reported (again); in the WAL
+        they become orphans. ``refused``: the driver's refusals, for the log.
         """
         affected: set[TopicPartition] = set()
         for sealed in self.buffer.sealed.since(first):  # in order of sequence: a partition's pieces in order of offset

@@ -32,7 +32,7 @@ class Flow:
         return self.pausing.memory_is_full
 
     def unpause(self, tp: TopicPartition) -> None:
-        """Note that the partition starts anew or is no longer read, which ends a pause of it alone."""
+        """Note that the partition is started again or no longer read. Both end a pause for its own rate."""
         self.pausing.forget(tp)
 
     def forget(self, tp: TopicPartition) -> None:

@@ -1,4 +1,4 @@
-"""Which partitions pause: all of them while the receiver can take in nothing, one alone while it is over its rate. Pure."""
+"""Decides which partitions pause: all while the receiver can take in nothing, or a single one while it exceeds its rate. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ RESUME_FRACTION = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The partitions to pause and to resume. ``for_memory``: all pause because memory is full. ``slowed``: how many pause alone,
-    for their rate."""
+    """The partitions to pause and to resume.
+
+    ``for_memory``: all pause because memory is full. ``slowed``: how many more pause because each exceeds its own rate.
+    """
 
     pause: Collection[TopicPartition] = ()
     resume: Collection[TopicPartition] = ()
@@ -29,11 +31,12 @@ class Change:
 class Pausing:
     """Decides which partitions pause.
 
-    INV-6: while memory is full nothing is polled. If that lasts, all partitions pause and polling goes on, because the group
-    removes a member that does not poll.
+    INV-6: while memory is full, the receiver does not poll. After ``PAUSE_SECONDS`` it pauses all partitions and polls again,
+    because the group removes a member that does not poll.
 
-    ``all``: whether all partitions are paused. ``alone``: the partitions that are paused for their own rate.
-    ``memory_is_full``: for ``PAUSE_SECONDS`` or more, so that the partitions pause.
+    ``all``: whether all partitions are paused. ``alone``: the partitions that are paused because each exceeds its own rate.
+    ``memory_is_full``: whether partitions pause for memory. True once memory was full for ``PAUSE_SECONDS``; False again when
+    ``RESUME_FRACTION`` of it is free.
     """
 
     def __init__(self, memory_bytes: int) -> None:
@@ -49,11 +52,11 @@ class Pausing:
         return self._full_at is not None
 
     def forget(self, tp: TopicPartition) -> None:
-        """Note that the partition is revoked or starts anew, which ends a pause of it alone."""
+        """Note that the partition was revoked or started again. Both end a pause for its own rate."""
         self.alone -= {tp}
 
     def weigh(self, held_bytes: int, now: float) -> None:
-        """Note how much memory records take now."""
+        """Note how much memory the records take at ``now``."""
         if held_bytes < self._memory_bytes:
             self._full_at = None
         elif self._full_at is None:

@@ -50,13 +50,13 @@ class Bucket:
         return max(1.0, self.rate * BURST_SECONDS)
 
     def refill(self, now: float) -> float:
-        """Add what came in since the last call and return the level."""
+        """Add the units of the time since the last call, and return the level."""
         self.level = min(self.burst, self.level + self.rate * (now - self.at))
         self.at = now
         return self.level
 
     def change(self, rate: float, now: float) -> None:
-        """Set another rate. The level stays the same in seconds of the rate."""
+        """Set another rate, and scale the level by the same factor."""
         self.level = self.refill(now) * rate / self.rate
         self.rate = rate
 
@@ -141,7 +141,7 @@ class Throttle:
         self.learn(None, now)
 
     def learn(self, rates: Rates | None, now: float) -> None:
-        """Set the rates of the driver; None for no rates of the driver."""
+        """Set the rates that the driver learned; None if it sends none."""
         self.learned = rates
         self._shares = (
             {TopicPartition(p.topic, p.partition): p.records_per_second for p in rates.partitions} if rates else {}
@@ -191,7 +191,7 @@ class Throttle:
         return frozenset(tp for tp in partitions if self._limit(tp, now).is_over(now))
 
     def all_over(self, now: float) -> bool:
-        """Return whether every partition is to pause, because the next poll has to wait for long."""
+        """Return whether all partitions must pause, because the next poll has to wait longer than ``POLLS_APART_SECONDS``."""
         if not self.limited:
             return False
         wait_seconds = self.seconds_until_poll(now)

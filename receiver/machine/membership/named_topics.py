@@ -9,8 +9,10 @@ _NOT_NAMED = (
 
 
 class NamedTopics:
-    """The topics as the driver named them last. ``by_pattern``: the receiver's configuration has ``kafka.pattern``, so only the
-    driver can name topics."""
+    """The topics that the driver named last.
+
+    ``by_pattern``: the receiver's configuration has ``kafka.pattern``, so only the driver can name topics.
+    """
 
     def __init__(self, by_pattern: bool) -> None:
         self._by_pattern = by_pattern

@@ -18,9 +18,10 @@ from receiver.machine.membership.shutdown import Shutdown
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Partitions:
-    """In order of assignment. A partition that is not simply active is *unsettled*: a part has to act on it.
+    """The partitions in order of assignment.
 
-    Rule 3: each start has a new generation, so that what was fetched under an older one is known and dropped.
+    A partition is *unsettled* in this module while its phase is not simply active, so that a part has to act on it. Rule 3:
+    each start has a new generation, so records fetched under an older generation are recognized and dropped.
     """
 
     settings: ReceiverSettings
@@ -56,7 +57,7 @@ class Partitions:
         return [partition for partition in unsettled if not partition.request and now >= partition.due]
 
     def waiting_for(self, request: int) -> list[Partition]:
-        """Return the partitions that wait for this answer. Those revoked or assigned again since are not among them."""
+        """Return the partitions that wait for the answer to ``request``, without those revoked or assigned again since."""
         return [self._partitions[tp] for tp in sorted(self._unsettled) if self._partitions[tp].request == request]
 
     def add(self, tp: TopicPartition, now: float) -> None:
@@ -90,7 +91,7 @@ class Partitions:
                 self.outbox.do(act.Pause(tuple(start.tp for start in starts)))
 
     def leave(self, partition: Partition, phase: Phase, due: float) -> None:
-        """Leave ``ACTIVE``, or go to another waiting phase. What is polled under the old generation no longer counts."""
+        """Leave ``ACTIVE``, or change to another waiting phase. Records polled under the old generation are dropped."""
         if partition.generation:
             self.outbox.do(act.Pause((partition.tp,)))
             self.flow.unpause(partition.tp)
@@ -101,7 +102,7 @@ class Partitions:
         self._unsettled.add(partition.tp)
 
     def put_off(self, partition: Partition, reason: str, now: float) -> None:
-        """Claim later, from the lookup on. The delay grows until the partition is active."""
+        """Start the claim again after a delay, with a new lookup. The delay grows until the partition is active."""
         partition.refusals += 1
         partition.detail = reason
         self.leave(partition, Phase.WAITING, now + retry_delay(self.settings.reclaim_delay, partition.refusals))

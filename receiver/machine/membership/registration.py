@@ -19,8 +19,11 @@ from receiver.machine.membership.shutdown import Shutdown
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """``instance_id``: of this process; another process under the same ``receiver_id`` has another. ``version``: of this
-    software, for the driver's status."""
+    """The identity of this process at the driver.
+
+    ``instance_id``: differs between two processes with the same ``receiver_id``. ``version``: of this software, for the
+    driver's status.
+    """
 
     stream: str
     receiver_id: str
@@ -31,7 +34,10 @@ class Identity:
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Registration:
-    """``epoch``: of this process, 0 before it is registered. ``timeline``: of the journal. ``topics``: to subscribe to."""
+    """Registers this process at the driver, and stores the answer.
+
+    ``epoch``: of this process, 0 before it is registered. ``timeline``: of the journal. ``topics``: to subscribe to.
+    """
 
     identity: Identity
     settings: ReceiverSettings

@@ -27,7 +27,10 @@ def names(partitions: Iterable[TopicPartition]) -> str:
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Assignment:
-    """Changes the table of partitions as the group does. A revocation waits until what was taken in is reported."""
+    """Adds and removes partitions as the group assigns and revokes them.
+
+    A revocation waits until the records that were taken in are reported.
+    """
 
     settings: ReceiverSettings
     outbox: Outbox
@@ -47,7 +50,7 @@ class Assignment:
             self.outbox.note(f"assigned: {names(event.partitions)}")
 
     def revoked(self, event: inp.Revoked, now: float) -> None:
-        """Seal what was taken in, so that it is stored and reported before another receiver gets the partition."""
+        """Seal the open block, so that it is stored and reported before another receiver gets the partitions."""
         own = tuple(tp for tp in event.partitions if tp in self.partitions)
         if any(self.buffer.is_open(tp) for tp in own):
             self.buffer.seal(now)
@@ -63,9 +66,9 @@ class Assignment:
             self.outbox.note(f"revoked: {names(own)}")
 
     def lost(self, event: inp.Lost, now: float) -> None:
-        """Drop what is not sealed: another receiver may own the partitions already.
+        """Drop the records that are not sealed, because another receiver may own the partitions already.
 
-        Sealed blocks may still be reported. The driver decides by their tokens.
+        Sealed blocks may still be reported. The driver accepts or refuses them by their tokens.
         """
         for tp in event.partitions:
             self._throw_away(tp)
@@ -96,10 +99,10 @@ class Assignment:
         self.claims.release(released, now, self._released, self._release_failed)
 
     def _released(self, event: inp.Released, now: float) -> None:
-        """Do nothing: the driver knows that nothing is written under these tokens any more."""
+        """Do nothing: by this request, the driver knows that no block is written under these tokens any more."""
 
     def _release_failed(self, failure: Failed, now: float) -> None:
-        """Do nothing: the next heartbeat names only the tokens under which something may still be written."""
+        """Do nothing: the next heartbeat lists only the tokens under which the receiver may still write."""
 
     def _throw_away(self, tp: TopicPartition) -> None:
         self.buffer.forget(tp)

@@ -46,7 +46,10 @@ class Claims:
     # ---- a round -----------------------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> None:
-        """Begin a round for the partitions that wait for a claim and are due. In a drain only what is held is claimed."""
+        """Begin a round for the partitions that wait for a claim and are due.
+
+        During a drain, claim only partitions whose records must be cut again under a new token.
+        """
         claiming = [
             partition
             for partition in self.partitions.due(now)
@@ -169,7 +172,7 @@ class Claims:
     # ---- commands, and the end of a claim ----------------------------------------------------------------------------
 
     def reclaim(self, tp: TopicPartition, now: float) -> None:
-        """The driver orders a new claim. What is open or sealed is reported first, under the token it was cut under."""
+        """Claim the partition again, by order of the driver. Open and sealed blocks are reported first, under their old token."""
         partition = self.partitions.get(tp)
         if partition is None:
             return
@@ -185,9 +188,9 @@ class Claims:
         done: Callable[[inp.Released, float], None],
         failed: Callable[[Failed, float], None],
     ) -> int:
-        """Release the tokens: nothing is written under them any more. Return the number of the request, 0 if none is needed.
+        """Release the tokens, under which no block is written any more. Return the request's number; 0 if none is needed.
 
-        A partition that was never claimed, or that a store may still write, is left out.
+        A partition is omitted if it was never claimed, or if a store may still write a block of it.
         """
         releases = tuple(
             messages.Release(topic=partition.tp.topic, partition=partition.tp.partition, token=partition.token)

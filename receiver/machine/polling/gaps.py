@@ -36,10 +36,10 @@ TABLE: tuple[Row, ...] = (
 
 
 def judge(*, at_start: bool, confirmed: bool, log_begins_after_position: bool) -> Verdict:
-    """Return what the gap between the position and the first offset that was polled is.
+    """Return the verdict on the gap between the position and the first offset that was polled.
 
-    ``at_start``: nothing was polled before it since the partition was started. ``confirmed``: the same offset came first
-    after the start before this one, at the same position. ``log_begins_after_position``: by the broker's low watermark.
+    ``at_start``: no record was polled since the partition was started. ``confirmed``: the previous start, at the same position,
+    returned the same first offset. ``log_begins_after_position``: the broker's low watermark is above the position.
     """
     seen = (at_start, confirmed, log_begins_after_position)
     for row in TABLE:

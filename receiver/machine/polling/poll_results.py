@@ -20,7 +20,10 @@ from receiver.machine.polling.faults import Faults
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class PollResults:
-    """``record_bytes``: memory that a usual record takes, 0.0 before the first one."""
+    """Takes in the results of polls.
+
+    ``record_bytes``: average memory of a record, 0.0 before the first one.
+    """
 
     settings: ReceiverSettings
     outbox: Outbox
@@ -68,11 +71,11 @@ class PollResults:
             partition.at_start = False
 
     def _leaves_unconfirmed_gap(self, partition: Partition, first: int, now: float) -> bool:
-        """Return whether ``first`` leaves a gap that is not known to be compaction or markers: then nothing is taken in.
+        """Return whether there is a gap before offset ``first`` that may be lost records, not only compaction or markers.
 
-        The partition is then read again: from the same position, under a new generation and the same token. Rule 3 asks
-        for a new claim if a position goes *back*. Here nothing at or after the position was taken in under this token, so
-        no range can be written twice.
+        If so, no record is taken in, and the partition is read again from the same position, under a new generation and
+        the same token. Rule 3 requires a new claim only if the position goes *back*. Here no record at or after the
+        position was taken in under this token, so no range can be written twice.
         """
         if first > partition.expected:
             confirmed = first == partition.unconfirmed_gap_end
