@@ -236,10 +236,8 @@ def test_lack_of_memory_is_not_an_error_of_a_record(kind: type[MemoryError], mon
             monkeypatch.setattr(found, "_decode" if name == JSON else "_parse", short)
         with pytest.raises(MemoryError):
             found.writer(schema)(Bodies(memoryview(b"\0"), [0], [1]))
-    answers: list[Callable[..., Any]] = [
-        short,
-        pa.array,
-    ]  # there is enough again for what a record that is to blame becomes
+    # there is enough again for what a record that is to blame becomes
+    answers: list[Callable[..., Any]] = [short, pa.array]
     with pytest.raises(MemoryError):
         built([1], {}, lambda rows: answers.pop(0)(rows))
 

@@ -126,7 +126,7 @@ import os, signal, sys
 from wal.storage import hdfs
 
 step, url = sys.argv[1:]
-owner = AsyncFileWriter if step in ("write", "hsync", "close") else AsyncClient
+owner = hdfs.AsyncFileWriter if step in ("write", "hsync", "close") else hdfs.AsyncClient
 real = getattr(owner, step)
 
 async def die(*arguments):
