@@ -52,7 +52,13 @@ def _measured(
     what: str,
     wanted: Threshold | None,
 ) -> Measured:
-    ours, peer = (lambda: _ours(engine, blocks, look_inside)), (lambda: _peer(pool, blocks, look_inside))
+
+    def ours() -> tuple[float, Totals]:
+        return _ours(engine, blocks, look_inside)
+
+    def peer() -> tuple[float, Totals]:
+        return _peer(pool, blocks, look_inside)
+
     if ours()[1] != peer()[1]:
         raise RuntimeError("the two aggregates differ")
     pairs = alternate(setup.runs, lambda: blocks.records / ours()[0], lambda: blocks.records / peer()[0])

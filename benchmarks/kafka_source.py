@@ -131,8 +131,9 @@ def _sums(batches: Iterable[pa.RecordBatch]) -> list[tuple[int, int]]:
     for batch in batches:
         records += batch.num_rows
         for name in ("key", "value"):
-            lengths: Any = pc.binary_length(batch.column(name))
-            size += pc.sum(lengths).as_py() or 0  # type: ignore[attr-defined]
+            column: Any = batch.column(name)
+            lengths: Any = pc.binary_length(column)
+            size += pc.sum(lengths).as_py() or 0
     return [(records, size)]
 
 

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ from forebay.http.application import Direct, application
 from forebay.http.client import Client
 from forebay.http.server import Server
 from forebay.kafka.client.admin import Committed, KafkaAdmin
+from forebay.kafka.client.group_offsets import Point
 from forebay.model.errors import UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
@@ -77,8 +78,8 @@ def measure(setup: Setup) -> Iterator[Measured]:
     blocks = setup.records(BLOCKS)
     runs = [_run(setup, blocks) for _ in range(setup.runs)]
     note = f"{blocks:,} blocks, {PARTITIONS:,} partitions, {RECEIVERS} receivers"
-    for words, of in (("median", lambda found: found.median_ms), ("99th percentile", lambda found: found.p99_ms)):
-        pairs = [(of(run.many), of(run.few)) for run in runs]
+    for words, name in (("median", "median_ms"), ("99th percentile", "p99_ms")):
+        pairs = [(getattr(run.many, name), getattr(run.few, name)) for run in runs]
         yield ratio("scale", f"report latency, {words}, all waiting / few", pairs, "ms", note=note)
     pairs = [(run.few.median_ms, run.bare.median_ms) for run in runs]
     yield ratio("scale", "the same, median, few waiting / a bare post and fdatasync", pairs, "ms")
@@ -241,7 +242,7 @@ class Admin(KafkaAdmin):
     def __init__(self) -> None:
         pass
 
-    def partitions(self, topics: Any, pattern: Any) -> set[TopicPartition]:
+    def partitions(self, topics: Any = (), pattern: Any = None) -> set[TopicPartition]:
         return {TopicPartition(TOPIC, number) for number in range(PARTITIONS)}
 
     def topic_ids(self, topics: Any) -> dict[str, str]:
@@ -250,10 +251,10 @@ class Admin(KafkaAdmin):
     def starting_offsets(self, policy: Any, partitions: Any, group: str) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 0)
 
-    def committed(self, group: str, partitions: Set[TopicPartition]) -> dict[TopicPartition, Committed]:
+    def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
         return {}
 
-    def publish(self, group: str, positions: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, str]:
+    def publish(self, group: str, positions: Mapping[TopicPartition, Point]) -> dict[TopicPartition, str]:
         return {}
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import Any, cast
 
 from benchmarks.setup import PARTITIONS
 from driver.decision_loop.loop import DriverLoop
@@ -70,7 +71,7 @@ class Tracking:
         self._loop.start()
         self._open.callback(self._loop.stop)
         app = tracker_application(
-            self._loop.submit,
+            cast(Any, self._loop.submit),
             status=lambda: self._loop.submit(ReadBy(lambda state: None)),
             ready=lambda: None,
             release="bench",

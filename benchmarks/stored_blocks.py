@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -136,7 +136,7 @@ def totals(batches: Iterable[pa.RecordBatch], look_inside: bool) -> Totals:
 
 def _measures(key: Any, value: Any, look_inside: bool) -> pa.Table:
     lengths: Any = pc.binary_length(value)
-    found: Any = pc.match_substring(value, SOUGHT) if look_inside else pc.equal(lengths, 0)
+    found: Any = pc.match_substring(value, SOUGHT) if look_inside else pc.equal(lengths, cast(Any, 0))
     return pa.table({"key": key, "bytes": lengths, "found": found})
 
 

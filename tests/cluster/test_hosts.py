@@ -148,7 +148,7 @@ def test_tasks_read_what_their_host_holds_and_cut_lines_and_a_lost_host_cost_no_
 @pytest.mark.timeout(900)
 def test_without_a_wal_and_with_a_replica_a_lost_host_costs_no_batch(tmp_path: Path) -> None:
     """INV-1, INV-5: blocks of the lost host are read from their replicas, not from Kafka."""
-    settings = {"wal": {"url": "none"}, "receiver": {"copies": 2}, "kafka": {"read_blocks": False}}
+    settings: dict[str, Any] = {"wal": {"url": "none"}, "receiver": {"copies": 2}, "kafka": {"read_blocks": False}}
     with scene_of(tmp_path, **settings) as scene:
         scene.go_on(1000)
         assert share_of_local_reads(scene.cluster) >= 0.9, scene.cluster.describe()
@@ -168,7 +168,7 @@ def test_without_a_wal_a_batch_whose_two_copies_are_lost_with_their_hosts_stops_
     tmp_path: Path,
 ) -> None:
     """INV-5: an alert that names the ranges; the job is not called with what is left of the batch."""
-    settings = {"wal": {"url": "none"}, "receiver": {"copies": 2}, "kafka": {"read_blocks": False}}
+    settings: dict[str, Any] = {"wal": {"url": "none"}, "receiver": {"copies": 2}, "kafka": {"read_blocks": False}}
     with scene_of(tmp_path, **settings) as scene:
         cluster = scene.cluster
         scene.go_on()

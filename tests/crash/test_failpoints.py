@@ -10,6 +10,7 @@ import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,7 @@ def process_of(failpoint: str) -> str:
 
 @contextmanager
 def records_flowing(
-    folder: Path, broker: KafkaBroker, topic: str, receivers: int = 1, **settings: dict[str, object]
+    folder: Path, broker: KafkaBroker, topic: str, receivers: int = 1, **settings: Any
 ) -> Iterator[tuple[Cluster, Flow]]:
     broker.create_topic(topic)
     settings["kafka"] = {**SESSION, **settings.get("kafka", {})}

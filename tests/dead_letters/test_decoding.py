@@ -21,6 +21,7 @@ from forebay.model.errors import JobError, OutOfSpaceError, UsageError
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.model.values import numbered
 from forebay.settings.load import from_values
+from tests.support.columns import schema_of
 from tests.support.rows import ODD_ROWS, Row, block
 from tests.support.stored import Stored
 from wal import dead_letters
@@ -226,9 +227,7 @@ def test_a_function_of_record_batches_that_returns_something_else_is_refused(
 def test_the_example_s_function_takes_flights_and_leaves_the_rest_to_the_dead_letters(tmp_path: Path) -> None:
     from deploy.examples.dead_letters import jobs
 
-    schema = pa.schema(
-        [("carrier", pa.string()), ("flight", pa.int64()), ("dep_delay", pa.float64()), ("origin", pa.string())]
-    )
+    schema = schema_of(carrier=pa.string(), flight=pa.int64(), dep_delay=pa.float64(), origin=pa.string())
     good = {"carrier": "AA", "flight": 7, "dep_delay": 5.5, "origin": "JFK", "dest": "LAX"}
     values = [
         json.dumps(good).encode(), None, b"{", json.dumps({**good, "dep_delay": None}).encode(),
@@ -302,7 +301,14 @@ def test_with_a_topic_each_task_has_a_share_of_the_limit(monkeypatch: pytest.Mon
     """In a topic: half of its four records, not the nine that the batch may have."""
     sent: list[int] = []
     monkeypatch.setattr(sender, "send", lambda *given, **_: sent.append(sum(batch.num_rows for batch in given[2])))
-    own = {"run": Run("s", KEY, "o", 1, 1), "time_ms": 0, "output": "o", "call": 1, "limit": 9, "topic": "letters"}
+    own: dict[str, Any] = {
+        "run": Run("s", KEY, "o", 1, 1),
+        "time_ms": 0,
+        "output": "o",
+        "call": 1,
+        "limit": 9,
+        "topic": "letters",
+    }
 
     def decoded(place: DeadLetterPlan, *values: bytes) -> list[pa.RecordBatch]:
         rows = [

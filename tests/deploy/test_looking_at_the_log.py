@@ -14,6 +14,7 @@ import pytest
 from deploy.main import main
 from driver.journal import opening
 from driver.journal import reading as journal
+from driver.journal import reading as journal_reading
 from driver.journal.transitions import apply
 from forebay.model.values import Block, BlockMeta
 from tests.support.tracked import STREAM, Tracked, offsets
@@ -150,7 +151,6 @@ def test_a_finding_of_the_audit_is_a_sentence_and_exit_code_1(
     stream: Stream, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-2, INV-5: offsets missing from the history of a partition are reported with their exact range."""
-    from recovery import audit
 
     stream.take_in(0, 10)
     stream.tracked.complete(stream.tracked.batch())
@@ -158,7 +158,7 @@ def test_a_finding_of_the_audit_is_a_sentence_and_exit_code_1(
     reading = journal.read(stream.journal, STREAM)
     assert reading.state is not None
     reading.state.partitions["t/0"].position = 12
-    monkeypatch.setattr(audit.journal, "read_beside_a_writer", lambda *_: reading)
+    monkeypatch.setattr(journal_reading, "read_beside_a_writer", lambda *_: reading)
     assert stream.run("audit") == 1
     err = capsys.readouterr().err
     assert err == "forebay: t/0[10, 12) life 1 is in no batch, is not waiting, and is not a gap\n"

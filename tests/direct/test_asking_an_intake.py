@@ -45,6 +45,7 @@ from pyspark_forebay.intake import client
 from pyspark_forebay.intake import cursor as query_cursor
 from pyspark_forebay.intake.planning import BlockPart
 from tests.support.asked_intake import Taken, asked_in_process
+from tests.support.columns import column_values
 from tests.support.kafka import PATIENCE_SECONDS
 from tests.support.tracked import STREAM, TOPIC
 
@@ -237,7 +238,7 @@ def read(
     for _ in range(2):
         taken.take()
     rows = read_through(ENDPOINT, ACCESS, Span(TOPIC, 0, 0, 20, records=records), reading)
-    return [offset for batch in rows for offset in batch.column("offset").to_pylist()]
+    return [offset for batch in rows for offset in column_values(batch, "offset")]
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,13 @@ from forebay.kafka.consume.spans import Span
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import JobError, UnreachableError
 from forebay.model.values import TopicPartition
+from forebay.process import failpoints
 from forebay.process.clock import SystemClock
-from pyspark_forebay.sink import writers
 from receiver.main import compose
 from tests.conftest import require_kafka
 from tests.receiver.fakes import FakeTracker
 from tests.receiver.test_service import Running, settings_of, taken_in
+from tests.support.columns import column_values
 from tests.support.committing_process import GROUPS
 from tests.support.direct_runs import RowsRead, Runs
 from tests.support.flow import Flow, Truth, numbered, produce, read_topic
@@ -77,7 +78,7 @@ def reading_again(access: KafkaAccess, span: Span) -> Iterator[list[list[int]]]:
         try:
             while not ending.wait(0.1):
                 batches = list(read_range(access, span, Reading(keep=False)))
-                found.append([offset for rows in batches for offset in rows.column("offset").to_pylist()])
+                found.append([offset for rows in batches for offset in column_values(rows, "offset")])
         except Exception as error:
             failed.append(error)
 
@@ -211,7 +212,7 @@ def test_batch_is_written_in_transactions_while_a_brokers_host_does_not_answer(
             brokers.silence(number)
             silenced.append(number)
 
-    monkeypatch.setattr(writers.failpoints, "hit", hit)
+    monkeypatch.setattr(failpoints, "hit", hit)
     try:
         for batch in (1, 2):
             write(sink, zero.topic, batch)
@@ -219,7 +220,7 @@ def test_batch_is_written_in_transactions_while_a_brokers_host_does_not_answer(
         brokers.wake(number)
     assert silenced == [number]
     read = read_topic(brokers.options, {(zero.topic, number): 1 for number in range(2)})
-    values = sorted(value.decode() for value in read.table().column("value").to_pylist())
+    values = sorted(value.decode() for value in column_values(read.table(), "value"))
     assert values == sorted(f"{batch} {place}" for batch in range(3) for place in range(ROWS))
 
 

@@ -13,6 +13,7 @@ from direct import OffsetRange, create_rdd
 from forebay.kafka.consume.range_reader import forget_consumers
 from forebay.model.values import TopicPartition
 from tests.conftest import require_kafka
+from tests.support.columns import column_values
 from tests.support.flow import Flow, Truth, numbered, produce, read_topic
 from tests.support.kafka import PATIENCE_SECONDS, partitions_of
 from tests.support.three_brokers import ThreeBrokers, three_brokers
@@ -141,7 +142,7 @@ def test_writing_query_loses_no_row_while_leaders_change_and_repeats_none_in_tra
         query.stop()
     expected = Counter(f"{number} {offset}" for (_, number), end in flow.truth.ends().items() for offset in range(end))
     read = read_topic(brokers.options, {(into, number): 1 for number in range(2)})
-    found = Counter(value.decode() for value in read.table().column("value").to_pylist())
+    found = Counter(value.decode() for value in column_values(read.table(), "value"))
     assert found == expected if transactional else found >= expected and found.keys() == expected.keys()
 
 

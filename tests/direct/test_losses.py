@@ -33,6 +33,7 @@ from direct.rdd.locations import PreferConsistent
 from direct.rdd.tasks import TaskReading
 from direct.stream.batch import DirectRows
 from direct.stream.strategies import Assign, Subscribe
+from direct.stream.stream import DirectStream
 from driver.background.cleaner import Cleaner
 from driver.batches.batch import Batch, BatchWork
 from driver.batches.decoding import Decoder
@@ -64,6 +65,7 @@ from forebay.settings.schema import DeadLetterSettings
 from recovery import audit
 from recovery.audit import report
 from tests.support.again import produce
+from tests.support.columns import column_values
 from tests.support.direct_runs import Runs
 from tests.support.kafka import PATIENCE_SECONDS
 from tests.support.reads import ReadBy
@@ -322,7 +324,7 @@ class Reader:
             offset
             for span in work.spans  # type: ignore[attr-defined]
             for rows in read_range(self.access, span, Reading(keep=False))
-            for offset in rows.column("offset").to_pylist()
+            for offset in column_values(rows, "offset")
         ]
         self.read.append((work.batch_id, rows))  # type: ignore[attr-defined]
         self.runs.job(work)
@@ -477,10 +479,10 @@ def _incarnations_of_dead_letters(runs: Runs, work: BatchWork, folder: Path) -> 
     rows = DirectRows(None, work, how=how, strategy=PreferConsistent(), letters_of=letters)  # type: ignore[arg-type]
     assert list(rows.read_decoded(Decoder(fail, pa.schema([("a", pa.int64())])))) == []
     (path,) = (path for path in open_storage(url).list("s") if path.endswith(".parquet"))
-    return list(dead_letters.read(open_storage(url), path).column("life").to_pylist())
+    return column_values(dead_letters.read(open_storage(url), path), "life")
 
 
-def _until(runs: Runs, strategy: Subscribe, records: int) -> object:
+def _until(runs: Runs, strategy: Subscribe, records: int) -> DirectStream:
     stream = runs.start(strategy)
     runs.await_records(records)
     return stream
@@ -595,6 +597,7 @@ def test_audit_proves_finished_batches_after_they_moved_to_the_history() -> None
         led.loop.ask(BeginSpans({"t/0": 0}, {"t": "id"}, 1, "given"))
         for begin in (0, 10):
             batch_id = led.loop.ask(AllocateSpans((Span("t", 0, begin, begin + 10, "id"),), 2))
+            assert batch_id is not None
             led.loop.ask(Complete(batch_id, 3, 1))
         writer = history.HistoryWriter(
             storage, "s", led.epoch, segment_bytes=1_000_000, now=lambda: 0.0, new_uid=lambda: 1

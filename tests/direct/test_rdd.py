@@ -125,7 +125,7 @@ def test_spark_shows_no_password(spark: Any, topic: str, params: dict[str, objec
     rdd = create_rdd(spark, secret, [OffsetRange(topic, 1, 1000, 2000)])
     with pytest.raises(Exception, match="OutOfRangeError") as failed:
         rdd.collect()
-    assert "s3cret" not in f"{failed.value} {rdd} {rdd.toDebugString()} {rdd._how}"
+    assert "s3cret" not in f"{failed.value} {rdd} {rdd.toDebugString()!r} {rdd._how}"
 
 
 def test_invalid_parameters_are_refused_before_anything_runs(spark: Any, topic: str) -> None:
@@ -135,7 +135,7 @@ def test_invalid_parameters_are_refused_before_anything_runs(spark: Any, topic: 
         ({"bootstrap.servers": "b:1", "no.such.thing": "1"}, "no.such.thing"),
     ):
         with pytest.raises(SettingsError, match=words):
-            create_rdd(spark, params, whole(topic))  # type: ignore[arg-type]
+            create_rdd(spark, params, whole(topic))
     with pytest.raises(UsageError, match=r"'group\.id': the value is a list: allowed are texts"):
         create_rdd(spark, {"bootstrap.servers": "b:1", "group.id": []}, whole(topic))
     with pytest.raises(UsageError, match=r"'kafka\.bootstrap\.servers': write 'bootstrap\.servers'"):

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 
 from direct.parameters import warn_once
 from direct.stream.commits import Commits
@@ -22,7 +22,8 @@ from direct.stream.settings import StreamSettings
 from direct.stream.strategies import Assign, Subscribe, SubscribePattern, check
 from direct.stream.stream import DirectStream
 from driver.batches.batch import Batch, BatchWork
-from driver.journal.lease import Lease, LeaseHeld, process_start
+from driver.journal.lease import Lease, LeaseHeld
+from driver.journal.processes import process_start
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.planning import PartitionRates
 from forebay.kafka.consume.spans import Span

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -46,6 +47,7 @@ from pyspark_forebay.intake.planning import Cover
 from tests.support import destroyed
 from tests.support.again import produce
 from tests.support.cluster import Cluster
+from tests.support.columns import column_values
 from tests.support.direct_runs import Runs
 from tests.support.kafka import PATIENCE_SECONDS
 
@@ -251,7 +253,7 @@ class Reader:
         self.at_work.set()
         assert self.may.wait(PATIENCE_SECONDS)
         for span in work.spans:  # type: ignore[attr-defined]
-            self.read += [(span.tp, o) for rows in self.how.read(span) for o in rows.column("offset").to_pylist()]
+            self.read += [(span.tp, o) for rows in self.how.read(span) for o in column_values(rows, "offset")]
         self.runs.job(work)
 
 
@@ -298,7 +300,7 @@ def test_exact_ranges_have_the_same_rows_and_errors_from_wal_and_kafka(
     how = Reader(runs, cluster).how
     stream = runs.start(
         Assign([one], {one: 0}),
-        lambda _: threading.Event().wait(0.01),
+        cast(Any, lambda _: threading.Event().wait(0.01)),
         tracker=cluster.driver_url,
         interval_seconds=3600.0,
     )
@@ -404,7 +406,7 @@ def test_direct_stream_stops_at_a_destroyed_block_until_a_person_accepts_the_los
     with Cluster(tmp_path, kafka_broker.options, [tp.topic], receivers=1, **destroyed.SETTINGS) as cluster:
         cluster.await_completed({(tp.topic, 0): 10})
         reader = Reader(runs, cluster)
-        more: dict[str, object] = {"tracker": cluster.driver_url, "max_queued_batches": 1, "max_failures": 2}
+        more: dict[str, Any] = {"tracker": cluster.driver_url, "max_queued_batches": 1, "max_failures": 2}
         stream = runs.start(Assign([tp], {tp: 10}), reader, **more)
         cluster.wait(lambda: cursors(cluster), "the stream's cursor")
         destroyed.hold_a_batch(cluster, tp)

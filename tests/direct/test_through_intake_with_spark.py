@@ -67,7 +67,7 @@ def test_tasks_read_through_an_intake_with_a_token_that_nothing_shows(
     kafka_broker: KafkaBroker,
     tps: list[TopicPartition],
     cluster: Cluster,
-    access: dict[str, str],
+    access: dict[str, Any],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -124,7 +124,9 @@ def test_tasks_read_through_an_intake_with_a_token_that_nothing_shows(
     checkpoint = [path.read_bytes().decode(errors="replace") for path in (tmp_path / "c").rglob("*") if path.is_file()]
     assert checkpoint
     logs = [cluster.log(name) for name in cluster.names]
-    debug = rdd.toDebugString().decode()
+    described = rdd.toDebugString()
+    assert described is not None
+    debug = described.decode()
     assert (
         shown(*plans, *checkpoint, *logs, debug, repr(rdd._how), repr(stream._endpoint), lost.value, caplog.text) == []
     )

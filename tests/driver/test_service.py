@@ -45,6 +45,7 @@ from forebay.process.clock import ManualClock, SystemClock
 from forebay.settings.load import from_values
 from forebay.settings.schema import NO_WAL, Settings
 from recovery.audit import audit
+from tests.support.columns import column_values
 from tests.support.jumping_clock import jumping_system_clock
 from tests.support.played import PlayedReceiver
 from wal.segments import layout
@@ -92,7 +93,7 @@ class Collecting:
         self.enough = threading.Event()
 
     def __call__(self, batch: Batch) -> None:
-        rows = [offset for rows in batch.read() for offset in rows["offset"].to_pylist()]
+        rows = [offset for rows in batch.read() for offset in column_values(rows, "offset")]
         if batch.rerun:
             self.reruns.append(batch.id)
         self.seen[batch.id] = rows
@@ -181,7 +182,7 @@ def test_a_job_that_keeps_failing_stops_the_driver_with_the_batch_intact_and_it_
     attempts: list[tuple[int, list[int]]] = []
 
     def failing(batch: Batch) -> None:
-        attempts.append((batch.id, [o for rows in batch.read() for o in rows["offset"].to_pylist()]))
+        attempts.append((batch.id, [o for rows in batch.read() for o in column_values(rows, "offset")]))
         raise ValueError("no such carrier")
 
     context = IngestContext(None, s).foreach_batch(failing)
@@ -826,6 +827,7 @@ def test_who_takes_over_waits_for_the_tasks_of_the_driver_before_or_names_them(
         assert not runs.is_alive()
     finally:
         first.close()
+    assert lease is not None
     assert (lease.spark_application, lease.spark_master) == ("app-1", "spark://m:7077")
     of_another = msgspec.structs.replace(lease, host="h2", duration_seconds=0.01)
     storage.replace(lease_path("s"), msgspec.json.encode(of_another))

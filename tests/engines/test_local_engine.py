@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from driver.batches.batch import Batch, BatchWork
@@ -46,7 +48,7 @@ def test_an_unreadable_block_ends_the_job(stored: Stored) -> None:
     for path in [*stored.blocks_directory.rglob("*.block"), *(stored.root / "wal").rglob("*.seg")]:
         path.unlink()
     with pytest.raises(UnreadableBlockError, match=r"a/0\[0, 3\)"):
-        LocalEngine(stored.settings(), dict).run(lost, lambda batch: list(batch.read()))
+        LocalEngine(stored.settings(), dict).run(lost, cast(Any, lambda batch: list(batch.read())))
 
 
 def test_an_unreadable_block_is_found_behind_other_exceptions() -> None:

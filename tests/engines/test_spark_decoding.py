@@ -15,6 +15,7 @@ from driver.batches.tasks import KafkaRecord
 from driver.spark.engine import SparkEngine
 from forebay.model.errors import UnreadableBlockError, UsageError
 from forebay.settings.schema import DeadLetterSettings
+from tests.support.columns import schema_of
 from tests.support.rows import Row, block
 from tests.support.stored import Stored
 from wal import dead_letters
@@ -94,4 +95,4 @@ def test_tasks_return_decoded_rows_and_store_dead_letters_once_even_if_they_run_
         engine.run(batch_work, lambda batch: batch.decode(number, "where string, number bigint").collect())
 
 
-NUMBERS = pa.schema([("where", pa.string()), ("number", pa.int64())])
+NUMBERS = schema_of(where=pa.string(), number=pa.int64())

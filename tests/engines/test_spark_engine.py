@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -155,7 +155,7 @@ def test_forked_workers_read_blocks_from_hdfs_one_batch_after_the_other(
         local_path(stored.blocks_directory, reference.stream, reference.id).unlink()
     for _ in range(3):
         sizes: list[int] = []
-        counts = engine.run(work, lambda batch, sizes=sizes: sizes.append(batch.df.count()))
+        counts = engine.run(work, cast(Any, lambda batch, sizes=sizes: sizes.append(batch.df.count())))
         assert sizes == [20]
         assert set(counts.ranges) == {"wal"}
 
@@ -168,7 +168,7 @@ def test_an_unreadable_block_surfaces_with_its_ranges(engine: SparkEngine, store
     Path(stored.root, "wal", lost.handle.path).unlink()
     for use in (lambda b: b.df.count(), lambda b: b.rdd.count(), lambda b: b.arrow.count(), lambda b: list(b.read())):
         with pytest.raises(UnreadableBlockError) as caught:
-            engine.run(work, use)
+            engine.run(work, cast(Any, use))
         message = str(caught.value)
         assert lost.id in message
         assert "b/2[0, 4)" in message
@@ -392,10 +392,10 @@ def test_error_in_a_task_is_described_by_its_worker_and_repeats_of_it_leave_spar
     work = store(stored)
 
     def by_rows(batch: Batch) -> None:
-        batch.rdd.map(lambda record: {}["carrier"]).collect()
+        batch.rdd.map(lambda record: dict[str, str]()["carrier"]).collect()
 
     def by_frame(batch: Batch) -> None:
-        batch.df.mapInArrow(lambda batches: ({}["carrier"] for _ in batches), "a int").collect()
+        batch.df.mapInArrow(lambda batches: (dict[str, str]()["carrier"] for _ in batches), "a int").collect()
 
     for job in (by_rows, by_frame):
         with pytest.raises(Exception) as found:  # noqa: PT011 - Spark's own, of several kinds

@@ -59,7 +59,7 @@ def test_the_minimum_pyarrow_is_the_one_in_pyproject() -> None:
 def test_the_check_of_an_executor_needs_no_forebay_there(tmp_path: Path) -> None:
     """And says what can't be imported, of a Python that has all but the project."""
     look = tmp_path / "look"
-    look.write_bytes(cloudpickle.dumps(_look(("driver.batches.decoding", "wal"))))
+    look.write_bytes(cloudpickle.dumps(_look(("driver.batches.decoding", "wal"))))  # type: ignore[no-untyped-call]
     script = "import sys, pickle, pyspark.cloudpickle; print(*next(pickle.load(open(sys.argv[1], 'rb'))(())), sep='|')"
     command = [bare_python(tmp_path / "bare"), "-c", script, str(look)]
     # a job that was looked for in this process has left the way to it in the environment

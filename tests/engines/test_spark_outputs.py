@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pyarrow.parquet as pq
@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable
 
 from driver.batches.batch import Batch, BatchWork
-from driver.outputs import DeltaOutput, ParquetOutput, SqlOutput, Written
+from driver.outputs import DeltaOutput, ParquetOutput, SqlOutput
 from driver.spark.engine import SparkEngine
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import UnreadableBlockError
@@ -29,7 +29,7 @@ from tests.support.stored import Stored
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
-FLIGHTS = [
+FLIGHTS: list[dict[str, Any]] = [
     {"carrier": carrier, "flight": number, "dep_delay": 1.0, "arr_delay": None if number % 7 == 0 else float(number)}
     for number, carrier in enumerate(["AA", "B6", "UA"] * 40)
 ]
@@ -121,8 +121,8 @@ def test_a_failed_task_leaves_nothing_and_unreadable_ranges_are_named(
     contents = {path: path.read_bytes() for paths in lost for path in paths}
     for output in outputs:
 
-        def write(batch: Batch, output: Any = output) -> Written:
-            return output.write(batch, batch.df.selectExpr("offset AS flight"))  # type: ignore[no-any-return]
+        def write(batch: Batch, output: Any = output) -> None:
+            output.write(batch, batch.df.selectExpr("offset AS flight"))
 
         for path in contents:
             path.unlink()
@@ -152,7 +152,7 @@ def test_parquet_on_hdfs_appears_whole_and_a_replay_replaces_it(
     runs = [work(stored, 3), work(stored, 3), work(stored, 3, replay=1), work(stored, 3, replay=1)]
     frames = [lambda b: b.df, lambda b: b.read(), lambda b: b.read(), lambda b: b.df]
     for batch, rows in zip(runs, frames, strict=True):
-        engine.run(batch, lambda b, rows=rows: output.write(b, rows(b)))  # type: ignore[misc]
+        engine.run(batch, cast(Any, lambda b, rows=rows: output.write(b, rows(b))))
     assert [bool(w.skipped) for batch in runs for w in batch.written] == [False, True, False, True]
     frame = spark.read.parquet(f"{hdfs_server.url}/outputs/{tmp_path.name}")
     assert sorted(row.offset for row in frame.select("offset").collect()) == list(range(len(FLIGHTS)))

@@ -7,6 +7,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -176,7 +177,7 @@ def readers() -> dict[str, Reader]:
     segment = _segment(BLOCKS, [(FrameKind.BLOCK, encode_meta(meta), payload) for meta, payload in frames])
     payload_readers = {
         f"payload-{number}": Reader(
-            (payload,), lambda data, meta=meta: decode_block(data, meta, verify_digests=True), (CorruptionError,), False
+            (payload,), partial(decode_block, meta=meta, verify_digests=True), (CorruptionError,), False
         )
         for number, (payload, meta) in enumerate(_payloads().items())
     }

@@ -12,6 +12,7 @@ from forebay.model.payload import decode_block
 from forebay.model.values import Handle
 from tests.golden import make_v1_payloads as made
 from tests.golden.make_v1 import BLOCKS_PATH
+from tests.support.columns import column_values
 from tests.support.rows import ODD_ROWS
 from wal.blocks import StoredBlock, block_of_frame, encode_meta
 from wal.blocks.encryption import KeyRing, plain_payload
@@ -36,7 +37,7 @@ def blocks(name: str) -> list[StoredBlock]:
 def offsets(stored: StoredBlock, keys: KeyRing | None) -> list[int]:
     payload = plain_payload(stored.meta, stored.payload, keys, "golden")
     decoded = decode_block(payload, stored.meta, verify_digests=True)
-    return [offset for _, batches in decoded for batch in batches for offset in batch.column("offset").to_pylist()]
+    return [offset for _, batches in decoded for batch in batches for offset in column_values(batch, "offset")]
 
 
 WANTED = [row.offset for row in ODD_ROWS] + list(range(40, 90))

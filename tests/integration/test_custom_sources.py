@@ -13,6 +13,7 @@ import pytest
 
 from tests.support import witness
 from tests.support.cluster import Cluster
+from tests.support.columns import column_values
 from tests.support.flow import Truth
 from tests.support.ports import free_port
 
@@ -97,7 +98,7 @@ def test_a_source_that_can_be_read_again_loses_and_repeats_nothing_when_its_rece
             status = cluster.wait(cluster.status, "the driver")
             done = status.records_completed
         cluster.wait(lambda: ("appeared-later.log", 0) in cluster.owners(), "the new file to have an owner")
-        owners = cluster.wait(lambda: len(found := cluster.owners()) == 4 and found, "an owner of each file")
+        owners = cluster.wait(lambda: found if len(found := cluster.owners()) == 4 else None, "an owner of each file")
         growing.stop()
         cluster.await_completed(growing.truth.ends())
         assert cluster.command("validate").returncode == 0
@@ -134,7 +135,8 @@ def test_agents_run_receivers_of_a_custom_source_where_the_driver_places_them_an
         cluster.wait(lambda: (status := cluster.status()) and status.records_completed > 0, "a batch")
         os.kill(first["stream-r1"], signal.SIGKILL)
         again = cluster.wait(
-            lambda: (found := owned()) and found["stream-r1"] != first["stream-r1"] and found, "the killed one anew"
+            lambda: found if (found := owned()) and found["stream-r1"] != first["stream-r1"] else None,
+            "the killed one anew",
         )
         assert again["stream-r0"] == first["stream-r0"]
         growing.stop()
@@ -166,8 +168,8 @@ def test_new_file_under_the_same_name_is_a_new_incarnation(tmp_path: Path) -> No
             cluster.wait(lambda wanted=wanted: completed(cluster) == wanted, f"all of life {incarnation}")
         cluster.drain()
         cluster.check_audit()
-        seen = cluster.records_seen().column("value").to_pylist()
-        assert sorted(seen) == sorted(truth.table().column("value").to_pylist())
+        seen = column_values(cluster.records_seen(), "value")
+        assert sorted(seen) == sorted(column_values(truth.table(), "value"))
 
 
 def test_a_source_that_cant_be_read_again_repeats_nothing_and_delivers_what_was_accepted(tmp_path: Path) -> None:
@@ -197,8 +199,8 @@ def test_a_source_that_cant_be_read_again_repeats_nothing_and_delivers_what_was_
         cluster.drain()
         cluster.check_audit()
         seen = cluster.records_seen()
-        assert sorted(seen.column("offset").to_pylist()) == list(range(position)), "each accepted offset once, no hole"
-        values = [int(value) for value in seen.sort_by("offset").column("value").to_pylist()]
+        assert sorted(column_values(seen, "offset")) == list(range(position)), "each accepted offset once, no hole"
+        values = [int(value) for value in column_values(seen.sort_by("offset"), "value")]
         assert len(set(values)) == len(values), "no line came twice"
         assert values == sorted(values), "and in the order in which they were sent"
         assert values[:1000] == list(range(1000)) and values[-100:] == list(range(sent - 100, sent))

@@ -62,6 +62,7 @@ REASONS = {
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
     require_kafka()
     with GuardedBroker(tmp_path_factory.mktemp("guarded")) as broker:
+        assert isinstance(broker, GuardedBroker)
         yield broker
 
 
@@ -85,7 +86,9 @@ def wrong_password(broker: GuardedBroker) -> Mistake:
 
 @pytest.fixture(autouse=True)
 def _short_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KafkaAdmin.__init__.__kwdefaults__, "timeout_seconds", SECONDS)
+    defaults = KafkaAdmin.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "timeout_seconds", SECONDS)
     monkeypatch.setattr(validation, "BROKER_TIMEOUT_SECONDS", SECONDS)
     monkeypatch.setattr("driver.http.health.WAITING_SECONDS", 0.0)
 

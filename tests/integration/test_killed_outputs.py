@@ -123,8 +123,8 @@ class Tables:
     def make(self) -> None:
         with closing(sqlite3.connect(self.folder / "data.db")) as connection, connection:
             connection.execute(f"CREATE TABLE records ({COLUMNS.format(bytes='blob')})")
-        with psycopg.connect(self.postgresql.replace("+psycopg", "")) as connection:
-            connection.execute(f"CREATE TABLE records ({COLUMNS.format(bytes='bytea')})")
+        with psycopg.connect(self.postgresql.replace("+psycopg", "")) as server:
+            server.execute(f"CREATE TABLE records ({COLUMNS.format(bytes='bytea')})")
         self.broker.create_topic(self.topic, partitions=2)
         places = {
             "sqlite": f"sqlite:///{self.folder}/data.db", "postgresql": self.postgresql, "topic": self.topic,

@@ -56,7 +56,7 @@ def test_receivers_are_restarted_or_moved_after_any_failure(
         cluster.start_agent("h2")
         first = cluster.wait(lambda: on_hosts(cluster, "h1", "h2"), "one on each host")
 
-        before = cluster.wait(lambda: len(found := epochs(cluster)) == 2 and found, "both to send a heartbeat")
+        before = cluster.wait(lambda: found if len(found := epochs(cluster)) == 2 else None, "both to send a heartbeat")
         (killed,) = (r for r in first.values() if r.host == "h1")
         (hung,) = (r for r in first.values() if r.host == "h2")
         os.kill(killed.pid, signal.SIGKILL)

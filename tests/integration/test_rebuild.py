@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,7 @@ REBUILD = [name for name in failpoints.NAMES if name.startswith("rebuild.")]
 
 
 @contextmanager
-def records_flowing(
-    folder: Path, broker: KafkaBroker, topic: str, **settings: dict[str, object]
-) -> Iterator[tuple[Cluster, Flow]]:
+def records_flowing(folder: Path, broker: KafkaBroker, topic: str, **settings: Any) -> Iterator[tuple[Cluster, Flow]]:
     broker.create_topic(topic)
     kafka = {"session.timeout.ms": "1500"}
     with (

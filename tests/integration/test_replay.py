@@ -91,7 +91,7 @@ def test_new_batches_wait_for_the_replay_and_a_lost_block_of_it_for_a_person(
         ) as cluster,
     ):  # fmt: skip
         cluster.await_records(200)
-        state = cluster.wait(lambda: (s := cluster.state()) and s.released and s, "batches in the history")
+        state = cluster.wait(lambda: s if (s := cluster.state()) and s.released else None, "batches in the history")
         ids = sorted(cluster.completed_batches())
         block = next(b for b in state.blocks.values() if b.id in state.released and b.meta.records)
         (lost,) = block.meta.ranges
@@ -102,7 +102,9 @@ def test_new_batches_wait_for_the_replay_and_a_lost_block_of_it_for_a_person(
         assert told.returncode == 0, told.stderr
         stuck = cluster.wait(
             lambda: (
-                (s := cluster.status()) and next((b for b in s.batches if b.state == "unreadable" and b.replay), None)
+                next((b for b in s.batches if b.state == "unreadable" and b.replay), None)
+                if (s := cluster.status())
+                else None
             ),
             "the unreadable batch of the replay in status",
         )

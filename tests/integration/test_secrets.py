@@ -99,13 +99,13 @@ def test_tokens_passwords_and_keys_are_in_no_log_status_trace_event_or_process_l
         with pytest.raises(AccessError):
             Client(cluster.driver_url).get("/v1/status", StatusAnswer)
         shown = [cluster.command(*line) for line in (("status", "--json"), ("validate",), ("lag",))]
-        lines = b"\n".join(command_lines())
+        shown_lines = b"\n".join(command_lines())
         for name in cluster.names:  # no file comes or goes while all are read
             os.killpg(cluster.process(name).pid, signal.SIGSTOP)
             cluster.pause(name)
         assert "failing on request in a task" in cluster.log("driver"), "no traceback to look through"
         for canary in CANARIES:
-            assert canary.encode() not in lines
+            assert canary.encode() not in shown_lines
             for result in shown:
                 assert canary not in result.stdout + result.stderr, result.args
         own = {tokens, keys, tmp_path / "forebay.toml"}

@@ -14,6 +14,7 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.messages import TrackedPartition
 from forebay.model.values import TopicPartition
 from tests.support.cluster import PATIENCE_SECONDS, Cluster
+from tests.support.columns import column_values
 from tests.support.flow import Flow, Truth, numbered, produce, read_topic
 from tests.support.kafka import await_markers, partitions_of
 from tests.support.witness import assert_same_records, incarnations_seen
@@ -81,7 +82,7 @@ def test_compacted_topic_is_taken_in_with_its_skipped_offsets(
             """Segments roll when something is written, and only closed ones are compacted."""
             write(60)
             found = read_topic(kafka_broker.options, ends_in_kafka(kafka_broker, topic, 2)).table()
-            return min(found.column("offset").to_pylist()) > 0 and found.num_rows < produced - 50
+            return min(column_values(found, "offset")) > 0 and found.num_rows < produced - 50
 
         cluster.wait(holes, "holes that compaction left")
         cluster.start_all()
@@ -219,9 +220,7 @@ def test_records_deleted_at_the_position_are_a_gap_with_its_exact_range(
         lost = {0: range(100, 150), 1: range(100, 200)}
         kept = [
             offset not in lost.get(partition, ())
-            for partition, offset in zip(
-                rows.column("partition").to_pylist(), rows.column("offset").to_pylist(), strict=True
-            )
+            for partition, offset in zip(column_values(rows, "partition"), column_values(rows, "offset"), strict=True)
         ]
         assert_same_records(cluster.records_seen(), rows.filter(kept))
 

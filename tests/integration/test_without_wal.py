@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,7 +109,7 @@ def test_with_a_replica_a_lost_host_costs_nothing(
     receiver's host loses its folder, and Kafka all that was taken in."""
     topic = topic_name()
     kafka_broker.create_topic(topic)
-    settings = {"wal": NO_WAL, "receiver": {"copies": 2, "local_copies": True}}
+    settings: dict[str, Any] = {"wal": NO_WAL, "receiver": {"copies": 2, "local_copies": True}}
     with (
         Flow(kafka_broker.options, topic) as flow,
         Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, start=False, **settings) as cluster,

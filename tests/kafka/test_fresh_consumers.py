@@ -19,6 +19,7 @@ from forebay.model.values import TopicPartition
 from pyspark_forebay.kafka import reading
 from pyspark_forebay.options.source import SourceOptions, read_options
 from tests.support.again import produce
+from tests.support.columns import column_values
 
 pytestmark = pytest.mark.kafka
 
@@ -70,7 +71,7 @@ def of_direct_streams(broker: KafkaBroker, tp: TopicPartition) -> Read:
     return lambda begin, end: [
         offset
         for batch in read_batches(how, 0, [tasks.encode(Span(tp.topic, tp.partition, begin, end))])
-        for offset in batch.column("offset").to_pylist()
+        for offset in column_values(batch, "offset")
     ]
 
 
@@ -79,7 +80,7 @@ def of_the_source(broker: KafkaBroker, tp: TopicPartition) -> Read:
     return lambda begin, end: [
         offset
         for batch in reading.read_span(given, Span(tp.topic, tp.partition, begin, end))
-        for offset in batch.column("offset").to_pylist()
+        for offset in column_values(batch, "offset")
     ]
 
 

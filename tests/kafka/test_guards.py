@@ -33,7 +33,10 @@ class ScriptedConsumer:
         return batch() if callable(batch) else batch
 
     def __getattr__(self, name: str) -> Callable[[Sequence[WirePartition]], None]:
-        return lambda wire=(): self.asked.append((name, [(part.partition, part.offset) for part in wire]))
+        def asked(wire: Sequence[WirePartition] = ()) -> None:
+            self.asked.append((name, [(part.partition, part.offset) for part in wire]))
+
+        return asked
 
 
 def record(offset: int, partition: int = 0, leader_epoch: int = 0) -> Message:

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 import pytest
@@ -30,6 +31,7 @@ from forebay.model.errors import (
 from forebay.model.values import TopicPartition
 from forebay.process.clock import ManualClock, SystemClock
 from tests.support.again import produce
+from tests.support.columns import column_values
 from tests.support.kafka import PATIENCE_SECONDS, await_markers
 
 pytestmark = pytest.mark.kafka
@@ -77,7 +79,7 @@ def offsets(access: KafkaAccess, range_: Span, reading: Reading = PLAIN, **more:
     return [
         offset
         for batch in read_range(access, range_, reading, **more)  # type: ignore[arg-type]
-        for offset in batch.column("offset").to_pylist()
+        for offset in column_values(batch, "offset")
     ]
 
 
@@ -308,11 +310,11 @@ def test_silent_broker_times_out_with_range(access: KafkaAccess, tp: TopicPartit
     real, polls = reader._consumer, iter([1, 0, 1, 0, 0, 0, 0, 0])
 
     class Halting:
-        def consume(self, count: int, timeout: float) -> list[object]:
+        def consume(self, count: int, timeout: float) -> list[Any]:
             if not next(polls):
                 clock.advance(8)
                 return []
-            found: list[object] = []
+            found: list[Any] = []
             while not found:
                 found = real.consume(1, PATIENCE_SECONDS)
             return found
@@ -351,10 +353,10 @@ def test_fetched_offsets_without_records_are_progress(access: KafkaAccess, tp: T
     real = reader._consumer
 
     class Slow:
-        def consume(self, count: int, timeout: float) -> list[object]:
+        def consume(self, count: int, timeout: float) -> list[Any]:
             fetched = reader._fetched
             while True:
-                found: list[object] = real.consume(count, 0.01)
+                found: list[Any] = real.consume(count, 0.01)
                 if found or reader._fetched > fetched:
                     clock.advance(15)
                     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -55,7 +56,7 @@ def test_columns_keep_every_kind_of_record(broker: Broker, topic: str) -> None:
     ]
     producer = Producer(broker.options)
     for key, value, timestamp, headers in rows:
-        more = {"headers": headers} if headers else {}
+        more: dict[str, Any] = {"headers": headers} if headers else {}
         producer.produce(topic, value, key, partition=0, timestamp=timestamp, **more)
     assert producer.flush(10) == 0
     tp = TopicPartition(topic, 0)
@@ -233,7 +234,7 @@ def test_a_start_within_a_callback_takes_effect_when_the_poll_returns(broker: Br
     tp = TopicPartition(topic, 2)
     with Reader(broker.options, topic, [topic]) as reader:
         listener_assigned = reader.assigned
-        reader.assigned = lambda tps: (listener_assigned(tps), reader.source.start([Start(tp, 5, -1, 3)]))  # type: ignore[method-assign,assignment,func-returns-value]
+        reader.assigned = lambda tps: (listener_assigned(tps), reader.source.start([Start(tp, 5, -1, 3)]))  # type: ignore[method-assign,assignment]
         poll_until(lambda: reader.ends(tp), reader)
         assert reader.offsets(tp, 3) == list(range(5, 20))
 
@@ -244,7 +245,7 @@ def test_poll_raises_listeners_exception(broker: Broker, topic: str) -> None:
         def fail(_: object) -> None:
             raise ForebayError("from the callback")
 
-        reader.assigned = fail  # type: ignore[method-assign]
+        reader.assigned = fail  # type: ignore[method-assign, assignment]
         with pytest.raises(ForebayError, match="from the callback"):
             poll_until(lambda: False, reader)
 

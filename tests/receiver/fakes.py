@@ -169,6 +169,9 @@ class FakeKafka:
     def subscribe(self, listener: RebalanceListener) -> None:
         self._listener = listener
 
+    def follow(self, topics: Sequence[str]) -> None:
+        raise AssertionError("the driver names no topics in these tests")
+
     def poll(self, max_records: int, timeout_seconds: float) -> list[Columns | EndOfPartition | PartitionFault]:
         assert self._listener is not None
         assert max_records > 0, "polled while memory is full"

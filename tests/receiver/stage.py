@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from forebay.messages import BlockResult, ClaimGrant, PartitionView, StaleRange
 from forebay.model.columns import Columns, Start
@@ -114,7 +114,7 @@ class Stage:
         return self.tell(inp.Tick())
 
     def all(self, kind: type[A]) -> list[A]:
-        found = [action for action in self.actions if isinstance(action, kind)]
+        found: list[A] = [action for action in self.actions if isinstance(action, kind)]
         self.actions = [action for action in self.actions if not isinstance(action, kind)]
         return found
 
@@ -157,7 +157,7 @@ class Stage:
         self.tell(inp.Claimed(claim.request, tuple(grants)))
         return [start for action in self.all(act.StartPartitions) for start in action.starts]
 
-    def own(self, *partitions: TopicPartition, position: int = 0, **more: object) -> dict[TopicPartition, Start]:
+    def own(self, *partitions: TopicPartition, position: int = 0, **more: Any) -> dict[TopicPartition, Start]:
         """Register, assign and start; return the starts."""
         self.register()
         self.tell(inp.Assigned(partitions))

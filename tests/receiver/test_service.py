@@ -60,7 +60,7 @@ class Running:
         return self.code
 
 
-def settings_of(tmp_path: Path, url: str, kafka: dict[str, Any] | None = None, **receiver: object) -> Settings:
+def settings_of(tmp_path: Path, url: str, kafka: dict[str, Any] | None = None, **receiver: Any) -> Settings:
     own = {
         "block_interval": "50ms", "heartbeat_interval": "100ms", "reclaim_delay": "50ms", "report_timeout": "5s",
         "drain_timeout": "60s", **receiver,
@@ -79,7 +79,7 @@ def settings_of(tmp_path: Path, url: str, kafka: dict[str, Any] | None = None, *
 
 @contextmanager
 def running(
-    tmp_path: Path, tracker: FakeTracker, kafka: FakeKafka, storage: Storage | None = None, **receiver: object
+    tmp_path: Path, tracker: FakeTracker, kafka: FakeKafka, storage: Storage | None = None, **receiver: Any
 ) -> Iterator[Running]:
     settings = settings_of(tmp_path, tracker.url, **receiver)
     storage = storage or LocalStorage(str(tmp_path / "wal"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -98,7 +99,7 @@ def test_any_changed_value_changes_the_digest(rows: list[Row], data: st.DataObje
     at = data.draw(st.integers(0, len(rows) - 1))
     field = data.draw(st.sampled_from(Row._fields))
     old = getattr(rows[at], field)
-    new = {
+    new: Any = {
         "key": b"" if old is None else None,
         "value": b"" if old is None else None,
         "offset": old + 1 if isinstance(old, int) else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 import pytest
@@ -88,7 +88,7 @@ def structs(draw: st.DrawFn, cls: type[Any], foreign: bool = False) -> Any:
     special = _SPECIAL.get(cls)
     if special is not None and not foreign:
         return draw(special())
-    fields = inspect.type_info(cls).fields  # type: ignore[union-attr]
+    fields = cast(inspect.StructType, inspect.type_info(cls)).fields
     made = {field.name: draw(values(field.type)) for field in fields}
     if foreign and made:
         made[draw(st.sampled_from(sorted(made)))] = draw(FOREIGN)
@@ -121,7 +121,7 @@ def metas(draw: st.DrawFn) -> BlockMeta:
     return BlockMeta(
         block_id("r1", epoch, sequence), STREAM, "r1", epoch, sequence, (held,), held.records,
         draw(st.integers(-(2**63), 2**63 - 1)), draw(st.text(max_size=5)), draw(st.booleans()),
-        draw(st.none() | st.text(max_size=5)), draw(st.sampled_from([True, False, msgspec.UNSET])),
+        draw(st.none() | st.text(max_size=5)), draw(st.sampled_from(cast(Any, [True, False, msgspec.UNSET]))),
         draw(st.just(msgspec.UNSET) | st.binary(min_size=32, max_size=32)),
     )  # fmt: skip
 

@@ -27,7 +27,7 @@ from tests.support.rows import ODD_ROWS, Row, block, filler, source_batch
 
 def changed(meta: BlockMeta, **fields: object) -> BlockMeta:
     """``meta`` with its only range changed."""
-    range_ = msgspec.structs.replace(meta.ranges[0], **fields)  # type: ignore[arg-type]
+    range_ = msgspec.structs.replace(meta.ranges[0], **fields)
     return msgspec.structs.replace(meta, ranges=(range_,), records=range_.records)
 
 

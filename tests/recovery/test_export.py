@@ -24,6 +24,7 @@ from forebay.model.records import RangeRows, to_dataframe
 from forebay.model.values import Block, Handle
 from forebay.model.values import TopicPartition as Tp
 from tests.recovery.test_killed import CONFIGURATION
+from tests.support.columns import column_values
 from tests.support.logged import Logged
 from tests.support.rows import ODD_ROWS, filler, source_batch
 from tests.support.rows import block as make_block
@@ -56,7 +57,7 @@ def exporting(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
 
 
 def offsets(path: str) -> list[int]:
-    return [int(n) for n in parquet.read_table(path).column("offset").to_pylist()]  # type: ignore[no-untyped-call]
+    return column_values(parquet.read_table(path), "offset")
 
 
 def test_a_range_is_cut_exactly_and_has_the_columns_of_the_kafka_source(exporting: Exporting, tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_a_range_is_cut_exactly_and_has_the_columns_of_the_kafka_source(exportin
     assert (code, err) == (0, "")
     (path,) = done["files"]
     assert path == str(tmp_path / "out" / "t-0.parquet") and done["records"] == 5
-    table = parquet.read_table(path)  # type: ignore[no-untyped-call]
+    table = parquet.read_table(path)
     assert table.column_names == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
     expected = to_dataframe_rows(logged, 0, 3, 8)
     assert table.to_pylist() == expected

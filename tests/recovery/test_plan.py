@@ -62,7 +62,7 @@ def test_a_history_that_lacks_batches_is_a_finding_with_their_numbers() -> None:
     t = Tracked(partitions=1)
     epoch = t.register()
     token = t.claim(epoch).view.token
-    kept = []
+    kept: list[history.FinishedBatch] = []
     for until in (10, 20, 30):
         t.take_in(epoch, token, until)
         batch = t.batch()

@@ -57,7 +57,7 @@ class Lost:
         self.wal = self.wal or MemoryStorage(f"{name}-wal")
         self.wal.put_new(layout.timeline_marker(STREAM, 1), self.claim)
         self.copies = SnapshotCopies(
-            self.t.say,
+            self.t.ask,
             self.wal,
             stream=STREAM,
             epoch=numbered(1, 1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_a_block_that_recovery_moved_after_the_newest_copy_is_found_by_a_rebuild
     logged.keep()
     uids = itertools.count(1000)
     copies = SnapshotCopies(
-        lambda _: None,
+        cast(Any, lambda _: None),
         logged.wal,
         stream=STREAM,
         epoch=numbered(1, 1),

@@ -177,7 +177,8 @@ def test_times_and_decimals_keep_their_values_across_units_and_scales() -> None:
 
 def test_times_beyond_pythons_range_are_read() -> None:
     schema = record(("x", logical("long", "timestamp-micros")))
-    (row,) = read_bytes(schema, schema, encoded(record(("x", "long")), {"x": 2**62})).array.field("x").cast(pa.int64())
+    found: Any = read_bytes(schema, schema, encoded(record(("x", "long")), {"x": 2**62})).array
+    (row,) = found.field("x").cast(pa.int64())
     assert row.as_py() == 2**62
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gc
 import pickle
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import fastavro
@@ -35,7 +36,7 @@ def record(*names: str) -> dict[str, Any]:
     return {"type": "record", "name": "R", "fields": fields}
 
 
-def batch(values: list[bytes | None], **headers: list[Any]) -> pa.RecordBatch:
+def batch(values: Sequence[bytes | None], **headers: list[Any]) -> pa.RecordBatch:
     rows = [
         {"value": value, "topic": "t", "partition": 0, "offset": offset, "timestamp": 0, "timestampType": 0}
         for offset, value in enumerate(values)
@@ -235,7 +236,8 @@ def test_lack_of_memory_is_not_an_error_of_a_record(kind: type[MemoryError], mon
             monkeypatch.setattr(found, "_decode" if name == JSON else "_parse", short)
         with pytest.raises(MemoryError):
             found.writer(schema)(Bodies(memoryview(b"\0"), [0], [1]))
-    answers = [short, pa.array]  # there is enough again for what a record that is to blame becomes
+    # there is enough again for what a record that is to blame becomes
+    answers: list[Callable[..., Any]] = [short, pa.array]
     with pytest.raises(MemoryError):
         built([1], {}, lambda rows: answers.pop(0)(rows))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -16,7 +18,7 @@ def batch(
 ) -> pa.RecordBatch:
     columns = {"value": pa.array(values, pa.binary())}
     if headers is not None:
-        made = [one and [{"key": key, "value": value} for key, value in one] for one in headers]
+        made: list[Any] = [one and [{"key": key, "value": value} for key, value in one] for one in headers]
         columns["headers"] = pa.array(made, DATAFRAME_SCHEMA(True).field("headers").type)
     return pa.record_batch(columns)
 

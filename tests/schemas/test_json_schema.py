@@ -175,7 +175,7 @@ def test_value_that_one_reader_accepts_is_accepted_among_any_neighbours() -> Non
     for others in ([], [b'{"a":"x"}']):
         found = TOGETHER.writer(registered(ALL))(bodies([*odd, *others], b"\0\0\0\0\1"))
         assert list(found.causes) == list(range(4, 4 + len(others)))
-        rows = found.array.to_pylist()[:4]
+        rows: list[Any] = found.array.to_pylist()[:4]
         assert [str(row["f"] if row["a"] is None else row["a"]) for row in rows] == expected
 
 
@@ -216,4 +216,6 @@ def test_many_documents_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(json_schema, "_DOCUMENTS_MAX", 2)
     assert TOGETHER._together is not None
     found = TOGETHER._together.read(bodies([b'{"a":%d}' % number for number in range(5)], b"12345"))
-    assert found is not None and [row["a"] for row in found.to_pylist()] == list(range(5))
+    assert found is not None
+    rows: list[Any] = found.to_pylist()
+    assert [row["a"] for row in rows] == list(range(5))

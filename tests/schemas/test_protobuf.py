@@ -9,7 +9,7 @@ import sys
 import tempfile
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -40,7 +40,7 @@ def small_file(name: str = "small.proto", **fields: int) -> descriptor_pb2.FileD
     file = descriptor_pb2.FileDescriptorProto(name=name, syntax="proto3")
     message = file.message_type.add(name="Small")
     for number, (field, kind) in enumerate(fields.items(), 1):
-        message.field.add(name=field, number=number, type=kind, label=ONE)  # type: ignore[arg-type]
+        message.field.add(name=field, number=number, type=kind, label=ONE)
     return file
 
 
@@ -224,13 +224,14 @@ def test_text_of_file_is_compiled_with_its_imports(line: str) -> None:
         ]
     )  # fmt: skip
     body = b"\0" + bytes([0x08, 5, 0x1A, 3, 0x0A, 1]) + b"s"
-    (row,) = read(found, written, body).array.to_pylist()
+    rows: list[Any] = read(found, written, body).array.to_pylist()
+    (row,) = rows
     assert (row["id"], row["lines"], row["cash"]) == (5, [{"sku": "s"}], None)
     outer = small_file("outer.proto", x=STRING)
     outer.dependency.append("shop/line.proto")
     outer.message_type[0].field.add(name="line", number=2, type=MESSAGE, label=ONE, type_name=".shop.Line")
     by_descriptor = ProtobufFormat(RegisteredSchema(8, PROTOBUF, text_of(outer), (("shop/line.proto", LINE_TEXT),)))
-    assert by_descriptor.type.field("line").type == pa.struct([("sku", pa.string())])
+    assert cast(Any, by_descriptor.type).field("line").type == pa.struct([("sku", pa.string())])
 
 
 @pytest.mark.parametrize(

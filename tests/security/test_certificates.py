@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -53,7 +54,7 @@ def serving(folder: Path, **security: str) -> Iterator[str]:
         yield server.url
 
 
-def ask(url: str, **files: str) -> bytes:
+def ask(url: str, **files: Any) -> bytes:
     client = Client(url, 20.0, Access(**files))
     try:
         return client.request("GET", "/v1/fine")
@@ -102,7 +103,7 @@ def test_a_task_reads_a_block_from_an_agent_by_https_with_its_token_and_certific
     tokens = tmp_path / "tokens"
     tokens.touch(mode=0o600)
     tokens.write_text("agent token-of-an-agent\ntask token-of-the-task\n")
-    files = {"ca_file": str(authority.ca_file), **authority.issue("host")}
+    files: dict[str, Any] = {"ca_file": str(authority.ca_file), **authority.issue("host")}
     security = settings(tmp_path, token_file=str(tokens), **files).security
     guarded = msgspec.structs.replace(
         stored.settings(),
@@ -113,7 +114,7 @@ def test_a_task_reads_a_block_from_an_agent_by_https_with_its_token_and_certific
         read = read_from(agent.url, reference, Access.of_tasks(guarded))
         assert read == ("agent", 1)
         assert read_from(agent.url, reference, Access(**files)) == "agent: HTTP 401"
-        assert "certificate" in read_from(agent.url, reference, Access(token="token-of-the-task"))
+        assert "certificate" in str(read_from(agent.url, reference, Access(token="token-of-the-task")))
 
 
 def read_from(url: str, reference: BlockReference, access: Access) -> object:
@@ -165,7 +166,7 @@ def test_clients_use_renewed_certificate_and_authority(authority: Authority, tmp
     believed = tmp_path / "believed.pem"
     believed.write_bytes(authority.ca_file.read_bytes())
     with serving(tmp_path, ca_file=str(believed), **server_files) as url:
-        client = Client(url, 20.0, Access(ca_file=str(believed), **client_files))
+        client = Client(url, 20.0, Access(ca_file=str(believed), **cast(Any, client_files)))
         assert client.request("GET", "/v1/fine") == b"fine"
         other = Authority(tmp_path, "other")
         believed.write_bytes(other.ca_file.read_bytes())

@@ -23,7 +23,8 @@ task        token-of-the-task
 operator    token-of-an-operator
 operator    token-of-an-operator-to-come
 """
-RECEIVER, OPERATOR = frozenset({"receiver"}), frozenset({"operator"})
+RECEIVER: frozenset[Role] = frozenset({"receiver"})
+OPERATOR: frozenset[Role] = frozenset({"operator"})
 
 
 def bearer(token: str) -> str:

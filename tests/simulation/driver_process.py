@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pyarrow as pa
@@ -31,7 +31,7 @@ from driver.journal.lease import LeaseKeeper
 from driver.journal.state import ADOPTER, Batch, State
 from driver.journal.writing import Journal
 from driver.tracker import CopyRules, Decision, DeleteSegment, Tracker
-from driver.tracker.cursors import CursorRules
+from driver.tracker.options import CursorRules
 from driver.tracker.requests import (
     Allocate,
     Archived,
@@ -64,6 +64,7 @@ from pyspark_forebay.intake.planning import BlockPart, next_end, plan_intake_bat
 from tests.simulation.hosts import copies_of
 from tests.simulation.network import Exchange
 from tests.simulation.scheduler import Step
+from tests.support.columns import column_values
 from tests.support.forgetful import Crash
 from tests.support.reads import ReadBy
 from tests.support.tracked import tracker_options
@@ -339,7 +340,7 @@ class DriverProcess:
         )
         self._limits = Limits(world.options.retention_ms, world.options.retention_bytes)
         self._copies = SnapshotCopies(
-            lambda _: None,  # requested by a thread that is never started
+            cast(Any, lambda _: None),  # requested by a thread that is never started
             world.wal,
             stream=world.stream,
             epoch=self.journal.epoch,
@@ -589,7 +590,7 @@ class DriverProcess:
             (r, offset, value)
             for r, batches in found
             for batch in batches
-            for offset, value in zip(batch["offset"].to_pylist(), batch["value"].to_pylist(), strict=True)
+            for offset, value in zip(column_values(batch, "offset"), column_values(batch, "value"), strict=True)
         ]
         self.world.invariants.block_read(self, block, rows)
         return [f"{r.topic}/{r.partition}/{r.incarnation}/{offset}" for r, offset, _ in rows]

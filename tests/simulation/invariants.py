@@ -17,7 +17,7 @@ from driver.journal import events as ev
 from driver.journal import history
 from driver.journal import reading as journal
 from driver.journal.files import newest_claim
-from driver.journal.state import ADOPTER, BrokenInvariant, Partition, State
+from driver.journal.state import ADOPTER, Batch, BrokenInvariant, Partition, State
 from driver.journal.timeline import TimelineFound
 from driver.tracker import Decision
 from driver.tracker.requests import Request
@@ -207,7 +207,9 @@ class Invariants:
         record = state.rebuilds[-1]
         named = {batch.batch_id for batch in record.repeated}
         waiting = [r for b in state.waiting for r in state.blocks[b].meta.ranges]
-        for batch in (*self._finished_before, *(b for b in before.batches.values() if b.completed_ms is not None)):
+        completed = [b for b in before.batches.values() if b.completed_ms is not None]
+        done: list[history.FinishedBatch | Batch] = [*self._finished_before, *completed]
+        for batch in done:
             if not any(batch.tasks):
                 continue  # no block of it waits again
             if state.is_void(batch.batch_id, batch.number) and batch.batch_id not in named and 0 not in named:
@@ -285,7 +287,7 @@ class Invariants:
             return
         self._given_up.update({key: (len(p.gaps), len(p.incarnations)) for key, p in new.items()})
         for path in self._wal.list(f"{self._world.stream}/blocks"):
-            for item in scan_segment(self._wal, path):  # type: ignore[arg-type]
+            for item in scan_segment(self._wal, path):
                 if isinstance(item, Frame) and item.header.kind == FrameKind.BLOCK:
                     meta = decode_meta(item.metadata, path, item.offset)
                     self._check_not_given_up(state, meta, "was given up, the WAL holds it in")
@@ -333,7 +335,7 @@ class Invariants:
         self._refresh()
         if self.durable is None or layout.parse_block(path) is None:
             return
-        for item in scan_segment(self._wal, path):  # type: ignore[arg-type]
+        for item in scan_segment(self._wal, path):
             if isinstance(item, Frame) and item.header.kind == FrameKind.BLOCK:
                 meta = decode_meta(item.metadata, path, item.offset)
                 if self._is_of_lost_journal(meta):

@@ -267,8 +267,8 @@ class ReceiverProcess:
         self._pending.popleft()
         if pending.sequence in self._checked:
             block = replace(block, meta=msgspec.structs.replace(block.meta, checked=True))
-        pending = self._writer.append(FrameKind.BLOCK, encode_meta(block.meta), block.payload)
-        self._appended.append((block, pending))
+        appended = self._writer.append(FrameKind.BLOCK, encode_meta(block.meta), block.payload)
+        self._appended.append((block, appended))
         self.world.invariants.block_written(block.meta)
 
     # ---- the store without a WAL: ``receiver.stores.replica_store``, each copy a step ------------------------------------

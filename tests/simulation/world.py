@@ -22,7 +22,7 @@ from driver.journal.history import HistoryWriter
 from driver.journal.receiver_limits import IdLimits
 from driver.journal.state import ADOPTER, Partition
 from driver.tracker import Tracker
-from driver.tracker.requests import BeginReplay, EndHold, HoldForReset, Reset
+from driver.tracker.requests import BeginReplay, EndHold, HoldForReset, Request, Reset
 from forebay import messages as m
 from forebay.model.errors import FencedError, StoreError
 from forebay.model.units import Duration, Size
@@ -448,8 +448,8 @@ class World:
             yield from self._operator_steps()
         for driver in self.drivers:
             if self.options.resets and driver.leading and not driver.paused:
-                for partition in driver.tracker.state.partitions.values():
-                    yield from self._reset_steps(driver, partition.tp)
+                for held in driver.tracker.state.partitions.values():
+                    yield from self._reset_steps(driver, held.tp)
 
     def _operator_steps(self) -> Iterator[Step]:
         """An operator accepts the gap that the status shows."""
@@ -480,7 +480,7 @@ class World:
     def _reset_steps(self, driver: DriverProcess, tp: TopicPartition) -> Iterator[Step]:
         """Reset to the first offset: what ``driver.background.resetting`` requests from the decision loop, one by one."""
         start = IncarnationStart(tp.topic, tp.partition, self.kafka.log(tp).low, self.kafka.topic_id(tp.topic))
-        asked = {
+        asked: dict[str, Request] = {
             "hold-reset": HoldForReset((tp,)),
             "reset": Reset((start,), "reset to earliest", "simulated"),
             "let-go": EndHold((tp,)),

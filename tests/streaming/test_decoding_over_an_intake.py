@@ -39,11 +39,15 @@ def test_blocks_are_decoded_in_batches_and_streams(
     producer = Producer(dict(kafka_broker.options))
     producer.produce(topic, older, key0, 0)
     producer.produce(topic, newer[0], key1, 0)
-    header = [("__value_schema_id", b"\1" + bytes.fromhex(GUID.replace("-", "")))]
+    header: list[tuple[str, str | bytes | None]] = [("__value_schema_id", b"\1" + bytes.fromhex(GUID.replace("-", "")))]
     producer.produce(topic, newer[1][5:], None, 1, headers=header)
     producer.produce(topic, None, key3, 1)
     assert producer.flush(60) == 0
-    sections = {"kafka": {"headers": True}, "wal": {"retention": "1h"}, "driver": {"cursor_lease": "2s"}}
+    sections: dict[str, Any] = {
+        "kafka": {"headers": True},
+        "wal": {"retention": "1h"},
+        "driver": {"cursor_lease": "2s"},
+    }
     with (
         RegistryFront(writers.url) as front,
         Cluster(tmp_path / "intake", kafka_broker.options, [topic], receivers=1, **sections) as cluster,

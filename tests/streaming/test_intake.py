@@ -365,7 +365,7 @@ class ThreadedWait:
             self._found.set()
         return self._done.is_set()
 
-    def until(self, condition: Callable[[], Any]) -> None:
+    def until(self, condition: Callable[..., Any]) -> None:
         self._found.clear()
         self._wanted = condition
         assert self._found.wait(120), self._cluster.describe()

@@ -56,7 +56,7 @@ def begun(identity: str = "q") -> IntakeStreamReader:
 
 def records(tasks: list[Any]) -> dict[str, int]:
     """Records that the tasks read, by range."""
-    found = {}
+    found: dict[str, int] = {}
     for task in tasks:
         for part in task.value.parts:
             found |= {r.label: part.records for r in part.reference.ranges if r.label not in part.unwanted}
@@ -578,7 +578,7 @@ def test_trigger_waits_for_min_offsets_unless_no_more_can_arrive(taken: Taken) -
     some["maxTriggerDelay"] = "1h"
     start: dict[str, Any] = {TOPIC: {"0": 0}, "#cursor": "query-q"}
     taken.take()
-    now, always = (IntakeStreamReader(some, lambda name=name: name) for name in ("now", "always"))
+    now, always = (IntakeStreamReader(some, cast(Any, lambda name=name: name)) for name in ("now", "always"))
     now.prepareForTriggerAvailableNow()
     taken.take()
 

@@ -97,7 +97,7 @@ def test_two_queries_and_the_batch_job_read_each_record_once_after_kills(
                 try:
                     before = batches(folder)
                     cluster.wait(
-                        lambda query=query, before=before: batches(folder) > before or query.poll() is not None,  # type: ignore[misc]
+                        lambda query=query, before=before: batches(folder) > before or query.poll() is not None,
                         "a batch of the query",
                     )
                     time.sleep(chance.random() * 2)  # anywhere within a trigger or two

@@ -156,7 +156,7 @@ def _steps(answers: list[Answer], side: Side) -> str:
 
 def test_docs_name_each_difference_with_its_reason() -> None:
     page = " ".join((Path(__file__).parents[2] / "docs" / "STREAMING.md").read_text().split())
-    assert set(DIFFERENCES) <= {case.name for case in (*BATCHES, *STREAMS)}
+    assert set(DIFFERENCES) <= {case.name for case in BATCHES} | {case.name for case in STREAMS}
     for name, difference in DIFFERENCES.items():
         assert difference.spark != difference.ours, name
         assert difference.reason in page, name

@@ -18,6 +18,7 @@ from pyspark_forebay import DefaultSource
 from pyspark_forebay.kafka.batch import BatchReader
 from pyspark_forebay.schema import spark_schema
 from pyspark_forebay.sink.writers import AtLeastOnceWriter, writer_of
+from tests.support.columns import schema_of
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
 VALUE = StructType([StructField("value", StringType())])
@@ -71,10 +72,8 @@ def test_rows_are_written_where_their_columns_say(kafka_broker: KafkaBroker, top
     for name in (first, second):
         kafka_broker.create_topic(name, 2)
     schema = spark_schema(True)
-    columns = pa.schema([
-        ("key", pa.string()), ("value", pa.binary()), ("topic", pa.string()), ("partition", pa.int32()), ("headers", HEADERS),
-    ])  # fmt: skip
-    rows = [
+    columns = schema_of(key=pa.string(), value=pa.binary(), topic=pa.string(), partition=pa.int32(), headers=HEADERS)
+    rows: list[dict[str, Any]] = [
         {"key": "k", "value": None, "topic": first, "partition": 1, "headers": None},
         {"key": None, "value": b"v", "topic": second, "partition": 0, "headers": [{"key": "h", "value": None}]},
     ]
@@ -98,7 +97,7 @@ def test_refused_record_fails_the_task(kafka_broker: KafkaBroker, topic_name: Ca
     with KafkaAdmin(kafka_broker.options) as admin:
         admin.create_topic(topic, 1, {"max.message.bytes": "1000"})
     schema = StructType().add("value", StringType()).add("partition", IntegerType()).add("topic", StringType())
-    columns = pa.schema([("value", pa.string()), ("partition", pa.int32()), ("topic", pa.string())])
+    columns = schema_of(value=pa.string(), partition=pa.int32(), topic=pa.string())
     options = {
         "kafka.bootstrap.servers": kafka_broker.options["bootstrap.servers"], "kafka.message.timeout.ms": "5000",
     }  # fmt: skip

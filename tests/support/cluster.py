@@ -307,7 +307,7 @@ class Cluster:
 
     def wait(
         self,
-        condition: Callable[[], Found | None],
+        condition: Callable[..., Found | None],
         what: str,
         seconds: float = PATIENCE_SECONDS,
         may_end: Sequence[str] = (),
@@ -415,11 +415,15 @@ class Cluster:
 
     def partition(self, topic: str, number: int) -> TrackedPartition | None:
         status = self.status()
-        return status and next((p for p in status.partitions if (p.topic, p.partition) == (topic, number)), None)
+        return (
+            None
+            if status is None
+            else next((p for p in status.partitions if (p.topic, p.partition) == (topic, number)), None)
+        )
 
     def receiver(self, name: str) -> TrackedReceiver | None:
         status = self.status()
-        return status and next((r for r in status.receivers if r.receiver_id == name), None)
+        return None if status is None else next((r for r in status.receivers if r.receiver_id == name), None)
 
     def owners(self) -> dict[tuple[str, int], str]:
         """Return (topic, partition) → receiver, for claimed partitions."""

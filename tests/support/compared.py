@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
@@ -47,7 +47,7 @@ class Topics:
         self.admin.delete_topic(self.named(topic))
 
     def widen(self, topic: str, partitions: int) -> None:
-        client = AdminClient(self.broker.options)
+        client = AdminClient({**self.broker.options})
         for future in client.create_partitions([NewPartitions(self.named(topic), partitions)]).values():
             future.result(PATIENCE_SECONDS)
 

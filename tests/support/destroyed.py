@@ -11,7 +11,7 @@ from tests.support.again import produce
 from tests.support.cluster import Cluster
 
 #: sections of forebay.toml: a segment for each block, and no copy beside it
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS: dict[str, Any] = {
     "wal": {"segment_size": "1B", "cleanup_interval": "200ms"},
     "receiver": {"local_copies": False},
     "driver": {"cursor_lease": "2s"},
@@ -30,7 +30,7 @@ def destroy(cluster: Cluster, tp: TopicPartition) -> tuple[int, OffsetRange]:
     lost in Kafka and in the WAL. The batch, which can't be read, and the range."""
     produce(cluster.options, tp, 10)
     queued = cluster.wait(
-        lambda: (status := cluster.status()) and [b.batch_id for b in status.batches if b.state == "queued"],
+        lambda: [b.batch_id for b in status.batches if b.state == "queued"] if (status := cluster.status()) else None,
         "a batch in the queue",
     )
     end = cluster.state().partitions[str(tp)].position + 10

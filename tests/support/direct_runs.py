@@ -15,6 +15,7 @@ from driver.batches.batch import Batch, BatchWork
 from forebay.kafka.consume.range_reader import Reading, read_range
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.values import TopicPartition
+from tests.support.columns import column_values
 from tests.support.direct_process import InProcess
 from tests.support.kafka import PATIENCE_SECONDS
 
@@ -94,7 +95,7 @@ class RowsRead:
             (span.partition, offset)
             for span in work.spans  # type: ignore[attr-defined]
             for rows in read_range(self.access, span, self.reading)
-            for offset in rows.column("offset").to_pylist()
+            for offset in column_values(rows, "offset")
         ]
         self.read += read  # an attempt that fails leaves nothing
         self.runs.job(work)

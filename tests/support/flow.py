@@ -14,6 +14,7 @@ from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.embedded.loader import offset_of
 from forebay.model.values import TopicPartition
+from tests.support.columns import schema_of
 from tests.support.kafka import await_markers
 
 #: how long a producer may stay without an answer (a broker restarts meanwhile)
@@ -22,9 +23,7 @@ _READ_SECONDS = 60.0
 #: between two small portions, so that records flow and don't come in bursts
 _PORTION_SECONDS = 0.02
 
-SCHEMA = pa.schema([
-    ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary()),
-])  # fmt: skip
+SCHEMA = schema_of(topic=pa.string(), partition=pa.int32(), offset=pa.int64(), key=pa.binary(), value=pa.binary())
 
 
 class Truth:

@@ -19,12 +19,12 @@ def forged(payload: Any, old: bytes, new: bytes) -> bytes:
     wanted = google_crc32c.value(bytes(data))
     data[at : at + len(new)] = new[:-4] + bytes(4)
     place = at + len(new) - 4
-    plain = google_crc32c.value(bytes(data))
+    plain = int(google_crc32c.value(bytes(data)))
 
     def effect(bit: int) -> int:
         """What of the checksum changes with one bit of the four bytes: a checksum is linear."""
         data[place : place + 4] = (1 << bit).to_bytes(4, "little")
-        return plain ^ google_crc32c.value(bytes(data))
+        return plain ^ int(google_crc32c.value(bytes(data)))
 
     rows = [(effect(bit), 1 << bit) for bit in range(32)]
     missing, chosen = wanted ^ plain, 0

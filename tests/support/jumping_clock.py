@@ -14,10 +14,10 @@ class JumpingClock(ManualClock):
         self._ahead_ms = 0
 
     def wall_ms(self) -> int:
-        return (super() if self._clock is None else self._clock).wall_ms() + self._ahead_ms
+        return (super().wall_ms() if self._clock is None else self._clock.wall_ms()) + self._ahead_ms
 
     def monotonic(self) -> float:
-        return (super() if self._clock is None else self._clock).monotonic()
+        return super().monotonic() if self._clock is None else self._clock.monotonic()
 
     def jump(self, seconds: float) -> None:
         self._ahead_ms += round(seconds * 1000)

@@ -142,10 +142,11 @@ def committed_values(broker: KafkaBroker, topic: str, partitions: int) -> list[b
         while ended < partitions:
             message = consumer.poll(PATIENCE_SECONDS)
             assert message is not None, "the broker is silent"
-            if message.error() is None:
+            error = message.error()
+            if error is None:
                 found.append(message.value() or b"")
             else:
-                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                assert error.code() == KafkaError._PARTITION_EOF, error
                 ended += 1
     finally:
         consumer.close()

@@ -119,6 +119,7 @@ class LongRun:
             self.clock.advance(1.0)
             self._take_in()
             batch_id = self.loop.ask(Allocate(self.clock.wall_ms(), 4))
+            assert batch_id is not None
             self.loop.ask(Complete(batch_id, self.ageing.wall_ms(), 1))
             if self.batch % ROUND_BATCHES == 0:
                 self._beat()

@@ -81,7 +81,11 @@ def _stream(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, A
 
 
 def _run(writer: Any, trigger: str) -> Any:
-    triggers = {"available": {"availableNow": True}, "once": {"once": True}, "all": {"processingTime": "0 seconds"}}
+    triggers: dict[str, dict[str, Any]] = {
+        "available": {"availableNow": True},
+        "once": {"once": True},
+        "all": {"processingTime": "0 seconds"},
+    }
     query = writer.trigger(**triggers[trigger]).start()
     try:
         if trigger == "all":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -39,7 +39,7 @@ class Writers:
     def avro(self, subject: str, schema: Any, rows: Sequence[Any], field: str = MessageField.VALUE) -> list[bytes]:
         self.compatible_with_all(subject)
         made = AvroSerializer(self.client, json.dumps(schema), conf=_named(subject))
-        return [made(row, SerializationContext("unused", field)) for row in rows]
+        return [made(row, SerializationContext("unused", cast(MessageField, field))) for row in rows]
 
     def json(self, subject: str, schema: Mapping[str, Any], rows: Sequence[Any]) -> list[bytes]:
         made = JSONSerializer(json.dumps(schema), self.client, conf=_named(subject))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -45,7 +45,7 @@ def filler(count: int, start: int = 0, size: int = 20) -> list[Row]:
 
 
 def block(
-    ranges: dict[tuple[str, int], Sequence[Row]],
+    ranges: Mapping[tuple[str, int], Sequence[Row]],
     *,
     sequence: int = 1,
     receiver_id: str = "r1",

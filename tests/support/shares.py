@@ -62,7 +62,7 @@ def worker_number() -> int:
     return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 
 
-class Scheduling(LoadScopeScheduling):
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         return share_of(nodeid)
 

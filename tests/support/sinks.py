@@ -12,6 +12,7 @@ from pyspark.sql.types import StringType, StructType
 
 from pyspark_forebay.sink.rows import pack_rows
 from pyspark_forebay.sink.writers import AtLeastOnceWriter, TaskRows, TransactionalWriter, writer_of
+from tests.support.columns import column_values
 from tests.support.flow import read_topic
 from tests.support.kafka import PATIENCE_SECONDS
 
@@ -59,7 +60,7 @@ class Sink:
         """What was written, and what a reader of committed records finds."""
         expected = Counter(f"{number} {place}" for number in range(self._written) for place in range(ROWS))
         found = read_topic(self._options, {(self._topic, number): 1 for number in range(2)})
-        return expected, Counter(value.decode() for value in found.table().column("value").to_pylist())
+        return expected, Counter(value.decode() for value in column_values(found.table(), "value"))
 
     def __enter__(self) -> Sink:
         self._thread.start()

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
@@ -104,7 +104,7 @@ class ThreeBrokers:
     def await_in_sync(self, tp: TopicPartition, number: int) -> None:
         self.await_(tp, lambda shown: number in shown.isrs)
 
-    def await_(self, tp: TopicPartition, holds: Callable[[Any], bool]) -> Any:
+    def await_(self, tp: TopicPartition, holds: Callable[..., bool]) -> Any:
         """What is shown of the partition, once it ``holds``."""
 
         def shown(metadata: Any) -> Any:
@@ -117,7 +117,7 @@ class ThreeBrokers:
         deadline = time.monotonic() + PATIENCE_SECONDS
         looked = threading.Event()
         while True:
-            client = AdminClient(self._brokers[1].options)
+            client = AdminClient({**self._brokers[1].options})
             metadata = client.list_topics(timeout=PATIENCE_SECONDS)
             if holds(metadata):
                 return metadata

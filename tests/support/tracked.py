@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from driver.decisions.allocation import BatchLimits
 from driver.decisions.rate_sharing import RateSharing
@@ -12,6 +12,8 @@ from driver.journal.state import State
 from driver.tracker import Decision, Tracker, TrackerOptions
 from driver.tracker.requests import (
     Allocate,
+    Answered,
+    AnswerType,
     Archived,
     Complete,
     Copied,
@@ -72,6 +74,11 @@ class Tracked:
 
     def say(self, request: Request) -> Any:
         return self.decide(request).answer
+
+    def ask(self, request: Answered[AnswerType], /) -> AnswerType:
+        """Decide a request of the driver's own threads: ``say`` with the type of the answer."""
+        answer: AnswerType = self.say(cast(Request, request))
+        return answer
 
     def register(self, receiver: str = "r1", instance: str = "i1", host: str = "h1") -> int:
         request = m.RegisterRequest(

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -99,7 +100,7 @@ def incarnations_seen(path: Path) -> list[tuple[str, int, int, int, int]]:
 
 def assert_same_records(seen: pa.Table, truth: pa.Table) -> None:
     """Assert that ``seen`` has every record of ``truth`` exactly once, with its key and value, and nothing else."""
-    order = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending"), ("value", "ascending")]
+    order: Any = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending"), ("value", "ascending")]
     seen, truth = seen.sort_by(order), truth.sort_by(order)
     if seen.equals(truth):
         return

@@ -328,7 +328,7 @@ def test_contiguous_orphans_of_an_ending_incarnation_are_adopted_first() -> None
     t = Stream(on_gap="record", topic_id="id-2")
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 70, token), checked=True)
-    told = {"kind": "recreated", "topic_id": "id-2", "low": 0}
+    told: dict[str, Any] = {"kind": "recreated", "topic_id": "id-2", "low": 0}
     t.faulted(**told)
     t.round()
     assert (t.partition.incarnation.number, t.partition.position) == (1, 70)
@@ -342,7 +342,7 @@ def test_truncated_log_is_adopted_in_the_old_incarnation_and_begins_a_new_one_wh
     t = Stream(on_gap="record")
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 70, token))
-    told = {"kind": "truncated", "low": 0, "high": 60}
+    told: dict[str, Any] = {"kind": "truncated", "low": 0, "high": 60}
     first = t.register("r3", "i3")
     t.take_in(first, t.claim(first, receiver="r3").view.token, 65, receiver="r3")
     t.faulted(**told)
@@ -948,7 +948,7 @@ def test_the_word_of_an_older_writer_is_journalled_and_that_of_the_owner_asked_f
     t.faulted()
     t.beat(old)
     assert waits_for(t) == ()
-    t.tracker.receiver_heartbeats.clear()
+    t.tracker.receivers.latest.clear()
     assert waits_for(t) == ("r2",)
     replayed = State(stream=STREAM, timeline=1)
     for event in t.events:

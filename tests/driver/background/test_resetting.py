@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -46,7 +46,7 @@ class Kafka:
 
 
 def resetting(t: Tracked, kafka: Any = None, wait_seconds: float = 0.0) -> Resetting:
-    return Resetting(t.say, kafka or Kafka(), "g", threading.Event(), wait_seconds)
+    return Resetting(t.ask, kafka or cast(Any, Kafka()), "g", threading.Event(), wait_seconds)
 
 
 def test_reports_under_way_are_accepted_before_the_incarnation_ends() -> None:

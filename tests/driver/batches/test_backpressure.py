@@ -254,7 +254,7 @@ def test_the_scheduler_reports_when_a_completed_batch_was_due_and_how_long_its_o
         told.append((submitted_ms - due_ms, started_ms - due_ms, ended_ms - due_ms, records))
         scheduler.stop()
 
-    jobs = [NamedJob("a", lambda _=None: "a"), NamedJob("b", lambda _=None: "b")]
+    jobs = [NamedJob(name, cast(Any, lambda name=name: name)) for name in ("a", "b")]
     scheduler = Scheduler(
         cast(Any, Loop()),
         cast(Any, Engine()),

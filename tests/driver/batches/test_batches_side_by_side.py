@@ -15,6 +15,7 @@ from forebay.model.errors import JobError, UsageError
 from forebay.settings.schema import Settings
 from recovery.audit import audit
 from tests.driver.test_service import Collecting, Configure, ready, settings  # noqa: F401 - the fixture
+from tests.support.columns import column_values
 from tests.support.played import PlayedReceiver
 from wal.storage import open_storage
 
@@ -179,7 +180,7 @@ def test_a_window_gives_the_rows_of_past_batches_also_after_a_restart(settings: 
 
     def job(batch: Batch) -> None:
         over = batch.window(3)
-        offsets = [offset for rows in over.read() for offset in rows["offset"].to_pylist()]
+        offsets = [offset for rows in over.read() for offset in column_values(rows, "offset")]
         assert (over.id, over.key, over.time) == (batch.id, batch.key, batch.time)
         assert over.records == len(offsets)
         seen.append((batch.id, offsets, over.covered))

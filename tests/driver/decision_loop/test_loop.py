@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
+from typing_extensions import Buffer
 
 from driver.decision_loop import loop as loop_module
 from driver.decision_loop.loop import DriverLoop
@@ -41,7 +42,7 @@ class Faulty(MemoryStorage):
         file, outer = super().create(path), self
 
         class Gate:
-            def append(self, data: bytes) -> None:
+            def append(self, data: Buffer) -> None:
                 file.append(data)
 
             def sync(self) -> None:
@@ -333,6 +334,7 @@ def test_down_to_its_reserve_the_driver_takes_nothing_in_and_does_all_that_frees
             led.loop.ask(growing)
     assert led.loop.reserve_reached
     batch = led.loop.ask(Allocate(1, 1))
+    assert batch is not None
     led.loop.ask(Complete(batch, 1, 1))
     led.loop.ask(Archived((batch,)))
     assert led.durable().released

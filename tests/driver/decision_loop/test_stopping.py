@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer
@@ -76,8 +77,8 @@ def test_a_receiver_that_holds_nothing_and_has_not_answered_this_driver_is_not_w
     assert left == Remaining(silent=("r1",))
     assert left.is_nothing
     drain = Drain(
-        ask=lambda _: left,
-        look=lambda _: left,
+        ask=cast(Any, lambda _: left),
+        look=cast(Any, lambda _: left),
         allocate=lambda: None,
         stopped=threading.Event(),
         clock=SystemClock(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import pytest
@@ -190,7 +190,7 @@ def test_the_index_and_a_replayed_journal_agree_through_a_replay() -> None:
     t = Rewound()
     ids = t.work()
     t.rewind(ids[1])
-    steps = [
+    steps: list[Callable[[], object]] = [
         t.keep_in_history,
         lambda: t.replayed(ids[1]),
         lambda: t.say(CleanLocalCopies()),
@@ -302,7 +302,7 @@ class Kept(Rewound):
 
     def begin(self, batch: int = 0, time_ms: int = 0) -> list[int]:
         """Asks as a driver is asked; the ids of what runs again."""
-        begin_replay(self.say, self.storage, STREAM, m.ReplayRequest(batch=batch, time_ms=time_ms))
+        begin_replay(self.ask, self.storage, STREAM, m.ReplayRequest(batch=batch, time_ms=time_ms))
         return list(self.state.replaying)
 
 

@@ -192,7 +192,7 @@ def test_receiver_that_the_journal_knows_is_waited_for_only_while_it_holds_claim
     t = Tracked()
     running(t)
     t.register("r2", "i2", "h2")
-    t.tracker.receiver_heartbeats.clear()
+    t.tracker.receivers.latest.clear()
     health = health_of(t)
     problems = health.look(wait(t, 31)).problems
     assert [p.cause for p in problems if p.kind == "receiver-gone"] == [
@@ -243,7 +243,7 @@ def test_only_what_is_known_and_silent_is_forgotten() -> None:
 def test_receiver_that_a_new_driver_has_not_met_is_forgotten_once_its_time_is_over() -> None:
     t = Tracked()
     running(t)
-    t.tracker.receiver_heartbeats.clear()
+    t.tracker.receivers.latest.clear()
     wait(t, 1000)
     health = health_of(t)
     with pytest.raises(
@@ -441,7 +441,7 @@ def test_question_that_fails_or_hangs_is_an_outage_until_one_is_answered() -> No
     assert probe.outage() is None
     begun, go_on = threading.Event(), threading.Event()
     why = ""
-    slow = Probe("wal", lambda: (begun.set(), go_on.wait(30))[1], clock, interval_seconds=5.0, why_silent=lambda: why)  # type: ignore[arg-type, return-value]
+    slow = Probe("wal", lambda: (begun.set(), go_on.wait(30))[1], clock, interval_seconds=5.0, why_silent=lambda: why)  # type: ignore[arg-type]
     slow.start()
     try:
         assert begun.wait(30)

@@ -65,7 +65,7 @@ def test_a_store_outage_does_not_end_the_renewal() -> None:
             break
         threading.Event().wait(0.02)
     keeper.stop()
-    assert now.beat > before.beat
+    assert now is not None and now.beat > before.beat
 
 
 def lease(beat: int, owner: str = "first", duration_seconds: float = 10.0) -> Lease:
@@ -321,7 +321,7 @@ def older_process_start(pid: int) -> str:
 
 def older_is_gone(lease: dict[str, Any]) -> bool:
     """As a release before pid namespaces decides it."""
-    return lease["host"] == socket.gethostname() and older_process_start(lease["pid"]) != lease["started"]
+    return bool(lease["host"] == socket.gethostname()) and older_process_start(lease["pid"]) != lease["started"]
 
 
 def older_lease(pid: int, beat: int = 7) -> bytes:

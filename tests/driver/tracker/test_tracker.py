@@ -461,7 +461,8 @@ def segment(t: Tracked, epoch: int, *metas: BlockMeta, sealed: bool = True, now_
 def kept_because(t: Tracked, request: CleanSegment) -> str:
     decision = t.decide(request)
     assert not decision.events
-    return "; ".join(decision.answer.reasons)
+    judged: Any = decision.answer
+    return "; ".join(judged.reasons)
 
 
 def test_a_segment_goes_only_when_every_block_in_it_is_completed_archived_and_past_the_horizon() -> None:

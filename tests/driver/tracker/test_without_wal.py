@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -30,11 +32,11 @@ class Copied(Tracked):
         self.beat_agent("h2")
         self.second()
 
-    def made(self, until: int, **changes: object) -> Block:
+    def made(self, until: int, **changes: Any) -> Block:
         start = self.state.partitions["t/0"].position
         meta = self.block(self.epoch, [offsets(start, until, self.token)]).meta
         made = Block(meta, Handle("", 0, 1_000, 7), True, self.hosts)
-        return msgspec.structs.replace(made, **changes)  # type: ignore[arg-type]
+        return msgspec.structs.replace(made, **changes)
 
     def take(self, until: int) -> Block:
         made = self.made(until)
@@ -321,7 +323,7 @@ def test_a_host_without_room_takes_no_copies() -> None:
 
 def test_driver_names_a_replica_host_whose_agent_sent_a_recent_heartbeat() -> None:
     t = Copied()
-    t.tracker.agent_heartbeats.clear()
+    t.tracker.agents.latest.clear()
     assert t.second() is None
     t.beat_agent("h1")
     assert t.second() is None, "its own host is none"

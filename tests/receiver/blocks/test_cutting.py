@@ -47,7 +47,7 @@ def test_ranges_are_contiguous_and_every_record_is_in_exactly_one_block(steps: l
         if step[0] == "wait":
             stage.wait(step[1])  # type: ignore[arg-type]
             continue
-        tp = PARTITIONS[step[1]]  # type: ignore[index]
+        tp = PARTITIONS[step[1]]  # type: ignore[call-overload]
         if step[0] == "end":
             ends[tp] += step[2]  # type: ignore[operator]
             stage.tell(inp.Polled([EndOfPartition(tp, starts[tp].generation, ends[tp])]))

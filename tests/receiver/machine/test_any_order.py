@@ -6,6 +6,7 @@ The simulation does the same with whole systems. This test is quick and names th
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ PARTITIONS = (P0, P1)
 class World:
     """Driver, group, log and stores around one machine. Every message may be lost, late or repeated."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, **limits: Any) -> None:
         self.stage = Stage(memory=Size(5000), **limits).register()
         self.position = dict.fromkeys(PARTITIONS, 0)
         self.token = dict.fromkeys(PARTITIONS, 1)
@@ -214,7 +215,7 @@ def play_all(world: World, steps: list[tuple[object, ...]]) -> None:
 
 def play(world: World, name: str, rest: list[object]) -> None:
     first, second = rest[0], rest[1] if len(rest) > 1 else None
-    queues: dict[str, list[object]] = defaultdict(
+    queues: dict[str, list[Any]] = defaultdict(
         list, store=world.storing, arrive=world.asked, lose=world.asked, answer=world.answers
     )
     if name == "assign" and first not in world.assigned:
@@ -233,7 +234,7 @@ def play(world: World, name: str, rest: list[object]) -> None:
         if not queue:
             return
         place = first % len(queue)  # type: ignore[operator]
-        item = queue[place] if name in ("arrive-and-stay", "answer-twice") else queue.pop(place)
+        item: Any = queue[place] if name in ("arrive-and-stay", "answer-twice") else queue.pop(place)
         if name == "store":
             world.tell(inp.BlockStored(item.sequence, stored(item)))
         elif name.startswith("arrive"):

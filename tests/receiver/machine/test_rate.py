@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from forebay import messages
@@ -32,7 +34,7 @@ def rate(version: int, of_all: float, *of_each: float, driver_epoch: int = DRIVE
     return messages.Command(version=version, driver_epoch=driver_epoch, kind="rate", rates=told)
 
 
-def slow_stage(*partitions: TopicPartition, **changes: object) -> tuple[Stage, dict[TopicPartition, Start]]:
+def slow_stage(*partitions: TopicPartition, **changes: Any) -> tuple[Stage, dict[TopicPartition, Start]]:
     """Limit each partition to ten records/s, and take the first ten of P0."""
     stage = Stage(max_rate_per_partition=10, **changes)
     starts = stage.own(*(partitions or (P0, P1)))

@@ -220,7 +220,7 @@ def test_receiver_id_gives_the_ordinal() -> None:
         ("NamedBadly", {}, "name = 'a/b'"),
     ],
 )
-def test_unusable_class_is_refused_with_the_reason(source: str, options: dict[str, object], words: str) -> None:
+def test_unusable_class_is_refused_with_the_reason(source: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         make(settings_for(source, **options))
 
@@ -256,6 +256,7 @@ def test_a_partition_is_read_from_where_it_was_started_under_that_generation() -
     adapter.start([Start(A, 4, -1, 7)])
     polled = adapter.poll(3, 0)
     assert offsets(polled) == [("a", 7, 4, 6)]
+    assert isinstance(polled[0], Columns)
     assert polled[0].batch.schema == SOURCE_SCHEMA(False)
     adapter.start([Start(A, 2, -1, 8)])
     assert offsets(adapter.poll(3, 0)) == [("a", 8, 2, 4)], "a new claim may go back (rule 3)"
@@ -444,6 +445,7 @@ def test_only_unaccepted_records_are_returned_again_under_a_new_claim() -> None:
     adapter.start([Start(Q, 7, -1, 2)])
     again = [*adapter.poll(100, 0), *adapter.poll(100, 0)]
     assert offsets(again) == [("q", 2, 7, 13), ("q", 2, 14, 19)], "polled records keep their offsets"
+    assert isinstance(again[0], Columns) and isinstance(first[1], Columns)
     assert again[0].batch is first[1].batch and own.begun == 1
     adapter.commit_sync({Q: point(20)}, 1.0)
     adapter.start([Start(Q, 20, -1, 3)])

@@ -19,6 +19,7 @@ from receiver.stores.replica_store import LOCAL_SPACE, REPLICA_HOST, ReplicaSend
 from receiver.stores.store import StoreOptions
 from tests.receiver.stores.test_wal_store import EPOCH, PATIENCE_SECONDS, WRITING, Told, pending
 from wal.blocks import local_path, read_local, read_stored
+from wal.blocks.local_copies import write_local_frame
 
 H2, H3 = ReplicaHost(host="h2", url="http://h2:1"), ReplicaHost(host="h3", url="http://h3:1")
 
@@ -70,7 +71,7 @@ def test_with_one_copy_block_is_stored_when_synced_on_this_host(
 ) -> None:
     """INV-1: file and name are synced before. The handle names no WAL."""
     synced: list[str] = []
-    fsync = replica_store.write_local_frame.__globals__["os"].fsync
+    fsync = write_local_frame.__globals__["os"].fsync
     monkeypatch.setattr("os.fsync", lambda fd: (synced.append(Path(f"/proc/self/fd/{fd}").readlink().name), fsync(fd)))
     told = Told()
     with opened(tmp_path, told) as store:
@@ -178,7 +179,7 @@ def test_failing_disk_is_retried_and_ends_the_receiver_after_store_timeout(
     told = Told()
     fails = threading.Event()
     fails.set()
-    write = replica_store.write_local_frame
+    write = write_local_frame
 
     def failing(*arguments: object, **more: object) -> Path:
         if fails.is_set():

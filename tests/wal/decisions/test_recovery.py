@@ -11,7 +11,8 @@ from tests.support.segments import memory, segment
 from wal.blocks import encode_meta
 from wal.decisions.recovery import TABLE, Decision, FrameCondition, FrameEvidence, assess_segment, decide
 from wal.decisions.retention import JournalView, Position, RangeStatus
-from wal.segments.scan import Frame, scan_segment
+from wal.segments.frame import Frame
+from wal.segments.scan import scan_segment
 from wal.storage import MemoryStorage
 
 EVIDENCE = [

@@ -14,6 +14,7 @@ import urllib3
 from executor_agent.main import Agent
 from forebay.model.errors import CorruptionError, LostBlockError
 from forebay.model.values import Block, BlockMeta
+from tests.support.columns import column_values
 from tests.support.forged import forged, forged_copy
 from tests.support.rows import Row, block
 from tests.support.stored import Stored
@@ -59,7 +60,7 @@ def lie(made: tuple[BlockMeta, pa.Buffer]) -> bytes:
 
 
 def values(reference: BlockReference, plan: ReadPlan) -> list[bytes]:
-    return [value for batch in read_block(reference, plan).batches for value in batch.column("value").to_pylist()]
+    return [value for batch in read_block(reference, plan).batches for value in column_values(batch, "value")]
 
 
 def put(stored: Stored, reference: BlockReference, data: bytes) -> Path:
@@ -96,7 +97,7 @@ def test_forged_copy_served_by_an_agent_is_damaged(stored: Stored, reference: Bl
         assert (read.tier, [(f.tier, f.kind) for f in read.failures]) == ("wal", [("agent", "damaged")])
         for tier in ("agent", "local"):
             with pytest.raises(Exception, match="SHA-256"):
-                stored_copy(reference.also_at(("h1", this_host())), stored.plan(agent_urls={"h1": agent.url}), tier)  # type: ignore[arg-type]
+                stored_copy(reference.also_at(("h1", this_host())), stored.plan(agent_urls={"h1": agent.url}), tier)
 
 
 def test_a_forged_frame_of_the_wal_is_damaged(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
+from confluent_kafka import Consumer
 
 from driver.batches.batch import Batch, BatchWork
 from driver.batches.local_engine import LocalEngine, read_plan
@@ -128,8 +130,8 @@ def test_a_tasks_bounds_are_those_of_the_settings(stored: Stored, monkeypatch: p
     assert access == KafkaAccess({"bootstrap.servers": "127.0.0.1:9"}, kept.group, 0.3, 2 << 20)
     made: list[dict[str, object]] = []
 
-    class Noted(block_ranges.Consumer):  # type: ignore[misc]
-        def __init__(self, options: dict[str, object], **rest: object) -> None:
+    class Noted(Consumer):
+        def __init__(self, options: dict[str, Any], **rest: Any) -> None:
             made.append(options)
             super().__init__(options, **rest)
 

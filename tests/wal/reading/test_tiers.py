@@ -18,6 +18,7 @@ from executor_agent.main import Agent
 from forebay.model.errors import UnreadableBlockError
 from forebay.model.values import Handle
 from forebay.process.clock import ManualClock
+from tests.support.columns import column_values
 from tests.support.rows import ODD_ROWS, block, filler
 from tests.support.stored import Stored
 from wal.blocks import local_path, write_local
@@ -46,7 +47,7 @@ def wal_file(stored: Stored, reference: BlockReference) -> Path:
 
 
 def offsets(reference: BlockReference, plan: ReadPlan) -> list[int]:
-    return [n for batch in read_block(reference, plan).batches for n in batch.column("offset").to_pylist()]
+    return [n for batch in read_block(reference, plan).batches for n in column_values(batch, "offset")]
 
 
 def flip(path: Path, at: int) -> None:

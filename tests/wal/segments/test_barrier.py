@@ -131,9 +131,9 @@ def test_every_reader_sees_an_empty_segment() -> None:
     make(storage)
     (header,) = scan_segment(storage, name(2))
     assert isinstance(header, Frame) and header.header.kind == FrameKind.SEGMENT
-    (whole,) = [segment for segment in examine(None, storage, "s").segments if segment.path == name(2)]  # type: ignore[arg-type]
+    (whole,) = [segment for segment in examine(None, storage, "s").segments if segment.path == name(2)]
     assert (whole.frames, whole.verdicts, whole.copies, whole.swapped) == (1, (), (), False)
-    assert [path for path, _ in StreamFollower(storage, "s").look()] == [name(1), name(1), name(2)]  # type: ignore[arg-type]
+    assert [path for path, _ in StreamFollower(storage, "s").look()] == [name(1), name(1), name(2)]
 
 
 def test_only_a_barrier_names_how_long_it_is_kept() -> None:

@@ -82,7 +82,7 @@ def test_a_segment_that_grows_by_any_steps_gives_what_one_scan_gives() -> None:
         file = Growing(bytes(damaged[:cut]))
         steps = sorted(draw.randrange(cut + 1) for _ in range(draw.randrange(12)))
         file.length = cut
-        at_once = [repr(found) for found in scan_segment(file, path)]  # type: ignore[arg-type]
+        at_once = [repr(found) for found in scan_segment(file, path)]
         in_steps = [repr(found) for found in grown(SegmentScan(file, path), file, [*steps, cut])]
         assert [without_buffers(f) for f in in_steps] == [without_buffers(f) for f in at_once], f"seed {seed}"
 
@@ -94,7 +94,7 @@ def without_buffers(found: str) -> str:
 def test_damage_is_yielded_once_a_valid_frame_follows() -> None:
     path, data = whole_segment(3)
     file = Growing(data)
-    _, _, first, second = (found for found in scan_segment(at_full_length(file), path) if isinstance(found, Frame))  # type: ignore[arg-type]
+    _, _, first, second = (found for found in scan_segment(at_full_length(file), path) if isinstance(found, Frame))
     damaged = bytearray(data)
     damaged[first.offset + first.length - 1] ^= 1
     file = Growing(bytes(damaged))

@@ -12,6 +12,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_extensions import Buffer
 
 from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
 from forebay.process import failpoints
@@ -94,7 +95,7 @@ def test_changed_clock_only_changes_when_a_segment_ends() -> None:
     storage = memory()
     now = 1_000_000.0
     log = writer(storage, size_bytes=1000, age_seconds=5, now=lambda: now)
-    labels = []
+    labels: list[str] = []
     for jump in (0, 0, 2_000_000, 0, -2_000_000, 0, 0, 0, 0, 0, 0):
         now += jump
         labels.append(f"b{len(labels)}")
@@ -263,7 +264,7 @@ class Quota(LocalStorage):
         file = super().create(path)
         real = file.append
 
-        def append(data: bytes) -> None:
+        def append(data: Buffer) -> None:
             size = memoryview(data).nbytes
             if size > self.left:
                 real(bytes(data)[: self.left])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hdfs_native import AsyncClient, AsyncFileWriter
 
 from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
 from tests.support.hdfs import DATA_NODE, NAME_NODE, HdfsServer
@@ -79,7 +80,7 @@ def test_an_object_is_synced_and_closed_before_it_gets_its_name(
 ) -> None:
     """INV-1: a file that is only closed may be in the DataNode's page cache alone."""
     calls: list[str] = []
-    for owner, name in ((hdfs.AsyncFileWriter, "hsync"), (hdfs.AsyncFileWriter, "close"), (hdfs.AsyncClient, "rename")):
+    for owner, name in ((AsyncFileWriter, "hsync"), (AsyncFileWriter, "close"), (AsyncClient, "rename")):
         monkeypatch.setattr(owner, name, _recording(calls, name, getattr(owner, name)))
     storage.put_new("a", b"x")
     assert [name for name, _ in itertools.groupby(calls)] == ["hsync", "close", "rename"]
@@ -237,7 +238,7 @@ class _LostAnswers:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, landed: bool) -> None:
         self.renames = 0
-        real = hdfs.AsyncClient.rename
+        real = AsyncClient.rename
 
         async def rename(*arguments: Any) -> None:
             self.renames += 1
@@ -246,7 +247,7 @@ class _LostAnswers:
             if self.renames == 1:
                 raise ConnectionResetError("injected")
 
-        monkeypatch.setattr(hdfs.AsyncClient, "rename", rename)
+        monkeypatch.setattr(AsyncClient, "rename", rename)
 
 
 @pytest.mark.parametrize("landed", [True, False])
@@ -280,7 +281,7 @@ def test_name_taken_by_another_writer_is_refused_after_a_lost_answer(
 def test_failure_of_the_temporary_file_is_not_reported_for_the_final_name(
     storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch, error: OSError
 ) -> None:
-    real = hdfs.AsyncClient.create
+    real = AsyncClient.create
     errors = [error]
 
     async def create(*arguments: Any) -> Any:
@@ -288,7 +289,7 @@ def test_failure_of_the_temporary_file_is_not_reported_for_the_final_name(
             raise errors.pop()
         return await real(*arguments)
 
-    monkeypatch.setattr(hdfs.AsyncClient, "create", create)
+    monkeypatch.setattr(AsyncClient, "create", create)
     storage.put_new("a", b"x")
     assert storage.read("a") == b"x"
 
@@ -314,7 +315,7 @@ def test_a_closed_file_of_another_length_is_not_believed(storage: HdfsStorage, m
     async def status(*_: Any) -> Status:
         return Status()
 
-    real, asked = hdfs.AsyncFileWriter.close, []
+    real, asked = AsyncFileWriter.close, []
 
     async def close(writer: Any) -> None:
         asked.append(writer)
@@ -324,8 +325,8 @@ def test_a_closed_file_of_another_length_is_not_believed(storage: HdfsStorage, m
             raise RuntimeError('RPCError("org.apache.hadoop.hdfs.server.namenode.LeaseExpiredException", "injected")')
         await real(writer)
 
-    monkeypatch.setattr(hdfs.AsyncFileWriter, "close", close)
-    monkeypatch.setattr(hdfs.AsyncClient, "get_file_info", status)
+    monkeypatch.setattr(AsyncFileWriter, "close", close)
+    monkeypatch.setattr(AsyncClient, "get_file_info", status)
     with pytest.raises(StoreError, match="LeaseExpired"):
         storage.put_new("a", b"xyz")
     monkeypatch.undo()

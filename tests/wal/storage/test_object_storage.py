@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from botocore.exceptions import ClientError, NoCredentialsError
+from botocore.exceptions import ClientError, NoCredentialsError  # type: ignore[import-untyped]
 
 from forebay.model.errors import DeniedError, StoreError, UsageError
 from tests.support.stores import STORES, Store
