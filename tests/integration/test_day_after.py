@@ -49,7 +49,7 @@ def test_a_wal_that_lost_segments_and_bytes_is_whole_again_from_copies_and_kafka
         repair = cluster.command("wal", "repair", "--yes")
         assert repair.returncode == 1 and "see `forebay recover`" in repair.stderr
         applied = cluster.command("recover", "--apply")
-        assert needed[1].id in applied.stdout and "encoded anew" in applied.stdout
+        assert needed[1].id in applied.stdout and "encoded again" in applied.stdout
         assert all("may still" in line for line in applied.stderr.splitlines()), applied.stderr
 
         for path in copies.glob("*.block"):

@@ -289,9 +289,13 @@ class Cluster:
         self._tell_to_stop(name)
         return self.await_end(name)
 
-    def _tell_to_stop(self, name: str) -> None:
-        """Send SIGTERM, once the process handles it; a process that has just begun would die of it."""
-        self.wait(lambda: _handles(self.process(name).pid, signal.SIGTERM), f"{name} to handle SIGTERM", may_end=[name])
+    def _tell_to_stop(self, name: str, may_end: Sequence[str] = ()) -> None:
+        """Send SIGTERM, once the process handles it; a process that has just begun would die of it. ``may_end``: others to stop."""
+        self.wait(
+            lambda: _handles(self.process(name).pid, signal.SIGTERM),
+            f"{name} to handle SIGTERM",
+            may_end=[name, *may_end],
+        )
         self.process(name).terminate()
 
     def await_end(self, name: str, may_end: Sequence[str] = ()) -> int:
@@ -539,7 +543,7 @@ class Cluster:
         """Stop receivers (those that run, or ``names``), then driver and agent, in order: each exits with 0."""
         receivers = names or [n for n, s in self._services.items() if s.arguments[0] == "receiver" and s.process]
         for name in receivers:
-            self._tell_to_stop(name)
+            self._tell_to_stop(name, may_end=receivers)
         codes = {name: self.await_end(name, may_end=receivers) for name in receivers}
         codes |= {name: self.terminate(name) for name in ("driver", "agent") if self._services[name].process}
         assert not any(codes.values()), f"did not end in order: {codes}\n{self.describe()}"
