@@ -16,7 +16,7 @@ from driver.background.cleaner import due_paths
 from driver.journal.state import Batch, State
 from driver.tracker import Tracker
 from driver.tracker.requests import CleanLocalCopies
-from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, block_id
+from forebay.model.values import Block, BlockMeta, BlockRange, Handle, block_id
 from tests.support.tracked import tracker_options
 from wal.decisions.retention import Limits
 
@@ -46,7 +46,7 @@ def _tracker(blocks: int) -> Tracker:
     state = State(stream="bench", timeline=1, created=True)
     for number in range(blocks):
         segment, place = divmod(number, BLOCKS_OF_A_SEGMENT)
-        held = OffsetRange("t", 0, 1, number, number + 1, 1, 0, "0" * 16, 1)
+        held = BlockRange("t", 0, 1, number, number + 1, 1, 0, "0" * 16, 1)
         meta = BlockMeta(block_id("r1", 1, number + 1), "bench", "r1", 1, number + 1, (held,), 1, 0, "h1")
         path = f"bench/blocks/r1/{1:016x}/{segment:08d}.seg"
         state.blocks[meta.id] = Block(meta, Handle(path, place * BLOCK_BYTES, BLOCK_BYTES, 7), False)

@@ -27,7 +27,7 @@ from driver.journal import opening
 from driver.journal import reading as journal
 from driver.journal.state import State
 from driver.journal.transitions import apply
-from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, block_id, numbered
+from forebay.model.values import Block, BlockMeta, BlockRange, Handle, block_id, numbered
 from wal.storage import open_storage
 
 BLOCKS = 100_000
@@ -75,7 +75,7 @@ def waiting_block(number: int) -> Block:
     epoch, token = EPOCH, TOKEN
     first = number * 1_000
     ranges = tuple(
-        OffsetRange(
+        BlockRange(
             "records",
             partition,
             1,

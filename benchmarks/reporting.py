@@ -22,7 +22,7 @@ import msgspec
 
 from benchmarks.receiving import STREAM
 from forebay import messages as m
-from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id
+from forebay.model.values import Block, BlockMeta, BlockRange, Handle, TopicPartition, block_id
 
 Answer = TypeVar("Answer")
 
@@ -116,7 +116,7 @@ class Receiver:
 
     def _block(self, before: int, begin: int) -> Block:
         ranges = tuple(
-            OffsetRange(
+            BlockRange(
                 self._topic, partition, 1, begin, begin + ROWS, ROWS, 0, "0" * 16, self._tokens[partition], ROWS * 200, 1
             )
             for partition in self._partitions

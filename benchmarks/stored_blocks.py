@@ -19,7 +19,7 @@ from forebay.model.arrow_columns import bytes_column, numbers_column
 from forebay.model.digest import digest
 from forebay.model.payload import encode_block
 from forebay.model.records import SOURCE_SCHEMA, RangeRows
-from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id, numbered
+from forebay.model.values import Block, BlockMeta, BlockRange, TopicPartition, block_id, numbered
 from forebay.settings.load import from_values
 from forebay.settings.schema import Settings
 from wal.blocks import encode_meta, local_path, write_local
@@ -109,7 +109,7 @@ def _block(sequence: int, rows: int) -> tuple[BlockMeta, Any]:
         batch = pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA(False))
         parts.append(RangeRows(TopicPartition(TOPIC, partition), [batch]))
         ranges.append(
-            OffsetRange(TOPIC, partition, 1, first, first + rows, rows, 0, digest([batch]), 1, rows * RECORD_BYTES, 0)
+            BlockRange(TOPIC, partition, 1, first, first + rows, rows, 0, digest([batch]), 1, rows * RECORD_BYTES, 0)
         )
     meta = BlockMeta(
         id=block_id("r1", _EPOCH, sequence), stream=STREAM, receiver_id="r1", epoch=_EPOCH, sequence=sequence,

@@ -23,7 +23,7 @@ from deploy.commands.wal.verification import verified
 from driver.journal import events as ev
 from driver.journal import opening as journal
 from driver.journal.transitions import apply
-from forebay.model.values import Block, BlockMeta, OffsetRange, block_id, numbered
+from forebay.model.values import Block, BlockMeta, BlockRange, block_id, numbered
 from wal.blocks import encode_meta
 from wal.blocks.digests import completed
 from wal.segments.frame import FrameKind
@@ -76,7 +76,7 @@ def write(folder: Path, blocks: int, digests: bool = False) -> None:
         ev.ClaimGiven("records", 0, "r1", epoch, token),
     ]
     for number in range(blocks):
-        held = OffsetRange("records", 0, 1, number, number + 1, 1, 0, "0" * 16, token)
+        held = BlockRange("records", 0, 1, number, number + 1, 1, 0, "0" * 16, token)
         meta = BlockMeta(block_id("r1", epoch, number + 1), STREAM, "r1", epoch, number + 1, (held,), 1, 0, "bench")
         payload = os.urandom(BLOCK_BYTES)
         if digests:

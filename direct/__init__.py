@@ -19,7 +19,7 @@ from driver.batches.tasks import KafkaRecord
 from forebay.kafka.client.starting import Timestamp
 from forebay.kafka.consume.planning import PartitionRates
 from forebay.kafka.consume.range_reader import Reading
-from forebay.kafka.consume.spans import Span as OffsetRange
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.values import TopicPartition
 from forebay.settings.schema import DeadLetterSettings
 

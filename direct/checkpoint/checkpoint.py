@@ -33,7 +33,7 @@ from driver.journal import reading as journal
 from driver.journal.lease import Lease, is_gone, read_lease, wait_until_stale
 from driver.journal.state import State
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.messages import OperatorAnswer, PartitionProgress, ReplayRequest
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition, check_name
@@ -212,7 +212,7 @@ class Checkpoint:
         with contextlib.closing(KeptByIntake(self._endpoint, isolation, self._timeout)) as kept:
             yield kept
 
-    def _held_in_kafka(self, state: State) -> Callable[[Span], bool]:
+    def _held_in_kafka(self, state: State) -> Callable[[OffsetRange], bool]:
         held = self._held(
             state, {partition.tp: partition.incarnation.topic_id for partition in state.partitions.values()}
         )

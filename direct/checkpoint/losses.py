@@ -14,7 +14,7 @@ from driver.journal.events import ReplayedBatch
 from driver.journal.state import Batch, State
 from driver.tracker.requests import EndSpans, Request, SkipSpans
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.consume.spans import Span, parse_span, without
+from forebay.kafka.consume.spans import OffsetRange, parse_span, without
 from forebay.messages import AcceptLossRequest
 from forebay.model.errors import ForebayError, OutOfRangeError, RangeNotHeldError, UnknownTopicError, UnreachableError
 from forebay.model.values import TopicPartition
@@ -84,7 +84,7 @@ def held_by_kafka(
     return {tp: Held(ids[tp.topic], begins[tp], ends[tp]) for tp in wanted}
 
 
-def lost_of(span: Span, held: Mapping[TopicPartition, Held]) -> list[Span]:
+def lost_of(span: OffsetRange, held: Mapping[TopicPartition, Held]) -> list[OffsetRange]:
     """Return the parts of ``span`` that Kafka does not hold, in order."""
     found = held.get(span.tp)
     if found is None or _is_another(span.topic_id, found.topic_id):
@@ -115,7 +115,7 @@ def losses_at_positions(
         if begin is None:
             losses.append(loss)
         elif begin > position:
-            label = str(Span(tp.topic, tp.partition, position, begin))
+            label = str(OffsetRange(tp.topic, tp.partition, position, begin))
             words = f"{label}: Kafka dropped it before it was in a batch, and the intake's WAL begins at {begin}"
             losses.append(Loss("gap", label, words, goes_on_at=begin))
         else:
@@ -133,7 +133,7 @@ def _of_position(tp: TopicPartition, position: int, topic_id: str, found: Held |
         words = f"{tp}: the stream is at offset {position}, and Kafka's log ends at {found.end}: it was cut back"
         return Loss("cut-back", str(tp), words, goes_on_at=found.end, topic_id=found.topic_id)
     if position < found.begin:
-        label = str(Span(tp.topic, tp.partition, position, found.begin))
+        label = str(OffsetRange(tp.topic, tp.partition, position, found.begin))
         words = f"{label}: Kafka dropped it before it was in a batch, and begins at {found.begin}"
         return Loss("gap", label, words, goes_on_at=found.begin)
     return None
@@ -141,7 +141,7 @@ def _of_position(tp: TopicPartition, position: int, topic_id: str, found: Held |
 
 def lacked_by_kafka(
     positions: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str], losses: Iterable[Loss]
-) -> dict[TopicPartition, Span]:
+) -> dict[TopicPartition, OffsetRange]:
     """Return what Kafka lacks of each partition with ``losses`` of :func:`losses_at_positions`.
 
     The range begins at the stream's position. It ends where Kafka continues, or at ``OFFSET_MAX``. A log that was cut
@@ -153,12 +153,12 @@ def lacked_by_kafka(
             continue
         tp = parse_span(loss.label).tp if loss.kind == "gap" else _partition(loss.label)
         until = loss.goes_on_at if loss.kind == "gap" else OFFSET_MAX
-        found[tp] = Span(tp.topic, tp.partition, positions[tp], until, topic_ids.get(tp, ""))
+        found[tp] = OffsetRange(tp.topic, tp.partition, positions[tp], until, topic_ids.get(tp, ""))
     return found
 
 
 def ends_through(
-    positions: Mapping[TopicPartition, int], lacks: Mapping[TopicPartition, Span], kept: Kept
+    positions: Mapping[TopicPartition, int], lacks: Mapping[TopicPartition, OffsetRange], kept: Kept
 ) -> dict[TopicPartition, int]:
     """Return for each partition in ``lacks`` the offset up to which batches can read from the intake.
 
@@ -178,9 +178,9 @@ def ends_through(
 
 def losses_of_batch(
     batch_id: int,
-    spans: Iterable[Span],
+    spans: Iterable[OffsetRange],
     held: Mapping[TopicPartition, Held],
-    also_lost: Callable[[list[Span]], list[Span]] = list,
+    also_lost: Callable[[list[OffsetRange]], list[OffsetRange]] = list,
 ) -> list[Loss]:
     """Return what the batch cannot read of ``spans``.
 
@@ -197,7 +197,7 @@ def losses_of_batch(
 def losses_of_state(
     state: State,
     held: Mapping[TopicPartition, Held],
-    also_lost: Callable[[list[Span]], list[Span]] = list,
+    also_lost: Callable[[list[OffsetRange]], list[OffsetRange]] = list,
     kept: Kept = NOTHING_KEPT,
 ) -> list[Loss]:
     """Return the losses of all batches that have yet to run, and of what comes after them."""
@@ -210,7 +210,7 @@ def losses_of_state(
     return [*chain.from_iterable(of_batches), *losses_at_positions(positions(state), topic_ids(state), held, kept)]
 
 
-def spans_with_window(state: State, batch: Batch | ReplayedBatch, replay: bool) -> list[Span]:
+def spans_with_window(state: State, batch: Batch | ReplayedBatch, replay: bool) -> list[OffsetRange]:
     """Return what the job of ``batch`` may read: the ranges of its window and its own."""
     before = [span for one in window(state, batch, replay) for span in without(one.spans, one.lost)]
     return [*before, *batch.spans]
@@ -275,7 +275,7 @@ def _is_another(before: str, now: str) -> bool:
     return bool(before and now and before != now)
 
 
-def _held_words(part: Span, held: Mapping[TopicPartition, Held]) -> str:
+def _held_words(part: OffsetRange, held: Mapping[TopicPartition, Held]) -> str:
     found = held.get(part.tp)
     if found is None:
         return "no longer has the partition"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from direct.intake.access import IntakeEndpoint
-from forebay.kafka.consume.spans import Span, without
+from forebay.kafka.consume.spans import OffsetRange, without
 from forebay.messages import IncarnationSpan, IntakeAnswer, SpanRequest
 from forebay.model.errors import LostBlockError, UnreachableError, UnreadableBlockError, UsageError
 from forebay.model.values import TopicPartition
@@ -18,14 +18,16 @@ from pyspark_forebay.intake.reading import read_part
 COMMITTED = "read_committed"
 
 
-def kept_of(span: Span, wanted: Sequence[IncarnationSpan], covered: Cover) -> list[Span]:
+def kept_of(span: OffsetRange, wanted: Sequence[IncarnationSpan], covered: Cover) -> list[OffsetRange]:
     """Return the parts of ``span`` that blocks hold, in order. ``wanted``: the parts that were taken in."""
-    missing = [str(Span(one.topic, one.partition, one.from_offset, one.until_offset)) for one in covered.uncovered]
-    parts = [Span(one.topic, one.partition, one.from_offset, one.until_offset, span.topic_id) for one in wanted]
+    missing = [
+        str(OffsetRange(one.topic, one.partition, one.from_offset, one.until_offset)) for one in covered.uncovered
+    ]
+    parts = [OffsetRange(one.topic, one.partition, one.from_offset, one.until_offset, span.topic_id) for one in wanted]
     return without(parts, missing)
 
 
-def in_order(parts: Sequence[BlockPart], span: Span) -> list[BlockPart]:
+def in_order(parts: Sequence[BlockPart], span: OffsetRange) -> list[BlockPart]:
     """Return ``parts``, which are of one partition, in the order of their offsets."""
     return sorted(parts, key=lambda part: _bounds(part, span.tp))
 
@@ -47,11 +49,11 @@ class IntakeCoverage:
     """
 
     answer: IntakeAnswer
-    kept: tuple[Span, ...]
+    kept: tuple[OffsetRange, ...]
     parts: tuple[BlockPart, ...]
 
 
-def find_coverage(intake: Intake, span: Span, isolation: str) -> IntakeCoverage:
+def find_coverage(intake: Intake, span: OffsetRange, isolation: str) -> IntakeCoverage:
     """Ask the intake's driver which parts of ``span`` its blocks hold.
 
     ``isolation``: the reader's ``isolation.level``. Raises UsageError if the intake has another one; UnreachableError,
@@ -94,7 +96,7 @@ class KeptByIntake:
     def close(self) -> None:
         self._intake.close()
 
-    def kept(self, span: Span) -> list[tuple[int, int]]:
+    def kept(self, span: OffsetRange) -> list[tuple[int, int]]:
         """Return the parts of ``span`` that the WAL holds, as offsets [from, until), in order.
 
         Raises as :func:`find_coverage`.
@@ -103,24 +105,24 @@ class KeptByIntake:
             (part.from_offset, part.until_offset) for part in find_coverage(self._intake, span, self._isolation).kept
         ]
 
-    def lost(self, spans: Iterable[Span]) -> list[Span]:
+    def lost(self, spans: Iterable[OffsetRange]) -> list[OffsetRange]:
         """Return the parts of ``spans`` that the WAL does not hold: no block has them, or no tier can read the block
         any more.
 
         Reads each block to find out. Raises as :func:`find_coverage`.
         """
-        left: list[Span] = []
+        left: list[OffsetRange] = []
         for span in spans:
             found = find_coverage(self._intake, span, self._isolation)
             left += without([span], map(str, without(found.kept, self._unreadable(span, found))))
         return left
 
-    def _unreadable(self, span: Span, found: IntakeCoverage) -> Iterator[str]:
+    def _unreadable(self, span: OffsetRange, found: IntakeCoverage) -> Iterator[str]:
         plan = read_plan(found.answer, self._access, headers=False)
         for part in found.parts:
             try:
                 read_part(part, plan, headers=False)
             except LostBlockError:
-                yield str(Span(span.topic, span.partition, *_bounds(part, span.tp)))
+                yield str(OffsetRange(span.topic, span.partition, *_bounds(part, span.tp)))
             except UnreadableBlockError as error:
                 raise UnreachableError(str(error)) from None

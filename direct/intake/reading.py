@@ -12,7 +12,7 @@ from direct.intake.access import IntakeEndpoint
 from direct.intake.coverage import COMMITTED, find_coverage
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading, read_range
-from forebay.kafka.consume.spans import Span, without
+from forebay.kafka.consume.spans import OffsetRange, without
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import LostBlockError, OffsetGapError, RangeNotHeldError, UnknownTopicError
 from pyspark_forebay.intake.planning import read_plan
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def read_through(
-    intake: IntakeEndpoint | None, access: KafkaAccess, span: Span, reading: Reading, *, fresh: bool = False
+    intake: IntakeEndpoint | None, access: KafkaAccess, span: OffsetRange, reading: Reading, *, fresh: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of ``span`` from Kafka, as ``read_range`` does; records that Kafka has lost, from blocks of
     ``intake``.
@@ -33,7 +33,7 @@ def read_through(
     if intake is None:
         yield from read_range(access, span, reading, fresh=fresh)
         return
-    rest, rows = Span(span.topic, span.partition, span.from_offset, span.until_offset, span.topic_id), 0
+    rest, rows = OffsetRange(span.topic, span.partition, span.from_offset, span.until_offset, span.topic_id), 0
     while rest.size:
         position = rest.from_offset
         try:
@@ -50,12 +50,12 @@ def read_through(
         for batch in _read_from_wal(intake, access, lost, reading, why):
             rows += batch.num_rows
             yield batch
-        rest = Span(rest.topic, rest.partition, lost.until_offset, rest.until_offset, rest.topic_id)
+        rest = OffsetRange(rest.topic, rest.partition, lost.until_offset, rest.until_offset, rest.topic_id)
     if span.records is not None and rows != span.records:
         raise RangeNotHeldError(f"{span}: Kafka and the intake hold {rows} records instead of {span.records}")
 
 
-def lost_in_kafka(access: KafkaAccess, rest: Span, position: int) -> Span | None:
+def lost_in_kafka(access: KafkaAccess, rest: OffsetRange, position: int) -> OffsetRange | None:
     """Return the part of ``rest`` from ``position`` on that Kafka no longer has, with the topic's id.
 
     None if Kafka has it and the read failed for another reason; and if the records read so far may be of another topic,
@@ -71,11 +71,11 @@ def lost_in_kafka(access: KafkaAccess, rest: Span, position: int) -> Span | None
         except UnknownTopicError:
             return None if begun else rest
     until = min(low, rest.until_offset)
-    return Span(rest.topic, rest.partition, position, until, rest.topic_id or now) if position < until else None
+    return OffsetRange(rest.topic, rest.partition, position, until, rest.topic_id or now) if position < until else None
 
 
 def _read_from_wal(
-    endpoint: IntakeEndpoint, access: KafkaAccess, lost: Span, reading: Reading, why: RangeNotHeldError
+    endpoint: IntakeEndpoint, access: KafkaAccess, lost: OffsetRange, reading: Reading, why: RangeNotHeldError
 ) -> Iterator[pa.RecordBatch]:
     intake = endpoint.connect()
     try:
@@ -109,7 +109,7 @@ def _read_from_wal(
 _GAP_ADVICE = ": offsets without a record were compacted or belong to a transaction; set allow_offset_gaps to skip them"
 
 
-def _after(batch: pa.RecordBatch, position: int, lost: Span, reading: Reading) -> int:
+def _after(batch: pa.RecordBatch, position: int, lost: OffsetRange, reading: Reading) -> int:
     """Return the offset after ``batch``.
 
     Raises OffsetGapError unless it has all offsets from ``position`` on, or gaps are allowed.

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.values import TopicPartition
 
 
@@ -41,7 +41,7 @@ Executor = tuple[str, str]
 
 def places(
     strategy: LocationStrategy,
-    ranges: Sequence[Span],
+    ranges: Sequence[OffsetRange],
     executors: Collection[Executor],
     leaders: Mapping[TopicPartition, str],
 ) -> list[tuple[str, ...]]:

@@ -20,7 +20,7 @@ from driver.spark.executors import bring
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.planning import sizes, split_ranges
 from forebay.kafka.consume.range_reader import Reading
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import UsageError
 
@@ -28,7 +28,7 @@ from forebay.model.errors import UsageError
 def create_rdd(
     sc: Any,
     kafka_params: Mapping[str, object],
-    offset_ranges: Sequence[Span],
+    offset_ranges: Sequence[OffsetRange],
     location_strategy: LocationStrategy = PreferConsistent(),  # noqa: B008 - a value
     *,
     key_deserializer: Deserializer = None,
@@ -73,7 +73,7 @@ def create_rdd(
     for warning in safe.changes:
         warn_once(warning)
     for range_ in offset_ranges:
-        if not isinstance(range_, Span):
+        if not isinstance(range_, OffsetRange):
             raise UsageError(
                 f"offset_ranges: {range_!r} is not an OffsetRange(topic, partition, from_offset, until_offset)"
             )
@@ -98,7 +98,7 @@ def create_rdd(
 
 
 def locate(
-    context: SparkContext, access: KafkaAccess, parts: Sequence[Span], strategy: LocationStrategy
+    context: SparkContext, access: KafkaAccess, parts: Sequence[OffsetRange], strategy: LocationStrategy
 ) -> list[tuple[str, ...]]:
     """Return Spark's preferred locations for each of ``parts``. Raises UnreachableError if the strategy asks brokers."""
     leaders = {}
@@ -128,8 +128,8 @@ class KafkaRDD(PipelinedRDD):  # type: ignore[misc, type-arg, unused-ignore]
         self,
         context: SparkContext,
         how: TaskReading,
-        offset_ranges: tuple[Span, ...],
-        parts: Sequence[Span],
+        offset_ranges: tuple[OffsetRange, ...],
+        parts: Sequence[OffsetRange],
         locations: Sequence[tuple[str, ...]],
     ) -> None:
         self.offset_ranges = offset_ranges
@@ -168,7 +168,7 @@ class KafkaRDD(PipelinedRDD):  # type: ignore[misc, type-arg, unused-ignore]
             if left <= 0:
                 break
             until = min(part.until_offset, part.from_offset + left)
-            cut = Span(part.topic, part.partition, part.from_offset, until, part.topic_id)
+            cut = OffsetRange(part.topic, part.partition, part.from_offset, until, part.topic_id)
             parts.append(cut)
             locations.append(place)
             left -= cut.size

@@ -17,13 +17,13 @@ from direct.rdd.deserializers import Deserializer, deserializer
 from driver.batches.decoding import DeadLetterPlan, Decoder, Part, decode_parts
 from driver.batches.tasks import KafkaRecord, records
 from forebay.kafka.consume.range_reader import Reading
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import RecordError
 from forebay.process.worker_process import freeze_modules
 
-_decoder = msgspec.msgpack.Decoder(Span)
-_task_decoder = msgspec.msgpack.Decoder(tuple[int, Span, int])
+_decoder = msgspec.msgpack.Decoder(OffsetRange)
+_task_decoder = msgspec.msgpack.Decoder(tuple[int, OffsetRange, int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +39,17 @@ class TaskReading:
     value: Deserializer = None
     intake: IntakeEndpoint | None = None
 
-    def read(self, span: Span, *, fresh: bool = False) -> Iterator[pa.RecordBatch]:
+    def read(self, span: OffsetRange, *, fresh: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the records of ``span``, as :func:`direct.intake.reading.read_through` does."""
         return read_through(self.intake, self.access, span, self.reading, fresh=fresh)
 
 
-def encode(range_: Span) -> bytes:
+def encode(range_: OffsetRange) -> bytes:
     """Return a row for :func:`read_batches`."""
     return msgspec.msgpack.encode(range_)
 
 
-def encode_task(number: int, range_: Span, incarnation: int) -> bytes:
+def encode_task(number: int, range_: OffsetRange, incarnation: int) -> bytes:
     """Return a row for :func:`decode_span`.
 
     ``number``: the task's number within its batch, from 0. ``incarnation``: the partition's.

@@ -18,7 +18,7 @@ from driver.batches.batch import Batch, BatchWork, Rows
 from driver.batches.decoding import DeadLetterPlan, Decoder
 from driver.spark.blocks import PlacedRows
 from driver.spark.engine import SparkJobs, arrow_schema
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from pyspark_forebay.schema import spark_schema
 
 
@@ -37,14 +37,14 @@ class DirectBatch(Batch):
         self._commits = commits
 
     @property
-    def ranges(self) -> tuple[Span, ...]:  # type: ignore[override]
+    def ranges(self) -> tuple[OffsetRange, ...]:  # type: ignore[override]
         return self._work.spans
 
     def _over(self, work: BatchWork, rows: Rows) -> DirectBatch:
         assert isinstance(rows, DirectRows)
         return DirectBatch(work, rows, self._commits)
 
-    def commit_async(self, ranges: Iterable[Span] | None = None, callback: Callback | None = None) -> None:
+    def commit_async(self, ranges: Iterable[OffsetRange] | None = None, callback: Callback | None = None) -> None:
         """Commit the ends of ``ranges`` (None: those of the batch) to ``group.id``, with the next batch or at the stop.
 
         ``callback``: called with the offsets, and the errors by partition. A restart uses the checkpoint, not these commits.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import ForebayError, UsageError
 from forebay.model.values import TopicPartition
 
@@ -38,7 +38,7 @@ class Commits:
     _callbacks: list[Callback] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, ranges: Iterable[Span], callback: Callback | None = None) -> None:
+    def add(self, ranges: Iterable[OffsetRange], callback: Callback | None = None) -> None:
         """Add the ends of ``ranges`` to the next commit, which is sent with the next batch or at the stop.
 
         Of one partition the highest offset is committed. Raises UsageError without a group.

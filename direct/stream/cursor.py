@@ -17,7 +17,7 @@ from direct.intake.access import IntakeEndpoint
 from direct.intake.coverage import check_isolation
 from driver.journal.events import ReplayedBatch
 from driver.journal.state import Batch, State
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.messages import IntakePartition
 from forebay.model.errors import UnreachableError
 from forebay.model.values import TopicPartition
@@ -35,7 +35,7 @@ PATIENCE_SECONDS = 5.0
 CHECKS_MAX = 10
 
 
-def ranges_to_keep(state: State) -> tuple[Span, ...]:
+def ranges_to_keep(state: State) -> tuple[OffsetRange, ...]:
     """Return the ranges that the stream has yet to read or may read again.
 
     These are uncompleted batches, batches of a window or a replay, and everything from the stream's positions on.
@@ -46,11 +46,11 @@ def ranges_to_keep(state: State) -> tuple[Span, ...]:
         *(batch for batch in state.batches.values() if not state.is_past(batch.number)),
     )
     ids = topic_ids(state)
-    following = (Span(tp.topic, tp.partition, at, OFFSET_MAX, ids[tp]) for tp, at in positions(state).items())
+    following = (OffsetRange(tp.topic, tp.partition, at, OFFSET_MAX, ids[tp]) for tp, at in positions(state).items())
     return (*chain.from_iterable(batch.spans for batch in batches), *following)
 
 
-def place_of(span: Span, partition: IntakePartition) -> Place | None:
+def place_of(span: OffsetRange, partition: IntakePartition) -> Place | None:
     """Return where ``span`` begins in the intake; None if the intake never took in the topic with this id.
 
     Of the incarnations with the topic's id, it is the newest one that contains the offset, otherwise the first one.
@@ -63,7 +63,7 @@ def place_of(span: Span, partition: IntakePartition) -> Place | None:
 
 
 def places_of(
-    spans: Iterable[Span], partitions: Mapping[TopicPartition, IntakePartition]
+    spans: Iterable[OffsetRange], partitions: Mapping[TopicPartition, IntakePartition]
 ) -> dict[TopicPartition, Place]:
     """Return for each partition the first place in the intake that ``spans`` need."""
     found: dict[TopicPartition, Place] = {}
@@ -85,7 +85,7 @@ class StreamCursor:
         name: str,
         user: str,
         key: str,
-        wanted: Callable[[], tuple[Span, ...]],
+        wanted: Callable[[], tuple[OffsetRange, ...]],
         failed: Callable[[BaseException], None],
     ) -> None:
         """Open the cursor ``name``. On return, the intake's WAL keeps everything that it holds.

@@ -34,7 +34,7 @@ from driver.tracker.requests import AllocateSpans, BeginSpans
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.starting import Known, Position, begin
 from forebay.kafka.consume.planning import limit_by_rates, spans, split_ranges
-from forebay.kafka.consume.spans import Span, without
+from forebay.kafka.consume.spans import OffsetRange, without
 from forebay.kafka.options.safe import SafeOptions
 from forebay.model.errors import UnknownTopicError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
@@ -131,7 +131,7 @@ class BatchPlanner:
         parts = split_ranges(found, settings.min_partitions)
         return AllocateSpans(tuple(parts), time_ms) if parts else None
 
-    def _follow(self, time_ms: int) -> tuple[dict[TopicPartition, Held], dict[TopicPartition, Span], Kept]:
+    def _follow(self, time_ms: int) -> tuple[dict[TopicPartition, Held], dict[TopicPartition, OffsetRange], Kept]:
         """Begin new partitions, and end the stream or journal the losses if neither Kafka nor the intake holds what
         comes next.
 
@@ -212,7 +212,7 @@ class BatchPlanner:
         self._handle_losses(losses, self._clock.wall_ms())
         return bool(losses)
 
-    def _also_lost(self, lost: list[Span]) -> list[Span]:
+    def _also_lost(self, lost: list[OffsetRange]) -> list[OffsetRange]:
         return self._kept.lost(lost) if self._kept is not None else lost
 
     def _handle_losses(self, losses: Sequence[Loss], time_ms: int) -> None:

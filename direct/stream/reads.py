@@ -8,7 +8,7 @@ from direct.checkpoint.losses import positions, topic_ids
 from direct.stream.cursor import ranges_to_keep
 from driver.journal.state import LearnedRate, State
 from driver.tracker.requests import Read
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.values import TopicPartition
 
 
@@ -35,8 +35,8 @@ class ReadProgress(Read[StreamProgress]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRangesToKeep(Read[tuple[Span, ...]]):
+class ReadRangesToKeep(Read[tuple[OffsetRange, ...]]):
     """The request for the ranges that the stream has yet to read or may read again."""
 
-    def read(self, state: State) -> tuple[Span, ...]:
+    def read(self, state: State) -> tuple[OffsetRange, ...]:
         return ranges_to_keep(state)

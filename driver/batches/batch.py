@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from driver.batches.decoding import DeadLetterPlan, Decoder
 from forebay.kafka.consume.planning import sizes
-from forebay.kafka.consume.spans import Span, without
+from forebay.kafka.consume.spans import OffsetRange, without
 from forebay.model.errors import UsageError
-from forebay.model.values import OffsetRange, timeline_of
+from forebay.model.values import BlockRange, timeline_of
 from wal.reading import BlockReference, TierCounts
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class BatchWork:
     output: str = ""
     attempt: int = 1
     decodes: list[DeadLetterPlan] = field(default_factory=list, compare=False)
-    spans: tuple[Span, ...] = ()
+    spans: tuple[OffsetRange, ...] = ()
     incarnations: tuple[int, ...] = ()
 
     @property
@@ -83,7 +83,7 @@ class BatchWork:
         return timeline_of(self.epoch) if self.replay and self.epoch else timeline_of(self.batch_id)
 
     @property
-    def ranges(self) -> tuple[OffsetRange, ...]:
+    def ranges(self) -> tuple[BlockRange, ...]:
         """The ranges of the batch's rows, in order, without accepted losses."""
         ranges = chain.from_iterable(reference.ranges for task in self.tasks for reference in task)
         return tuple(range_ for range_ in ranges if range_.label not in self.lost) if self.lost else tuple(ranges)
@@ -99,8 +99,8 @@ class BatchWork:
 
 
 def lived_without(
-    spans: Iterable[Span], incarnations: Iterable[int], lost: Collection[str]
-) -> tuple[tuple[Span, ...], tuple[int, ...]]:
+    spans: Iterable[OffsetRange], incarnations: Iterable[int], lost: Collection[str]
+) -> tuple[tuple[OffsetRange, ...], tuple[int, ...]]:
     """Remove the ranges ``lost`` from ``spans`` (as ``forebay.kafka.consume.spans.without``). Return each remaining part with
     its incarnation.
 
@@ -179,7 +179,7 @@ class Batch:
         return datetime.fromtimestamp(self._work.time_ms / 1000, timezone.utc)
 
     @property
-    def ranges(self) -> tuple[OffsetRange, ...]:
+    def ranges(self) -> tuple[BlockRange, ...]:
         """The Kafka offsets of the batch's records, in the order of its rows.
 
         A partition may occur several times, with ranges that touch. Ranges whose loss was accepted are omitted.

@@ -14,7 +14,7 @@ from operator import attrgetter
 from driver.batches.batch import BatchWork, lived_without
 from driver.journal.events import ReplayedBatch
 from driver.journal.state import Batch, State
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.values import Block
 from wal.reading import BlockReference, incarnation_key
 
@@ -31,7 +31,7 @@ class _Looked:
     tasks: tuple[tuple[Block, ...], ...]
     lost: tuple[str, ...]
     outputs: tuple[str, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[OffsetRange, ...]
     incarnations: tuple[int, ...]
 
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from driver.journal.history import FinishedBatch, finished
 from driver.journal.state import Rebuild, State, is_void
-from forebay.kafka.consume.spans import Span, without
+from forebay.kafka.consume.spans import OffsetRange, without
 from forebay.model.errors import RefusedError
 from forebay.model.values import Block, count_of
 
@@ -38,10 +38,10 @@ class RewindTo:
 
 
 #: whether Kafka still holds all of a span of a direct stream
-HeldInKafka: TypeAlias = Callable[[Span], bool]
+HeldInKafka: TypeAlias = Callable[[OffsetRange], bool]
 
 
-def no_spans(span: Span) -> bool:
+def no_spans(span: OffsetRange) -> bool:
     """For an intake: its batches have blocks, and no spans."""
     return False
 

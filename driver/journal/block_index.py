@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from sortedcontainers import SortedList
 
-from forebay.model.values import Block, OffsetRange
+from forebay.model.values import Block, BlockRange
 from wal.decisions.retention import Due, Limits, ReleasedSegment, due
 
 
@@ -57,7 +57,7 @@ class IncarnationBlocks:
     begins: SortedList[int] = field(default_factory=SortedList)
     newest_ms: list[int] = field(default_factory=list)
 
-    def add(self, r: OffsetRange, block_id: str) -> None:
+    def add(self, r: BlockRange, block_id: str) -> None:
         """Add a range of a block."""
         from_offset, until_offset = r.from_offset, r.until_offset
         at = len(self.from_offsets)

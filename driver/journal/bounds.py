@@ -23,7 +23,7 @@ from driver.journal import events as ev
 from driver.journal.state import Partition, State
 from driver.journal.transitions import apply
 from forebay.model.errors import ForebayError
-from forebay.model.values import INSTEAD, OFFSET_MAX, BlockMeta, OffsetRange
+from forebay.model.values import INSTEAD, OFFSET_MAX, BlockMeta, BlockRange
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ class _Correction:
             for name, one in value.items()
         }
         if len(self.said) > before:
-            if type_.cls is OffsetRange and any(made[name] != value[name] for name in ("from", "until", "records")):
+            if type_.cls is BlockRange and any(made[name] != value[name] for name in ("from", "until", "records")):
                 made["records"] = 0
             elif type_.cls is BlockMeta:
                 made["records"] = sum(r["records"] for r in made["ranges"])

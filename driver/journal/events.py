@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import ForebayError, UsageError
 from forebay.model.values import (
     OFFSET_MAX,
@@ -245,7 +245,7 @@ class RateLearned(_Event, frozen=True, tag="rate-learned"):
 
 
 class LossAccepted(_Event, frozen=True, tag="loss-accepted"):
-    """An operator accepts that the batch omits these ranges. ``ranges``: ``OffsetRange.label``. ``cause``: who accepted it,
+    """An operator accepts that the batch omits these ranges. ``ranges``: ``BlockRange.label``. ``cause``: who accepted it,
     and why."""
 
     batch_id: Number
@@ -263,7 +263,7 @@ class ReplayedBatch(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     tasks: tuple[tuple[str, ...], ...]
     lost: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()  # outputs done in this replay, while others are not
-    spans: tuple[Span, ...] = ()  # of a direct stream
+    spans: tuple[OffsetRange, ...] = ()  # of a direct stream
     incarnations: tuple[int, ...] = ()  # the incarnation of each span's partition; () under an older release
 
 
@@ -383,14 +383,14 @@ class SpansAllocated(_Event, frozen=True, tag="spans-allocated"):
     batch_id: Number
     number: Number
     time_ms: TimeMs
-    spans: tuple[Span, ...]
+    spans: tuple[OffsetRange, ...]
 
 
 class SpansSkipped(_Event, frozen=True, tag="spans-skipped"):
     """Offsets of a direct stream that Kafka dropped before they were in a batch, as gaps. A gap begins where the partition's last
     span ended, and the next span begins at the gap's end."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[OffsetRange, ...]
     time_ms: TimeMs
     cause: str
 

@@ -15,9 +15,9 @@ import msgspec
 
 from driver.journal.state import Batch, State
 from forebay.kafka.consume.planning import sizes
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import CorruptionError, NewerVersionError
-from forebay.model.values import Block, OffsetRange, timeline_of
+from forebay.model.values import Block, BlockRange, timeline_of
 from forebay.model.wire import WIRE_NAMES
 from forebay.process import failpoints
 from wal.segments import layout
@@ -55,7 +55,7 @@ class FinishedBatch(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     tasks: tuple[tuple[str, ...], ...]
     lost: tuple[str, ...] = ()
     loss_causes: dict[str, str] = {}  # range → who accepted its loss, and why
-    spans: tuple[Span, ...] = ()  # of a direct stream, in place of tasks: what each task read
+    spans: tuple[OffsetRange, ...] = ()  # of a direct stream, in place of tasks: what each task read
     incarnations: tuple[int, ...] = ()  # the incarnation of each span's partition; () under an older release
 
 
@@ -63,7 +63,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[FinishedBatch, ...])
 
 
-def merge(ranges: Iterable[OffsetRange | FinishedRange]) -> tuple[FinishedRange, ...]:
+def merge(ranges: Iterable[BlockRange | FinishedRange]) -> tuple[FinishedRange, ...]:
     """Join touching ranges of one partition and incarnation. Ranges that overlap, or have a gap between them, stay separate."""
     lines: dict[tuple[str, int, int], list[tuple[int, int, int]]] = {}
     for r in ranges:

@@ -11,7 +11,7 @@ import msgspec
 from driver.journal import events as ev
 from driver.journal.block_index import BlockIndex, Place
 from driver.journal.timeline import REBUILDER
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import ForebayError
 from forebay.model.values import (
     RESERVED_PREFIX,
@@ -180,7 +180,7 @@ class Batch(msgspec.Struct, rename=WIRE_NAMES):
     lost: tuple[str, ...] = ()
     loss_causes: dict[str, str] = {}  # range → who accepted its loss, and why
     outputs: tuple[str, ...] = ()  # outputs that are done, while others are not
-    spans: tuple[Span, ...] = ()  # of a direct stream, which has no blocks: one for each task
+    spans: tuple[OffsetRange, ...] = ()  # of a direct stream, which has no blocks: one for each task
     incarnations: tuple[int, ...] = ()  # the incarnation of each span's partition; () under an older release
 
     @property
@@ -188,7 +188,7 @@ class Batch(msgspec.Struct, rename=WIRE_NAMES):
         return [block_id for task in self.tasks for block_id in task]
 
     @property
-    def lived_spans(self) -> Iterator[tuple[Span, int]]:
+    def lived_spans(self) -> Iterator[tuple[OffsetRange, int]]:
         """Return each span of the batch with its incarnation."""
         return zip(self.spans, self.incarnations or itertools.repeat(1), strict=False)
 

@@ -7,7 +7,7 @@ from driver.tracker.decision import Recorder
 from driver.tracker.replicas import Replicas
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
-from forebay.model.values import Block, OffsetRange
+from forebay.model.values import Block, BlockRange
 
 
 class Reports:
@@ -53,7 +53,7 @@ class Reports:
                 "no-second-host",
             )
 
-    def _stale(self, r: OffsetRange, request: m.ReportRequest) -> m.StaleRange | None:
+    def _stale(self, r: BlockRange, request: m.ReportRequest) -> m.StaleRange | None:
         """Return the reason why the range can't be accepted; None if it can."""
         partition = self._recorder.state.partition(r.tp)
         if partition is None:
@@ -69,7 +69,7 @@ class Reports:
             return None
         return self._stale_for(r, reason)
 
-    def _stale_for(self, r: OffsetRange, reason: str) -> m.StaleRange:
+    def _stale_for(self, r: BlockRange, reason: str) -> m.StaleRange:
         partition = self._recorder.state.partition(r.tp)
         token, position = (partition.token, partition.position) if partition is not None else (0, 0)
         return m.StaleRange(topic=r.topic, partition=r.partition, reason=reason, token=token, position=position)

@@ -17,7 +17,7 @@ from driver.journal import events as ev
 from driver.journal.history import FinishedBatch
 from driver.journal.state import SnapshotCopy, State
 from forebay import messages as m
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.values import TopicPartition
 from wal.segments.layout import BlockPlace
 
@@ -100,7 +100,7 @@ class EndSpans(Answered[None]):
 class SkipSpans(Answered[None]):
     """Continue without offsets that Kafka deleted before a direct stream read them, as in ``events.SpansSkipped``."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[OffsetRange, ...]
     time_ms: int
     cause: str
 
@@ -117,7 +117,7 @@ class NameCursor(Answered[str]):
 class AllocateSpans(Answered["int | None"]):
     """Make a direct stream's next batch. Answer: its id; None: ``max_queued_batches`` are beyond the completed prefix."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[OffsetRange, ...]
     time_ms: int
 
 

@@ -18,7 +18,7 @@ from forebay.model.arrow_sizes import decompressed_sizes
 from forebay.model.digest import digest
 from forebay.model.errors import CorruptionError
 from forebay.model.records import BLOCK_SCHEMA, SOURCE_SCHEMA, RangeRows
-from forebay.model.values import BlockMeta, OffsetRange
+from forebay.model.values import BlockMeta, BlockRange
 
 Compression = Literal["none", "lz4", "zstd"]
 
@@ -120,7 +120,7 @@ def _with_partition(
 
 def decode_block(
     payload: Any, meta: BlockMeta, *, verify_digests: bool = False, path: str = "", offset: int = 0
-) -> list[tuple[OffsetRange, list[pa.RecordBatch]]]:
+) -> list[tuple[BlockRange, list[pa.RecordBatch]]]:
     """Return the ranges of a block in order, each with its batches of ``BLOCK_SCHEMA``.
 
     ``payload``: a ``pa.Buffer`` or bytes-like object. The batches refer to it without a copy, unless it is compressed or not
@@ -147,7 +147,7 @@ def decode_block(
             batches = list(reader)
     except (pa.ArrowException, OSError, ValueError) as error:  # Arrow raises all of them for unreadable input
         raise damaged(f"its payload is not an Arrow stream: {error}") from None
-    decoded: list[tuple[OffsetRange, list[pa.RecordBatch]]] = []
+    decoded: list[tuple[BlockRange, list[pa.RecordBatch]]] = []
     remaining = iter(batches)
     for range_ in meta.ranges:
         own: list[pa.RecordBatch] = []
@@ -182,7 +182,7 @@ def _oversized(payload: Any, meta: BlockMeta) -> str:
     return ""
 
 
-def _check_batch(batch: pa.RecordBatch, range_: OffsetRange, next_offset: int, damaged: Any) -> int:
+def _check_batch(batch: pa.RecordBatch, range_: BlockRange, next_offset: int, damaged: Any) -> int:
     """Check that all rows are of ``range_`` and ascend from ``next_offset`` on. Return the offset after the last row."""
     import pyarrow.compute as pc  # slow to import, and needed only to read rows
 

@@ -138,7 +138,7 @@ class Gap(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
             )
 
 
-class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
+class BlockRange(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
     """Offsets ``[from, until)`` of one partition in one incarnation, taken in under one token.
 
     Offsets without a record (compaction, transaction markers) are part of it. ``records`` may be 0, since markers at the end of
@@ -204,7 +204,7 @@ class BlockMeta(msgspec.Struct, frozen=True, gc=False):
     receiver_id: str
     epoch: Number
     sequence: Number  # consecutive within the epoch, from 1
-    ranges: tuple[OffsetRange, ...]
+    ranges: tuple[BlockRange, ...]
     records: RecordCount
     created_ms: TimeMs
     host: str

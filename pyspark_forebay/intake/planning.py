@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.messages import IncarnationSpan, IntakeAnswer, IntakePartition
 from forebay.model.arrow_columns import Column
 from forebay.model.errors import UsageError
@@ -47,7 +47,7 @@ class IntakeTask(msgspec.Struct, frozen=True):
 
     plan: ReadPlan
     parts: tuple[BlockPart, ...] = ()
-    span: Span | None = None
+    span: OffsetRange | None = None
     kafka: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
@@ -64,7 +64,7 @@ class IntakeBatchPlan:
     """
 
     parts: tuple[BlockPart, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[OffsetRange, ...]
     losses: tuple[str, ...]
     gaps: tuple[str, ...]
 
@@ -212,7 +212,7 @@ def plan_intake_batch(
         passed.setdefault(key, []).append((r.from_offset, r.until_offset))
         if key in wanted:
             gaps.append(f"{r.label} was lost after it was taken in: {found.lost[r.label]}")
-    of_kafka: list[Span] = []
+    of_kafka: list[OffsetRange] = []
     losses: list[str] = []
     uncovered = (
         msgspec.structs.replace(missing, from_offset=begin, until_offset=until)
@@ -223,7 +223,9 @@ def plan_intake_batch(
         newest = partitions[missing.tp].incarnations[-1]
         if has_kafka and missing.incarnation == newest.number:
             of_kafka.append(
-                Span(missing.topic, missing.partition, missing.from_offset, missing.until_offset, newest.topic_id)
+                OffsetRange(
+                    missing.topic, missing.partition, missing.from_offset, missing.until_offset, newest.topic_id
+                )
             )
         else:
             where = "" if missing.incarnation == 1 else f" of incarnation {missing.incarnation}"

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from forebay.kafka.consume.planning import split_ranges
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import UnknownTopicError, UsageError
 from forebay.process.worker_process import freeze_modules
 from pyspark_forebay.kafka.questions import Questions
@@ -49,7 +49,8 @@ class BatchReader(DataSourceReader):
             if begin[tp] > end[tp]:
                 raise UsageError(f"starting offset {begin[tp]} of {tp} is beyond its ending offset {end[tp]}")
         spans = [
-            Span(tp.topic, tp.partition, begin[tp], end[tp], latest.topic_ids.get(tp.topic, "")) for tp in sorted(end)
+            OffsetRange(tp.topic, tp.partition, begin[tp], end[tp], latest.topic_ids.get(tp.topic, ""))
+            for tp in sorted(end)
         ]
         parts = split_ranges(spans, options.min_partitions, options.max_records_per_partition)
         return [InputPartition((part,)) for part in parts] or [InputPartition(())]  # Spark requires at least one

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.values import TopicPartition
 from pyspark_forebay.offsets import Offsets, Positions, in_words
 
@@ -18,7 +18,7 @@ class KafkaBatchPlan:
     ends the query.
     """
 
-    spans: list[Span]
+    spans: list[OffsetRange]
     losses: list[str]
 
 
@@ -73,7 +73,7 @@ def plan_kafka_batch(start: Offsets, end: Offsets, beginnings: Positions, now_id
     gone = {tp for tp in start.at if tp not in end.at and tp.topic not in again}
     if gone:
         losses.append(f"{in_words(gone)} are gone. Some data may have been missed")
-    spans: list[Span] = []
+    spans: list[OffsetRange] = []
     for tp, until in sorted(end.at.items()):
         begin = known.get(tp, beginnings.get(tp))
         if begin is None or tp.topic in replaced:
@@ -85,5 +85,5 @@ def plan_kafka_batch(start: Offsets, end: Offsets, beginnings: Positions, now_id
                 "created again"
             )
             continue
-        spans.append(Span(tp.topic, tp.partition, begin, until, end.topic_ids.get(tp.topic, "")))
+        spans.append(OffsetRange(tp.topic, tp.partition, begin, until, end.topic_ids.get(tp.topic, "")))
     return KafkaBatchPlan(spans, losses)

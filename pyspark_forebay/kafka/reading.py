@@ -11,7 +11,7 @@ from pyspark import TaskContext
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading, read_range
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import RangeNotHeldError, UnknownTopicError
 from pyspark_forebay.options.source import FAIL_ON_DATA_LOSS, SourceOptions
@@ -19,13 +19,13 @@ from pyspark_forebay.options.source import FAIL_ON_DATA_LOSS, SourceOptions
 _log = logging.getLogger("forebay.source")
 
 
-def read_spans(options: SourceOptions, spans: Iterable[Span]) -> Iterator[pa.RecordBatch]:
+def read_spans(options: SourceOptions, spans: Iterable[OffsetRange]) -> Iterator[pa.RecordBatch]:
     """Yield the records of ``spans``, one after the other, as :func:`read_span` does; decoded if ``options`` say so."""
     found = chain.from_iterable(read_span(options, span) for span in spans)
     return found if options.decoding is None else options.decoding.decoded(found)
 
 
-def read_span(options: SourceOptions, span: Span) -> Iterator[pa.RecordBatch]:
+def read_span(options: SourceOptions, span: OffsetRange) -> Iterator[pa.RecordBatch]:
     """Yield the records of ``span`` as batches of ``DATAFRAME_SCHEMA``.
 
     Offsets without a record are skipped: Kafka compacted them, or they belong to a transaction. Raises
@@ -56,7 +56,7 @@ def read_span(options: SourceOptions, span: Span) -> Iterator[pa.RecordBatch]:
             span, fresh = left, True
 
 
-def _left(access: KafkaAccess, span: Span, position: int) -> Span | None:
+def _left(access: KafkaAccess, span: OffsetRange, position: int) -> OffsetRange | None:
     """Return the part of ``span`` from ``position`` on that Kafka still holds; None if it holds nothing, or another
     topic."""
     with KafkaAdmin(access.options, timeout_seconds=access.timeout_seconds, client_id="forebay-task-admin") as admin:
@@ -69,4 +69,4 @@ def _left(access: KafkaAccess, span: Span, position: int) -> Span | None:
         except UnknownTopicError:
             return None
     begin, until = max(position, low), min(span.until_offset, end)
-    return Span(span.topic, span.partition, begin, until, span.topic_id) if begin < until else None
+    return OffsetRange(span.topic, span.partition, begin, until, span.topic_id) if begin < until else None

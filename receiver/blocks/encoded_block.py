@@ -14,7 +14,7 @@ from forebay.model.columns import Columns
 from forebay.model.digest import digest
 from forebay.model.payload import Compression, encode_block
 from forebay.model.records import RangeRows
-from forebay.model.values import BlockMeta, OffsetRange, block_id
+from forebay.model.values import BlockMeta, BlockRange, block_id
 from receiver.blocks.pending_block import PendingBlock, PendingRange, Piece
 from wal.blocks.digests import completed
 from wal.blocks.encryption import KeyRing
@@ -63,9 +63,9 @@ def encode(pending: PendingBlock, encoding: EncodingOptions, created_ms: int) ->
     return EncodedBlock(*completed(meta, payload, encoding.keys))
 
 
-def _range(part: PendingRange, batches: Any) -> OffsetRange:
+def _range(part: PendingRange, batches: Any) -> BlockRange:
     whole = all(piece.from_offset <= piece.columns.first_offset for piece in part.pieces)
-    return OffsetRange(
+    return BlockRange(
         topic=part.tp.topic,
         partition=part.tp.partition,
         incarnation=part.incarnation,

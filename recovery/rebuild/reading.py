@@ -12,7 +12,7 @@ from driver.journal import reading as journal
 from driver.journal.history import FinishedBatch
 from driver.journal.state import State
 from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError, RefusedError
-from forebay.model.values import Block, Handle, OffsetRange
+from forebay.model.values import Block, BlockRange, Handle
 from recovery.rebuild.evidence import Evidence, FoundBlock
 from wal.blocks import decode_meta
 from wal.segments import layout
@@ -183,7 +183,7 @@ def _after(
         return  # clean-up deleted it since the listing: nothing needs it
 
 
-def _is_past(copy: State, held: OffsetRange) -> bool:
+def _is_past(copy: State, held: BlockRange) -> bool:
     partition = copy.partition(held.tp)
     if partition is None or held.incarnation > partition.incarnation.number:
         return False

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from driver.journal.history import FinishedRange
 from driver.journal.state import Incarnation, Partition, RecordedGap
-from forebay.model.values import Block, BlockMeta, Gap, OffsetRange
+from forebay.model.values import Block, BlockMeta, BlockRange, Gap
 from recovery.rebuild.evidence import FoundBlock
 
 FOUND_IN_WAL = "found in the WAL by a rebuild"
@@ -58,7 +58,7 @@ class _Frames:
     first: int = 1 << 63
     first_token: int = 1 << 63
 
-    def add(self, held: OffsetRange, block_id: str) -> None:
+    def add(self, held: BlockRange, block_id: str) -> None:
         self.by_start[held.from_offset].append((held.token, block_id))
         begins = held.from_offset
         if held.preceding_gap is not None:
@@ -202,7 +202,7 @@ class Walk:
             or self._was_accepted(meta)
         )
 
-    def _is_of_topic(self, meta: BlockMeta, held: OffsetRange) -> bool:
+    def _is_of_topic(self, meta: BlockMeta, held: BlockRange) -> bool:
         topic_id = self.partitions[str(held.tp)].topic_id(held.incarnation)
         return (
             not topic_id
@@ -210,7 +210,7 @@ class Walk:
             or self._checked.get(self._writer_and_topic(meta, held), 0) > meta.sequence
         )
 
-    def _writer_and_topic(self, meta: BlockMeta, held: OffsetRange) -> tuple[str, int, str, str]:
+    def _writer_and_topic(self, meta: BlockMeta, held: BlockRange) -> tuple[str, int, str, str]:
         topic_id = self.partitions[str(held.tp)].topic_id(held.incarnation)
         return meta.receiver_id, meta.epoch, held.topic, topic_id
 
@@ -295,7 +295,7 @@ class Walk:
         self._look(key)
         return True
 
-    def _unknown(self, held: OffsetRange) -> Partition:
+    def _unknown(self, held: BlockRange) -> Partition:
         """Return a partition that the copy does not know, before its first incarnation."""
         return Partition(
             topic=held.topic,

@@ -25,7 +25,7 @@ from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay import messages as m
 from forebay.kafka.consume.range_reader import Reading
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import (
     LostBlockError,
@@ -73,11 +73,11 @@ def test_lost_range_takes_one_request_for_each_answer(taken: Taken, monkeypatch:
     for at_once, asked in ((100, ["/v1/cursors/span"]), (2, ["/v1/cursors/span", *["/v1/cursors/blocks"] * 2])):
         monkeypatch.setattr(driver.decisions.intake, "BLOCKS_AT_ONCE", at_once)
         taken.driver.asked.clear()
-        found = find_coverage(ENDPOINT.connect(), Span(TOPIC, 0, 5, 60, "id-1"), COMMITTED)
+        found = find_coverage(ENDPOINT.connect(), OffsetRange(TOPIC, 0, 5, 60, "id-1"), COMMITTED)
         assert taken.driver.asked == asked
         assert [part.reference.ranges[0].from_offset for part in found.parts] == [0, 10, 20, 30, 40]
         assert list(map(str, found.kept)) == ["t/0[5, 50)"]
-    for elsewhere in (Span(TOPIC, 7, 0, 9), Span(TOPIC, 0, 0, 9, "id-2")):
+    for elsewhere in (OffsetRange(TOPIC, 7, 0, 9), OffsetRange(TOPIC, 0, 0, 9, "id-2")):
         assert not find_coverage(ENDPOINT.connect(), elsewhere, COMMITTED).kept
 
 
@@ -86,7 +86,7 @@ def test_gap_of_intake_is_lost_for_a_direct_reader(taken: Taken) -> None:
     taken.take()
     taken.lose(0, 25)
     taken.take()
-    span = Span(TOPIC, 0, 0, 35)
+    span = OffsetRange(TOPIC, 0, 0, 35)
     assert list(map(str, find_coverage(ENDPOINT.connect(), span, COMMITTED).kept)) == ["t/0[0, 10)", "t/0[25, 35)"]
 
 
@@ -94,7 +94,7 @@ def test_blocks_are_read_in_offset_order(taken: Taken, monkeypatch: pytest.Monke
     """Adoption may seal a block after blocks with higher offsets."""
     for _ in range(3):
         taken.take()
-    span = Span(TOPIC, 0, 5, 30)
+    span = OffsetRange(TOPIC, 0, 5, 30)
     parts = find_coverage(ENDPOINT.connect(), span, COMMITTED).parts
     assert [part.reference.ranges[0].from_offset for part in parts] == [0, 10, 20]
     blocks = client.Intake._blocks
@@ -112,7 +112,7 @@ def test_intake_with_another_isolation_level_is_refused(taken: Taken) -> None:
     with pytest.raises(
         UsageError, match=r"takes in records with isolation\.level = read_committed, and this reader has read_un"
     ):
-        find_coverage(ENDPOINT.connect(), Span(TOPIC, 0, 0, 10), "read_uncommitted")
+        find_coverage(ENDPOINT.connect(), OffsetRange(TOPIC, 0, 0, 10), "read_uncommitted")
 
 
 def test_patience_bounds_how_long_an_unavailable_driver_is_asked(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_patience_bounds_how_long_an_unavailable_driver_is_asked(taken: Taken, m
     monkeypatch.setattr(taken.driver, "post", away)
     kept = KeptByIntake(IntakeEndpoint(ENDPOINT.urls, Access(), 2.0), COMMITTED, 0.0)
     with pytest.raises(UnreachableError, match="away"):
-        kept.kept(Span(TOPIC, 0, 0, 10))
+        kept.kept(OffsetRange(TOPIC, 0, 0, 10))
     assert len(asked) == 1
 
 
@@ -154,9 +154,9 @@ def test_missing_block_is_lost_and_unreachable_block_is_not(
     kept = KeptByIntake(ENDPOINT, COMMITTED, 1.0)
     if lost is None:
         with pytest.raises(UnreachableError, match="away"):
-            kept.lost([Span(TOPIC, 0, 5, 25)])
+            kept.lost([OffsetRange(TOPIC, 0, 5, 25)])
     else:
-        assert list(map(str, kept.lost([Span(TOPIC, 0, 5, 25)]))) == lost
+        assert list(map(str, kept.lost([OffsetRange(TOPIC, 0, 5, 25)]))) == lost
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_lost_offsets_are_distinguished_from_a_failed_read(
     now: str, low: int, wanted_id: str, position: int, lost: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intake_reading, "KafkaAdmin", lambda *_, **__: Brokers(now, low))
-    found = lost_in_kafka(ACCESS, Span(TOPIC, 0, 10, 50, wanted_id), position)
+    found = lost_in_kafka(ACCESS, OffsetRange(TOPIC, 0, 10, 50, wanted_id), position)
     assert (found and str(found)) == lost
     assert found is None or found.topic_id == (wanted_id or now)
 
@@ -237,7 +237,7 @@ def read(
     monkeypatch.setattr(intake_reading, "KafkaAdmin", lambda *_, **__: Brokers("id-1", 20))
     for _ in range(2):
         taken.take()
-    rows = read_through(ENDPOINT, ACCESS, Span(TOPIC, 0, 0, 20, records=records), reading)
+    rows = read_through(ENDPOINT, ACCESS, OffsetRange(TOPIC, 0, 0, 20, records=records), reading)
     return [offset for batch in rows for offset in column_values(batch, "offset")]
 
 
@@ -314,7 +314,7 @@ def test_missing_headers_of_the_intake_are_logged(
 class Stream:
     """What a direct stream has yet to read, as it says at each look, and what ended it."""
 
-    def __init__(self, taken: Taken, monkeypatch: pytest.MonkeyPatch, *spans: Span) -> None:
+    def __init__(self, taken: Taken, monkeypatch: pytest.MonkeyPatch, *spans: OffsetRange) -> None:
         self.taken = taken
         self.spans = spans
         self.runs = 0
@@ -347,7 +347,11 @@ def test_cursor_keeps_everything_until_the_stream_begins(taken: Taken, monkeypat
     stream = Stream(taken, monkeypatch)
     holding = stream.hold()
     assert held(taken) == {"t/0": (1, 0), "t/1": (1, 0)}
-    stream.spans = (Span(TOPIC, 0, 12, OFFSET_MAX), Span(TOPIC, 0, 5, 12), Span("elsewhere", 0, 0, OFFSET_MAX))
+    stream.spans = (
+        OffsetRange(TOPIC, 0, 12, OFFSET_MAX),
+        OffsetRange(TOPIC, 0, 5, 12),
+        OffsetRange("elsewhere", 0, 0, OFFSET_MAX),
+    )
     holding.start()
     holding.stop()
     assert held(taken) == {"t/0": (1, 5)}
@@ -361,7 +365,7 @@ def test_restored_checkpoint_keeps_partitions_that_it_had_not_begun(
     taken.add(1)
     taken.take(0)
     taken.take(1)
-    stream = Stream(taken, monkeypatch, Span(TOPIC, 0, 5, OFFSET_MAX), Span(TOPIC, 1, 8, OFFSET_MAX))
+    stream = Stream(taken, monkeypatch, OffsetRange(TOPIC, 0, 5, OFFSET_MAX), OffsetRange(TOPIC, 1, 8, OFFSET_MAX))
     stream.hold().stop()
     assert held(taken) == {"t/0": (1, 5), "t/1": (1, 8)}
     stream.spans = stream.spans[:1]
@@ -374,7 +378,7 @@ def test_cursor_is_dropped_only_if_the_stream_could_not_begin(taken: Taken, monk
     taken.take()
     Stream(taken, monkeypatch).hold().stop()
     assert not taken.tracked.state.cursors
-    Stream(taken, monkeypatch, Span(TOPIC, 0, 3, OFFSET_MAX)).hold().stop()  # it began before, and not this time
+    Stream(taken, monkeypatch, OffsetRange(TOPIC, 0, 3, OFFSET_MAX)).hold().stop()  # it began before, and not this time
     assert held(taken) == {"t/0": (1, 3)}
 
 
@@ -403,7 +407,7 @@ def test_dropped_cursor_ends_a_stream_that_does_not_move_it(taken: Taken, monkey
     taken.take()
     monkeypatch.setattr(cursor, "CHECKS_MAX", 1 << 60)
     monkeypatch.setattr(query_cursor, "HEARTBEAT_SECONDS", 0.01)
-    stream = Stream(taken, monkeypatch, Span(TOPIC, 0, 3, OFFSET_MAX))
+    stream = Stream(taken, monkeypatch, OffsetRange(TOPIC, 0, 3, OFFSET_MAX))
     holding = stream.hold()
     holding.start()
     taken.driver.post("/v1/operator/drop-cursor", m.DropCursorRequest(cursor="direct-s"), m.OperatorAnswer)
@@ -418,6 +422,6 @@ def test_cursor_keeps_batches_of_a_replay_and_their_windows() -> None:
     state = State(stream=STREAM, timeline=1)
     apply(state, SpansBegun({"t/0": 50}, {"t": "a"}, 1, "given"))
     for number, kept in enumerate((state.replaying, state.replay_window)):
-        span = Span(TOPIC, 0, number * 10, number * 10 + 10, "a")
+        span = OffsetRange(TOPIC, 0, number * 10, number * 10 + 10, "a")
         kept[number] = ReplayedBatch(batch_id=number, number=number, time_ms=1, tasks=(), spans=(span,))
     assert [str(span) for span in ranges_to_keep(state)][:2] == ["t/0[0, 10)", "t/0[10, 20)"]

@@ -18,7 +18,7 @@ from driver.batches.batch import Batch
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.consumer import KafkaSource
 from forebay.kafka.consume.range_reader import Reading, read_range
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import JobError, UnreachableError
 from forebay.model.values import TopicPartition
@@ -68,7 +68,7 @@ def receiving(brokers: ThreeBrokers, topic: str, tmp_path: Path, tracker: FakeTr
 
 
 @contextlib.contextmanager
-def reading_again(access: KafkaAccess, span: Span) -> Iterator[list[list[int]]]:
+def reading_again(access: KafkaAccess, span: OffsetRange) -> Iterator[list[list[int]]]:
     """The same range over and over, by new consumers: its offsets, each time."""
     found: list[list[int]] = []
     failed: list[Exception] = []
@@ -151,7 +151,7 @@ def test_nothing_is_lost_or_read_twice_while_leaders_change(
         stream = runs.start(Subscribe([zero.topic]), read_and_commit, {"group.id": group})
         runs.await_records(200)
         with (
-            reading_again(job.access, Span(zero.topic, 0, 0, 50)) as again,
+            reading_again(job.access, OffsetRange(zero.topic, 0, 0, 50)) as again,
             committing(brokers, zero.topic, f"{group}-outside"),
             plain,
             whole,
@@ -272,7 +272,7 @@ def test_error_without_a_leader_names_the_broker_to_start_and_the_stream_continu
         with pytest.raises(UnreachableError, match=f"offsets of {tp}: {told}"):
             admin.starting_offsets({"timestamp": 1}, [tp], "")  # never taken for "no record is as young"
     with pytest.raises(UnreachableError, match=rf"returned no data of {tp}\[0, 50\) from 0 on for .* s: {told}"):
-        list(read_range(job.access, Span(tp.topic, 0, 0, 50), Reading(keep=False)))
+        list(read_range(job.access, OffsetRange(tp.topic, 0, 0, 50), Reading(keep=False)))
     with pytest.raises(JobError, match=rf"{tp}\[0, 50\).*{told}"):
         stream_amid.await_termination(PATIENCE_SECONDS)
     for more in (

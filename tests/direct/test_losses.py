@@ -47,7 +47,7 @@ from driver.journal.transitions import apply
 from driver.tracker.requests import AllocateSpans, BeginSpans, EndSpans, SkipSpans
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading, read_range
-from forebay.kafka.consume.spans import Span, is_inside, parse_span, without
+from forebay.kafka.consume.spans import OffsetRange, is_inside, parse_span, without
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.options.access import KafkaAccess
 from forebay.messages import AcceptLossRequest
@@ -110,7 +110,7 @@ blocks = "{folder}/blocks"
     ],
 )
 def test_lost_parts_of_a_range_are_exact(held: Held | None, lost: list[tuple[int, int]]) -> None:
-    span = Span("t", 0, 10, 20, "id")
+    span = OffsetRange("t", 0, 10, 20, "id")
     found = lost_of(span, {} if held is None else {TP: held})
     assert [(part.from_offset, part.until_offset) for part in found] == lost
     rest = without([span], map(str, found))
@@ -138,7 +138,9 @@ def test_losses_at_a_position_are_classified(held: Held | None, kind: str | None
 
 def test_topic_without_a_known_id_counts_as_unchanged() -> None:
     assert losses_at_positions({TP: 10}, {TP: ""}, {TP: Held("id", 0, 20)}) == []
-    assert lost_of(Span("t", 0, 10, 20), {TP: Held("id", 0, 20)}) == lost_of(Span("t", 0, 10, 10), {}) == []
+    assert (
+        lost_of(OffsetRange("t", 0, 10, 20), {TP: Held("id", 0, 20)}) == lost_of(OffsetRange("t", 0, 10, 10), {}) == []
+    )
 
 
 class Brokers:
@@ -188,7 +190,7 @@ def test_unknown_answer_of_brokers_is_asked_again() -> None:
 
 def test_accepted_loss_of_a_batch_is_not_reported_again() -> None:
     state = begun()
-    apply(state, SpansAllocated(BATCH, 1, 3, (Span("t", 0, 10, 20, "id"),)))
+    apply(state, SpansAllocated(BATCH, 1, 3, (OffsetRange("t", 0, 10, 20, "id"),)))
     assert [loss.label for loss in losses_of_state(state, {TP: Held("id", 15, 40)})] == ["t/0[10, 15)"]
     state.batches[BATCH].lost = ("t/0[10, 15)",)
     assert losses_of_state(state, {TP: Held("id", 15, 40)}) == []
@@ -204,7 +206,7 @@ def test_accepted_losses_become_requests_by_kind() -> None:
     journal_losses(asked.append, [Loss("batch", "t/0[5, 8)", "", 7), gap, whole, Loss("gone", "u/1", "")], 99, "ann")
     assert asked == [
         AcceptLossRequest(batch_id=7, ranges=("t/0[5, 8)",), cause="ann"),
-        SkipSpans((Span("t", 0, 10, 15),), 99, "out-of-range, ann"),
+        SkipSpans((OffsetRange("t", 0, 10, 15),), 99, "out-of-range, ann"),
         EndSpans(("t/0",), 99, "created-again, ann", {"t/0": 3}, {"t": "new"}),
         EndSpans(("u/1",), 99, "gone, ann", {}, {}),
     ]
@@ -226,11 +228,13 @@ def test_error_class_of_losses_depends_on_their_kinds(kinds: tuple[Any, ...], er
 
 
 def test_label_of_a_range_is_parsed_and_other_text_is_refused() -> None:
-    span = Span("a.b-c_d", 3, 5, 9)
+    span = OffsetRange("a.b-c_d", 3, 5, 9)
     assert parse_span(str(span)) == parse_span("a.b-c_d/3[5,9)") == span
-    assert is_inside("t/0[5, 9)", [Span("t", 0, 0, 7), Span("t", 0, 7, 20)])
-    assert not is_inside("t/0[5, 21)", [Span("t", 0, 0, 20)]) and not is_inside("t/1[5, 9)", [Span("t", 0, 0, 20)])
-    assert not is_inside("t/0[5, 5)", [Span("t", 0, 0, 20)])
+    assert is_inside("t/0[5, 9)", [OffsetRange("t", 0, 0, 7), OffsetRange("t", 0, 7, 20)])
+    assert not is_inside("t/0[5, 21)", [OffsetRange("t", 0, 0, 20)]) and not is_inside(
+        "t/1[5, 9)", [OffsetRange("t", 0, 0, 20)]
+    )
+    assert not is_inside("t/0[5, 5)", [OffsetRange("t", 0, 0, 20)])
     for text in ("t/0", "t/0[5, 9]", "t/0[9, 5)", "../t/0[1, 2)", "t/0[1, 2) life 2"):
         with pytest.raises(UsageError):
             parse_span(text)
@@ -249,9 +253,9 @@ def test_gap_must_begin_at_the_end_of_the_last_range() -> None:
     """INV-2."""
     state = begun()
     with pytest.raises(BrokenInvariant, match="does not begin where"):
-        apply(state, SpansSkipped((Span("t", 0, 11, 15),), 2, "out-of-range"))
-    apply(state, SpansSkipped((Span("t", 0, 10, 15),), 2, "out-of-range"))
-    apply(state, SpansAllocated(BATCH, 1, 3, (Span("t", 0, 15, 20),)))
+        apply(state, SpansSkipped((OffsetRange("t", 0, 11, 15),), 2, "out-of-range"))
+    apply(state, SpansSkipped((OffsetRange("t", 0, 10, 15),), 2, "out-of-range"))
+    apply(state, SpansAllocated(BATCH, 1, 3, (OffsetRange("t", 0, 15, 20),)))
     assert state.next_offsets == {"t/0": 20}
     found = report(state, ())
     assert found.clean and [(g.from_offset, g.until_offset) for g in found.incarnations[0].gaps] == [(10, 15)]
@@ -261,16 +265,18 @@ def test_audit_finds_an_offset_in_two_batches_or_in_none() -> None:
     """INV-2, INV-3: from the ranges alone, without relying on earlier checks."""
     state = begun()
     for number in (1, 2, 3):
-        apply(state, SpansAllocated(numbered(1, number), number, 3, (Span("t", 0, 10 * number, 10 * number + 10),)))
+        apply(
+            state, SpansAllocated(numbered(1, number), number, 3, (OffsetRange("t", 0, 10 * number, 10 * number + 10),))
+        )
     assert report(state, ()).clean
-    state.batches[numbered(1, 2)].spans = (Span("t", 0, 15, 25),)
+    state.batches[numbered(1, 2)].spans = (OffsetRange("t", 0, 15, 25),)
     found = report(state, ()).findings
     assert [(f.kind, f.from_offset, f.until_offset) for f in found] == [("duplicate", 15, 20), ("missing", 25, 30)]
 
 
 def test_checkpoint_of_an_older_release_continues() -> None:
     state = State(stream="s", timeline=1, created=True, next_offsets={"t/0": 10}, topic_ids={"t": "id"})
-    apply(state, SpansAllocated(BATCH, 1, 3, (Span("t", 0, 10, 20),)))
+    apply(state, SpansAllocated(BATCH, 1, 3, (OffsetRange("t", 0, 10, 20),)))
     found = report(state, ())
     assert found.clean and (found.incarnations[0].start, found.incarnations[0].until) == (10, 20)
     assert state.is_direct
@@ -536,7 +542,7 @@ def test_kill_while_losses_are_accepted_leaves_each_journalled_or_not(tmp_path: 
     storage = open_storage(tmp_path.as_uri())
     with lead(storage, "s", 1, SystemClock(), lambda _: None) as led:
         led.loop.ask(BeginSpans({"t/0": 10, "u/0": 3}, {"t": "id", "u": "old"}, 1, "given"))
-        led.loop.ask(AllocateSpans((Span("t", 0, 10, 20, "id"), Span("u", 0, 3, 9, "old")), 2))
+        led.loop.ask(AllocateSpans((OffsetRange("t", 0, 10, 20, "id"), OffsetRange("u", 0, 3, 9, "old")), 2))
     places = [
         f"journal.{place}:{kind}"
         for kind in ("LossAccepted", "SpansSkipped", "SpansEnded")
@@ -596,7 +602,7 @@ def test_audit_proves_finished_batches_after_they_moved_to_the_history() -> None
     with lead(storage, "s", 2, clock, lambda _: None) as led:
         led.loop.ask(BeginSpans({"t/0": 0}, {"t": "id"}, 1, "given"))
         for begin in (0, 10):
-            batch_id = led.loop.ask(AllocateSpans((Span("t", 0, begin, begin + 10, "id"),), 2))
+            batch_id = led.loop.ask(AllocateSpans((OffsetRange("t", 0, begin, begin + 10, "id"),), 2))
             assert batch_id is not None
             led.loop.ask(Complete(batch_id, 3, 1))
         writer = history.HistoryWriter(
@@ -612,8 +618,8 @@ def test_audit_proves_finished_batches_after_they_moved_to_the_history() -> None
         with pytest.raises(RefusedError, match="no completed batch is batch 99: the newest one has number 2"):
             plan(state, (), RewindTo(batch=99))
     assert [batch.spans for batch in history.read(storage, "s")] == [
-        (Span("t", 0, 0, 10, "id"),),
-        (Span("t", 0, 10, 20, "id"),),
+        (OffsetRange("t", 0, 0, 10, "id"),),
+        (OffsetRange("t", 0, 10, 20, "id"),),
     ]
     found = audit.audit(storage, "s")
     assert found.clean and (found.batches_completed, found.records_completed) == (2, 20)

@@ -26,7 +26,7 @@ from driver.journal.lease import Lease, LeaseHeld
 from driver.journal.processes import process_start
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.planning import PartitionRates
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import FencedError, JobError, RangeNotHeldError, StoreError, UnknownTopicError, UsageError
 from forebay.model.values import TopicPartition
@@ -186,8 +186,8 @@ def test_backpressure_divides_the_initial_rate_by_lag(runs: Runs, tps: list[Topi
     runs.start(Subscribe([tps[0].topic]), backpressure=True, initial_rate=160.0)
     runs.await_records(8)
     assert runs.works[0].spans == (
-        Span(*_at(tps[0], 0, 6), runs.works[0].spans[0].topic_id),
-        Span(*_at(tps[1], 0, 2), runs.works[0].spans[0].topic_id),
+        OffsetRange(*_at(tps[0], 0, 6), runs.works[0].spans[0].topic_id),
+        OffsetRange(*_at(tps[1], 0, 2), runs.works[0].spans[0].topic_id),
     )
 
 
@@ -248,14 +248,14 @@ def test_highest_offsets_are_committed_with_the_next_batch_and_at_the_stop(
     stream = runs.start(Subscribe([tps[0].topic]), params={"group.id": group})
     waited = threading.Event()
     for _ in range(200):  # a broker that was not asked for a group before has no coordinator at first
-        runs.commits.add([Span(*_at(tps[0], 0, 30)), Span(*_at(tps[0], 0, 20))], callback)
+        runs.commits.add([OffsetRange(*_at(tps[0], 0, 30)), OffsetRange(*_at(tps[0], 0, 20))], callback)
         assert heard.wait(PATIENCE_SECONDS)
         heard.clear()
         assert told[-1][0] == {tps[0]: 30}
         if not told[-1][1]:
             break
         waited.wait(0.05)
-    runs.commits.add([Span(*_at(tps[1], 0, 7))])
+    runs.commits.add([OffsetRange(*_at(tps[1], 0, 7))])
     runs.stop(stream)
     with KafkaAdmin(runs.options) as admin:
         found = {tp: at.offset for tp, at in admin.committed(group, tps).items()}
@@ -265,7 +265,7 @@ def test_highest_offsets_are_committed_with_the_next_batch_and_at_the_stop(
 def test_callback_gets_errors_of_a_commit_by_partition(tps: list[TopicPartition]) -> None:
     told: list[Mapping[TopicPartition, str]] = []
     commits = Commits("g")
-    commits.add([Span(*_at(tps[0], 0, 3))], lambda offsets, errors: told.append(errors))
+    commits.add([OffsetRange(*_at(tps[0], 0, 3))], lambda offsets, errors: told.append(errors))
     with KafkaAdmin({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=0.2) as nobody:
         commits.send(nobody)
         commits.add([], lambda offsets, errors: told.append(errors))
@@ -365,7 +365,7 @@ def test_commit_callback_may_stop_the_stream(interval_seconds: float, runs: Runs
     stream = runs.start(
         Subscribe([tps[0].topic]), params={"group.id": f"s-{tps[0].topic}"}, interval_seconds=interval_seconds
     )
-    runs.commits.add([Span(*_at(tps[0], 0, 5))], callback)
+    runs.commits.add([OffsetRange(*_at(tps[0], 0, 5))], callback)
     if interval_seconds > 1:
         threading.Thread(target=stream.stop, daemon=True).start()
     assert stopped.wait(PATIENCE_SECONDS)
@@ -388,7 +388,7 @@ def test_commit_callback_may_stop_a_stream_without_batches(
 
     monkeypatch.setattr("direct.stream.stream.await_tasks_of", fail)
     stream = runs.start(Subscribe([tps[0].topic]), params={"group.id": f"n-{tps[0].topic}"}, interval_seconds=3600.0)
-    runs.commits.add([Span(*_at(tps[0], 0, 5))], callback)
+    runs.commits.add([OffsetRange(*_at(tps[0], 0, 5))], callback)
     go_on.set()
     assert stopped.wait(PATIENCE_SECONDS)
     with pytest.raises(StoreError):
@@ -400,7 +400,7 @@ def test_callback_that_ends_its_thread_ends_the_stream(runs: Runs, tps: list[Top
         raise SystemExit
 
     stream = runs.start(Subscribe([tps[0].topic]), params={"group.id": f"x-{tps[0].topic}"}, interval_seconds=3600.0)
-    runs.commits.add([Span(*_at(tps[0], 0, 1))], callback)
+    runs.commits.add([OffsetRange(*_at(tps[0], 0, 1))], callback)
     stream.stop()
     with pytest.raises(SystemExit):
         stream.await_termination(PATIENCE_SECONDS)

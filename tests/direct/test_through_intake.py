@@ -37,7 +37,7 @@ from driver.journal.state import BrokenInvariant, State
 from driver.journal.transitions import apply
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.options.access import KafkaAccess
 from forebay.messages import IncarnationSpan, IncarnationView, IntakePartition, SpanRequest, TrackedCursor
@@ -96,7 +96,7 @@ def test_offset_means_the_newest_incarnation_of_its_topic_that_has_it(
 def test_kept_ranges_omit_what_no_block_holds() -> None:
     pieces = [IncarnationSpan(topic="t", partition=0, incarnation=1, from_offset=20, until_offset=60)]
     hole = IncarnationSpan(topic="t", partition=0, incarnation=1, from_offset=30, until_offset=35)
-    assert list(map(str, kept_of(Span("t", 0, 10, 99, "a"), pieces, Cover((), (hole,))))) == [
+    assert list(map(str, kept_of(OffsetRange("t", 0, 10, 99, "a"), pieces, Cover((), (hole,))))) == [
         "t/0[20, 30)",
         "t/0[35, 60)",
     ]
@@ -140,8 +140,10 @@ def test_lost_partition_does_not_end_the_stream_while_another_has_kept_records()
 
 
 def test_batch_lacks_only_what_neither_kafka_nor_the_intake_has() -> None:
-    span = Span("t", 0, 10, 40, "a")
-    found = losses_of_batch(7, [span], {TP: Held("a", 30, 90)}, lambda lost: [Span("t", 0, 10, 15)] if lost else [])
+    span = OffsetRange("t", 0, 10, 40, "a")
+    found = losses_of_batch(
+        7, [span], {TP: Held("a", 30, 90)}, lambda lost: [OffsetRange("t", 0, 10, 15)] if lost else []
+    )
     assert [loss.label for loss in found] == ["t/0[10, 15)"]
 
 
@@ -161,7 +163,7 @@ def test_batch_lacks_only_what_neither_kafka_nor_the_intake_has() -> None:
 def test_cursor_is_where_the_stream_has_yet_to_read(
     offset: int, topic_id: str, known: IntakePartition, place: tuple[int, int] | None
 ) -> None:
-    assert place_of(Span("t", 0, offset, OFFSET_MAX, topic_id), known) == place
+    assert place_of(OffsetRange("t", 0, offset, OFFSET_MAX, topic_id), known) == place
 
 
 def test_cursor_keeps_windows_and_unfinished_batches() -> None:
@@ -169,7 +171,7 @@ def test_cursor_keeps_windows_and_unfinished_batches() -> None:
     state = State(stream="s", timeline=1)
     apply(state, SpansBegun({"t/0": 10}, {"t": "a"}, 1, "given"))
     assert places_of(ranges_to_keep(state), {TP: ONE}) == {TP: (1, 10)}
-    apply(state, SpansAllocated(numbered(1, 1), 1, 3, (Span("t", 0, 10, 30, "a"),)))
+    apply(state, SpansAllocated(numbered(1, 1), 1, 3, (OffsetRange("t", 0, 10, 30, "a"),)))
     assert places_of(ranges_to_keep(state), {TP: ONE}) == {TP: (1, 10)}
     state.completed_number, state.window_batches = 1, 1
     assert places_of(ranges_to_keep(state), {TP: ONE}) == {TP: (1, 10)}
@@ -288,7 +290,7 @@ def test_stream_behind_kafka_reads_what_its_cursor_keeps_and_then_releases_it(
     runs.stop(stream)
     assert runs.once(one) == (28, 72)
     with pytest.raises(OutOfRangeError, match=rf"{one}\[0, 72\).*the WAL of stream stream does not hold {one}\[0, "):
-        list(reader.how.read(Span(one.topic, 0, 0, 72)))
+        list(reader.how.read(OffsetRange(one.topic, 0, 0, 72)))
 
 
 @pytest.mark.kafka
@@ -308,7 +310,7 @@ def test_exact_ranges_have_the_same_rows_and_errors_from_wal_and_kafka(
         topic_id = admin.topic_ids([one.topic])[one.topic]
 
     def rows(begin: int, until: int, **more: object) -> list[dict[str, object]]:
-        span = Span(one.topic, 0, begin, until, **more)  # type: ignore[arg-type]
+        span = OffsetRange(one.topic, 0, begin, until, **more)  # type: ignore[arg-type]
         return [row for batch in how.read(span) for row in batch.to_pylist()]
 
     before = rows(0, 30)
@@ -327,7 +329,7 @@ def test_exact_ranges_have_the_same_rows_and_errors_from_wal_and_kafka(
     assert other is not None
     uncommitted = KafkaAccess({**runs.options, "isolation.level": "read_uncommitted"}, "g", 5.0)
     with pytest.raises(UsageError, match=r"isolation\.level = read_committed, and this reader has read_uncommitted"):
-        list(TaskReading(uncommitted, Reading(keep=False), intake=other).read(Span(one.topic, 0, 0, 30)))
+        list(TaskReading(uncommitted, Reading(keep=False), intake=other).read(OffsetRange(one.topic, 0, 0, 30)))
     runs.stop(stream)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import google_crc32c
 import msgspec
 
-from forebay.model.values import BlockMeta, Gap, OffsetRange, block_id, numbered
+from forebay.model.values import BlockMeta, BlockRange, Gap, block_id, numbered
 from wal.blocks import encode_meta
 from wal.segments import layout
 from wal.segments.frame import Frame, FrameKind
@@ -32,8 +32,8 @@ UID, CREATED_SECONDS = 0x0123456789ABCDEF, 1_700_000_000.25
 Content = tuple[FrameKind, bytes, bytes]
 
 
-def _held(partition: int, start: int, until: int, records: int, gap: Gap | None = None) -> OffsetRange:
-    return OffsetRange(
+def _held(partition: int, start: int, until: int, records: int, gap: Gap | None = None) -> BlockRange:
+    return BlockRange(
         topic="flights",
         partition=partition,
         incarnation=1,
@@ -49,7 +49,7 @@ def _held(partition: int, start: int, until: int, records: int, gap: Gap | None 
     )
 
 
-def _meta(sequence: int, *ranges: OffsetRange) -> BlockMeta:
+def _meta(sequence: int, *ranges: BlockRange) -> BlockMeta:
     return BlockMeta(
         id=block_id(RECEIVER, EPOCH, sequence),
         stream=STREAM,

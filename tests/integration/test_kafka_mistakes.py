@@ -22,12 +22,12 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.block_ranges import RangeProgress, RangeReader
 from forebay.kafka.consume.consumer import KafkaSource
 from forebay.kafka.consume.range_reader import Reading, read_range
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.options.access import KafkaAccess
 from forebay.kafka.produce.sender import send_rows
 from forebay.kafka.produce.transactions import TransactionalSender
 from forebay.model.errors import UnreachableError
-from forebay.model.values import OffsetRange, TopicPartition
+from forebay.model.values import BlockRange, TopicPartition
 from forebay.process.clock import SystemClock
 from forebay.settings.load import load
 from forebay.settings.schema import Settings
@@ -187,10 +187,10 @@ def test_every_reader_and_writer_names_broker_and_reason(
         BatchReader({**given, "subscribe": "t", "fetchOffset.numRetries": "0"}).partitions()
 
     def task() -> None:
-        list(read_range(access, Span("t", 0, 0, 3), Reading(keep=False)))
+        list(read_range(access, OffsetRange("t", 0, 0, 3), Reading(keep=False)))
 
     def task_of_an_intake() -> None:
-        wanted = OffsetRange("t", 0, 1, 0, 3, 3, 0, "", 1)
+        wanted = BlockRange("t", 0, 1, 0, 3, 3, 0, "", 1)
         RangeReader(access)._fetch({TP: RangeProgress.begin(wanted, 0, 3)}, False)
 
     def committed_offsets() -> None:

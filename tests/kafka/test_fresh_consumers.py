@@ -12,7 +12,7 @@ from direct.rdd.tasks import TaskReading, read_batches
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume import range_reader
 from forebay.kafka.consume.range_reader import PartitionReader, Reading
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.values import TopicPartition
@@ -70,7 +70,7 @@ def of_direct_streams(broker: KafkaBroker, tp: TopicPartition) -> Read:
     how = TaskReading(KafkaAccess(broker.options, "g"), Reading())
     return lambda begin, end: [
         offset
-        for batch in read_batches(how, 0, [tasks.encode(Span(tp.topic, tp.partition, begin, end))])
+        for batch in read_batches(how, 0, [tasks.encode(OffsetRange(tp.topic, tp.partition, begin, end))])
         for offset in column_values(batch, "offset")
     ]
 
@@ -79,7 +79,7 @@ def of_the_source(broker: KafkaBroker, tp: TopicPartition) -> Read:
     given = options(broker, tp.topic)
     return lambda begin, end: [
         offset
-        for batch in reading.read_span(given, Span(tp.topic, tp.partition, begin, end))
+        for batch in reading.read_span(given, OffsetRange(tp.topic, tp.partition, begin, end))
         for offset in column_values(batch, "offset")
     ]
 
@@ -108,10 +108,10 @@ def test_source_goes_on_after_a_loss_by_a_consumer_that_fetched_nothing_before_i
     """A kept consumer stands where Kafka's log begins after the loss, and was made before it."""
     attempt(monkeypatch, 0)
     given = options(kafka_broker, tp.topic, failOnDataLoss="false")
-    rows = [batch.num_rows for batch in reading.read_span(given, Span(tp.topic, tp.partition, 10, 20))]
+    rows = [batch.num_rows for batch in reading.read_span(given, OffsetRange(tp.topic, tp.partition, 10, 20))]
     assert (sum(rows), made) == (10, [10])
     with KafkaAdmin(kafka_broker.options) as admin:
         admin.delete_records({tp: 20})
-    left = [batch.num_rows for batch in reading.read_span(given, Span(tp.topic, tp.partition, 0, 40))]
+    left = [batch.num_rows for batch in reading.read_span(given, OffsetRange(tp.topic, tp.partition, 0, 40))]
     assert sum(left) == 20
     assert made[-1] == 20 and made.count(20) == 1

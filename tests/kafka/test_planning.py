@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from direct import OffsetRange
 from forebay.kafka.consume.planning import (
     PartitionRates,
     gathered,
@@ -16,24 +15,24 @@ from forebay.kafka.consume.planning import (
     spans,
     split_ranges,
 )
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 
 
-def sizes(ranges: list[Span]) -> list[tuple[int, int]]:
+def sizes(ranges: list[OffsetRange]) -> list[tuple[int, int]]:
     return [(range_.partition, range_.size) for range_ in ranges]
 
 
 def test_repr_of_range_has_public_name() -> None:
     assert repr(OffsetRange("t", 0, 5, 9)) == "OffsetRange('t', 0, 5, 9)"
-    assert repr(Span("t", 0, 5, 9, "x", 2)) == "OffsetRange('t', 0, 5, 9, topic_id='x', records=2)"
+    assert repr(OffsetRange("t", 0, 5, 9, "x", 2)) == "OffsetRange('t', 0, 5, 9, topic_id='x', records=2)"
 
 
 def test_split_without_limits_only_skips_empty_ranges() -> None:
-    assert sizes(split_ranges([Span("t", 0, 5, 5), Span("t", 1, 5, 9)])) == [(1, 4)]
+    assert sizes(split_ranges([OffsetRange("t", 0, 5, 5), OffsetRange("t", 1, 5, 9)])) == [(1, 4)]
 
 
 #: sizes, min_partitions, max_records → sizes: the answers of Spark's KafkaOffsetRangeCalculator
@@ -56,7 +55,7 @@ SPARK = [
 def test_ranges_are_cut_as_in_sparks_calculator(
     given: list[int], least: int | None, most: int | None, found: list[int]
 ) -> None:
-    ranges = [Span("t", number, 7, 7 + size) for number, size in enumerate(given)]
+    ranges = [OffsetRange("t", number, 7, 7 + size) for number, size in enumerate(given)]
     assert [size for _, size in sizes(split_ranges(ranges, least, most))] == found
 
 
@@ -69,7 +68,7 @@ def test_parts_are_adjacent_and_cover_the_range(
     given: list[tuple[int, int]], least: int | None, most: int | None
 ) -> None:
     """INV-2: no offset is read twice, and none is left out."""
-    ranges = [Span("t", number, begin, begin + size) for number, (begin, size) in enumerate(given)]
+    ranges = [OffsetRange("t", number, begin, begin + size) for number, (begin, size) in enumerate(given)]
     parts = split_ranges(ranges, least, most)
     for range_ in ranges:
         own = [part for part in parts if part.partition == range_.partition]
@@ -94,7 +93,7 @@ TOGETHER = [
 def test_small_parts_share_a_task_and_large_ones_do_not(
     given: list[int], parts_max: int, offsets_max: int, found: list[list[int]]
 ) -> None:
-    tasks = gathered([Span("t", n, 7, 7 + size) for n, size in enumerate(given)], parts_max, offsets_max)
+    tasks = gathered([OffsetRange("t", n, 7, 7 + size) for n, size in enumerate(given)], parts_max, offsets_max)
     assert [[span.size for span in task] for task in tasks] == found
     assert [span.partition for task in tasks for span in task] == list(range(len(given)))  # INV-2: each once, in order
 
@@ -132,7 +131,10 @@ def test_rates_that_starve_a_partition_are_refused(most: float, least: int) -> N
 
 
 def test_partition_without_beginning_begins_at_its_end() -> None:
-    assert spans({A: 1}, {B: 9, A: 4}, {"t": "id"}) == [Span("t", 0, 1, 4, "id"), Span("t", 1, 9, 9, "id")]
+    assert spans({A: 1}, {B: 9, A: 4}, {"t": "id"}) == [
+        OffsetRange("t", 0, 1, 4, "id"),
+        OffsetRange("t", 1, 9, 9, "id"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -141,6 +143,6 @@ def test_partition_without_beginning_begins_at_its_end() -> None:
 )
 def test_impossible_range_is_refused_with_both_ends(begin: int, end: int, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        Span("t", 0, begin, end)
+        OffsetRange("t", 0, begin, end)
     with pytest.raises(UsageError, match="min_partitions 0"):
         split_ranges([], 0)

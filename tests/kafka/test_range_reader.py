@@ -17,7 +17,7 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.idle_clients import IdleClients
 from forebay.kafka.consume import range_reader
 from forebay.kafka.consume.range_reader import PartitionReader, Reading, read_range
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import (
@@ -71,11 +71,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return positions
 
 
-def span(tp: TopicPartition, begin: int, end: int, topic_id: str = "") -> Span:
-    return Span(tp.topic, tp.partition, begin, end, topic_id)
+def span(tp: TopicPartition, begin: int, end: int, topic_id: str = "") -> OffsetRange:
+    return OffsetRange(tp.topic, tp.partition, begin, end, topic_id)
 
 
-def offsets(access: KafkaAccess, range_: Span, reading: Reading = PLAIN, **more: bool) -> list[int]:
+def offsets(access: KafkaAccess, range_: OffsetRange, reading: Reading = PLAIN, **more: bool) -> list[int]:
     return [
         offset
         for batch in read_range(access, range_, reading, **more)  # type: ignore[arg-type]

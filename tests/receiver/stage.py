@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from forebay.messages import BlockResult, ClaimGrant, PartitionView, StaleRange
 from forebay.model.columns import Columns, Start
 from forebay.model.units import Duration, Size
-from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id, numbered
+from forebay.model.values import Block, BlockMeta, BlockRange, Handle, TopicPartition, block_id, numbered
 from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver import inputs as inp
@@ -62,7 +62,7 @@ def stored(pending: PendingBlock, local: bool = True) -> Block:
     for part in pending.ranges:
         rows = len(offsets_of(pending, part.tp))
         ranges.append(
-            OffsetRange(
+            BlockRange(
                 topic=part.tp.topic,
                 partition=part.tp.partition,
                 incarnation=part.incarnation,

@@ -17,9 +17,9 @@ from driver.journal.reading import _events_decoder, _state_decoder
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from driver.tracker.requests import FoundPartitions
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import ForebayError, UsageError
-from forebay.model.values import Block, BlockMeta, Gap, Handle, OffsetRange, block_id
+from forebay.model.values import Block, BlockMeta, BlockRange, Gap, Handle, block_id
 from tests.support.tracked import STREAM, TOPIC, Tracked
 
 EVENTS = get_args(ev.Event)
@@ -102,11 +102,11 @@ OFFSETS = st.integers(min_value=0, max_value=2**63 - 2)
 
 
 @st.composite
-def ranges(draw: st.DrawFn, topic: str = "t") -> OffsetRange:
+def ranges(draw: st.DrawFn, topic: str = "t") -> BlockRange:
     start = draw(OFFSETS)
     until = draw(st.integers(min_value=start + 1, max_value=2**63 - 1))
     gap = draw(st.booleans()) and start > 0
-    return OffsetRange(
+    return BlockRange(
         draw(st.text(max_size=5)), draw(st.integers(0, 2**31 - 1)), draw(st.integers(0, 2**53 - 1)), start, until,
         draw(st.integers(0, min(until - start, 2**30))), draw(st.integers(-1, 2**31 - 1)), draw(st.text(max_size=5)),
         draw(st.integers(0, 2**53 - 1)), draw(st.integers(0, 2**63 - 1)), draw(st.integers(-(2**63), 2**63 - 1)),
@@ -127,10 +127,10 @@ def metas(draw: st.DrawFn) -> BlockMeta:
 
 
 @st.composite
-def spans(draw: st.DrawFn) -> Span:
+def spans(draw: st.DrawFn) -> OffsetRange:
     start = draw(OFFSETS)
     until = draw(st.integers(min_value=start, max_value=2**63 - 1))
-    return Span(
+    return OffsetRange(
         draw(st.text(min_size=1, max_size=5)), draw(st.integers(0, 2**31 - 1)), start, until, draw(st.text(max_size=5))
     )
 
@@ -142,7 +142,7 @@ def gaps(draw: st.DrawFn) -> Gap:
 
 
 #: structs whose fields must fit one another
-_SPECIAL: dict[type[Any], Any] = {OffsetRange: ranges, BlockMeta: metas, Span: spans, Gap: gaps}
+_SPECIAL: dict[type[Any], Any] = {BlockRange: ranges, BlockMeta: metas, OffsetRange: spans, Gap: gaps}
 
 
 def read_back(event: ev.Event) -> ev.Event:
@@ -181,7 +181,7 @@ def _gap(**changed: Any) -> Gap:
 
 
 def _block(**changed: Any) -> Block:
-    held = OffsetRange(TOPIC, 0, 1, 0, 5, 5, -1, "0" * 16, 1)
+    held = BlockRange(TOPIC, 0, 1, 0, 5, 5, -1, "0" * 16, 1)
     meta = BlockMeta("r1-1-1", STREAM, "r1", 1, 1, (held,), 5, 0, "h1")
     return Block(msgspec.structs.replace(meta, **changed), Handle("x", 0, 1, 0), False)
 

@@ -9,9 +9,9 @@ import pytest
 
 from driver.journal.events import IncarnationStart, UnwritableEvent, WindowChanged, refuse_unwritable
 from forebay import messages as m
-from forebay.kafka.consume.spans import Span, parse_span
+from forebay.kafka.consume.spans import OffsetRange, parse_span
 from forebay.model.errors import CorruptionError, UsageError
-from forebay.model.values import OFFSET_MAX, Block, Gap, Handle, OffsetRange
+from forebay.model.values import OFFSET_MAX, Block, BlockRange, Gap, Handle
 from tests.support.rows import block, filler
 from wal.blocks import decode_meta, encode_meta
 
@@ -87,19 +87,19 @@ def test_values_are_refused_where_they_are_made(value: int) -> None:
     """No decoder checks values that a custom source or this code computes."""
     good = range_of(reported())
     with pytest.raises(ValueError, match="from must be below until"):
-        OffsetRange("t", 0, 1, 0, value, 0, -1, good["digest"], 1)
+        BlockRange("t", 0, 1, 0, value, 0, -1, good["digest"], 1)
     with pytest.raises(ValueError, match="from must be below until"):
         Gap(0, value, "c")
     with pytest.raises(UsageError):
         IncarnationStart("t", 0, value)
     with pytest.raises(UsageError):
-        Span("t", 0, 0, value)
-    with pytest.raises(ValueError, match=r"leader epoch .* is none|from must be below until"):
-        OffsetRange("t", 0, 1, 0, 1, 0, value - 1 if value < 0 else value, good["digest"], 1)
+        OffsetRange("t", 0, 0, value)
+    with pytest.raises(ValueError, match=r"leader epoch .* is not from|from must be below until"):
+        BlockRange("t", 0, 1, 0, 1, 0, value - 1 if value < 0 else value, good["digest"], 1)
 
 
 def test_spans_of_nineteen_digits_are_read_back() -> None:
-    span = Span("t", 0, LAST - 1, LAST)
+    span = OffsetRange("t", 0, LAST - 1, LAST)
     assert parse_span(str(span)) == span
 
 

@@ -21,7 +21,7 @@ from forebay.model.records import (
     extent,
     to_dataframe,
 )
-from forebay.model.values import BlockMeta, OffsetRange, TopicPartition
+from forebay.model.values import BlockMeta, BlockRange, TopicPartition
 from tests.support.rows import ODD_ROWS, Row, block, filler, source_batch
 
 
@@ -170,7 +170,7 @@ def test_schemas_have_the_columns_of_sparks_kafka_source() -> None:
 
 def test_a_range_knows_its_partition() -> None:
     meta, _ = block({("a", 3): filler(1)})
-    assert isinstance(meta.ranges[0], OffsetRange)
+    assert isinstance(meta.ranges[0], BlockRange)
     assert meta.ranges[0].tp == TopicPartition("a", 3)
 
 

@@ -22,7 +22,7 @@ from driver.tracker import Tracker
 from driver.tracker.requests import Copied
 from forebay import messages as m
 from forebay.model.errors import CorruptionError, FencedError, NewerVersionError, RefusedError, UnreachableError
-from forebay.model.values import Block, Gap, Handle, OffsetRange, numbered, timeline_of
+from forebay.model.values import Block, BlockRange, Gap, Handle, numbered, timeline_of
 from forebay.process.clock import ManualClock
 from recovery import audit, rebuild
 from recovery.plan import HistoryView, history_view
@@ -93,7 +93,7 @@ class Lost:
             raise UnreachableError("no broker answered")
         return dict.fromkeys(topics, self.in_kafka)
 
-    def write(self, epoch: int, *ranges: OffsetRange, receiver: str = "r1", checked: bool = False) -> Block:
+    def write(self, epoch: int, *ranges: BlockRange, receiver: str = "r1", checked: bool = False) -> Block:
         """Write a block to the WAL without a report."""
         made = self.t.block(epoch, list(ranges), receiver=receiver)
         if checked:
@@ -112,7 +112,7 @@ class Lost:
         assert pending.handle is not None
         return msgspec.structs.replace(made, handle=pending.handle)
 
-    def take_in(self, epoch: int, *ranges: OffsetRange, receiver: str = "r1") -> Block:
+    def take_in(self, epoch: int, *ranges: BlockRange, receiver: str = "r1") -> Block:
         block = self.write(epoch, *ranges, receiver=receiver)
         (result,) = self.t.report(epoch, block, receiver=receiver)
         assert result.accepted, result

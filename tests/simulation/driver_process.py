@@ -58,7 +58,7 @@ from forebay.model.errors import (
     UsageError,
 )
 from forebay.model.payload import decode_block
-from forebay.model.values import Block, OffsetRange
+from forebay.model.values import Block, BlockRange
 from pyspark_forebay.intake.client import FoundBlocks, partitions_of, place_messages
 from pyspark_forebay.intake.planning import BlockPart, next_end, plan_intake_batch, spans_between
 from tests.simulation.hosts import copies_of
@@ -585,7 +585,7 @@ class DriverProcess:
         self.world.read_from_kafka += 1
         return self._rows(block, [(r, found.get(r.tp, [])) for r in block.meta.ranges])
 
-    def _rows(self, block: Block, found: Iterable[tuple[OffsetRange, Sequence[pa.RecordBatch]]]) -> list[str]:
+    def _rows(self, block: Block, found: Iterable[tuple[BlockRange, Sequence[pa.RecordBatch]]]) -> list[str]:
         rows = [
             (r, offset, value)
             for r, batches in found

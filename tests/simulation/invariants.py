@@ -24,7 +24,7 @@ from driver.tracker.requests import Request
 from forebay import messages as m
 from forebay.model.errors import CorruptionError, FencedError, ForebayError, StoreError, UnreadableBlockError
 from forebay.model.payload import decode_block
-from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, count_of, timeline_of
+from forebay.model.values import Block, BlockMeta, BlockRange, TopicPartition, count_of, timeline_of
 from recovery import audit
 from tests.simulation.hosts import copies_of
 from tests.simulation.kafka import RECORD
@@ -466,7 +466,7 @@ class Invariants:
                 rows.update(zip(offsets, values, strict=True))
             self._compare(state.partitions[str(held.tp)], held, rows, block.id)
 
-    def _compare(self, partition: Partition, held: OffsetRange, rows: dict[int, bytes], block_id: str) -> None:
+    def _compare(self, partition: Partition, held: BlockRange, rows: dict[int, bytes], block_id: str) -> None:
         """Check that the range holds exactly the records that Kafka held there."""
         incarnation = next(
             incarnation for incarnation in partition.incarnations if incarnation.number == held.incarnation
@@ -625,7 +625,7 @@ class Invariants:
         if self._world.wal.exists(path) and (self.durable is None or path not in self.durable.cleaning_segments):
             raise InvariantViolation("INV-8", f"{driver.name} deletes {path}, the journal does not durably intend it")
 
-    def block_read(self, driver: DriverProcess, block: Block, rows: list[tuple[OffsetRange, int, bytes]]) -> None:
+    def block_read(self, driver: DriverProcess, block: Block, rows: list[tuple[BlockRange, int, bytes]]) -> None:
         """INV-3: from whichever tier, the rows of a task are the records of the block, by offset and by content."""
         partitions = driver.tracker.state.partitions
         for held in block.meta.ranges:

@@ -8,10 +8,10 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.messages import IncarnationSpan, IncarnationView, IntakePartition, RecordedGap
 from forebay.model.errors import UsageError
-from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id
+from forebay.model.values import Block, BlockMeta, BlockRange, Handle, TopicPartition, block_id
 from pyspark_forebay.intake.client import FoundBlocks
 from pyspark_forebay.intake.planning import (
     first_at,
@@ -51,7 +51,7 @@ def span(begin: int, until: int, incarnation: int = 1, tp: TopicPartition = A) -
 
 def block(number: int, *ranges: tuple[TopicPartition, int, int], incarnation: int = 1, length: int = 100) -> Block:
     held = tuple(
-        OffsetRange(
+        BlockRange(
             topic=tp.topic, partition=tp.partition, incarnation=incarnation, from_offset=begin, until_offset=until,
             records=until - begin, leader_epoch=0, digest="0" * 16, token=1,
         )
@@ -127,7 +127,7 @@ def test_only_wanted_ranges_of_blocks_are_read() -> None:
 def test_range_without_a_block_is_read_from_kafka_only_in_the_newest_incarnation() -> None:
     """INV-5: otherwise it is a loss."""
     got = plan_intake_batch([span(10, 50), span(20, 60, incarnation=2)], found(block(1, (A, 15, 40))), {A: TWO}, True)
-    assert got.spans == (Span("t", 0, 20, 60, "id-2"),)
+    assert got.spans == (OffsetRange("t", 0, 20, 60, "id-2"),)
     assert [words.partition(":")[0] for words in got.losses] == ["t/0[10, 15)", "t/0[40, 50)"]
     without = plan_intake_batch([span(20, 60, incarnation=2)], found(), {A: TWO}, False)
     assert without.spans == () and without.losses[0].startswith(
@@ -164,14 +164,14 @@ def test_accepted_loss_is_skipped_and_reported() -> None:
         *(block(n, own) for n, own in enumerate((*kept, *gone), 3)), lost={"t/0[20, 30)": "", "t/0[40, 50)": ""}
     )
     got = plan_intake_batch([span(5, 50)], between, {A: partition()}, True)
-    assert got.spans == (Span("t", 0, 10, 15, "id-1"), Span("t", 0, 30, 40, "id-1"))
+    assert got.spans == (OffsetRange("t", 0, 10, 15, "id-1"), OffsetRange("t", 0, 30, 40, "id-1"))
 
 
 def test_range_covered_twice_is_not_missing() -> None:
     """The further end counts, in any order."""
     gap = RecordedGap(topic="t", partition=0, incarnation=1, from_offset=0, until_offset=30, cause="aged out")
     got = plan_intake_batch([span(0, 40)], found(block(1, (A, 10, 20)), gaps=(gap,)), {A: partition()}, True)
-    assert got.spans == (Span("t", 0, 30, 40, "id-1"),)
+    assert got.spans == (OffsetRange("t", 0, 30, 40, "id-1"),)
 
 
 def parts(count: int, length: int) -> list[object]:

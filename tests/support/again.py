@@ -19,7 +19,7 @@ from forebay.kafka.options.access import KafkaAccess
 from forebay.model.digest import digest
 from forebay.model.payload import encode_block
 from forebay.model.records import RangeRows
-from forebay.model.values import BlockMeta, OffsetRange, TopicPartition, block_id
+from forebay.model.values import BlockMeta, BlockRange, TopicPartition, block_id
 from forebay.settings.schema import Settings
 from tests.support.kafka import PATIENCE_SECONDS
 from tests.support.stored import Stored
@@ -72,7 +72,7 @@ def taken_in(
     with KafkaAdmin(options) as admin:
         topic_id = admin.topic_ids([tp.topic])[tp.topic]
     size = sum(len(m.key() or b"") + len(m.value() or b"") for m in messages)
-    range_ = OffsetRange(
+    range_ = BlockRange(
         topic=tp.topic, partition=tp.partition, incarnation=1, from_offset=from_offset, until_offset=end, records=len(messages),
         leader_epoch=0, digest=digest([rows]), token=1, bytes=size if bytes_known else 0,
     )  # fmt: skip

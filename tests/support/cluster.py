@@ -290,7 +290,7 @@ class Cluster:
         return self.await_end(name)
 
     def _tell_to_stop(self, name: str, may_end: Sequence[str] = ()) -> None:
-        """Send SIGTERM, once the process handles it; a process that has just begun would die of it. ``may_end``: others to stop."""
+        """Send SIGTERM once the process handles it: a new process would die of it. ``may_end``: others that stop too."""
         self.wait(
             lambda: _handles(self.process(name).pid, signal.SIGTERM),
             f"{name} to handle SIGTERM",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.model.values import OffsetRange, TopicPartition
+from forebay.model.values import BlockRange, TopicPartition
 from tests.support.again import produce
 from tests.support.cluster import Cluster
 
@@ -25,7 +25,7 @@ def hold_a_batch(cluster: Cluster, tp: TopicPartition) -> None:
     cluster.hold_a_job()
 
 
-def destroy(cluster: Cluster, tp: TopicPartition) -> tuple[int, OffsetRange]:
+def destroy(cluster: Cluster, tp: TopicPartition) -> tuple[int, BlockRange]:
     """Behind a job that is held ten records more come into a batch, and ten into other blocks; of the first ones a range is then
     lost in Kafka and in the WAL. The batch, which can't be read, and the range."""
     produce(cluster.options, tp, 10)

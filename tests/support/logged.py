@@ -21,7 +21,7 @@ from forebay.model.digest import digest
 from forebay.model.errors import ForebayError
 from forebay.model.payload import encode_block
 from forebay.model.records import RangeRows
-from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id, numbered
+from forebay.model.values import Block, BlockMeta, BlockRange, TopicPartition, block_id, numbered
 from forebay.settings.load import from_values
 from forebay.settings.schema import Settings
 from tests.support.rows import Row, source_batch
@@ -50,7 +50,7 @@ class MadeUpKafka:
             for n in range(start, until)
         ]
 
-    def holds(self, r: OffsetRange) -> bool:
+    def holds(self, r: BlockRange) -> bool:
         return not any((r.partition, n) in self.gone for n in range(r.from_offset, r.until_offset))
 
     def read_ranges(self, wanted: Sequence[Wanted], headers: bool) -> list[RangeRows]:
@@ -139,7 +139,7 @@ class Logged:
             batch = source_batch(self.kafka.rows(partition, known.position, known.position + count))
             rows.append(RangeRows(TopicPartition(TOPIC, partition), [batch]))
             ranges.append(
-                OffsetRange(
+                BlockRange(
                     TOPIC, partition, 1, known.position, known.position + count, count, 0, digest([batch]), known.token,
                     max_timestamp_ms=1_700_000_000_000 + known.position + count - 1,
                 )

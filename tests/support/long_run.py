@@ -27,7 +27,7 @@ from driver.journal.state import State
 from driver.tracker import Tracker
 from driver.tracker.requests import Allocate, Complete, FoundPartitions
 from forebay import messages as m
-from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id
+from forebay.model.values import Block, BlockMeta, BlockRange, TopicPartition, block_id
 from forebay.process.clock import ManualClock
 from tests.support.reads import ReadBy
 from tests.support.shown import shown
@@ -153,7 +153,7 @@ class LongRun:
     def _take_in(self) -> None:
         begin, self._position, self._sequence = self._position, self._position + 10, self._sequence + 1
         ranges = tuple(
-            OffsetRange(TOPIC, number, 1, begin, self._position, 10, 0, "0" * 16, token)
+            BlockRange(TOPIC, number, 1, begin, self._position, 10, 0, "0" * 16, token)
             for number, token in enumerate(self._tokens)
         )
         meta = BlockMeta(

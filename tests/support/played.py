@@ -9,7 +9,7 @@ from forebay.http.client import Client
 from forebay.model.digest import digest
 from forebay.model.payload import encode_block
 from forebay.model.records import RangeRows
-from forebay.model.values import Block, BlockMeta, OffsetRange, TopicPartition, block_id
+from forebay.model.values import Block, BlockMeta, BlockRange, TopicPartition, block_id
 from forebay.settings.schema import Settings
 from tests.support.rows import filler, source_batch
 from wal.blocks import encode_meta
@@ -66,7 +66,7 @@ class PlayedReceiver:
         batches = [source_batch(filler(count, view.position))]
         self.sequence += 1
         end = view.position + count
-        r = OffsetRange(
+        r = BlockRange(
             tp.topic, tp.partition, view.incarnation, view.position, end, count, 0, digest(batches), self.tokens[tp]
         )
         meta = BlockMeta(

@@ -10,7 +10,7 @@ import pyarrow as pa
 from forebay.model.digest import digest
 from forebay.model.payload import Compression, encode_block
 from forebay.model.records import SOURCE_SCHEMA, RangeRows
-from forebay.model.values import BlockMeta, OffsetRange, TopicPartition, block_id
+from forebay.model.values import BlockMeta, BlockRange, TopicPartition, block_id
 
 
 class Row(NamedTuple):
@@ -62,7 +62,7 @@ def block(
         batches = [source_batch(records[at : at + step], headers) for at in range(0, len(records), step)]
         rows.append(RangeRows(TopicPartition(topic, partition), batches))
         made.append(
-            OffsetRange(
+            BlockRange(
                 topic=topic,
                 partition=partition,
                 incarnation=1,

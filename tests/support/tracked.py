@@ -24,7 +24,7 @@ from driver.tracker.requests import (
     Searches,
 )
 from forebay import messages as m
-from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id, numbered
+from forebay.model.values import Block, BlockMeta, BlockRange, Handle, TopicPartition, block_id, numbered
 from wal.decisions.retention import Limits
 
 STREAM = "flights"
@@ -133,7 +133,7 @@ class Tracked:
         return bool(self.say(NothingToAdopt(search, adoptable_from)))
 
     def block(
-        self, epoch: int, ranges: list[OffsetRange], receiver: str = "r1", local: bool = False, path: str = ""
+        self, epoch: int, ranges: list[BlockRange], receiver: str = "r1", local: bool = False, path: str = ""
     ) -> Block:
         number = self.sequence[receiver] = self.sequence.get(receiver, 0) + 1
         meta = BlockMeta(
@@ -183,8 +183,8 @@ class Tracked:
 
 def offsets(
     start: int, until: int, token: int, partition: int = 0, incarnation: int = 1, records: int | None = None
-) -> OffsetRange:
-    return OffsetRange(
+) -> BlockRange:
+    return BlockRange(
         topic=TOPIC,
         partition=partition,
         incarnation=incarnation,

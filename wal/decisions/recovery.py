@@ -17,7 +17,7 @@ from enum import Enum
 import msgspec
 
 from forebay.model.errors import CorruptionError
-from forebay.model.values import Block, BlockMeta, OffsetRange
+from forebay.model.values import Block, BlockMeta, BlockRange
 from wal.blocks import decode_meta
 from wal.blocks.digests import fits
 from wal.decisions.retention import JournalView, RangeStatus
@@ -129,7 +129,7 @@ class Verdict:
     decision: Decision
     words: str
     block_id: str | None = None
-    ranges: tuple[OffsetRange, ...] = ()
+    ranges: tuple[BlockRange, ...] = ()
     condition: FrameCondition = FrameCondition.WHOLE
     named: bool = False
 
@@ -189,7 +189,7 @@ def _verdicts(path: str, item: Scanned, named: dict[int, Block], view: JournalVi
     if blocks:
         return [_of_block(path, found, block, view, closed) for block in blocks]
     block_id: str | None = None
-    ranges: tuple[OffsetRange, ...] = ()
+    ranges: tuple[BlockRange, ...] = ()
     if metadata is not None:
         try:
             meta = decode_meta(metadata, path, item.offset)
@@ -229,7 +229,7 @@ def _of_unnamed(
     offset: int,
     until: int,
     block_id: str | None,
-    ranges: tuple[OffsetRange, ...],
+    ranges: tuple[BlockRange, ...],
     view: JournalView,
     closed: bool,
 ) -> Verdict:

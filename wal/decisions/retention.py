@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from forebay.model.errors import CorruptionError
-from forebay.model.values import OffsetRange, TopicPartition
+from forebay.model.values import BlockRange, TopicPartition
 from wal.blocks import decode_meta
 from wal.segments.barrier import BARRIER_KEPT_MS, barrier_made_ms
 from wal.segments.frame import Frame, FrameKind
@@ -130,7 +130,7 @@ class JournalView:
     released: AbstractSet[str]
     positions: Mapping[TopicPartition, Position]
 
-    def status_of(self, held: OffsetRange) -> RangeStatus:
+    def status_of(self, held: BlockRange) -> RangeStatus:
         position = self.positions.get(held.tp)
         if position is None or held.incarnation > position.incarnation:
             return RangeStatus.UNKNOWN
@@ -144,7 +144,7 @@ class FrameFacts:
     """One block in a segment."""
 
     block_id: str
-    ranges: tuple[OffsetRange, ...]
+    ranges: tuple[BlockRange, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from forebay.model.payload import block_rows
 from forebay.model.records import to_dataframe
-from forebay.model.values import OffsetRange
+from forebay.model.values import BlockRange
 from wal.reading.plan import ReadPlan
 from wal.reading.reference import BlockReference, incarnation_key
 
 
 def read_from_kafka(
-    reference: BlockReference, plan: ReadPlan, wanted: Sequence[OffsetRange]
+    reference: BlockReference, plan: ReadPlan, wanted: Sequence[BlockRange]
 ) -> tuple[pa.RecordBatch, ...] | None:
     """Return the records of ``wanted``, verified by topic id, count and digest; None if the Kafka tier is switched off.
 

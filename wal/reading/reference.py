@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from forebay.model.errors import CorruptionError
-from forebay.model.values import Block, Handle, OffsetRange
+from forebay.model.values import Block, BlockRange, Handle
 from wal.blocks import StoredBlock
 from wal.blocks.digests import check_digest
 
@@ -19,7 +19,7 @@ class BlockReference(msgspec.Struct, frozen=True, gc=False):
 
     id: str
     stream: str
-    ranges: tuple[OffsetRange, ...]
+    ranges: tuple[BlockRange, ...]
     records: int
     handle: Handle
     host: str
@@ -59,7 +59,7 @@ class BlockReference(msgspec.Struct, frozen=True, gc=False):
         return bool(self.handle.path)
 
 
-def incarnation_key(range_: OffsetRange) -> str:
+def incarnation_key(range_: BlockRange) -> str:
     """Return the key of the range's incarnation in ``ReadPlan.topic_ids``."""
     return f"{range_.topic}/{range_.partition}/{range_.incarnation}"
 

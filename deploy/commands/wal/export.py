@@ -25,7 +25,7 @@ from deploy.console.parameters import MomentType
 from deploy.console.progress import progress_bar
 from forebay.model.errors import OutOfSpaceError, StoreError, UnreadableBlockError, UsageError
 from forebay.model.topic_pattern import matches
-from forebay.model.values import Block, OffsetRange
+from forebay.model.values import Block, BlockRange
 from forebay.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Selection:
     since_ms: int | None = None
     before_ms: int | None = None
 
-    def spans_of(self, r: OffsetRange) -> list[WantedRange]:
+    def spans_of(self, r: BlockRange) -> list[WantedRange]:
         """Return the selected offsets of a range."""
         whole = WantedRange(r.topic, r.partition, r.incarnation, r.from_offset, r.until_offset)
         if self.spans is None:

@@ -14,7 +14,7 @@ import msgspec
 from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
 from deploy.console.parameters import MomentType, PartitionType
 from forebay.model.errors import CorruptionError, UsageError
-from forebay.model.values import OffsetRange, TopicPartition
+from forebay.model.values import BlockRange, TopicPartition
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -72,7 +72,7 @@ class Inspection(msgspec.Struct, frozen=True):
 class BlockContent(NamedTuple):
     """The records at a place; no ranges if the frame is not a block. ``created_ms``: time when the block was sealed."""
 
-    ranges: tuple[OffsetRange, ...] = ()
+    ranges: tuple[BlockRange, ...] = ()
     created_ms: int = 0
 
 
@@ -105,7 +105,7 @@ class Filters(msgspec.Struct, frozen=True):
             return False
         return (self.since_ms or 0) <= held.created_ms < (self.before_ms or 1 << 63)
 
-    def _takes_range(self, r: OffsetRange) -> bool:
+    def _takes_range(self, r: BlockRange) -> bool:
         return r.tp in self.partitions or any(
             r.tp == tp and r.from_offset < until and r.until_offset > start for tp, start, until in self.spans
         )

@@ -25,7 +25,7 @@ from forebay.model.errors import (
 )
 from forebay.model.payload import Compression, encode_block
 from forebay.model.records import RangeRows, extent
-from forebay.model.values import Block, BlockMeta, Gap, OffsetRange, TopicPartition, block_id, timeline_of
+from forebay.model.values import Block, BlockMeta, BlockRange, Gap, TopicPartition, block_id, timeline_of
 from wal.blocks import encode_meta
 from wal.blocks.digests import completed
 from wal.blocks.encryption import KeyRing
@@ -259,7 +259,7 @@ class Adopter:
         """Write the rows as a new block, durable on return. Raises StoreError; SettingsError if a key is missing."""
         until_offset = until(orphan, search.limit)
         bytes_, newest_ms = extent(rows)
-        held = OffsetRange(
+        held = BlockRange(
             topic=search.tp.topic,
             partition=search.tp.partition,
             incarnation=search.incarnation,

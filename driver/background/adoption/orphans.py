@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from driver.tracker.requests import Search
-from forebay.model.values import BlockMeta, Handle, OffsetRange
+from forebay.model.values import BlockMeta, BlockRange, Handle
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Orphan:
 
     handle: Handle
     meta: BlockMeta
-    held: OffsetRange
+    held: BlockRange
 
     @property
     def checked(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from driver.journal import events as ev
 from driver.journal.state import Batch, BrokenInvariant, Incarnation, Partition, RecordedGap, State
 from driver.journal.transitions.partition import complete_gaps
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.values import Gap
 
 
@@ -49,7 +49,7 @@ def spans_skipped(state: State, event: ev.SpansSkipped) -> None:
         complete_gaps(partition)
 
 
-def _move_on(state: State, span: Span) -> Partition:
+def _move_on(state: State, span: OffsetRange) -> Partition:
     """Move the partition's position to the end of ``span``, and return the partition."""
     key = str(span.tp)
     if state.next_offsets.get(key) != span.from_offset:

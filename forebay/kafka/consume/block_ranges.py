@@ -26,7 +26,7 @@ from forebay.model.arrow_columns import value_lengths
 from forebay.model.digest import digest
 from forebay.model.errors import RangeNotHeldError, SettingsError, UnknownTopicError
 from forebay.model.records import RangeRows
-from forebay.model.values import OffsetRange, TopicPartition
+from forebay.model.values import BlockRange, TopicPartition
 from forebay.process.clock import Clock, SystemClock
 
 _log = logging.getLogger("forebay.kafka")
@@ -44,7 +44,7 @@ _POLL_SECONDS = 0.02
 class Wanted:
     """A range, and the id of its topic in the range's incarnation ("" if the brokers had none)."""
 
-    range: OffsetRange
+    range: BlockRange
     topic_id: str
 
 
@@ -100,7 +100,7 @@ def check_topics(held: Sequence[Wanted], ids: Mapping[str, str]) -> None:
 class RangeProgress:
     """How far one range is read. ``position``: the next offset. ``low``: the first offset that Kafka held at the beginning."""
 
-    range: OffsetRange
+    range: BlockRange
     low: int
     position: int
     rows: int = 0
@@ -108,7 +108,7 @@ class RangeProgress:
     batches: list[pa.RecordBatch] = field(default_factory=list)
 
     @classmethod
-    def begin(cls, range_: OffsetRange, low: int, high: int) -> RangeProgress:
+    def begin(cls, range_: BlockRange, low: int, high: int) -> RangeProgress:
         """Begin to read. ``low``, ``high``: Kafka's watermarks. Raises RangeNotHeldError."""
         if low >= range_.until_offset or high < range_.until_offset:
             raise RangeNotHeldError(f"{range_.label}: Kafka only holds offsets {low} to {high}")

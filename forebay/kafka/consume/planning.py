@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
 
@@ -20,8 +20,8 @@ Offsets = Mapping[TopicPartition, int]
 
 
 def split_ranges(
-    ranges: Sequence[Span], min_partitions: int | None = None, max_records: int | None = None
-) -> list[Span]:
+    ranges: Sequence[OffsetRange], min_partitions: int | None = None, max_records: int | None = None
+) -> list[OffsetRange]:
     """Return the ranges that one task each reads: ``ranges`` without empty ones, in order, some of them cut.
 
     ``max_records``: first, ranges with more offsets are cut. ``min_partitions``: then, if there are fewer ranges, large ones are
@@ -47,12 +47,12 @@ def split_ranges(
     ]
 
 
-def gathered(parts: Iterable[Span], parts_max: int, offsets_max: int) -> list[tuple[Span, ...]]:
+def gathered(parts: Iterable[OffsetRange], parts_max: int, offsets_max: int) -> list[tuple[OffsetRange, ...]]:
     """Return what one task each reads: neighbours of ``parts`` together, in order.
 
     A task has at most ``parts_max`` parts with at most ``offsets_max`` offsets in total; a larger part has a task of its own.
     """
-    found: list[tuple[Span, ...]] = []
+    found: list[tuple[OffsetRange, ...]] = []
     size = 0
     for part in parts:
         size += part.size
@@ -68,11 +68,11 @@ def _parts(size: int, total: int, wanted: int) -> int:
     return max(1, math.floor(size * wanted / total + 0.5))  # rounded as in Java
 
 
-def _cut(range_: Span, parts: int) -> list[Span]:
+def _cut(range_: OffsetRange, parts: int) -> list[OffsetRange]:
     """Cut into adjacent parts of nearly the same size; none is empty."""
     if parts <= 1:
         return [range_]
-    found: list[Span] = []
+    found: list[OffsetRange] = []
     begin, remaining = range_.from_offset, range_.size
     for part in range(parts):
         size = remaining // (parts - part)
@@ -152,15 +152,15 @@ def limit_by_rates(
     }
 
 
-def spans(begin: Offsets, end: Offsets, topic_ids: Mapping[str, str] | None = None) -> list[Span]:
+def spans(begin: Offsets, end: Offsets, topic_ids: Mapping[str, str] | None = None) -> list[OffsetRange]:
     """Return the offsets from ``begin`` to ``end``, in the order of partitions; also empty ranges."""
     ids = topic_ids or {}
     return [
-        Span(tp.topic, tp.partition, begin.get(tp, offset), offset, ids.get(tp.topic, ""))
+        OffsetRange(tp.topic, tp.partition, begin.get(tp, offset), offset, ids.get(tp.topic, ""))
         for tp, offset in sorted(end.items())
     ]
 
 
-def sizes(ranges: Iterable[Span]) -> int:
+def sizes(ranges: Iterable[OffsetRange]) -> int:
     """Return the number of offsets of all ranges."""
     return sum(range_.size for range_ in ranges)

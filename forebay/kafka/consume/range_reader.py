@@ -25,7 +25,7 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.idle_clients import IdleClients
 from forebay.kafka.consume.messages import FAULTS, record_batch
-from forebay.kafka.consume.spans import Span
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.options.access import KafkaAccess
 from forebay.kafka.options.librdkafka import PREFETCH_SHARE, consumer_options
 from forebay.model.errors import (
@@ -73,7 +73,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 def read_range(
-    access: KafkaAccess, range_: Span, reading: Reading, *, fresh: bool = False, clock: Clock | None = None
+    access: KafkaAccess, range_: OffsetRange, reading: Reading, *, fresh: bool = False, clock: Clock | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Return the records of ``range_`` in offset order, as ``DATAFRAME_SCHEMA(reading.headers)``; none for an empty range.
 
@@ -158,7 +158,7 @@ class PartitionReader:
         if self.admin is not None:
             self.admin.close()
 
-    def read(self, range_: Span, reading: Reading) -> Iterator[pa.RecordBatch]:
+    def read(self, range_: OffsetRange, reading: Reading) -> Iterator[pa.RecordBatch]:
         """As :func:`read_range`; ``range_`` begins at ``position``."""
         assert range_.from_offset == self.position
         began = self._clock.monotonic()
@@ -190,7 +190,7 @@ class PartitionReader:
         if range_.records is not None and rows != range_.records:
             raise RangeNotHeldError(f"{range_}: Kafka holds {rows} records instead of {range_.records}")
 
-    def _batch(self, range_: Span, reading: Reading) -> pa.RecordBatch | None:
+    def _batch(self, range_: OffsetRange, reading: Reading) -> pa.RecordBatch | None:
         """Return the records of one poll; None if there are none."""
         collecting = gc.isenabled()
         # each collection would traverse thousands of messages, and no message can be part of a cycle
@@ -218,7 +218,7 @@ class PartitionReader:
         except KafkaException as error:
             raise self._unreachable(error.args[0].str()) from None
 
-    def _records(self, messages: list[Message], range_: Span, reading: Reading) -> list[Message]:
+    def _records(self, messages: list[Message], range_: OffsetRange, reading: Reading) -> list[Message]:
         """Return the records of the range in order. ``position`` moves after the last one, or to the end of the range."""
         events = [place for place, error in enumerate(map(Message.error, messages)) if error is not None]
         if not events:
@@ -235,7 +235,7 @@ class PartitionReader:
             begin = place + 1
         return records
 
-    def _run(self, messages: list[Message], range_: Span, reading: Reading) -> list[Message]:
+    def _run(self, messages: list[Message], range_: OffsetRange, reading: Reading) -> list[Message]:
         """Return those of ``messages`` that are in the range; keep the others. No message may be an event."""
         if not messages:
             return messages
@@ -254,7 +254,7 @@ class PartitionReader:
             self._ahead = messages[inside:]
         return messages[:inside]
 
-    def _skip_to(self, position: int, found: int, range_: Span, reading: Reading) -> None:
+    def _skip_to(self, position: int, found: int, range_: OffsetRange, reading: Reading) -> None:
         """Move ``position`` over offsets without a record. ``found``: the next offset that Kafka returned."""
         if position > self.position and not reading.allow_offset_gaps:
             words = f"{range_}: from offset {self.position} on the next record is {found}"
@@ -268,7 +268,7 @@ class PartitionReader:
             )
         self.position = position
 
-    def _take_event(self, error: KafkaError, message: Message, range_: Span, reading: Reading) -> None:
+    def _take_event(self, error: KafkaError, message: Message, range_: OffsetRange, reading: Reading) -> None:
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
             self._end_told = message.offset() or 0
@@ -278,7 +278,7 @@ class PartitionReader:
         else:
             self._client_errors(error)
 
-    def _end(self, end: int, range_: Span, reading: Reading) -> None:
+    def _end(self, end: int, range_: OffsetRange, reading: Reading) -> None:
         """The client reached the log's end, and has returned all records below it. The end may be outdated: only the leader
         knows the current one."""
         if end < range_.until_offset:
@@ -286,7 +286,7 @@ class PartitionReader:
         else:
             self._skip_to(range_.until_offset, end, range_, reading)
 
-    def _check_end(self, range_: Span) -> None:
+    def _check_end(self, range_: OffsetRange) -> None:
         """Raise ShortReadError if the leader confirms the end. Without a leader, reading continues up to its limits."""
         try:
             held = self._ask().ends([self._tp])[self._tp]
@@ -301,7 +301,7 @@ class PartitionReader:
         committed = self._access.options.get("isolation.level", "read_committed") == "read_committed"
         return " (records of open transactions are not counted)" if committed else ""
 
-    def _fault(self, kind: str, error: KafkaError, range_: Span) -> RangeNotHeldError:
+    def _fault(self, kind: str, error: KafkaError, range_: OffsetRange) -> RangeNotHeldError:
         try:
             low, high = self._ask().watermarks([self._tp])[self._tp]
         except UnknownTopicError as unknown:
@@ -309,13 +309,13 @@ class PartitionReader:
         words = f"{range_}: at offset {self.position} Kafka reports: {error.str()}; it holds offsets {low} to {high}"
         return OutOfRangeError(words) if kind == "out-of-range" else RangeNotHeldError(words)
 
-    def _check_topic(self, range_: Span) -> None:
+    def _check_topic(self, range_: OffsetRange) -> None:
         found = self._ask().topic_ids([range_.topic])[range_.topic]
         if found != range_.topic_id:
             now = f"now has the id {found}" if found else "now does not exist, or the brokers do not return topic ids"
             raise RangeNotHeldError(f"{range_}: topic {range_.topic} had the id {range_.topic_id}, and {now}")
 
-    def _check_there(self, range_: Span) -> None:
+    def _check_there(self, range_: OffsetRange) -> None:
         """Raise RangeNotHeldError if the partition does not exist; the client reports that only after half a minute."""
         with suppress(UnreachableError):
             if self._tp not in self._ask().partitions([range_.topic]):

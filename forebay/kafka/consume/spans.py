@@ -12,7 +12,7 @@ from forebay.model.values import INT32_MAX, OFFSET_MAX, TopicPartition
 from forebay.model.wire import WIRE_NAMES
 
 
-class Span(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
+class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
     """Offsets ``[from, until)`` of one partition; empty if both are equal.
 
     ``topic_id``: the required id of the topic when the range is read ("": any). ``records``: the required number of records
@@ -51,7 +51,7 @@ class Span(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
         return f"{self.topic}/{self.partition}[{self.from_offset}, {self.until_offset})"
 
     def __repr__(self) -> str:
-        """With the public name of the class, ``direct.OffsetRange``, and without defaults."""
+        """Without fields that have their defaults."""
         more = f", topic_id={self.topic_id!r}" if self.topic_id else ""
         more += f", records={self.records}" if self.records is not None else ""
         return f"OffsetRange({self.topic!r}, {self.partition}, {self.from_offset}, {self.until_offset}{more})"
@@ -62,21 +62,21 @@ _WRITTEN = re.compile(
 )
 
 
-def parse_span(text: str) -> Span:
+def parse_span(text: str) -> OffsetRange:
     """Parse ``flights/0[10, 20)``, the form of ``str``. Raises UsageError for anything else."""
     match = _WRITTEN.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a range of offsets: write 'TOPIC/PARTITION[FROM, UNTIL)'")
-    return Span(match["topic"], int(match["partition"]), int(match["begin"]), int(match["end"]))
+    return OffsetRange(match["topic"], int(match["partition"]), int(match["begin"]), int(match["end"]))
 
 
-def is_inside(label: str, spans: Iterable[Span]) -> bool:
+def is_inside(label: str, spans: Iterable[OffsetRange]) -> bool:
     """Return whether ``label`` is a range, not empty, and covered by ``spans``. Raises UsageError if it is not a range."""
     wanted = parse_span(label)
     return wanted.size > 0 and not without([wanted], map(str, spans))
 
 
-def without(spans: Iterable[Span], lost: Iterable[str]) -> list[Span]:
+def without(spans: Iterable[OffsetRange], lost: Iterable[str]) -> list[OffsetRange]:
     """Return ``spans`` without the offsets of the ranges ``lost`` (in the form of ``str``), in order; none is empty."""
     left = [span for span in spans if span.size]
     for gone in sorted((parse_span(label) for label in lost), key=lambda span: (span.tp, span.from_offset)):
@@ -84,11 +84,11 @@ def without(spans: Iterable[Span], lost: Iterable[str]) -> list[Span]:
     return left
 
 
-def _apart(span: Span, gone: Span) -> list[Span]:
+def _apart(span: OffsetRange, gone: OffsetRange) -> list[OffsetRange]:
     if span.tp != gone.tp or gone.until_offset <= span.from_offset or span.until_offset <= gone.from_offset:
         return [span]
     ends = (
         (span.from_offset, max(span.from_offset, gone.from_offset)),
         (min(span.until_offset, gone.until_offset), span.until_offset),
     )
-    return [Span(span.topic, span.partition, begin, end, span.topic_id) for begin, end in ends if begin < end]
+    return [OffsetRange(span.topic, span.partition, begin, end, span.topic_id) for begin, end in ends if begin < end]

@@ -32,7 +32,7 @@ from forebay.model.errors import (
 )
 from forebay.model.payload import decode_block, encode_block
 from forebay.model.records import RangeRows
-from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id, numbered
+from forebay.model.values import Block, BlockMeta, BlockRange, Handle, TopicPartition, block_id, numbered
 from tests.support.rows import filler, source_batch
 from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp, tracker_options
 from wal.blocks import block_of_frame, encode_meta
@@ -155,7 +155,7 @@ class Stream(Tracked):
             for p, start, end, _ in ranges
         ]
         held = tuple(
-            OffsetRange(TOPIC, p, incarnation, start, end, end - start, 3, digest(r.batches), token)
+            BlockRange(TOPIC, p, incarnation, start, end, end - start, 3, digest(r.batches), token)
             for (p, start, end, token), r in zip(ranges, rows, strict=True)
         )
         meta = BlockMeta(
@@ -218,7 +218,7 @@ class Stream(Tracked):
         self.register("r1", "i1-again")
         return epoch, token
 
-    def adopted(self) -> list[OffsetRange]:
+    def adopted(self) -> list[BlockRange]:
         return [
             r
             for e in self.events

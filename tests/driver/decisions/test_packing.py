@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from driver.decisions.packing import pack
-from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, block_id
+from forebay.model.values import Block, BlockMeta, BlockRange, Handle, block_id
 
 
 def block(number: int, size: int, host: int = 0, partitions: Collection[int] = (0,), local: bool = True) -> Block:
     """Block ``number`` of the receiver of ``host``; a receiver has one token of each partition."""
-    ranges = tuple(OffsetRange("t", p, 1, number, number + 1, 1, 0, "", 100 * p + host) for p in sorted(partitions))
+    ranges = tuple(BlockRange("t", p, 1, number, number + 1, 1, 0, "", 100 * p + host) for p in sorted(partitions))
     name = f"r{host}"
     meta = BlockMeta(block_id(name, 1, number), "s", name, 1, number, ranges, len(ranges), 0, f"h{host}")
     return Block(meta, Handle("", 0, size, 0), local)

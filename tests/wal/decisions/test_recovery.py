@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from forebay.model.values import Block, BlockMeta, Handle, OffsetRange, TopicPartition, block_id
+from forebay.model.values import Block, BlockMeta, BlockRange, Handle, TopicPartition, block_id
 from tests.support.segments import memory, segment
 from wal.blocks import encode_meta
 from wal.decisions.recovery import TABLE, Decision, FrameCondition, FrameEvidence, assess_segment, decide
@@ -99,11 +99,11 @@ def test_evidence_without_a_frame_and_a_block_is_refused() -> None:
 # ---- whole segments --------------------------------------------------------------------------------------------------
 
 
-def held(partition: int, start: int, until: int, incarnation: int = 1) -> OffsetRange:
-    return OffsetRange("t", partition, incarnation, start, until, until - start, 0, "0" * 16, 1)
+def held(partition: int, start: int, until: int, incarnation: int = 1) -> BlockRange:
+    return BlockRange("t", partition, incarnation, start, until, until - start, 0, "0" * 16, 1)
 
 
-def meta(sequence: int, *ranges: OffsetRange) -> BlockMeta:
+def meta(sequence: int, *ranges: BlockRange) -> BlockMeta:
     records = sum(r.records for r in ranges)
     return BlockMeta(block_id("r", 7, sequence), "s", "r", 7, sequence, ranges, records, 0, "h")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from forebay.model.values import BlockMeta, OffsetRange, TopicPartition, block_id
+from forebay.model.values import BlockMeta, BlockRange, TopicPartition, block_id
 from tests.support.segments import memory, segment
 from wal.blocks import encode_meta
 from wal.decisions.retention import (
@@ -25,8 +25,8 @@ from wal.segments.scan import Damage, Newer, TornTail, scan_segment
 TP = TopicPartition("t", 0)
 
 
-def held(start: int, until: int, incarnation: int = 2, partition: int = 0) -> OffsetRange:
-    return OffsetRange("t", partition, incarnation, start, until, 0, 0, "0" * 16, 1)
+def held(start: int, until: int, incarnation: int = 2, partition: int = 0) -> BlockRange:
+    return BlockRange("t", partition, incarnation, start, until, 0, 0, "0" * 16, 1)
 
 
 def view(
