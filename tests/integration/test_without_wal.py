@@ -122,7 +122,7 @@ def test_with_a_replica_a_lost_host_costs_nothing(
             cluster.await_records(100)
             cluster.kill9(SECOND)
             cluster.wait(
-                lambda: (r := cluster.receiver("r1")) and "no second host" in r.detail,
+                lambda: (r := cluster.receiver("r1")) and "no replica host" in r.detail,
                 "the receiver to say why it waits",
             )
             cluster.restart(SECOND, failpoints=f"{killed}=kill")

@@ -107,7 +107,7 @@ def test_query_that_cannot_begin_leaves_no_cursor(taken: Taken) -> None:
     options = {"tracker": "http://127.0.0.1:1", "startingOffsets": f'{{"{TOPIC}": {{"0": 99}}}}'}
     reader = IntakeStreamReader(options, lambda: "q")
     for _ in range(2):
-        with pytest.raises(UsageError, match="beyond what the stream has taken in"):
+        with pytest.raises(UsageError, match="is too high: the stream has taken in offsets up to"):
             reader.latestOffset(reader.initialOffset(), ALL)
         assert not taken.tracked.state.cursors
         assert not taken.held(0)
