@@ -133,7 +133,7 @@ class Heartbeat:
                 delay = min(delay * 2, max(DELAY_SECONDS_MAX, self._interval_seconds))
             else:
                 if self.silent_driver:
-                    log.info("the driver answers: epoch %d", self._driver_epoch)
+                    log.info("the driver answers: epoch %x", self._driver_epoch)
                 self.silent_driver = ""
                 self.answered = True
                 delay = self._interval_seconds

@@ -286,8 +286,8 @@ class LeaseKeeper:
             try:
                 current = read_lease(self._storage, self._stream)
                 if current is not None and current.epoch > self._lease.epoch:
-                    newer = f"another driver leads stream {self._stream!r}: its epoch is {current.epoch}"
-                    self._superseded(FencedError(f"{newer}, this driver's is {self._lease.epoch}"))
+                    newer = f"another driver leads stream {self._stream!r}: its epoch is {current.epoch:x}"
+                    self._superseded(FencedError(f"{newer}, this driver's is {self._lease.epoch:x}"))
                     return
                 self.renew()
             except StoreError as error:

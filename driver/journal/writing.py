@@ -91,7 +91,7 @@ class Journal:
         for epoch in (self.epoch + 1, numbered(own + 1, 1)):
             if self._storage.exists(claim_path(self._stream, epoch)):
                 raise FencedError(
-                    f"another driver leads stream {self._stream!r}: its epoch is {epoch}, this driver's is {self.epoch}"
+                    f"another driver leads stream {self._stream!r}: its epoch is {epoch:x}, this driver's is {self.epoch:x}"
                     if timeline_of(epoch) == own
                     else f"the journal of stream {self._stream!r} was rebuilt: timeline {own + 1} replaces {own}"
                 )

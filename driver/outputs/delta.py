@@ -125,8 +125,8 @@ class DeltaOutput:
         newest = table.transaction_version(_epochs(run))
         if newest is not None and newest > run.epoch:
             raise FencedError(
-                f"output {self.name!r} was written by a newer driver of stream {run.stream!r} (epoch {newest}, this is "
-                f"{run.epoch})"
+                f"output {self.name!r} was written by a newer driver of stream {run.stream!r} (epoch {newest:x}, this is "
+                f"{run.epoch:x})"
             )
         application, version = transaction(run)
         last = table.transaction_version(application)

@@ -154,7 +154,7 @@ class ParquetOutput:
         moved = self._marker(aside)
         if moved is not None and moved.epoch > run.epoch:
             self._folders.move_folder(aside, place)
-            raise FencedError(f"{self._folders.url}/{place} was written by a newer driver (epoch {moved.epoch})")
+            raise FencedError(f"{self._folders.url}/{place} was written by a newer driver (epoch {moved.epoch:x})")
 
     def _move_in(self, run: OutputRun, attempt: str, place: str) -> None:
         try:

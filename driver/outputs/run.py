@@ -105,8 +105,8 @@ def reason_to_skip(run: OutputRun, last: OutputRun | None) -> str:
         return ""
     if last.epoch > run.epoch:
         raise FencedError(
-            f"output {run.output!r} was written by a newer driver of stream {run.stream!r} (epoch {last.epoch}, this is "
-            f"{run.epoch}); if you restored an older journal on purpose, remove the output's marker"
+            f"output {run.output!r} was written by a newer driver of stream {run.stream!r} (epoch {last.epoch:x}, this is "
+            f"{run.epoch:x}); if you restored an older journal on purpose, remove the output's marker"
         )
     same_line = last.line == run.line
     written_id = last.batch_id if same_line else 0 if run.replay else last.newest

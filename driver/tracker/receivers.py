@@ -98,7 +98,7 @@ class Receivers:
             raise FencedError(f"receiver {receiver_id!r} is not registered with this driver: register first")
         if known.epoch != epoch:
             raise FencedError(
-                f"receiver {receiver_id!r} has registered again since (epoch {known.epoch}, this is {epoch})"
+                f"receiver {receiver_id!r} has registered again since (epoch {known.epoch:x}, this is {epoch:x})"
             )
 
     def fence(self, receiver_id: str) -> None:
