@@ -62,7 +62,7 @@ def test_the_example_needs_no_kafka_and_its_receivers_are_numbered(
     code, checks = validated(wrong, capsys)
     assert code == 2 and checks["source"][0] == "wrong" and "has no class 'Nothing'" in checks["source"][1]
     assert main(["--config", str(path), "receiver", "--id", "r1"]) == 2
-    assert "the receivers are lines-r0 to lines-r1" in capsys.readouterr().err
+    assert "allowed ids are lines-r0 to lines-r1" in capsys.readouterr().err
     for command in (["lag"], ["offsets", "import"]):
         assert main(["--config", str(path), *command]) == 2, command
 

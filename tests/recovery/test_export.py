@@ -210,7 +210,7 @@ def test_records_go_back_into_a_topic_as_they_were(
     code, _, err = exporting("--range", "t/0[1, 4)", "--to-topic", "t", "--yes")
     assert code == 2 and "takes this topic in" in err
     code, _, err = exporting("--range", "t/0[1, 4)", "--to-topic", f"{topic}-none", "--yes")
-    assert code == 2 and "there is no such topic" in err
+    assert code == 2 and "the topic does not exist" in err
     narrow = topic_name()
     kafka_broker.create_topic(narrow, 1)
     code, _, err = exporting("--range", "t/1[0, 4)", "--to-topic", narrow, "--yes")

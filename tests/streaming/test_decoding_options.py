@@ -46,7 +46,7 @@ def test_key_has_its_own_subject_and_assigned_partitions_of_one_topic_have_one()
     "subscription", [Subscription(topics=("a", "b")), Subscription(pattern="a.*"), Subscription()], ids=str
 )
 def test_subject_must_be_named_for_several_topics(subscription: Subscription) -> None:
-    with pytest.raises(UsageError, match=r"must say by the option valueSubject \(or valueSchemaId\)"):
+    with pytest.raises(UsageError, match=r"set the option valueSubject or valueSchemaId"):
         _reader("value", AVRO, {}, subscription)
     assert _reader("value", AVRO, {"valuesubject": "s"}, subscription).subject == "s"
 
@@ -63,7 +63,7 @@ def test_subject_must_be_named_for_several_topics(subscription: Subscription) ->
         ),
         ({"valueformat": "avro", **URL, "schema.registry.retries": "-1"}, "schema.registry.retries: '-1': allowed"),
         ({"valueformat": "avro", **URL, "subjectnamestrategy": "x"}, "allowed are topic, record, topicRecord"),
-        ({"keyformat": "avro", **URL, "subjectnamestrategy": "record"}, "the option keyRecord must say"),
+        ({"keyformat": "avro", **URL, "subjectnamestrategy": "record"}, "needs the option keyRecord"),
         ({"valueformat": "avro", **URL, "valueschemaversion": "0"}, "option valueSchemaVersion: '0': allowed"),
         ({"valueformat": "avro", **URL, "valueschemaid": "x"}, "option valueSchemaId: 'x': allowed"),
     ],

@@ -76,5 +76,5 @@ def test_blocks_are_decoded_in_batches_and_streams(
         stream = spark.readStream.format("forebay").options(**options, **subjects).load()
         run(stream, tmp_path)
         assert found(spark.read.parquet(str(tmp_path / "out"))) == VISITS
-        with pytest.raises(Exception, match="option keyFormat: a query of several topics, or of a pattern, must say"):
+        with pytest.raises(Exception, match="option keyFormat: the query reads several topics or a pattern"):
             spark.read.format("forebay").options(**options).load()

@@ -204,7 +204,7 @@ def test_receiver_id_gives_the_ordinal() -> None:
     settings = settings_for(count=3)
     assert [ordinal_of(settings, f"s-r{n}") for n in range(3)] == [0, 1, 2]
     for wrong in ("s-r3", "host-1", "r0", "other-r0", "s-r01"):
-        with pytest.raises(UsageError, match=r"the receivers are s-r0 to s-r2"):
+        with pytest.raises(UsageError, match=r"allowed ids are s-r0 to s-r2"):
             ordinal_of(settings, wrong)
 
 
