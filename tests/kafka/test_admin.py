@@ -37,7 +37,7 @@ def test_every_starting_policy_resolves(kafka_broker: KafkaBroker, topic_name: C
         assert resolve({"timestamp": 1000}) == {one: 5, two: 0}
         assert resolve({"timestamp": 32_503_680_000_000}) == {one: 30, two: 0}
         assert resolve({str(one): 7}) == {one: 7, two: 0}
-        with pytest.raises(UsageError, match=r"Kafka holds 5 to 30"):
+        with pytest.raises(UsageError, match=r"Kafka holds offsets 5 to 30"):
             resolve({str(one): 4})
         assert admin.partitions(pattern=f"^{re.escape(topic)[:-1]}.") == {one, two}
         assert admin.partitions([topic, "absent"]) == {one, two}

@@ -132,7 +132,7 @@ def test_error_names_records_that_kafka_dropped(access: KafkaAccess, tp: TopicPa
     gone, _ = inside(wanted, rows, 0, 40)
     with KafkaAdmin(access.options) as admin:
         admin.delete_records({tp: 40})
-    with pytest.raises(RangeNotHeldError, match="60 records of 100; the first offset that it holds is 40"):
+    with pytest.raises(RangeNotHeldError, match="60 records instead of 100; the first offset that it holds is 40"):
         read_ranges(access, [wanted], False)
     with pytest.raises(RangeNotHeldError, match="Kafka only holds offsets 40 to 100"):
         read_ranges(access, [gone], False)
@@ -203,7 +203,7 @@ def test_compacted_range_is_read_only_if_complete(access: KafkaAccess, topic_nam
     assert any(holes() for _ in range(150)), "never compacted"
     (found,) = read_ranges(access, [untouched], False)
     assert joined(list(found.batches)) == joined([untouched_rows])
-    with pytest.raises(RangeNotHeldError, match=r"[0-9]+ records of 50"):
+    with pytest.raises(RangeNotHeldError, match=r"[0-9]+ records instead of 50"):
         read_ranges(access, [before], False)
 
     def with_holes() -> bool:

@@ -72,7 +72,7 @@ def test_block_with_half_its_records_in_kafka_is_unreadable_with_every_tiers_rea
         "agent: ",
         "wal: it is not there",
         "kafka: ",
-        "20 records of 30",
+        "20 records instead of 30",
         "it holds is 10",
     ):
         assert part in words
