@@ -45,9 +45,11 @@ test: setup  ## the required tests, with a real Kafka, HDFS and S3 server (ARGS=
 	@$(FETCH) >/dev/null || { echo "make test: some services could not be fetched (see above); the end of the run lists the tests that need them" >&2; [ -z "$$CI" ]; }
 	@$(PYTHON_IN) -m pytest -m "not long" -n $(WORKERS) $(ARGS)
 
-# parts without servers and without a Spark session; conftest's fixtures of servers are not among them
-FAST := tests/driver tests/receiver tests/executor_agent tests/wal/segments tests/wal/blocks tests/wal/decisions tests/wal/reading \
-	tests/recovery tests/settings tests/golden tests/records tests/schemas tests/outputs
+# decisions, formats and settings; the folders beside these start servers or processes
+FAST := tests/driver/decisions tests/driver/tracker tests/driver/journal tests/driver/decision_loop tests/driver/http tests/receiver/machine \
+	tests/receiver/blocks tests/receiver/channels tests/receiver/sources tests/receiver/stores tests/wal/segments tests/wal/blocks \
+	tests/wal/decisions tests/recovery/test_audit.py tests/recovery/test_plan.py tests/recovery/test_rebuild.py tests/settings tests/golden \
+	tests/records
 
 test-fast: setup  ## tests of decisions, formats and settings, without servers: under two minutes on two cores (ARGS= for pytest)
 	@$(PYTHON_IN) -m pytest -m "not kafka and not spark and not hdfs and not long" -n $(WORKERS) $(FAST) $(ARGS)
