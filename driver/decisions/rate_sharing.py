@@ -76,7 +76,7 @@ def share_out(rate: float, lags: Lags, limits: RateLimits) -> dict[str, Rates]:
     most_each = limits.max_rate or math.inf
     most = limits.max_rate_per_partition or math.inf
     least = limits.min_rate_per_partition
-    told = {
+    rates_by_receiver = {
         receiver: Rates(records_per_second=min(most_each, max(least, rate / len(lags))))
         for receiver, own in lags.items()
         if not own
@@ -96,23 +96,26 @@ def share_out(rate: float, lags: Lags, limits: RateLimits) -> dict[str, Rates]:
         ],
     )
     for (receiver, own), given in zip(receivers.items(), shares, strict=True):
-        told[receiver] = Rates(
+        rates_by_receiver[receiver] = Rates(
             records_per_second=given,
             partitions=tuple(
                 PartitionRate(topic=tp.topic, partition=tp.partition, records_per_second=part)
                 for tp, part in zip(lags[receiver], share(given, own), strict=True)
             ),
         )
-    return told
+    return rates_by_receiver
 
 
 class RateSharing:
-    """Decides which receivers get a new rate. ``told``: the rates that each receiver got last. ``rate``: the stream's; 0: none is
-    learned yet, and receivers get none."""
+    """Decides which receivers get a new rate.
+
+    ``sent``: the rates that each receiver got last. ``rate``: the stream's rate; 0 means that none is learned yet, and receivers
+    get none.
+    """
 
     def __init__(self, limits: RateLimits, rate: float = 0.0) -> None:
         self.rate = rate
-        self.told: dict[str, Rates] = {}
+        self.sent: dict[str, Rates] = {}
         self._limits = limits
         self._shares: dict[str, Rates] = {}
         self._due = -math.inf  # monotonic seconds
@@ -131,14 +134,14 @@ class RateSharing:
             self._shares = share_out(self.rate, lags(), self._limits)
             self._due = now + SHARING_SECONDS
         rates = self._shares.get(receiver_id)
-        if rates is None or not differ(self.told.get(receiver_id), rates):
+        if rates is None or not differ(self.sent.get(receiver_id), rates):
             return None
-        self.told[receiver_id] = rates
+        self.sent[receiver_id] = rates
         return rates
 
     def forget(self, receiver_id: str) -> None:
         """Forget the rates that were sent to the receiver: its new process has none yet."""
-        self.told.pop(receiver_id, None)
+        self.sent.pop(receiver_id, None)
 
 
 def differ(old: Rates | None, new: Rates) -> bool:

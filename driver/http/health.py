@@ -144,10 +144,10 @@ class Health:
             )
         silent, timeout = now - known[name], self._grace.timeout
         if silent <= timeout:
-            heard = name in self._tracker.agent_heartbeats or name in self._tracker.receiver_heartbeats
+            has_sent = name in self._tracker.agent_heartbeats or name in self._tracker.receiver_heartbeats
             words = (
                 f"{name} sent a heartbeat {silent:.0f} s ago: stop it first (SIGTERM)"
-                if heard
+                if has_sent
                 else f"{name} may still send a heartbeat: the driver has led for {silent:.0f} s; try again after {timeout:g} s"
             )
             raise RefusedError(words, "conflict")
@@ -274,12 +274,12 @@ class HealthLog:
     def __init__(self, stream: str) -> None:
         self._stream = stream
         self._kinds: set[str] = set()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def note(self, verdict: Verdict) -> None:
         for problem in verdict.pending:
-            if problem.seconds >= WAITING_SECONDS and problem.kind not in self._told | self._kinds:
-                self._told.add(problem.kind)
+            if problem.seconds >= WAITING_SECONDS and problem.kind not in self._reported | self._kinds:
+                self._reported.add(problem.kind)
                 log.warning("stream %s waits: %s. Next step: %s", self._stream, problem.cause, problem.command)
         for problem in verdict.problems:
             if problem.kind not in self._kinds:
@@ -294,7 +294,7 @@ class HealthLog:
         for kind in sorted(self._kinds - kinds):
             log.info("stream %s, problem %s is over", self._stream, kind)
         self._kinds = kinds
-        self._told &= {problem.kind for problem in verdict.pending}
+        self._reported &= {problem.kind for problem in verdict.pending}
 
 
 def journal_is_away(stream: str, release: str, epoch: int, outage: str) -> StatusAnswer:

@@ -19,10 +19,10 @@ RECEIVERS_MAX = 10_000
 #: number of ids from which status shows a problem: the driver can't forget ids fast enough
 RECEIVERS_SHOWN = 9_500
 #: receivers whose last heartbeat the driver keeps, and the silence after which a heartbeat makes room for another receiver's
-HEARD_MAX, FORGOTTEN_SECONDS = 2_000, 3600.0
+HEARTBEATS_MAX, FORGOTTEN_SECONDS = 2_000, 3600.0
 
 
-class _Heard(Protocol):
+class _Contact(Protocol):
     @property
     def at(self) -> float: ...
 
@@ -81,7 +81,7 @@ class Room(NamedTuple):
 
 
 def room_for(
-    state: State, receiver_id: str, limits: IdLimits, heard: Mapping[str, _Heard], presence: Presence, now: float
+    state: State, receiver_id: str, limits: IdLimits, heartbeats: Mapping[str, _Contact], presence: Presence, now: float
 ) -> Room:
     """Return the ids that the journal forgets, and the epochs that end, so that ``receiver_id`` can register.
 
@@ -101,7 +101,7 @@ def room_for(
         )
         for name, known in state.receivers.items()
         if not is_reserved(name)
-        and presence.silence(heard[name].at if name in heard else None, now) >= limits.silent_seconds
+        and presence.silence(heartbeats[name].at if name in heartbeats else None, now) >= limits.silent_seconds
     )
     needed = claiming(state)
     needed |= {block.meta.receiver_id for block in state.blocks.values()}
@@ -148,15 +148,15 @@ def refuse_registration(state: State, receiver_id: str) -> None:
         )
 
 
-def makes_room(heard: Mapping[str, _Heard], receiver_id: str, now: float) -> str | None:
-    """Return the id in ``heard`` whose last heartbeat the driver drops, to keep the first one of ``receiver_id``; None if there
+def makes_room(heartbeats: Mapping[str, _Contact], receiver_id: str, now: float) -> str | None:
+    """Return the id in ``heartbeats`` whose last heartbeat the driver drops, to keep the first one of ``receiver_id``; None if there
     is room. Raises RefusedError if no heartbeat is old enough."""
-    if receiver_id in heard or len(heard) < HEARD_MAX:
+    if receiver_id in heartbeats or len(heartbeats) < HEARTBEATS_MAX:
         return None
-    oldest = min(heard, key=lambda known: heard[known].at)
-    if now - heard[oldest].at < FORGOTTEN_SECONDS:
+    oldest = min(heartbeats, key=lambda known: heartbeats[known].at)
+    if now - heartbeats[oldest].at < FORGOTTEN_SECONDS:
         raise RefusedError(
-            f"the heartbeat of receiver {receiver_id!r} is refused: {HEARD_MAX} receivers sent one within the last "
+            f"the heartbeat of receiver {receiver_id!r} is refused: {HEARTBEATS_MAX} receivers sent one within the last "
             f"{FORGOTTEN_SECONDS:g} s, which is the maximum",
             "too-many",
         )

@@ -32,19 +32,19 @@ NO_WAL = "a query reads the intake from its WAL, and this stream has none (wal.u
 
 
 @dataclass(slots=True)
-class LastCursorHeartbeat:
+class CursorHeartbeats:
     """The time of each cursor's last heartbeat, on the monotonic clock; not journalled.
 
-    ``heard``: cursor → time. ``closed``: cursors that their users have closed. ``since``: the time when this driver began to
+    ``times``: cursor → time. ``closed``: cursors that their users have closed. ``since``: the time when this driver began to
     accept heartbeats.
     """
 
     since: float | None = None
-    heard: dict[str, float] = field(default_factory=dict)
+    times: dict[str, float] = field(default_factory=dict)
     closed: set[str] = field(default_factory=set)
 
-    def hear(self, name: str, now: float) -> None:
-        self.heard[name] = now
+    def record(self, name: str, now: float) -> None:
+        self.times[name] = now
         self.closed.discard(name)
 
     def at(self, name: str, now: float) -> float:
@@ -52,13 +52,13 @@ class LastCursorHeartbeat:
         driver began."""
         if self.since is None:
             self.since = now
-        return self.heard.get(name, self.since)
+        return self.times.get(name, self.since)
 
     def in_use(self, name: str, now: float, rules: CursorRules) -> bool:
         return name not in self.closed and now - self.at(name, now) < rules.in_use_seconds
 
     def forget(self, name: str) -> None:
-        self.heard.pop(name, None)
+        self.times.pop(name, None)
         self.closed.discard(name)
 
 
@@ -70,7 +70,7 @@ class Cursors:
 
     def __init__(self, *, state: State, rules: CursorRules, has_wal: bool) -> None:
         self.rules = rules
-        self.latest = LastCursorHeartbeat()
+        self.heartbeats = CursorHeartbeats()
         self._state = state
         self._has_wal = has_wal
 
@@ -87,20 +87,20 @@ class Cursors:
                 (words,), events = self._end(_dropped(self._state, request, now_ms))
                 return m.OperatorAnswer(message=words), events
             case ExpireCursors():
-                return self._end(*_expired(self._state, self.latest, self.rules, now, now_ms))
+                return self._end(*_expired(self._state, self.heartbeats, self.rules, now, now_ms))
 
     def _open(self, request: m.OpenCursorRequest, now: float, now_ms: int) -> tuple[Any, tuple[ev.Event, ...]]:
         if not self._has_wal:
             raise RefusedError(NO_WAL, "conflict")
-        opened = _opened(self._state, self.latest, self.rules, request, now, now_ms)
-        self.latest.hear(request.cursor, now)
+        opened = _opened(self._state, self.heartbeats, self.rules, request, now, now_ms)
+        self.heartbeats.record(request.cursor, now)
         epoch = self._state.cursors[request.cursor].epoch if opened is None else opened.epoch
         answer = m.OpenCursorAnswer(epoch=epoch, ended=_ended_words(self._state, request.cursor))
         return answer, () if opened is None else (opened,)
 
     def _move(self, request: m.MoveCursorRequest, now: float, now_ms: int) -> tuple[Any, tuple[ev.Event, ...]]:
         moved = _moved(self._state, self.rules, request, now_ms)
-        self.latest.hear(request.cursor, now)
+        self.heartbeats.record(request.cursor, now)
         return m.Done(), () if moved is None else (moved,)
 
     def _close(self, request: m.CloseCursorRequest, now: float, now_ms: int) -> tuple[Any, tuple[ev.Event, ...]]:
@@ -108,19 +108,24 @@ class Cursors:
         if request.forget:
             cause = f"dropped by {cursor.user}, whose query could not start"
             return m.Done(), self._end(ev.CursorEnded(cursor.name, now_ms, cause))[1]
-        self.latest.hear(request.cursor, now)
-        self.latest.closed.add(request.cursor)
+        self.heartbeats.record(request.cursor, now)
+        self.heartbeats.closed.add(request.cursor)
         return m.Done(), ()
 
     def _end(self, *ended: ev.CursorEnded) -> tuple[tuple[str, ...], tuple[ev.Event, ...]]:
         """Return a sentence for each cursor that ended, and the events."""
         for event in ended:
-            self.latest.forget(event.name)
+            self.heartbeats.forget(event.name)
         return tuple(f"cursor {event.name} {event.cause}" for event in ended), ended
 
 
 def _opened(
-    state: State, latest: LastCursorHeartbeat, rules: CursorRules, request: m.OpenCursorRequest, now: float, now_ms: int
+    state: State,
+    heartbeats: CursorHeartbeats,
+    rules: CursorRules,
+    request: m.OpenCursorRequest,
+    now: float,
+    now_ms: int,
 ) -> ev.CursorOpened | None:
     """Return the event that gives the cursor to the user; None if the user has the cursor already. Raises RefusedError,
     UsageError."""
@@ -142,8 +147,8 @@ def _opened(
             )
     elif cursor.user == request.user and _is_key(cursor, request.key):
         return None
-    elif latest.in_use(request.cursor, now, rules):
-        silent = now - latest.at(request.cursor, now)
+    elif heartbeats.in_use(request.cursor, now, rules):
+        silent = now - heartbeats.at(request.cursor, now)
         raise RefusedError(
             f"cursor {request.cursor} is in use by {cursor.user}, whose last heartbeat was {silent:.0f} s ago: two "
             "queries can't use one cursor; stop that query, or start this one with another checkpoint",
@@ -207,13 +212,13 @@ def _ended_words(state: State, name: str) -> str:
 
 
 def _expired(
-    state: State, latest: LastCursorHeartbeat, rules: CursorRules, now: float, now_ms: int
+    state: State, heartbeats: CursorHeartbeats, rules: CursorRules, now: float, now_ms: int
 ) -> tuple[ev.CursorEnded, ...]:
     """Return the events that end cursors whose last heartbeat is too old. When a driver begins to lead, every cursor gets the
     full time again."""
     gone = []
     for cursor in state.cursors.values():
-        if now - latest.at(cursor.name, now) > rules.timeout_seconds:
+        if now - heartbeats.at(cursor.name, now) > rules.timeout_seconds:
             silent_ms = max(now_ms - cursor.heard_ms, 0)
             cause = (
                 f"expired: no heartbeat of {cursor.user} for {silent_ms / 3_600_000:.1f} h (driver.cursor_timeout); what it had "
@@ -255,13 +260,13 @@ def _left(cursor: Cursor | None, left: Iterable[TopicPartition]) -> tuple[str, .
 
 def tracked(state: State, known: Cursors, now: float, now_ms: int) -> tuple[m.TrackedCursor, ...]:
     """Return the cursors for the status. ``now``: seconds on the monotonic clock; ``now_ms``: wall clock."""
-    latest, rules = known.latest, known.rules
+    heartbeats, rules = known.heartbeats, known.rules
     shown = []
     for cursor in sorted(state.cursors.values(), key=lambda cursor: cursor.name):
-        silent = now - latest.at(cursor.name, now)
-        if cursor.name not in latest.heard:
+        silent = now - heartbeats.at(cursor.name, now)
+        if cursor.name not in heartbeats.times:
             silent = max(silent, (now_ms - cursor.heard_ms) / 1000)
-        at_work = latest.in_use(cursor.name, now, rules)
+        at_work = heartbeats.in_use(cursor.name, now, rules)
         shown.append(
             m.TrackedCursor(
                 cursor=cursor.name,

@@ -131,7 +131,7 @@ class PartitionReader:
         self._clock = clock
         self._client_errors = ClientErrors(_log)
         self._ended = False  # the client reached an end before the range's
-        self._end_told = -1  # the last end that it reached: it reports each end once, to any range
+        self._end_reported = -1  # the last end that it reached: it reports each end once, to any range
         self._ahead: list[Message] = []  # polled, and beyond the range
         self.admin: KafkaAdmin | None = None
         self._fetched = position  # the client has fetched up to here, possibly without a record
@@ -165,8 +165,8 @@ class PartitionReader:
         if range_.topic_id:
             self._check_topic(range_)
         moved, rows = began, 0
-        if self._end_told >= self.position:
-            self._end(self._end_told, range_, reading)
+        if self._end_reported >= self.position:
+            self._end(self._end_reported, range_, reading)
         while self.position < range_.until_offset:
             before = self.position
             batch = self._batch(range_, reading)
@@ -271,8 +271,8 @@ class PartitionReader:
     def _take_event(self, error: KafkaError, message: Message, range_: OffsetRange, reading: Reading) -> None:
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
-            self._end_told = message.offset() or 0
-            self._end(self._end_told, range_, reading)
+            self._end_reported = message.offset() or 0
+            self._end(self._end_reported, range_, reading)
         elif code in FAULTS:
             raise self._fault(FAULTS[code], error, range_)
         else:

@@ -81,7 +81,7 @@ def test_the_driver_keeps_one_status_of_each_partition_of_a_heartbeat() -> None:
 def test_heartbeats_of_more_receivers_are_refused_until_one_was_silent_for_an_hour(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(receiver_limits, "HEARD_MAX", 2)
+    monkeypatch.setattr(receiver_limits, "HEARTBEATS_MAX", 2)
     t = Tracked(1)
     epochs = {f"r{number}": t.register(f"r{number}") for number in range(3)}
     t.say(beat(epochs["r0"], "r0"))

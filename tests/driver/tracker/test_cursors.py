@@ -444,7 +444,7 @@ def test_a_person_drops_a_cursor_by_name() -> None:
     assert [one.state for one in shown_cursors(t)] == ["dropped"]
     with pytest.raises(RefusedError, match="does not exist: dropped by ann"):
         move(t, answer.epoch, place(10))
-    assert not t.tracker.cursors.latest.heard  # INV-6: names come and go
+    assert not t.tracker.cursors.heartbeats.times  # INV-6: names come and go
     with pytest.raises(RefusedError, match="no cursor is named q"):
         t.say(m.DropCursorRequest(cursor="q"))
 
