@@ -149,8 +149,10 @@ def refuse_registration(state: State, receiver_id: str) -> None:
 
 
 def makes_room(heartbeats: Mapping[str, _Contact], receiver_id: str, now: float) -> str | None:
-    """Return the id in ``heartbeats`` whose last heartbeat the driver drops, to keep the first one of ``receiver_id``; None if there
-    is room. Raises RefusedError if no heartbeat is old enough."""
+    """Return the id in ``heartbeats`` whose last heartbeat the driver drops, to keep the first one of ``receiver_id``.
+
+    None if there is room. Raises RefusedError if no heartbeat is old enough.
+    """
     if receiver_id in heartbeats or len(heartbeats) < HEARTBEATS_MAX:
         return None
     oldest = min(heartbeats, key=lambda known: heartbeats[known].at)
