@@ -54,9 +54,10 @@ def preferred_hosts(references: Sequence[BlockReference], hosts: Collection[str]
 
 
 class KafkaRecord(NamedTuple):
-    """One record of ``batch.rdd``, with the columns of Spark's Kafka source.
+    """One record of ``batch.rdd``, with the columns of Spark's Kafka source: ``key``, ``value``, ``topic``, ``partition``, ``offset``.
 
-    ``timestamp``: Kafka's, in milliseconds since 1970 UTC (-1: none). ``headers``: (key, value) pairs; None for a record without
+    ``timestamp``: Kafka's, in milliseconds since 1970 UTC (-1: none). ``timestampType``: 0 create time, 1 log append
+    time, -1 none. ``headers``: (key, value) pairs; None for a record without
     headers, and in a stream that does not take headers in.
     """
 
