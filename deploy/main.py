@@ -19,6 +19,7 @@ _COMMANDS = {
         "install": Entry("deploy.commands.setup.install", "Set up a host for systemd, or remove the setup."),
         "validate": Entry("deploy.commands.setup.validation", "Check configuration, folders, job, broker and topics."),
         "token": Entry("deploy.commands.setup.token", "Make access tokens for the services."),
+        "size": Entry("deploy.commands.setup.sizing", "Calculate the receivers, disks and memory that a load needs."),
     },
     "Run": {
         "up": Entry("deploy.commands.running.services", "Run all services of this machine, and restart failed ones."),

@@ -2,9 +2,9 @@
 
     python scripts/site_pages.py [--check] [--output FOLDER]
 
-MkDocs sees only its own folder. So this script copies docs/ aside, adds each file outside docs/ that a page links to as a page of
-its own, and places every page in the navigation. It fails for a dead link, for a page that no section has room for, and for a page
-that asks another host.
+MkDocs sees only its own folder. So this script copies docs/ aside, adds each file outside docs/ that a page links to as a page
+of its own, and places every page in the navigation. It fails for a dead link, for a page of a folder that the navigation does not
+have, and for a page that asks another host.
 """
 
 from __future__ import annotations
