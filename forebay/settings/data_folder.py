@@ -13,8 +13,11 @@ DERIVED: dict[str, str] = {
 }
 
 
-def filled(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``raw``, as TOML gives it, with the keys of ``DERIVED`` that it leaves out, if it has ``data``."""
+def filled(raw: Mapping[str, Any], variables: dict[str, str]) -> Mapping[str, Any]:
+    """Return ``raw``, as TOML gives it, with the keys of ``DERIVED`` that it leaves out, if it has ``data``.
+
+    ``variables``: key → the environment variable that set it. If one set ``data``, it set the added keys too.
+    """
     data = raw.get("data")
     if data is None:
         return raw
@@ -24,7 +27,9 @@ def filled(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     for key, place in DERIVED.items():
         section, _, name = key.partition(".")
         table = found.get(section, {})
-        if isinstance(table, Mapping):
+        if isinstance(table, Mapping) and name not in table:
+            if "data" in variables:
+                variables[key] = variables["data"]
             found[section] = {name: place.format(data=folder), **table}
     return found
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from forebay.model.errors import SettingsError
+from forebay.settings.in_force import in_force
 from forebay.settings.load import from_values, load, mistakes
 
 SHORT = {"stream": "flights", "kafka": {"topics": ["t"], "bootstrap.servers": "b:1"}}
@@ -56,6 +57,14 @@ def test_data_from_the_environment_overrides_the_file_and_an_empty_text_unsets_i
     assert load(written(tmp_path, 'data = "/mnt"'), {"FOREBAY__DATA": "/srv"}).wal.url == "file:///srv/wal"
     with pytest.raises(SettingsError, match=r"the section \[wal\] is missing"):
         load(written(tmp_path, 'data = "/mnt"'), {"FOREBAY__DATA": ""})
+
+
+def test_origin_of_a_folder_in_data_is_that_of_data(tmp_path: Path) -> None:
+    path = written(tmp_path, 'data = "/mnt"')
+    origins = {found.key: (found.value, found.origin) for found in in_force(load(path, {}))}
+    assert origins["wal.url"] == ("file:///mnt/wal", str(path))
+    origins = {found.key: (found.value, found.origin) for found in in_force(load(path, {"FOREBAY__DATA": "/srv"}))}
+    assert origins["wal.url"] == ("file:///srv/wal", "FOREBAY__DATA")
 
 
 @pytest.mark.parametrize(
