@@ -27,6 +27,8 @@ class TrackedPartition(Message, frozen=True, kw_only=True):
     rate: float = 0.0  # as PartitionStatus.rate
     end_age_seconds: float = -1.0  # age of high_watermark; -1: not known
     lag: int | None = None  # offsets that are not taken in; None: not known, because high_watermark is too old
+    low_watermark: int = -1  # first offset that Kafka still has; -1: not known
+    lag_seconds: float | None = None  # age of the oldest record that is not completed, or not taken in; None: not known
 
 
 class TrackedReceiver(Message, frozen=True, kw_only=True):
