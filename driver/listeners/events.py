@@ -118,8 +118,9 @@ class RateChanged(_Happened, frozen=True, tag="rate-changed"):
 class GapFound(_Happened, frozen=True, tag="gap-found"):
     """Kafka lost the offsets ``[from_offset, until_offset)`` of a partition.
 
-    ``from_offset``, ``until_offset``: the lost offsets. ``new_incarnation``: Kafka did not lose offsets; from ``until_offset`` on its offsets mean other records. ``recorded``: the
-    journal continues without the offsets; if not, the partition waits for the decision of an operator.
+    ``from_offset``, ``until_offset``: the first lost offset, and the next one that exists. ``new_incarnation``: Kafka did not
+    lose offsets; from ``until_offset`` on its offsets mean other records. ``recorded``: the journal continues without the
+    offsets; if not, the partition waits for the decision of an operator.
     """
 
     topic: str

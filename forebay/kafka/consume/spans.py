@@ -15,8 +15,8 @@ from forebay.model.wire import WIRE_NAMES
 class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
     """Offsets ``[from_offset, until_offset)`` of one partition; empty if both are equal.
 
-    ``topic``, ``partition``: the partition. ``topic_id``: the required id of the topic when the range is read ("": any). ``records``: the required number of records
-    (None: any). Raises UsageError for impossible values.
+    ``topic``, ``partition``: the partition. ``topic_id``: the required id of the topic when the range is read ("": any).
+    ``records``: the required number of records (None: any). Raises UsageError for impossible values.
     """
 
     topic: str
