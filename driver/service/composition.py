@@ -14,6 +14,7 @@ from driver.background.discovery import subscription
 from driver.background.reach import INTERVAL_SECONDS, Ends, Probe, Reach, ends_of_known, store_probe
 from driver.background.snapshot_copies import SnapshotCopies
 from driver.batches.backpressure import Backpressure
+from driver.batches.batch_log import BatchLog
 from driver.batches.dead_letters import confirm_dead_letters
 from driver.batches.job_failures import FailingJobs
 from driver.batches.runner import AttemptRules, BatchHooks, Completed
@@ -212,6 +213,7 @@ def make_scheduler(
         ),
         failing=FailingJobs(given.clock, driver.job_max_failures, state.failures),
         completions=completions,
+        batches=BatchLog(driver.batch_history),
     )
 
 
