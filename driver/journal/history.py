@@ -229,10 +229,12 @@ def read(storage: Storage, stream: str) -> Iterator[FinishedBatch]:
             yield from _batches(storage, path)
 
 
-def read_back(storage: Storage, stream: str) -> Iterator[tuple[FinishedBatch, ...]]:
-    """Return the batches of each segment, the newest segment first. A segment is read only when it is reached. Raises as
-    :func:`read`."""
+def read_back(storage: Storage, stream: str, before_epoch: int | None = None) -> Iterator[tuple[FinishedBatch, ...]]:
+    """Return the batches of each segment, the newest segment first. A segment is read only when it is reached. With
+    ``before_epoch``: only segments of older journal epochs. Raises as :func:`read`."""
     for epoch, listed in sorted(_listed(storage, stream).items(), reverse=True):
+        if before_epoch is not None and epoch >= before_epoch:
+            continue
         for path in reversed(_paths(storage, stream, epoch, listed)):
             yield tuple(_batches(storage, path))
 

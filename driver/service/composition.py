@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from driver.background.adoption import Adopter, AdoptionThread
+from driver.background.batch_history import BatchHistory, fill_from_state
 from driver.background.cleaner import CleanedWal, Cleaner
 from driver.background.discovery import subscription
 from driver.background.reach import INTERVAL_SECONDS, Ends, Probe, Reach, ends_of_known, store_probe
@@ -24,7 +25,7 @@ from driver.decisions.allocation import BatchLimits
 from driver.decisions.clean_up import retention_limits
 from driver.decisions.rate import Gains
 from driver.decisions.rate_sharing import RateLimits, RateSharing
-from driver.decisions.receiver_lifecycle import ManagedReceivers
+from driver.decisions.receiver_lifecycle import ManagedReceivers, ManagedRules
 from driver.http.health import Grace, Health
 from driver.journal.events import Event
 from driver.journal.history import HistoryWriter
@@ -62,6 +63,7 @@ class Parts:
     loop: DriverLoop
     scheduler: Scheduler
     cleaner: Cleaner
+    history: BatchHistory
     adoption: AdoptionThread
     copies: SnapshotCopies | None
     commits: Commits
@@ -145,6 +147,9 @@ def compose(
         loop=loop,
         scheduler=scheduler,
         cleaner=cleaner,
+        history=BatchHistory(
+            scheduler.batches, stores.journal, settings.stream, epoch=opened.epoch, rebuilds=state.rebuilds
+        ),
         adoption=adoption,
         copies=copies,
         commits=Commits(settings=settings, upstream=given.upstream, ask=loop.ask, admission=admission),
@@ -185,6 +190,8 @@ def make_scheduler(
 ) -> Scheduler:
     """Make the scheduler of an intake's batches."""
     settings, engine, driver = given.settings, given.engine, given.settings.driver
+    batches = BatchLog(driver.batch_history)
+    fill_from_state(batches, state, driver.batch_history)
     return Scheduler(
         loop,
         engine,
@@ -213,7 +220,7 @@ def make_scheduler(
         ),
         failing=FailingJobs(given.clock, driver.job_max_failures, state.failures),
         completions=completions,
-        batches=BatchLog(driver.batch_history),
+        batches=batches,
     )
 
 
@@ -319,14 +326,7 @@ def _managed(settings: Settings, state: State, driver_epoch: int) -> ManagedRece
         driver_epoch,
         settings.receiver.count if managed else 0,
         known if managed else {},
-        preferred=settings.receiver.preferred_hosts,
-        hosts_wait_seconds=settings.receiver.hosts_wait,
-        moves_max=settings.receiver.moves_max,
-        timeout_seconds=settings.driver.receiver_timeout,
-        round_seconds=settings.driver.placing_interval,
-        start_timeout_seconds=settings.receiver.start_timeout,
-        host_failures_max=settings.receiver.host_failures_max,
-        avoid_seconds=settings.receiver.avoid_host,
+        ManagedRules.of(settings),
     )
 
 
