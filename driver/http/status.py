@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from driver.background.reach import END_AGE_SECONDS_MAX, Ends
-from driver.batches.entries import QUEUED, RunningBatch, unfinished_entry
+from driver.batches.entries import RunningBatch, unfinished_entries
 from driver.journal.state import Receiver, State
 from driver.tracker import Tracker, cursors
 from forebay import messages as m
 from forebay.model.values import TopicPartition, is_reserved
-
-#: maximum number of batches of a replay that are listed; all are counted
-REPLAYED_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,13 +126,6 @@ def status(
         )
         for a in tracker.agent_heartbeats.values()
     ]
-    running = service.running
-    replayed = itertools.islice(state.replaying.values(), REPLAYED_SHOWN)
-    batches = [
-        *service.recent,
-        *(unfinished_entry(state, b, running.get(b.batch_id, QUEUED), state.replays[-1].replay) for b in replayed),
-        *(unfinished_entry(state, b, running.get(b.batch_id, QUEUED)) for b in state.unfinished()),
-    ]
     return m.StatusAnswer(
         stream=state.stream,
         release=release,
@@ -154,7 +143,7 @@ def status(
         partitions=tuple(sorted(partitions, key=lambda p: (p.topic, p.partition))),
         receivers=tuple(sorted(receivers, key=lambda r: r.receiver_id)),
         agents=tuple(sorted(agents, key=lambda a: a.host)),
-        batches=tuple(batches),
+        batches=(*service.recent, *unfinished_entries(state, service.running)),
         replay=_tracked_replay(state),
         backpressure=tracker.sharing is not None,
         rate=tracker.sharing.rate if tracker.sharing is not None else 0.0,

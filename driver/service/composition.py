@@ -63,7 +63,7 @@ class Parts:
     loop: DriverLoop
     scheduler: Scheduler
     cleaner: Cleaner
-    history: BatchHistory
+    batch_history: BatchHistory
     adoption: AdoptionThread
     copies: SnapshotCopies | None
     commits: Commits
@@ -147,7 +147,7 @@ def compose(
         loop=loop,
         scheduler=scheduler,
         cleaner=cleaner,
-        history=BatchHistory(
+        batch_history=BatchHistory(
             scheduler.batches, stores.journal, settings.stream, epoch=opened.epoch, rebuilds=state.rebuilds
         ),
         adoption=adoption,

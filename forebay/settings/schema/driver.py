@@ -68,9 +68,7 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     ] = 1
     batch_history: Annotated[
         KeptCount,
-        doc(
-            "number of completed batches that `forebay batches`, the HTTP API and the page list; the history keeps all of them"
-        ),
+        doc("number of the newest completed batches that the driver lists with their statistics; the history keeps all"),
     ] = 1_000
     window_batches: Annotated[Count, doc("number of past batches that stay readable for batch.window()")] = 0
     empty_batches: Annotated[
