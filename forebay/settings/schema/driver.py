@@ -68,7 +68,9 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     ] = 1
     batch_history: Annotated[
         KeptCount,
-        doc("number of the newest completed batches that the driver lists with their statistics; the history keeps all"),
+        doc(
+            "number of the newest completed batches that the driver lists with their statistics; the history keeps all"
+        ),
     ] = 1_000
     window_batches: Annotated[Count, doc("number of past batches that stay readable for batch.window()")] = 0
     empty_batches: Annotated[
