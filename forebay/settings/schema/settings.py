@@ -61,3 +61,9 @@ class Settings(Section, frozen=True, kw_only=True):
     def completed_group(self) -> str:
         """The second consumer group, which shows how far batches are completed."""
         return f"{self.group}.completed"
+
+
+class LoadedSettings(Settings, frozen=True, kw_only=True):
+    """Settings as they were read. ``origins``: key → name of the file or of the environment variable that sets it."""
+
+    origins: dict[str, str] = msgspec.field(default_factory=dict)
