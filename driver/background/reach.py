@@ -124,7 +124,7 @@ class Ends:
         self.history.note(began, found)
         if began >= self._lows_due:
             self._lows = self._ask_lows()
-            self._lows_due = began + LOWS_SECONDS
+            self._lows_due = began + LOWS_SECONDS if self._lows else 0.0
 
     def low_of(self, tp: TopicPartition) -> int:
         """Return the first offset that Kafka still has; -1 if it is not known."""

@@ -58,6 +58,7 @@ class Parts:
     """The parts of a driver that leads. ``copies``: None in a stream without a WAL. ``ends``: None for a custom source."""
 
     tracker: Tracker
+    journal: Journal
     loop: DriverLoop
     scheduler: Scheduler
     cleaner: Cleaner
@@ -141,6 +142,7 @@ def compose(
     reach = Reach(_probes(settings, given.upstream, stores, tracker, ends, clock))
     return Parts(
         tracker=tracker,
+        journal=opened,
         loop=loop,
         scheduler=scheduler,
         cleaner=cleaner,

@@ -223,8 +223,8 @@ class ListenersAnswer(Message, frozen=True, kw_only=True):
 
 
 class BlockEntry(Message, frozen=True, kw_only=True):
-    """One block. ``ranges``: at most 20 in a list, at most 1,000 in the answer for one block; ``range_count`` counts all. ``bytes``: keys and values. ``tiers``: where it is stored, such as ``local host-1``, ``replica host-2``,
-    ``wal``."""
+    """One block. ``ranges``: at most 20 in a list, at most 1,000 in the answer for one block; ``range_count`` counts all.
+    ``bytes``: keys and values. ``tiers``: where it is stored, such as ``local host-1``, ``replica host-2``, ``wal``."""
 
     block_id: str
     receiver_id: str
@@ -321,8 +321,9 @@ class JournalAnswer(Message, frozen=True, kw_only=True):
     """GET /v1/journal.
 
     ``events``: applied since the timeline began. ``snapshot_events``: those in the newest snapshot; ``snapshot_ms``: its time.
-    ``holder``: the driver that the lease names, with its URL, host and pid. ``lease_seconds``: after this time without a renewal
-    another driver may lead. ``segments`` and ``bytes``: of this driver's epoch; ``bytes`` is None if each size would be a request.
+    ``holder``: the driver that the lease names, with its URL, host and pid. ``lease_seconds``: after this time without a
+    renewal another driver may lead. ``segments`` and ``bytes``: of this driver's epoch; ``bytes`` is None if each size would
+    be a request.
     """
 
     url: str
@@ -346,6 +347,7 @@ class SettingEntry(Message, frozen=True, kw_only=True):
     key: str
     value: Any
     origin: str = "default"
+    description: str = ""
 
 
 class SettingsAnswer(Message, frozen=True, kw_only=True):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 
 from driver.http.observation.lists import LIMIT, check_limit
 from driver.journal.state import State
@@ -14,34 +15,44 @@ from wal.reading import incarnation_key
 
 #: maximum number of blocks that one request looks at; a page ends there and can be continued
 LOOKED_AT_MAX = 50_000
+#: number of blocks whose batches the decision loop looks up in one request
+TOGETHER = 5_000
 #: maximum number of ranges of a block in a list
 RANGES_MAX = 20
 #: maximum number of ranges of a block that is shown alone
 RANGES_ALONE_MAX = 1_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BlockTable:
-    """All blocks, newest first. ``waiting``: ids of those in no batch; ``queued``: id → batch that is not completed."""
+    """All blocks, newest first. ``waiting_ids``: of those in no batch; ``unfinished``: the tasks of the unfinished batches."""
 
     blocks: Sequence[Block]
-    waiting: Set[str]
-    queued: Mapping[str, int]
+    waiting_ids: Sequence[str]
+    unfinished: Sequence[tuple[tuple[str, ...], ...]]
+
+    @cached_property
+    def _waiting(self) -> Set[str]:
+        return frozenset(self.waiting_ids)
+
+    @cached_property
+    def _queued(self) -> Set[str]:
+        return frozenset(block_id for tasks in self.unfinished for task in tasks for block_id in task)
 
     def state(self, block_id: str) -> str:
         """Return ``messages.BlockEntry.state``."""
-        return "waiting" if block_id in self.waiting else "queued" if block_id in self.queued else "completed"
+        return "waiting" if block_id in self._waiting else "queued" if block_id in self._queued else "completed"
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBlocks(Read[BlockTable]):
-    """Copies the references to all blocks: milliseconds for hundreds of thousands."""
+    """Copies the references to all blocks: some milliseconds for hundreds of thousands."""
 
     def read(self, state: State) -> BlockTable:
         return BlockTable(
             tuple(reversed(state.blocks.values())),
-            frozenset(state.waiting),
-            {block_id: batch.batch_id for batch in state.unfinished() for block_id in batch.block_ids},
+            tuple(state.waiting),
+            tuple(batch.tasks for batch in state.unfinished()),
         )
 
 
@@ -94,21 +105,24 @@ class ReadBlock(Read["ReadableBlock | None"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockQuery:
-    """Which blocks a client wants. Unset: "" or None. ``block_ids``: only these, as those of one batch."""
+    """Which blocks a client wants. Unset: "", None, or batch 0."""
 
     limit: int = LIMIT
     after: str = ""
     state: str = ""
     text: str = ""
+    batch_id: int = 0
     topic: str = ""
     partition: int | None = None
     offset: int | None = None
-    block_ids: Set[str] | None = None
+
+    @property
+    def is_filter(self) -> bool:
+        """Whether some blocks may not match."""
+        return self != BlockQuery(limit=self.limit, after=self.after)
 
     def matches(self, block: Block, table: BlockTable) -> bool:
-        """Return whether the block is wanted."""
-        if self.block_ids is not None and block.id not in self.block_ids:
-            return False
+        """Return whether the block is wanted, except for its batch."""
         if self.text and self.text.lower() not in block.id.lower():
             return False
         if self.state and table.state(block.id) != self.state:
@@ -123,8 +137,10 @@ class BlockQuery:
         )
 
 
-def block_page(table: BlockTable, query: BlockQuery) -> tuple[tuple[Block, ...], str]:
-    """Return a page of blocks, and the ``after`` of the next page ("": the end of the list).
+def block_list(
+    table: BlockTable, query: BlockQuery, batch_ids: Callable[[Sequence[str]], Mapping[str, int]]
+) -> m.BlockListAnswer:
+    """Return a page of blocks. ``batch_ids`` returns the batches of blocks, by their ids.
 
     A page may be short, even empty, because at most ``LOOKED_AT_MAX`` blocks are looked at. Raises UsageError.
     """
@@ -134,14 +150,25 @@ def block_page(table: BlockTable, query: BlockQuery) -> tuple[tuple[Block, ...],
     if query.after:
         begin = next((at + 1 for at, block in enumerate(blocks) if block.id == query.after), len(blocks))
     end = min(len(blocks), begin + LOOKED_AT_MAX)
-    found: list[Block] = []
-    for at in range(begin, end):
-        block = blocks[at]
-        if query.matches(block, table):
-            found.append(block)
-            if len(found) == query.limit:
-                return tuple(found), block.id if at + 1 < len(blocks) else ""
-    return tuple(found), blocks[end - 1].id if end < len(blocks) else ""
+    entries: list[m.BlockEntry] = []
+    last = ""
+    for at in range(begin, end, TOGETHER):
+        found = [block for block in blocks[at : min(at + TOGETHER, end)] if query.matches(block, table)]
+        if not query.batch_id:
+            found = found[: query.limit - len(entries)]
+        batches = batch_ids([block.id for block in found])
+        for block in found:
+            batch_id = batches.get(block.id, 0)
+            if query.batch_id in (0, batch_id):
+                entries.append(block_entry(block, table.state(block.id), batch_id))
+                if len(entries) == query.limit:
+                    last = block.id if block is not blocks[-1] else ""
+                    break
+        if len(entries) == query.limit:
+            break
+    else:
+        last = blocks[end - 1].id if end < len(blocks) else ""
+    return m.BlockListAnswer(total=None if query.is_filter else len(blocks), next=last, blocks=tuple(entries))
 
 
 def block_entry(block: Block, state: str, batch_id: int, ranges_max: int = RANGES_MAX) -> m.BlockEntry:

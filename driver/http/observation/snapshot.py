@@ -12,13 +12,16 @@ from concurrent.futures import TimeoutError as LateError
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from msgspec.structs import replace
+
 from driver.background.reach import Ends
 from driver.http.health import Verdict
 from driver.http.lag import not_completed
 from driver.http.status import tracked_replay
 from driver.http.tracked import tracked_agents, tracked_partitions, tracked_receivers
-from driver.journal.state import Batch, Cursor, EndedCursor, Partition, Receiver, State
-from driver.tracker import LastAgentHeartbeat, LastHeartbeat, Tracker, cursors
+from driver.journal.state import Batch, Cursor, EndedCursor, Partition, Receiver
+from driver.tracker import LastAgentHeartbeat, LastHeartbeat, Tracker
+from driver.tracker.cursors import Cursors, tracked
 from forebay import messages as m
 from forebay.model.errors import UnreachableError
 from forebay.model.values import Block, TopicPartition
@@ -90,7 +93,7 @@ class Snapshot:
     first_waiting: Block | None
     cursors: Mapping[str, Cursor]
     ended_cursors: tuple[EndedCursor, ...]
-    known_cursors: cursors.Cursors
+    known_cursors: Cursors
     replay: m.TrackedReplay | None
     rate: float
 
@@ -122,7 +125,7 @@ class Snapshot:
     @cached_property
     def tracked_cursors(self) -> tuple[m.TrackedCursor, ...]:
         """The cursors in the order of their names, then those that ended."""
-        return cursors.tracked(self, self.known_cursors, self.now, self.now_ms)
+        return tracked(self, self.known_cursors, self.now, self.now_ms)
 
     @cached_property
     def _waiting_since_ms(self) -> Mapping[TopicPartition, int]:
@@ -150,7 +153,7 @@ class Snapshot:
 def take(tracker: Tracker, around: Surroundings, now: float, now_ms: int) -> Snapshot:
     """Return a snapshot. Called in the decision loop: it copies and formats nothing else."""
     state, index = tracker.state, tracker.state.index
-    partitions = {key: partition.__copy__() for key, partition in state.partitions.items()}
+    partitions = {key: replace(partition) for key, partition in state.partitions.items()}
     first = next(iter(state.waiting), None)
     return Snapshot(
         now=now,
@@ -169,7 +172,7 @@ def take(tracker: Tracker, around: Surroundings, now: float, now_ms: int) -> Sna
         ),
         partitions=partitions,
         faults={p.tp: tracker.describe_fault(p) for p in state.partitions.values() if p.fault is not None},
-        raw_receivers=tuple(receiver.__copy__() for receiver in state.receivers.values()),
+        raw_receivers=tuple(replace(receiver) for receiver in state.receivers.values()),
         receiver_heartbeats=dict(tracker.receiver_heartbeats),
         agent_heartbeats=dict(tracker.agent_heartbeats),
         managed=tuple(tracker.managed.status(now)),
@@ -185,9 +188,7 @@ def take(tracker: Tracker, around: Surroundings, now: float, now_ms: int) -> Sna
 
 
 def _copied(cursor: Cursor) -> Cursor:
-    copied = cursor.__copy__()
-    copied.vector = dict(cursor.vector)
-    return copied
+    return replace(cursor, vector=dict(cursor.vector))
 
 
 class SharedSnapshot:

@@ -76,8 +76,8 @@ def _age(block: Block | None, now_ms: int) -> float | None:
 
 
 def _at_receivers(snapshot: Snapshot) -> int | None:
-    """Return the offsets that receivers have polled and the journal does not have, by the last heartbeats; None if no receiver has
-    claimed a partition."""
+    """Return the offsets that receivers have polled and the journal does not have, by the last heartbeats; None if no receiver
+    has claimed a partition."""
     polled: dict[tuple[str, TopicPartition], int] = {
         (receiver_id, TopicPartition(p.topic, p.partition)): p.position
         for receiver_id, last in snapshot.receiver_heartbeats.items()

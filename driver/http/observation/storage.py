@@ -14,6 +14,7 @@ from driver.journal.writing import Journal
 from driver.tracker.requests import Read
 from forebay import messages as m
 from forebay.model.values import timeline_of
+from forebay.settings.redaction import redacted
 from forebay.settings.schema import Settings
 from wal.segments import layout
 from wal.storage import Storage
@@ -35,7 +36,7 @@ class WalState:
 
 @dataclass(frozen=True, slots=True)
 class ReadWal(Read[WalState]):
-    """Reads the segments of the WAL, of which there are far fewer than blocks."""
+    """Reads the segments of the WAL. There are far fewer segments than blocks."""
 
     def read(self, state: State) -> WalState:
         index = state.index
@@ -74,7 +75,7 @@ def wal_answer(settings: Settings, snapshot: Snapshot, found: WalState) -> m.Wal
     unsynced = sum(last.heartbeat.buffered_bytes for last in snapshot.receiver_heartbeats.values())
     totals = snapshot.totals
     return m.WalAnswer(
-        url=settings.wal.url if settings.has_wal else "",
+        url=redacted(settings.wal.url) if settings.has_wal else "",
         segments=totals.wal_segments,
         blocks=totals.wal_blocks,
         bytes=totals.wal_bytes,
@@ -116,7 +117,7 @@ def journal_answer(
     paths = [path for path in storage.list(epoch_folder(settings.stream, epoch)) if layout.parse_journal(path)]
     lease = stored_lease(storage, settings.stream)
     return m.JournalAnswer(
-        url=settings.driver.journal,
+        url=redacted(settings.driver.journal),
         timeline=timeline_of(epoch),
         driver_epoch=epoch,
         segments=len(paths),
