@@ -23,7 +23,7 @@ from driver.decisions.allocation import BatchLimits
 from driver.decisions.clean_up import retention_limits
 from driver.decisions.rate import Gains
 from driver.decisions.rate_sharing import RateLimits, RateSharing
-from driver.decisions.receiver_lifecycle import ManagedReceivers
+from driver.decisions.receiver_lifecycle import ManagedReceivers, ManagedRules
 from driver.http.health import Grace, Health
 from driver.journal.events import Event
 from driver.journal.history import HistoryWriter
@@ -317,14 +317,7 @@ def _managed(settings: Settings, state: State, driver_epoch: int) -> ManagedRece
         driver_epoch,
         settings.receiver.count if managed else 0,
         known if managed else {},
-        preferred=settings.receiver.preferred_hosts,
-        hosts_wait_seconds=settings.receiver.hosts_wait,
-        moves_max=settings.receiver.moves_max,
-        timeout_seconds=settings.driver.receiver_timeout,
-        round_seconds=settings.driver.placing_interval,
-        start_timeout_seconds=settings.receiver.start_timeout,
-        host_failures_max=settings.receiver.host_failures_max,
-        avoid_seconds=settings.receiver.avoid_host,
+        ManagedRules.of(settings),
     )
 
 

@@ -227,6 +227,7 @@ NO_BYTES = ("0B", 'must be at least "1B"')
 #: each setting → a refused value (out of bounds, if it has bounds), and the words of the error
 REFUSED: dict[str, tuple[object, str]] = {
     "stream": ("a/b", "allowed are 1 to 64 letters"),
+    "data": ("data", "write an absolute path of a folder"),
     "kafka.topics": ("flights", "write a list"),
     "kafka.pattern": NO_TEXT,
     "kafka.starting_offsets": ("newest", 'allowed are "earliest", "latest", "committed", {timestamp = MS}'),

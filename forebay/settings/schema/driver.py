@@ -26,7 +26,7 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     urls: Annotated[
         tuple[PeerUrl, ...], doc("URLs of all drivers of the stream, standbys included; if empty, driver.url alone")
     ] = ()
-    journal: Annotated[StoreUrl, doc("URL of the folder that holds the journal")]
+    journal: Annotated[StoreUrl, doc("URL of the folder that holds the journal (if data is set: its folder journal)")]
     batch_interval: Annotated[PositiveDuration, doc("time between two batches")] = Duration(1.0)
     job: Annotated[
         FunctionName | tuple[FunctionName, ...] | None,
