@@ -20,6 +20,7 @@ from litestar.params import JSONBody
 
 from driver.http.lag import ReadLag
 from driver.tracker.requests import Request
+from driver.web.pages import page_routes
 from forebay import messages as m
 from forebay.http.application import Direct, application, caller, needs
 from forebay.model.errors import UnreachableError, UsageError
@@ -316,7 +317,7 @@ def tracker_application(
         *_handlers(QUERY_ROUTES, decided),
         *_handlers(OPERATOR_ROUTES, decided),
     ]
-    app = application("Forebay driver", release, [*posts, intake, get_status, get_lag, health], guard)
+    app = application("Forebay driver", release, [*posts, intake, get_status, get_lag, health, *page_routes()], guard)
     hot = {route.path: route.message for route in RECEIVER_ROUTES.routes if route.message in HOT}
     return Direct(app, hot, of_receiver, guard, RECEIVER["roles"])
 

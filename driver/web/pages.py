@@ -16,16 +16,17 @@ from typing import Any
 from litestar import HttpMethod, Request, Response, route
 from litestar.exceptions import NotFoundException
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
 
 from forebay.http.application import needs
 
 STATIC = Path(__file__).parent / "static"
-#: the media types of the files by their suffix; other files are not served
+#: the media types of the files by their suffix; other files are not served. The framework adds the character set
 MEDIA_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".mjs": "text/javascript; charset=utf-8",
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".mjs": "text/javascript",
     ".svg": "image/svg+xml",
 }
 #: nothing from another host, no inline script or style, no frame around the page, no form that is sent by the browser
@@ -62,9 +63,7 @@ class File:
             return Response(b"", status_code=304, headers=fixed, media_type=self.media_type)
         accepted = [coding.split(";")[0].strip() for coding in headers.get("accept-encoding", "").split(",")]
         if "gzip" in accepted:
-            return Response(
-                self.compressed, headers={**fixed, "content-encoding": "gzip"}, media_type=self.media_type
-            )
+            return Response(self.compressed, headers={**fixed, "content-encoding": "gzip"}, media_type=self.media_type)
         return Response(self.body, headers=fixed, media_type=self.media_type)
 
 
@@ -102,7 +101,7 @@ def page_routes() -> list[HTTPRouteHandler]:
         return first.answer(request.headers)
 
     @route("/web/{path:path}", http_method=_GET_AND_HEAD, include_in_schema=False, opt=needs())
-    async def page_file(request: Request[Any, Any, Any], path: str) -> Response[bytes]:
+    async def page_file(request: Request[Any, Any, Any], path: FromPath[str]) -> Response[bytes]:
         found = files.get(path.lstrip("/"))
         if found is None:
             raise NotFoundException(f"the page has no file {request.url.path}")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 from litestar import Response, get, post
-from litestar.params import JSONBody, Parameter
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from litestar.response import Stream
 
 from driver.web.pages import page_routes
@@ -29,7 +29,7 @@ HOSTILE = "<img src=x onerror=\"document.title='pwned'\">'\"`${7*7}\u202eevil"
 PARTITIONS, RECEIVERS, BATCHES = 1_000, 200, 8_640
 Entry = TypeVar("Entry")
 #: the framework keeps the name `state` for itself
-InState = Annotated[str, Parameter(query="state")]
+InState = Annotated[str, QueryParameter(name="state")]
 _STEPS = ("kafka", "blocks", "wal", "tracker", "batches", "committed")
 
 
@@ -138,8 +138,8 @@ def healthy() -> World:
     ]  # fmt: skip
     world.cursors = [
         m.TrackedCursor(
-            cursor="daily-report", user="spark-1", state="at work", silent_seconds=1.2, behind=40_000, opened_ms=_now_ms() - 7_200_000,
-            places=(m.CursorPlace(topic="flights", partition=0, incarnation=1, offset=500_000),),
+            cursor="daily-report", user="spark-1", state="at work", silent_seconds=1.2, behind=40_000,
+            opened_ms=_now_ms() - 7_200_000, places=(m.CursorPlace(topic="flights", partition=0, incarnation=1, offset=500_000),),
         )
     ]  # fmt: skip
     return world
@@ -166,14 +166,18 @@ def troubled() -> World:
         errors=(m.ErrorNote(words=f"broker 2 refused: {HOSTILE}", count=17, seconds_ago=4.0),),
     )  # fmt: skip
     world.partitions[0] = replace_struct(
-        world.partitions[0], topic=HOSTILE, state="trouble", fault=f"Kafka lost {HOSTILE}[10, 20): `forebay offsets reset`", lag=None,
+        world.partitions[0], topic=HOSTILE, state="trouble", lag=None,
+        fault=f"Kafka lost {HOSTILE}[10, 20): `forebay offsets reset`",
     )  # fmt: skip
     world.blocks[0] = replace_struct(world.blocks[0], block_id=HOSTILE, ranges=(block_range(0, HOSTILE),))
     steps = list(world.overview.steps)
-    steps[4] = replace_struct(steps[4], waiting_records=900_000, oldest_seconds=312.0, delay_seconds=140.0, detail="batch 8641 fails")
+    steps[4] = replace_struct(
+        steps[4], waiting_records=900_000, oldest_seconds=312.0, delay_seconds=140.0, detail="batch 8641 fails"
+    )
+    advice = "correct the job and start the driver again; if its cause is elsewhere: `forebay batch retry`"
     problems = (
-        m.Problem(kind="job", cause=f"the job fails, batch 8641: {HOSTILE}", command="correct the job and start the driver again; if its cause is elsewhere: `forebay batch retry`", seconds=95.0),
-        m.Problem(kind="receiver-gone", cause=f"receiver {HOSTILE} is silent for 41 s", command=f"forebay forget '{HOSTILE}'", seconds=41.0),
+        m.Problem(kind="job", cause=f"the job fails, batch 8641: {HOSTILE}", command=advice, seconds=95.0),
+        m.Problem(kind="receiver-gone", cause=f"receiver {HOSTILE} is silent", command=f"forebay forget '{HOSTILE}'"),
     )  # fmt: skip
     world.overview = replace_struct(
         world.overview, steps=tuple(steps), problems=problems, problem_count=2, receivers={"active": RECEIVERS - 1, "lost": 1},
@@ -188,7 +192,9 @@ def troubled() -> World:
 replace_struct = msgspec.structs.replace
 
 
-def _page(rows: Sequence[Entry], limit: int, after: str, fits: Callable[[Entry], bool]) -> tuple[int, str, tuple[Entry, ...]]:
+def _page(
+    rows: Sequence[Entry], limit: int, after: str, fits: Callable[[Entry], bool]
+) -> tuple[int, str, tuple[Entry, ...]]:
     found = [row for row in rows if fits(row)]
     start = int(after or 0)
     shown = tuple(found[start : start + limit])
@@ -213,37 +219,47 @@ def driver_application(world: World, guard: Guard) -> Any:
         return Stream(_events(world), media_type="text/event-stream")
 
     @get("/v1/series", opt=WATCHER)
-    async def series(since_ms: int = 0, points_max: int = 300) -> m.SeriesAnswer:
+    async def series(since_ms: FromQuery[int] = 0, points_max: FromQuery[int] = 300) -> m.SeriesAnswer:
         return _series(world, since_ms, points_max)
 
     @get("/v1/partitions", opt=WATCHER)
-    async def partitions(limit: int = 100, after: str = "", in_state: InState = "", text: str = "") -> m.PartitionsAnswer:
+    async def partitions(
+        limit: FromQuery[int] = 100, after: FromQuery[str] = "", in_state: InState = "", text: FromQuery[str] = ""
+    ) -> m.PartitionsAnswer:
         total, following, rows = _page(
             world.partitions, limit, after, lambda row: in_state in ("", row.state) and text in row.topic
         )
         return m.PartitionsAnswer(total=total, next=following, partitions=rows)
 
     @get("/v1/receivers", opt=WATCHER)
-    async def receivers(limit: int = 100, after: str = "", in_state: InState = "", text: str = "") -> m.ReceiversAnswer:
+    async def receivers(
+        limit: FromQuery[int] = 100, after: FromQuery[str] = "", in_state: InState = "", text: FromQuery[str] = ""
+    ) -> m.ReceiversAnswer:
         total, following, rows = _page(
             world.receivers, limit, after, lambda row: in_state in ("", row.state) and text in row.receiver_id
         )
         return m.ReceiversAnswer(total=total, next=following, receivers=rows)
 
     @get("/v1/hosts", opt=WATCHER)
-    async def hosts(limit: int = 100, after: str = "", in_state: InState = "", text: str = "") -> m.HostsAnswer:
+    async def hosts(
+        limit: FromQuery[int] = 100, after: FromQuery[str] = "", in_state: InState = "", text: FromQuery[str] = ""
+    ) -> m.HostsAnswer:
         total, following, rows = _page(world.hosts, limit, after, lambda row: text in row.host)
         return m.HostsAnswer(total=total, next=following, hosts=rows)
 
     @get("/v1/cursors", opt=WATCHER)
-    async def cursors(limit: int = 100, after: str = "", in_state: InState = "", text: str = "") -> m.CursorsAnswer:
+    async def cursors(
+        limit: FromQuery[int] = 100, after: FromQuery[str] = "", in_state: InState = "", text: FromQuery[str] = ""
+    ) -> m.CursorsAnswer:
         total, following, rows = _page(
             world.cursors, limit, after, lambda row: in_state in ("", row.state) and text in row.cursor
         )
         return m.CursorsAnswer(total=total, next=following, cursors=rows, held_bytes=2 << 30)
 
     @get("/v1/batches", opt=WATCHER)
-    async def batches(limit: int = 100, after: str = "", in_state: InState = "", failed: bool = False) -> m.BatchesAnswer:
+    async def batches(
+        limit: FromQuery[int] = 100, after: FromQuery[str] = "", in_state: InState = "", failed: FromQuery[bool] = False
+    ) -> m.BatchesAnswer:
         total, following, rows = _page(
             world.batches, limit, after,
             lambda row: in_state in ("", row.state) and (not failed or row.state in ("failing", "failed", "unreadable")),
@@ -251,7 +267,7 @@ def driver_application(world: World, guard: Guard) -> Any:
         return m.BatchesAnswer(total=total, next=following, batches=rows)
 
     @get("/v1/batches/{batch_id:int}", opt=WATCHER)
-    async def batch(batch_id: int) -> m.BatchDetail:
+    async def batch(batch_id: FromPath[int]) -> m.BatchDetail:
         found = next((row for row in world.batches if row.batch_id == batch_id), None)
         if found is None:
             raise RefusedError(f"batch {batch_id} is unknown", "not-found")
@@ -260,7 +276,12 @@ def driver_application(world: World, guard: Guard) -> Any:
 
     @get("/v1/blocks", opt=WATCHER)
     async def blocks(
-        limit: int = 100, after: str = "", in_state: InState = "", text: str = "", topic: str = "", partition: int = -1
+        limit: FromQuery[int] = 100,
+        after: FromQuery[str] = "",
+        in_state: InState = "",
+        text: FromQuery[str] = "",
+        topic: FromQuery[str] = "",
+        partition: FromQuery[int] = -1,
     ) -> m.BlockListAnswer:
         total, following, rows = _page(
             world.blocks, limit, after,
@@ -269,14 +290,14 @@ def driver_application(world: World, guard: Guard) -> Any:
         return m.BlockListAnswer(total=total, next=following, blocks=rows)
 
     @get("/v1/blocks/{block_id:str}", opt=WATCHER)
-    async def block(block_id: str) -> m.BlockEntry:
+    async def block(block_id: FromPath[str]) -> m.BlockEntry:
         found = next((row for row in world.blocks if row.block_id == block_id), None)
         if found is None:
             raise RefusedError(f"block {block_id} is unknown", "not-found")
         return found
 
     @get("/v1/blocks/{block_id:str}/records", opt=QUERY)
-    async def records(block_id: str, limit: int = 20) -> Response[bytes]:
+    async def records(block_id: FromPath[str], limit: FromQuery[int] = 20) -> Response[bytes]:
         # encoded here, because the framework has its own form of bytes
         answer = m.RecordsAnswer(total=5_000, tier="wal", records=tuple(map(record, range(limit))))
         return Response(msgspec.json.encode(answer), media_type="application/json")
@@ -311,7 +332,9 @@ def driver_application(world: World, guard: Guard) -> Any:
 
     @get("/v1/listeners", opt=WATCHER)
     async def listeners() -> m.ListenersAnswer:
-        one = m.TrackedListener(name="jobs:Alerts", delivered=8_000, waiting=0, dropped=2, failures=1, last_error=HOSTILE)
+        one = m.TrackedListener(
+            name="jobs:Alerts", delivered=8_000, waiting=0, dropped=2, failures=1, last_error=HOSTILE
+        )
         return m.ListenersAnswer(listeners=(one,))
 
     @get("/v1/direct", opt=WATCHER)
@@ -319,7 +342,7 @@ def driver_application(world: World, guard: Guard) -> Any:
         return m.DirectAnswer(streams=tuple(m.DirectStream(name=row.cursor, cursor=row) for row in world.cursors))
 
     @post("/v1/operator/{name:str}", opt=OPERATOR, status_code=200)
-    async def act(name: str, data: JSONBody[dict[str, Any]]) -> Response[Any]:
+    async def act(name: FromPath[str], data: JSONBody[dict[str, Any]]) -> Response[Any]:
         if world.refusal:
             raise RefusedError(world.refusal, "conflict")
         world.asked.append((name, data))
@@ -356,7 +379,10 @@ def _series(world: World, since_ms: int, points_max: int) -> m.SeriesAnswer:
     step = max(10_000, math.ceil((now - since_ms) / points_max / 10_000) * 10_000)
     times = tuple(range(now - (now - since_ms) // step * step, now, step))
     waves = [1 + 0.15 * math.sin(time / 900_000) + 0.03 * math.sin(time / 37_000) for time in times]
-    lag = [1_800 * wave + max(0.0, 600 - (now - time) / 1_000) * world.lag_growth for wave, time in zip(waves, times, strict=True)]
+    lag = [
+        1_800 * wave + max(0.0, 600 - (now - time) / 1_000) * world.lag_growth
+        for wave, time in zip(waves, times, strict=True)
+    ]
     return m.SeriesAnswer(
         step_ms=step,
         times_ms=times,
@@ -383,5 +409,9 @@ async def _events(world: World) -> AsyncIterator[bytes]:
         while world.events:
             kind, fields = world.events.pop(0)
             sent += 1
-            yield b"id: %d\nevent: %s\ndata: %s\n\n" % (sent, kind.encode(), msgspec.json.encode({"kind": kind, **fields}))
+            yield b"id: %d\nevent: %s\ndata: %s\n\n" % (
+                sent,
+                kind.encode(),
+                msgspec.json.encode({"kind": kind, **fields}),
+            )
         await asyncio.sleep(0.25)
