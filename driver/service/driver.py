@@ -138,6 +138,7 @@ class Driver:
         try:
             engine.start()
             self._closing.callback(engine.stop)
+            activity.spark_ui = engine.ui_url
             self._leadership.name_application(engine.application)
             activity.await_partitions()
             self._leadership.await_earlier_tasks(fresh=self._given.options.take_over)
