@@ -6,6 +6,7 @@ python scripts/reference_pages.py
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -174,12 +175,19 @@ def undocumented() -> Iterator[str]:
         for name, value in api.values():
             yield from (f"{api.package}.{found}" for found in python_reference.undocumented(name, value))
     for kind in events.METHODS:
-        described = f"{kind.__doc__ or ''} {events._Happened.__doc__}"
+        described = described_fields(kind)
         if not python_reference.own_docstring(kind):
             yield f"driver.listeners.{kind.__name__}"
         for field in msgspec.structs.fields(kind):
             if f"``{field.name}``" not in described:
                 yield f"driver.listeners.{kind.__name__}.{field.name}"
+
+
+def described_fields(kind: type[object]) -> str:
+    """Return the docstrings that may describe an event's fields: its own, that of all events, and of classes it refers to."""
+    own = kind.__doc__ or ""
+    others = [getattr(events, name).__doc__ or "" for name in re.findall(r":class:`(\w+)`", own)]
+    return " ".join((own, events._Happened.__doc__ or "", *others))
 
 
 def problems() -> list[str]:

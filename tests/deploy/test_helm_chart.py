@@ -11,8 +11,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-import referencing
 import yaml
+from referencing import Registry
+from referencing.jsonschema import DRAFT7
 
 from deploy.main import main
 from driver.decision_loop.stopping import GRACE_SECONDS
@@ -67,11 +68,11 @@ def rendered(folder: Path, values: Mapping[str, Any], release: str = "forebay") 
 
 
 @cache
-def registry() -> referencing.Registry[Any]:
+def registry() -> Registry[Any]:
     """The definitions that the schemas of Kubernetes refer to."""
     definitions = json.loads((deployment_tools.kubernetes_schemas() / "_definitions.json").read_text())
-    resource = referencing.Resource.from_contents(definitions, referencing.jsonschema.DRAFT7)
-    return referencing.Registry().with_resource("_definitions.json", resource)
+    made: Registry[Any] = Registry().with_resource("_definitions.json", DRAFT7.create_resource(definitions))
+    return made
 
 
 def check_manifest(manifest: Mapping[str, Any]) -> None:
