@@ -45,14 +45,14 @@ def walk(command: click.Command = commands, path: str = "forebay") -> Iterator[t
             yield from walk(found, f"{path} {name}")
 
 
-def undocumented() -> Iterator[str]:
+def undocumented(command: click.Command = commands, path: str = "forebay") -> Iterator[str]:
     """Yield each command without a description, and each of its options without a help text."""
-    for path, command in walk():
-        if not command.help:
-            yield f"{path}: no description"
-        for parameter in command.params:
+    for name, found in walk(command, path):
+        if not found.help:
+            yield f"{name}: no description"
+        for parameter in found.params:
             if isinstance(parameter, click.Option) and not parameter.help:
-                yield f"{path} {parameter.opts[-1]}: no help text"
+                yield f"{name} {parameter.opts[-1]}: no help text"
 
 
 def _sections(command: click.Command, context: click.Context, level: int) -> Iterator[str]:
@@ -86,16 +86,16 @@ def _text(help_text: str) -> str:
     """Return a help text as Markdown. A paragraph after a line with \\b keeps its lines."""
     paragraphs = inspect.cleandoc(help_text).replace("\f", "").split("\n\n")
     return "\n\n".join(
-        f"```text\n{inspect.cleandoc(part.removeprefix(chr(8)))}\n```" if part.startswith("\b") else _escaped(part)
+        f"```text\n{inspect.cleandoc(part.removeprefix(chr(8)))}\n```" if part.startswith("\b") else shown(part)
         for part in paragraphs
     )
 
 
 def _words(text: str) -> str:
-    return _escaped(" ".join(text.split()))
+    return shown(" ".join(text.split()))
 
 
-def _escaped(text: str) -> str:
+def shown(text: str) -> str:
     """Write options and placeholders in a sentence as code, so that Markdown shows them unchanged."""
     text = re.sub(r"``([^`]+)``", r"`\1`", text)
     parts = re.split(r"(`[^`]*`)", text)
