@@ -30,7 +30,7 @@ class Described:
     def grow(self, by: int = 1, *, twice: bool = False) -> Described:
         """Return a larger value, as :meth:`grow` of ``Described``::
 
-        value.grow(2)
+            value.grow(2)
 
         ``by``: how much. ``twice``: whether to do it again.
         """
