@@ -22,11 +22,13 @@ RECORD_OVERHEAD_BYTES = 36
 #: memory of the driver, and bytes of a snapshot of the journal, for each block in the WAL
 DRIVER_BLOCK_BYTES, SNAPSHOT_BLOCK_BYTES = 2048, 1024
 #: bytes of the history for each batch, for each of its partitions, and for each of its blocks
-HISTORY_BATCH_BYTES, HISTORY_PARTITION_BYTES, HISTORY_BLOCK_BYTES = 450, 65, 38
+HISTORY_BATCH_BYTES, HISTORY_PARTITION_BYTES, HISTORY_BLOCK_BYTES = 250, 65, 38
 #: peak memory of a receiver and of a driver without Spark, beside what grows with the load
 RECEIVER_BASE_BYTES, DRIVER_BASE_BYTES = 260_000_000, 200_000_000
 #: how many batches have local copies at the same time: waiting, queued, running
 LOCAL_BATCHES = 4
+#: maximum number of records per second, far above any stream
+RATE_MAX = 10**12
 #: a smaller quota saves nothing, and a slow job would read from the WAL
 QUOTA_BYTES_MIN = 1_000_000_000
 #: blocks in the WAL above which the driver's memory and its start become a burden
@@ -56,7 +58,7 @@ class Load:
     ``receiver_rate``, ``receiver_bytes``: what one receiver takes in per second.
     """
 
-    records_per_second: float
+    records_per_second: int
     record_bytes: int
     partitions: int
     hosts: int = 1
@@ -68,7 +70,7 @@ class Load:
     batch_interval_seconds: float = 1.0
     window_batches: int = 0
     receiver_memory_bytes: int = 64_000_000
-    receiver_rate: float = 100_000.0
+    receiver_rate: int = 100_000
     receiver_bytes: int = 50_000_000
 
 
@@ -191,9 +193,7 @@ def tables(load: Load, needed: Sizes) -> list[Group]:
         "forebay size --records 50000 --bytes 500 --partitions 24 --hosts 3 --retention 1d --outage 2h",
     ),
 )
-@click.option(
-    "--records", type=click.FloatRange(min=0, min_open=True), required=True, help="Records per second at the peak."
-)
+@click.option("--records", type=click.IntRange(1, RATE_MAX), required=True, help="Records per second at the peak.")
 @click.option(
     "--bytes", "record_bytes", type=click.IntRange(min=1), required=True, help="Mean size of a record's key and value."
 )
@@ -226,8 +226,8 @@ def tables(load: Load, needed: Sizes) -> list[Group]:
 @click.option("--memory", type=SizeType(), default="64MB", show_default=True, help="As receiver.memory.")
 @click.option(
     "--receiver-rate",
-    type=click.FloatRange(min=0, min_open=True),
-    default=100_000.0,
+    type=click.IntRange(1, RATE_MAX),
+    default=100_000,
     show_default=True,
     help="Records per second that one receiver takes in; `python -m benchmarks --only receiver` measures it.",
 )
@@ -242,7 +242,7 @@ def tables(load: Load, needed: Sizes) -> list[Group]:
 @pass_invocation
 def size(
     invocation: Invocation,
-    records: float,
+    records: int,
     record_bytes: int,
     partitions: int,
     hosts: int,
@@ -253,7 +253,7 @@ def size(
     batch_interval: Duration,
     window: int,
     memory: Size,
-    receiver_rate: float,
+    receiver_rate: int,
     receiver_bytes: Size,
 ) -> int:
     """Calculate how many receivers, how much disk and how much memory a load needs.
@@ -261,8 +261,12 @@ def size(
     The command reads no configuration and asks no service. Give the rate of the peak, not the mean of a day. The results are
     upper estimates. At the end it prints the keys of forebay.toml that follow from them.
     """
-    if not block_interval or not batch_interval:
-        raise click.UsageError("--block-interval and --batch-interval must be above 0")
+    for name, value in (
+        ("--block-interval", block_interval), ("--batch-interval", batch_interval), ("--compressed", compressed),
+        ("--receiver-bytes", receiver_bytes),
+    ):  # fmt: skip
+        if not value > 0:  # also if it is no number
+            raise click.UsageError(f"{name} must be above 0")
     load = Load(
         records_per_second=records,
         record_bytes=record_bytes,
