@@ -38,6 +38,7 @@ _COMMANDS = {
         "status": Entry("deploy.commands.inspection.status", "Show partitions, receivers, agents, batches, problems."),
         "lag": Entry("deploy.commands.inspection.lag", "Show how far intake and batches are behind Kafka."),
         "audit": Entry("deploy.commands.inspection.audit", "Prove that each offset is in exactly one batch."),
+        "debug": Entry("deploy.commands.debug.group", "Collect status, settings, logs and threads, without secrets."),
     },
     "Operate": {
         "offsets": Entry(

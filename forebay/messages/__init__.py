@@ -115,6 +115,7 @@ from forebay.messages.status import (
     TrackedReceiver,
     TrackedReplay,
 )
+from forebay.messages.threads import ThreadsAnswer, ThreadStack
 
 __all__ = [
     "HEARTBEAT_ITEMS_MAX",
@@ -208,6 +209,8 @@ __all__ = [
     "StatusAnswer",
     "Step",
     "StopRequest",
+    "ThreadStack",
+    "ThreadsAnswer",
     "TimedBlock",
     "TimedSpan",
     "TimesAnswer",
