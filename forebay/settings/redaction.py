@@ -24,7 +24,7 @@ _CREDENTIALS = re.compile(
 #: name=value or name: value in a text, as in -Djavax.net.ssl.keyStorePassword=… or {"password": "…"}, also in a JSON text in JSON
 _ASSIGNED = re.compile(
     rf"(?<![\w.-])([\w.-]{{0,80}}?(?:{_SECRET})[\w.-]{{0,80}})((?:\\*[\"'])?)(\s*[=:]\s*)"
-    rf"(\\+\".*?\\+\"|\"(?:\\.|[^\"\\])*\"|'[^']*'|[^\s,;&\"'}}\]]+)",
+    rf"(\\+\".*?\\+\"|\"(?:\\.|[^\"\\])*\"|'[^']*'|(?:[^\s,;&\"'}}\]\\]|\\(?![\"']))+)",
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"(\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE)

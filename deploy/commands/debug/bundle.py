@@ -7,11 +7,12 @@ import os
 import tarfile
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from forebay.model.errors import UsageError
-from forebay.settings.redaction import redacted
+from forebay.settings.redaction import redacted, shown_value
 
 _ABOUT = """\
 Diagnosis of a Forebay stream.
@@ -47,15 +48,30 @@ class Bundle:
         """
         try:
             made = make()
-            text = made if isinstance(made, str) else _json(made)
+            text = redacted(made, self._secrets) if isinstance(made, str) else _json(self._cleaned(made))
         except Exception as error:  # of any library that a part asks; it is shown
             words = redacted(f"{type(error).__name__}: {error}", self._secrets)
             self.parts.append(Part(name, 0, words))
             return error
-        data = redacted(text, self._secrets).encode("utf-8", "backslashreplace")
+        data = text.encode("utf-8", "backslashreplace")
         self._files[name] = data
         self.parts.append(Part(name, len(data)))
         return None
+
+    def _cleaned(self, made: object) -> Any:
+        """Return ``made`` as plain values without secrets. Each text in it is searched alone, so that JSON stays JSON."""
+
+        def cleaned(name: str, value: Any) -> Any:
+            if isinstance(value, dict):
+                return {redacted(key, self._secrets): cleaned(key, inner) for key, inner in value.items()}
+            if isinstance(value, list):
+                return [cleaned(name, inner) for inner in value]
+            if not isinstance(value, str):
+                return value
+            # "key" is the name of a setting in Forebay's answers
+            return redacted(value if name == "key" else shown_value(name, value), self._secrets)
+
+        return cleaned("", msgspec.json.decode(msgspec.json.encode(made)))
 
     def write(self, path: Path, folder: str, time_seconds: float) -> None:
         """Write the archive, which only this user can read. ``folder``: above all files. Raises UsageError if ``path`` exists."""

@@ -61,7 +61,7 @@ def bundle(invocation: Invocation, output: Path | None, logs: Path | None, docto
     driver that does not run, is listed in contents.json with the reason.
     """
     path = invocation.config_path
-    raw = _raw(path)
+    raw = raw_values(path)
     settings = None if mistakes(path) else load(path)
     clock = SystemClock()
     now = datetime.fromtimestamp(clock.wall_ms() / 1000, timezone.utc)
@@ -86,10 +86,11 @@ def bundle(invocation: Invocation, output: Path | None, logs: Path | None, docto
     return FINE
 
 
-def _raw(path: Path) -> dict[str, Any]:
+def raw_values(path: Path) -> dict[str, Any]:
     """Return the file's values, to find secrets in them; {} if it can't be read, which the bundle then shows."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        return values
     except (OSError, ValueError):
         return {}
 
