@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from driver.background.reach import Ends
+from driver.batches.entries import RunningBatch, unfinished_entries
 from driver.http.tracked import tracked_agents, tracked_partitions, tracked_receivers
-from driver.journal import events as ev
-from driver.journal.state import Batch, State
+from driver.journal.state import State
 from driver.tracker import Tracker, cursors
 from forebay import messages as m
 from forebay.model.values import TopicPartition
-
-#: maximum number of batches of a replay that are listed; all are counted
-REPLAYED_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +19,8 @@ class PartsStatus:
     """The values in the status that are neither in the journal nor in the tracker.
 
     ``tiers``: tier → ranges read from it by jobs. ``requests``: requests to remote stores by kind. ``foreign``: partition → a
-    sentence about a commit that another program has set. ``running``: batch id → its state, the number of attempts, and the last
-    error or "". ``recent``: the last completed batches.
+    sentence about a commit that another program has set. ``running``: batch id → the batch in work. ``recent``: the last
+    completed batches.
     """
 
     state: str
@@ -32,8 +28,8 @@ class PartsStatus:
     tiers: Mapping[str, int] = field(default_factory=dict)
     requests: Mapping[str, int] = field(default_factory=dict)
     foreign: Mapping[TopicPartition, str] = field(default_factory=dict)
-    running: Mapping[int, tuple[str, int, str]] = field(default_factory=dict)
-    recent: tuple[m.TrackedBatch, ...] = ()
+    running: Mapping[int, RunningBatch] = field(default_factory=dict)
+    recent: tuple[m.BatchEntry, ...] = ()
     listeners: tuple[m.TrackedListener, ...] = ()
 
 
@@ -53,12 +49,6 @@ def status(
     receiver counts as lost, in seconds. ``ends``: Kafka's end offsets; None for a custom source, whose ends only receivers know.
     """
     state = tracker.state
-    replayed = itertools.islice(state.replaying.values(), REPLAYED_SHOWN)
-    batches = [
-        *service.recent,
-        *(_tracked_batch(state, b, service.running, state.replays[-1].replay) for b in replayed),
-        *(_tracked_batch(state, b, service.running) for b in state.unfinished()),
-    ]
     return m.StatusAnswer(
         stream=state.stream,
         release=release,
@@ -85,7 +75,7 @@ def status(
             state.receivers.values(), tracker.receiver_heartbeats, now=now, receiver_timeout=receiver_timeout
         ),
         agents=tracked_agents(tracker.agent_heartbeats.values(), now),
-        batches=tuple(batches),
+        batches=(*service.recent, *unfinished_entries(state, service.running)),
         replay=tracked_replay(state),
         backpressure=tracker.sharing is not None,
         rate=tracker.sharing.rate if tracker.sharing is not None else 0.0,
@@ -111,25 +101,4 @@ def tracked_replay(state: State) -> m.TrackedReplay | None:
         completed=replay.completed,
         begun_ms=replay.begun_ms,
         cause=replay.cause,
-    )
-
-
-def _tracked_batch(
-    state: State, batch: Batch | ev.ReplayedBatch, running: Mapping[int, tuple[str, int, str]], replay: int = 0
-) -> m.TrackedBatch:
-    how, attempts, detail = running.get(batch.batch_id, ("queued", 0, ""))
-    records = state.index.records.get(batch.batch_id)
-    if records is None:  # of a replay
-        records = sum(state.blocks[block_id].meta.records for task in batch.tasks for block_id in task)
-    return m.TrackedBatch(
-        batch_id=batch.batch_id,
-        number=batch.number,
-        time_ms=batch.time_ms,
-        state=how,
-        blocks=sum(map(len, batch.tasks)),
-        records=records,
-        attempts=attempts,
-        detail=detail,
-        replay=replay,
-        outputs=batch.outputs,
     )

@@ -232,6 +232,8 @@ class Driver:
             parts.cleaner.perform(action)
         parts.cleaner.start()
         closing.callback(parts.cleaner.stop)
+        parts.batch_history.start()
+        closing.callback(parts.batch_history.stop)
         parts.adoption.start()
         closing.callback(parts.adoption.stop)
         placing.start()
