@@ -28,6 +28,7 @@ from driver.http.observation.series import Sampler, Series
 from driver.http.observation.snapshot import SharedSnapshot, Snapshot, Surroundings, take
 from driver.http.observation.storage import ReadJournal, ReadWal, WalState, journal_answer, wal_answer
 from driver.journal.state import State
+from driver.service.activity import Activity as DriverActivity
 from driver.service.composition import Parts
 from driver.service.leadership import Leadership
 from driver.service.options import Given
@@ -141,8 +142,9 @@ class Leading:
 class Observing:
     """Answers observers, as ``driver.http.observation.observer.Observer``. ``lead`` is called when the driver leads."""
 
-    def __init__(self, given: Given, *, view: View, leadership: Leadership) -> None:
+    def __init__(self, given: Given, *, activity: DriverActivity, view: View, leadership: Leadership) -> None:
         self._given = given
+        self._activity = activity
         self._view = view
         self._leadership = leadership
         self._leading: Leading | None = None
