@@ -96,16 +96,24 @@ def test_pictures_are_what_the_script_draws() -> None:
         )
 
 
-def test_page_that_the_navigation_does_not_name_joins_the_pages_of_its_folder(tmp_path: Path) -> None:
+def test_page_that_the_navigation_does_not_name_joins_the_index_of_its_folder(tmp_path: Path) -> None:
     site = script("site_pages")
-    for page in ("index.md", "ops/a.md", "ops/b.md", "files/x.py.md"):
+    pages = ("index.md", "OPS.md", "ops/a.md", "ops/b.md", "files/x.py.md", "reference/README.md", "LOGS.md")
+    for page in pages:
         (tmp_path / page).parent.mkdir(exist_ok=True)
         (tmp_path / page).write_text("# X\n")
-    nav = [{"Home": "index.md"}, {"Operate": [{"Sub": ["ops/a.md"]}]}]
+    nav = [
+        {"Home": "index.md"},
+        {"Use": [{"Sub": ["ops/a.md"]}]},
+        {"Operate": ["OPS.md"]},
+        {"Reference": ["reference/README.md"]},
+    ]
     site.complete_navigation(nav, tmp_path)
-    assert nav == [{"Home": "index.md"}, {"Operate": [{"Sub": ["ops/a.md", "ops/b.md"]}]}]
-    (tmp_path / "alone.md").write_text("# X\n")
-    with pytest.raises(Exception, match=r"docs/alone\.md: add this page to nav"):
+    assert nav[1:3] == [{"Use": [{"Sub": ["ops/a.md"]}]}, {"Operate": ["OPS.md", "ops/b.md"]}]
+    assert nav[3] == {"Reference": ["reference/README.md", "LOGS.md"]}
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "d.md").write_text("# X\n")
+    with pytest.raises(Exception, match=r"docs/new/d\.md: add this page to nav"):
         site.complete_navigation(nav, tmp_path)
 
 
