@@ -23,7 +23,7 @@ def test_up_in_the_background_runs_until_down(project: Any, url: str) -> None:
     assert started.returncode == 0, started.stderr
     process = json.loads(started.stdout)["process"]
     logs = project.folder / "logs"
-    assert f"runs as process {process}, the driver at {url}; `forebay down` stops it" in started.stderr
+    assert f"runs as process {process}, the driver at {url}; `forebay status` shows its state" in started.stderr
     try:
         assert until(lambda: status(url)).state == "running"
         second = project.forebay("up", "--detach")
@@ -43,6 +43,16 @@ def test_up_in_the_background_runs_until_down(project: Any, url: str) -> None:
     assert failed.stderr.count("No module named 'nothing_like_this'") == 1, failed.stderr
     assert failed.stderr.endswith("forebay: nothing runs: `forebay up` ended with exit code 2\n")
     assert "Traceback" not in failed.stderr
+
+
+def test_up_without_java_starts_nothing(project: Any, tmp_path: Path) -> None:
+    project.replace('engine = "local"', 'engine = "spark"')
+    environment = {"PATH": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "forebay_start", "--config", str(project.config), "up"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("forebay: driver.engine = 'spark': no Java found") and done.stderr.count("\n") == 1
+    assert not (project.folder / "blocks").exists()
 
 
 def test_detach_needs_a_folder_for_the_logs(project: Any) -> None:

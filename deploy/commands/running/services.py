@@ -27,6 +27,7 @@ from deploy.supervision.detached import Announcer, start_detached
 from deploy.supervision.run_lock import holder as open_lock_holder
 from deploy.supervision.run_lock import only_one
 from deploy.supervision.supervisor import ChildSpec, LogLines, Supervisor
+from driver.spark.java import check_java
 from forebay.model.errors import AlreadyRunningError
 from forebay.model.values import check_name, managed_id
 from forebay.process.signals import stop_signals
@@ -156,6 +157,8 @@ def up(invocation: Invocation, folder: Path | None, standby: bool, detach: bool)
     process, starts nothing, and exits with 5.
     """
     settings = invocation.settings()
+    if settings.driver.engine == "spark" and settings.driver.job is not None:
+        check_java()  # before anything is started
     if detach:
         return _detached(invocation, settings, folder, standby)
     announcer = Announcer(os.environ)
@@ -201,7 +204,8 @@ def _detached(invocation: Invocation, settings: Settings, folder: Path | None, s
     if invocation.json:
         invocation.write({"process": started.pid, "driver": settings.driver.url, "logs": str(logs)})
     invocation.say(
-        f"stream {settings.stream!r} runs as process {started.pid}, the driver at {settings.driver.url}; `forebay down` stops it"
+        f"stream {settings.stream!r} runs as process {started.pid}, the driver at {settings.driver.url}; `forebay status` shows "
+        "its state, and `forebay down` stops it"
     )
     return FINE
 
