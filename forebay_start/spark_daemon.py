@@ -27,5 +27,5 @@ if __name__ == "__main__":
     find_first()
     from pyspark import daemon
 
-    daemon.worker = ends_quietly(daemon.worker)
+    daemon.worker = ends_quietly(daemon.worker)  # type: ignore[assignment]
     daemon.manager()
