@@ -23,7 +23,7 @@ def test_up_in_the_background_runs_until_down(project: Any, url: str) -> None:
     assert started.returncode == 0, started.stderr
     process = json.loads(started.stdout)["process"]
     logs = project.folder / "logs"
-    assert f"runs as process {process}, the driver at {url}; `forebay status` shows its state" in started.stderr
+    assert f"runs as process {process}; its page is {url}/, and `forebay down` stops it" in started.stderr
     try:
         assert until(lambda: status(url)).state == "running"
         second = project.forebay("up", "--detach")

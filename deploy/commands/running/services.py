@@ -168,7 +168,7 @@ def up(invocation: Invocation, folder: Path | None, standby: bool, detach: bool)
         announcer.event(event)
 
     def ready() -> None:
-        invocation.say(f"up | all services are started; the driver is at {settings.driver.url}")
+        invocation.say(f"up | all services are started; the page of the stream is {settings.driver.url}/")
         announcer.ready()
 
     with only_one(settings.agent.blocks, settings.stream, say):
@@ -204,8 +204,8 @@ def _detached(invocation: Invocation, settings: Settings, folder: Path | None, s
     if invocation.json:
         invocation.write({"process": started.pid, "driver": settings.driver.url, "logs": str(logs)})
     invocation.say(
-        f"stream {settings.stream!r} runs as process {started.pid}, the driver at {settings.driver.url}; `forebay status` shows "
-        "its state, and `forebay down` stops it"
+        f"stream {settings.stream!r} runs as process {started.pid}; its page is {settings.driver.url}/, and `forebay down` "
+        "stops it"
     )
     return FINE
 
