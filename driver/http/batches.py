@@ -19,9 +19,6 @@ from wal.storage import Storage
 
 #: maximum entries of a page, and of the lists of one batch
 PAGE_MAX = 1_000
-#: states of a batch whose last attempt failed
-FAILED_STATES = ("failing", "failed", "unreadable")
-STATES = ("queued", "running", *FAILED_STATES, "completed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +41,15 @@ class BatchQuery:
     def __post_init__(self) -> None:
         if not 1 <= self.limit <= PAGE_MAX:
             raise UsageError(f"limit {self.limit}: a page has 1 to {PAGE_MAX} entries")
-        if self.state and self.state not in STATES:
-            raise UsageError(f"state {self.state!r}: the states of a batch are {', '.join(STATES)}")
+        if self.state and self.state not in m.BATCH_STATES:
+            raise UsageError(f"state {self.state!r}: the states of a batch are {', '.join(m.BATCH_STATES)}")
         _place(self.after)
 
     def selects(self, batch: m.BatchEntry) -> bool:
         """Return whether the list contains ``batch``."""
         return (
             (not self.state or batch.state == self.state)
-            and (not self.failed or batch.state in FAILED_STATES or batch.attempts > 1)
+            and (not self.failed or batch.state in m.FAILED_STATES or batch.attempts > 1)
             and batch.time_ms >= self.since_ms
             and (not self.text or any(self.text.lower() in words.lower() for words in _words(batch)))
         )
