@@ -278,7 +278,7 @@ def _labels(spans: Any) -> tuple[str, ...]:
 
 
 def _batch_tables(name: str, shown: list[ShownBatch]) -> list[Group]:
-    from deploy.console.batch_cells import delay, moment
+    from deploy.console.batch_tables import delay, moment
     from deploy.console.table import table
 
     rows = [
