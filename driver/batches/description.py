@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections import defaultdict
 from collections.abc import Iterable
 from itertools import chain
 from typing import Protocol
@@ -27,13 +28,16 @@ class _Range(Protocol):
 def offsets_in_words(ranges: Iterable[_Range]) -> str:
     """Return the offsets of the first partitions, such as ``flights/0[0, 90), flights/1[5, 8) and 14 more partitions``; ""
     without ranges."""
-    spans: dict[tuple[str, int], tuple[int, int]] = {}
+    parts: dict[tuple[str, int], list[_Range]] = defaultdict(list)
     for r in ranges:
-        begin, end = spans.get((r.topic, r.partition), (r.from_offset, r.until_offset))
-        spans[r.topic, r.partition] = min(begin, r.from_offset), max(end, r.until_offset)
-    shown = sorted(spans.items())[:PARTITIONS_SHOWN]
-    words = ", ".join(f"{topic}/{partition}[{begin}, {end})" for (topic, partition), (begin, end) in shown)
-    more = len(spans) - len(shown)
+        parts[r.topic, r.partition].append(r)
+    shown = sorted(parts)[:PARTITIONS_SHOWN]
+    words = ", ".join(
+        f"{topic}/{partition}[{min(r.from_offset for r in parts[topic, partition])}, "
+        f"{max(r.until_offset for r in parts[topic, partition])})"
+        for topic, partition in shown
+    )
+    more = len(parts) - len(shown)
     return words + (f" and {more} more partition{'s' if more > 1 else ''}" if more else "")
 
 
