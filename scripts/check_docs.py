@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import click
+import http_page
 import settings_page
 
 from deploy.main import commands
@@ -119,7 +120,7 @@ def main() -> int:
         problems += broken_links(page, text) + unknown_commands(page, text)
         if page.name != "CHANGELOG.md":
             problems += unknown_names(page, text)
-    problems += settings_page.problems()
+    problems += settings_page.problems() + http_page.problems()
     print("\n".join(problems))
     return 1 if problems else 0
 
