@@ -40,8 +40,8 @@ curl -H "Authorization: Bearer $TOKEN" -H 'content-type: application/json' -d '{
 - **Versions.** A path begins with `/v1`. A newer release adds routes and fields. Ignore fields that you do not know.
 - **Numbers.** Names end with the unit: `_ms` is milliseconds, a time in milliseconds since 1970 UTC, `_seconds` and `_bytes`
   likewise. `null` means unknown or not reached yet, never zero.
-- **Names.** Some fields have the names of the first release: `life` is an incarnation, `trouble` a fault, `lineage` the journal's
-  timeline.
+- **Names.** Some fields have the names of the first release: `life` is an incarnation, `trouble` a fault. The
+  [glossary](GLOSSARY.md) gives the old name of each term.
 - **Pages of a list.** `limit` bounds a page. If `next` is not empty, more entries follow: request them with `after` set to
   `next`.
 - **Errors.** An error has the body [`Refusal`](#refusal). The status is 400 for a wrong request, 401 for a missing or unknown

@@ -17,6 +17,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 
 from forebay import messages
 from forebay.http.refusals import JSON_BYTES, refusal_of
+from forebay.http.threads import threads_route
 from forebay.model.errors import (
     AccessError,
 )
@@ -51,8 +52,8 @@ def needs(*roles: Role) -> dict[str, Any]:
 
 
 def application(title: str, release: str, routes: Sequence[Any], guard: Guard | None = None) -> Litestar:
-    """Return a Litestar application of ``routes``, which answers errors with a ``messages.Refusal`` and serves
-    ``/v1/openapi.json`` to every role.
+    """Return a Litestar application of ``routes``, which answers errors with a ``messages.Refusal``, and serves
+    ``/v1/openapi.json`` to every role and ``/v1/threads`` to operators.
 
     ``guard``: requires the roles that each route :func:`needs`. Raises ValueError if a route does not name any.
     """
@@ -67,7 +68,7 @@ def application(title: str, release: str, routes: Sequence[Any], guard: Guard | 
             route.description = f"Roles: {', '.join(roles) if len(roles) < len(ROLES) else 'any'}"
         route.responses = {**_REFUSALS, **(route.responses or {})}
     return Litestar(
-        route_handlers=list(routes),
+        route_handlers=[*routes, threads_route(needs("operator"))],
         guards=guards,
         openapi_config=OpenAPIConfig(
             title=title,
