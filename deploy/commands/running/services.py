@@ -138,7 +138,7 @@ def receiver(invocation: Invocation, receiver_id: str) -> int:
 @click.option(
     "--detach",
     is_flag=True,
-    help="Run the services in the background, and return when all are started; their logs go to --logs [default: DATA/logs].",
+    help="Run the services in the background, and return when all are ready; their logs go to --logs [default: DATA/logs].",
 )
 @shared_options
 @pass_invocation
@@ -167,7 +167,7 @@ def up(invocation: Invocation, folder: Path | None, standby: bool, detach: bool)
         announcer.event(event)
 
     def ready() -> None:
-        invocation.say(f"up | all services are started; the page of the stream is {settings.driver.url}/")
+        invocation.say(f"up | all services are ready; the page of the stream is {settings.driver.url}/")
         announcer.ready()
 
     with only_one(settings.agent.blocks, settings.stream, say):
@@ -182,7 +182,7 @@ def up(invocation: Invocation, folder: Path | None, standby: bool, detach: bool)
 
 
 def _detached(invocation: Invocation, settings: Settings, folder: Path | None, standby: bool) -> int:
-    """Run `forebay up` in the background. Return 0 when all services are started, or its exit code if it ended before."""
+    """Run `forebay up` in the background. Return 0 when all services are ready, or its exit code if it ended before."""
     if folder is None and settings.data is None:
         raise click.UsageError("--detach: name the folder of the logs with --logs DIR")
     logs = (folder or Path(str(settings.data)) / "logs").resolve()
