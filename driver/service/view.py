@@ -106,8 +106,8 @@ class LeaderView:
         return verdict
 
     def recent_verdict(self) -> Verdict:
-        """Return the problems as they were at most ``VERDICT_SECONDS`` ago: the placing thread asks for them all the time, and with
-        many partitions it takes some milliseconds. Called in the decision loop."""
+        """Return the problems as they were at most ``VERDICT_SECONDS`` ago: the placing thread asks for them all the time, and
+        with many partitions it takes some milliseconds. Called in the decision loop."""
         seen_at, verdict = self._seen
         return verdict if self._given.clock.monotonic() - seen_at < VERDICT_SECONDS else self.verdict()
 
