@@ -163,7 +163,7 @@ PAGES = (
     ),
     Page(
         "client.md", "Python client",
-        "The names of the package `forebay.client`: a method for each route of the driver. [HTTP](../HTTP.md) describes the routes "
+        "The names of the package `forebay.client`: a method for each route of the driver. [HTTP](../HTTP.md) describes routes "
         "and the answers, which are the structs of `forebay.messages`.",
         CLIENT.body,
     ),
