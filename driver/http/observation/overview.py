@@ -14,9 +14,9 @@ from driver.http.observation.steps import Rates, steps
 from forebay import messages as m
 
 #: maximum number of problems, and of pending ones, in an overview; the counts name all
-PROBLEMS_MAX = 20
-#: maximum characters of each text of a problem
-PROBLEM_LENGTH_MAX = 400
+PROBLEMS_MAX = 10
+#: maximum characters of each text in an overview, and of texts of the last batch
+LENGTH_MAX, TEXTS_MAX = 300, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ def overview(snapshot: Snapshot, identity: Identity, activity: Activity) -> m.Ov
         ),
         waiting_blocks=totals.waiting_blocks,
         waiting_records=totals.waiting_records,
-        last_batch=activity.last_batch,
+        last_batch=None if activity.last_batch is None else _short_batch(activity.last_batch),
         replay=snapshot.replay,
         rate=snapshot.rate,
         lag_records=lag_records(partitions),
@@ -135,10 +135,20 @@ def _counts(states: Iterable[str]) -> dict[str, int]:
 
 
 def _short(problem: m.Problem) -> m.Problem:
-    if len(problem.cause) <= PROBLEM_LENGTH_MAX and len(problem.command) <= PROBLEM_LENGTH_MAX:
+    if len(problem.cause) <= LENGTH_MAX and len(problem.command) <= LENGTH_MAX:
         return problem
     return msgspec.structs.replace(problem, cause=_cut(problem.cause), command=_cut(problem.command))
 
 
+def _short_batch(batch: m.BatchEntry) -> m.BatchEntry:
+    return msgspec.structs.replace(
+        batch,
+        detail=_cut(batch.detail),
+        place=_cut(batch.place),
+        outputs=tuple(map(_cut, batch.outputs[:TEXTS_MAX])),
+        written=tuple(map(_cut, batch.written[:TEXTS_MAX])),
+    )
+
+
 def _cut(text: str) -> str:
-    return text if len(text) <= PROBLEM_LENGTH_MAX else text[: PROBLEM_LENGTH_MAX - 1] + "…"
+    return text if len(text) <= LENGTH_MAX else text[: LENGTH_MAX - 1] + "…"
