@@ -11,14 +11,14 @@ from itertools import chain
 
 from driver.batches.batch import BatchWork, Engine, NamedJob, Written
 from driver.batches.job_failures import FailingJobs, shown
-from driver.batches.progress import Progress
+from driver.batches.progress import Progress, Skip
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.batch_order import RunKey
 from driver.journal.events import JobFailed
 from driver.listeners.events import BatchFailed, BatchStarted, Happened
-from driver.tracker.requests import Complete, CompleteOutput, FailJob
+from driver.tracker.requests import Complete, CompleteOutput, FailJob, SkipBatch
 from forebay.kafka.consume.planning import sizes
-from forebay.messages import TrackedBatch
+from forebay.messages import OperatorAnswer, TrackedBatch
 from forebay.model.errors import EngineLostError, FencedError, JobError, UnreadableBlockError
 from forebay.process import failpoints
 from forebay.process.clock import Clock
@@ -137,8 +137,10 @@ class BatchRunner:
                     self._loop.ask(FailJob(self._failing.unreadable(run_of)))
                 log.error("batch %d can't be read; no other batch begins until it can: %s", work.batch_id, words)
                 self._hooks.tell([_failed(run_of, self._clock.wall_ms(), words, final=False, unreadable=True)])
-                self._progress.await_loss(losses_accepted, self._rules.unreadable_retry_seconds)
-                if self._progress.stopping.is_set():
+                skip = self._progress.await_attempt(
+                    run, self._rules.unreadable_retry_seconds, losses_seen=losses_accepted
+                )
+                if self._is_over(work, attempts, skip):
                     return
             except (FencedError, EngineLostError):
                 raise  # an output has seen a newer driver (INV-4), or no attempt can succeed in this process
@@ -155,10 +157,10 @@ class BatchRunner:
                 if final and not self._rules.waits_when_failed:
                     raise self._job_error(work, attempts, failure) from error
                 if final:
-                    self._await_retry(run, *self._failing.fail(run_of, failure))
-                    if self._progress.stopping.is_set():
-                        return
-                elif self._progress.stopping.wait(self._rules.retry_delay_seconds):
+                    skip = self._await_retry(run, *self._failing.fail(run_of, failure))
+                else:
+                    skip = self._progress.await_attempt(run, self._rules.retry_delay_seconds)
+                if self._is_over(work, attempts, skip):
                     return
                 attempts += not lost
             else:
@@ -176,23 +178,29 @@ class BatchRunner:
 
     def _delay(self, work: BatchWork) -> bool:
         """Delay the first attempt at a batch, as for a failed batch, if too many earlier attempts ended the driver's process.
-        Return False if the driver must end."""
+        Return False if the batch must not run in this driver."""
         failure = self._failing.delayed(work.batch_id) if self._rules.waits_when_failed else None
         if failure is None:
             return True
         self._progress.held_up.add((work.replay, work.batch_id))
         self._show(work, "failed", failure.attempts)
-        self._await_retry((work.replay, work.batch_id), *self._failing.fail(work, failure))
-        return not self._progress.stopping.is_set()
+        skip = self._await_retry((work.replay, work.batch_id), *self._failing.fail(work, failure))
+        return not self._is_over(work, failure.attempts, skip)
 
-    def _await_retry(self, run: RunKey, seconds: float, words: str) -> None:
-        """Show a failed batch as ``words`` and wait for its next attempt."""
+    def _is_over(self, work: BatchWork, attempts: int, skip: Skip | None) -> bool:
+        """Return whether no further attempt follows a failed one: the jobs are to stop, or the batch was skipped here."""
+        if skip is not None:
+            self._skip(work, attempts, skip)
+        return skip is not None or self._progress.stopping.is_set()
+
+    def _await_retry(self, run: RunKey, seconds: float, words: str) -> Skip | None:
+        """Show a failed batch as ``words`` and wait for its next attempt. Return the request to skip the batch, if any."""
         batch_id = run[1]
 
         def show() -> None:
             self.running[batch_id] = ("failed", self.running[batch_id][1], words)
 
-        self._progress.await_retry(run, seconds, show)
+        return self._progress.await_attempt(run, seconds, failed=True, announce=show)
 
     def _show(self, work: BatchWork, state: str, attempts: int) -> None:
         """Set what status shows: the last error, and the number of all failed attempts, those of earlier drivers included."""
@@ -214,8 +222,31 @@ class BatchRunner:
         ended_ms = self._clock.wall_ms()
         self._loop.ask(Complete(work.batch_id, self._completions.wall_ms(), attempts, work.replay))
         failpoints.hit("driver.after-complete")
-        self.running.pop(work.batch_id, None)
         self._failing.forget(work.batch_id)
+        records = self._finish(work, attempts)
+        if self._hooks.completed is not None:
+            self._hooks.completed(work, work.time_ms, ended_ms - worked_ms, ended_ms, records)
+
+    def _skip(self, work: BatchWork, attempts: int, skip: Skip) -> None:
+        """End the batch without its job, durably, and answer the operator."""
+        try:
+            self._loop.ask(
+                SkipBatch(work.batch_id, self._completions.wall_ms(), attempts, skip.cause, replay=work.replay)
+            )
+        except BaseException as error:
+            skip.answer.set_exception(error)
+            raise
+        self._failing.forget(work.batch_id, succeeded=False)
+        records = self._finish(work, attempts, f"skipped by {skip.cause}")
+        log.warning("batch %d with %d records is skipped by %s", work.batch_id, records, skip.cause)
+        words = (
+            f"batch {work.batch_id} is skipped: the audit lists its {records} records as a loss; the next batch begins"
+        )
+        skip.answer.set_result(OperatorAnswer(message=words))
+
+    def _finish(self, work: BatchWork, attempts: int, detail: str = "") -> int:
+        """Move an ended batch from the running to the recent ones, for status. Return the number of its records."""
+        self.running.pop(work.batch_id, None)
         self._reruns.discard((work.replay, work.batch_id))
         references = list(chain.from_iterable(work.tasks))
         # records of accepted losses count too
@@ -229,12 +260,12 @@ class BatchRunner:
                 blocks=len(references),
                 records=records,
                 attempts=attempts,
+                detail=detail,
                 replay=work.replay,
                 written=tuple(map(str, work.written)),
             )
         )
-        if self._hooks.completed is not None:
-            self._hooks.completed(work, work.time_ms, ended_ms - worked_ms, ended_ms, records)
+        return records
 
 
 def _started(work: BatchWork, now_ms: int) -> BatchStarted:
