@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driver.decisions.batch_order import window
-from driver.decisions.receiver_lifecycle import ManagedReceivers
 from driver.journal import events as ev
+from driver.tracker.agents import Agents
 from driver.tracker.claims import Claims
 from driver.tracker.commands import Commands
 from driver.tracker.decision import Recorder
@@ -34,7 +34,7 @@ class Operators:
         claims: Claims,
         faults: Faults,
         receivers: Receivers,
-        managed: ManagedReceivers,
+        agents: Agents,
         receiver_timeout_seconds: float,
     ) -> None:
         self._recorder = recorder
@@ -43,7 +43,7 @@ class Operators:
         self._claims = claims
         self._faults = faults
         self._receivers = receivers
-        self._managed = managed
+        self._agents = agents
         self._receiver_timeout_seconds = receiver_timeout_seconds
 
     # ---- faults ------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class Operators:
     def restart_receiver(self, request: m.RestartReceiverRequest, now: float) -> m.OperatorAnswer:
         """Drain a receiver that runs; its agent or its supervisor then starts it again. May be repeated."""
         name = request.receiver_id
-        if self._managed.restart(name, now):
+        if self._agents.managed.restart(name, now):
             return m.OperatorAnswer(message=f"receiver {name} drains if it runs, and its agent starts it again")
         known = self._recorder.state.receivers.get(name)
         if known is None or is_reserved(name):

@@ -129,7 +129,7 @@ class Tracker:
             claims=self.claims,
             faults=self.faults,
             receivers=self.receivers,
-            managed=self.agents.managed,
+            agents=self.agents,
             receiver_timeout_seconds=options.host_timeout_seconds,
         )
         self.batches = Batches(recorder=recorder, max_queued=options.max_queued_batches, limits=options.batch_limits)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from deploy.commands.recovery.accepted_loss import find_batch
 from deploy.console.driver_requests import ask_status, post
 from deploy.console.invocation import (
     FINE,
@@ -17,6 +16,7 @@ from deploy.console.invocation import (
     person,
     shared_options,
 )
+from deploy.console.unfinished import find_batch
 from forebay.messages import OperatorAnswer, RetryRequest, SkipBatchRequest
 
 
