@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forebay.messages import TrackedBatch
+from forebay.messages import BatchEntry
 from forebay.model.errors import RefusedError
 from forebay.model.values import TIMELINE_SHIFT
 
 
-def find_batch(batches: Sequence[TrackedBatch], named: int) -> TrackedBatch:
+def find_batch(batches: Sequence[BatchEntry], named: int) -> BatchEntry:
     """Return the unfinished batch with this id or number. Raises RefusedError if there is none."""
     for batch in batches:
         if batch.state != "completed" and named in (batch.batch_id, batch.number):

@@ -2,7 +2,7 @@
 
 Each of ``concurrent_jobs`` workers takes the next unfinished batch in order and makes its outputs one after the other
 (``driver.batches.runner``). The batch timer (``driver.batches.timer``) makes the batches. After ``driver.job_max_failures``
-failed attempts a batch is failed. A failed batch is intact and never skipped: it is tried again after growing delays
+failed attempts a batch is failed. A failed batch is intact and only an operator skips it: it is tried again after growing delays
 (``driver.batches.job_failures``), or its failure ends the jobs. While a batch fails or can't be read, no other batch begins.
 """
 
@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
 from driver.batches.batch import BatchWork, Engine, NamedJob
+from driver.batches.batch_log import BatchLog
 from driver.batches.batch_run import BatchRun
+from driver.batches.entries import RunningBatch
 from driver.batches.job_failures import FailingJobs
 from driver.batches.progress import Progress, Skip
 from driver.batches.reads import NextBatch, ReadPause, ReadUnfinished, SameBatch
@@ -27,11 +28,13 @@ from driver.decision_loop.loop import DriverLoop
 from driver.decisions.batch_order import RunKey
 from driver.journal.events import Event, LossAccepted, PauseChanged, ReplayBegun
 from driver.tracker.requests import AllocateSpans
-from forebay.messages import TrackedBatch
 from forebay.model.errors import RefusedError
 from forebay.process.clock import Clock
 
 log = logging.getLogger(__name__)
+
+#: completed batches that observers see, unless ``driver.batch_history`` says another number
+BATCHES_KEPT = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ class Scheduler:
     :meth:`run` is called in the thread that may run jobs. It returns after :meth:`stop`, or raises the error that ended the
     jobs. If ``concurrent_jobs`` is above 1, the other workers have threads of their own, which end before :meth:`run` returns.
     ``completions``: gives the journal the time of a batch's completion; default: ``clock``. ``failing``: attempts that failed
-    before; default: none.
+    before; default: none. ``batches``: gets the completed batches; default: a log of ``BATCHES_KEPT``.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Scheduler:
         hooks: BatchHooks | None = None,
         failing: FailingJobs | None = None,
         completions: Clock | None = None,
+        batches: BatchLog | None = None,
     ) -> None:
         self._loop = loop
         self._options = options
@@ -85,6 +89,8 @@ class Scheduler:
         self._workers: set[int] = set()  # idents of the threads that run batches
         self._reruns: set[RunKey] = set()
         self._progress = Progress()
+        #: the newest completed batches
+        self.batches = batches if batches is not None else BatchLog(BATCHES_KEPT)
         self._runner = BatchRunner(
             loop,
             engine,
@@ -96,6 +102,7 @@ class Scheduler:
             failing=self._failing,
             progress=self._progress,
             reruns=self._reruns,
+            batches=self.batches,
             again=self._same,
         )
         self._timer = BatchTimer(
@@ -110,14 +117,9 @@ class Scheduler:
         )
 
     @property
-    def running(self) -> dict[int, tuple[str, int, str]]:
-        """Batch id → (state, attempts, detail), for status."""
+    def running(self) -> dict[int, RunningBatch]:
+        """Batch id → the batch in work, for status."""
         return self._runner.running
-
-    @property
-    def recent(self) -> deque[TrackedBatch]:
-        """The last completed batches, for status."""
-        return self._runner.recent
 
     @property
     def tiers(self) -> dict[str, int]:
@@ -174,10 +176,10 @@ class Scheduler:
         """
         skip = Skip(cause)
         if not self._progress.skip(batch_id, skip):
-            state, attempts, detail = self._runner.running.get(batch_id, ("", 0, ""))
+            known = self._runner.running.get(batch_id)
             words = (
-                f"attempt {attempts} at batch {batch_id} runs now: try again when it has failed"
-                if state == "running" and detail
+                f"attempt {known.attempts} at batch {batch_id} runs now: try again when it has failed"
+                if known is not None and known.state == "running" and known.detail
                 else f"batch {batch_id} is not a failed or unreadable batch; `forebay status` shows these batches"
             )
             skip.answer.set_exception(RefusedError(words, "conflict"))

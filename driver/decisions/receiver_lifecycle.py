@@ -20,6 +20,9 @@ from driver.decisions.placing import Fleet, Host, place
 from forebay import messages as m
 from forebay.model.values import managed_id, managed_ordinal
 from forebay.process.restarts import RestartPolicy
+from forebay.settings.schema import DriverSettings, ReceiverSettings, Settings
+
+_RECEIVER, _DRIVER = ReceiverSettings(), DriverSettings(journal="")
 
 #: maximum intervals of silence that one round counts, if it is late because the driver waited for space
 LATE_ROUNDS_MAX = 2.0
@@ -112,15 +115,52 @@ class _Receiver:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedRules:
+    """How managed receivers are placed and restarted. The defaults are those of the settings.
+
+    ``preferred``, ``hosts_wait_seconds``, ``moves_max``, ``host_failures_max``, ``avoid_seconds``: as
+    ``receiver.preferred_hosts``, ``hosts_wait``, ``moves_max``, ``host_failures_max`` and ``avoid_host``.
+    ``timeout_seconds``: silence after which a receiver or host counts as lost. ``start_timeout_seconds``, if longer, for a
+    receiver that has sent no heartbeat yet: it must start Python, open its store and wait for the driver, on a host that may be
+    busy. ``round_seconds``: time between two rounds.
+    """
+
+    preferred: Sequence[str] = ()
+    hosts_wait_seconds: float = float(_RECEIVER.hosts_wait)
+    moves_max: int = _RECEIVER.moves_max
+    timeout_seconds: float = float(_DRIVER.receiver_timeout)
+    round_seconds: float = float(_DRIVER.placing_interval)
+    policy: RestartPolicy = field(default_factory=RestartPolicy)
+    start_timeout_seconds: float = float(_RECEIVER.start_timeout)
+    host_failures_max: int = _RECEIVER.host_failures_max
+    avoid_seconds: float = float(_RECEIVER.avoid_host)
+
+    @classmethod
+    def of(cls, settings: Settings) -> ManagedRules:
+        receiver, driver = settings.receiver, settings.driver
+        return cls(
+            preferred=receiver.preferred_hosts,
+            hosts_wait_seconds=receiver.hosts_wait,
+            moves_max=receiver.moves_max,
+            timeout_seconds=driver.receiver_timeout,
+            round_seconds=driver.placing_interval,
+            start_timeout_seconds=receiver.start_timeout,
+            host_failures_max=receiver.host_failures_max,
+            avoid_seconds=receiver.avoid_host,
+        )
+
+    @property
+    def start_patience_seconds(self) -> float:
+        return max(self.timeout_seconds, self.start_timeout_seconds)
+
+
 class ManagedReceivers:
     """The managed receivers of a stream. One class, because each decision reads the states and places of all receivers.
 
     ``count``: number of receivers to keep running; 0 if receivers are static: then those that agents still run are drained.
     ``known``: receiver number → host, of the receivers that ran according to the journal. The driver changes nothing about them
-    until their hosts' agents have had time to report. ``timeout_seconds``: silence after which a receiver or host counts as
-    lost; ``start_timeout_seconds``, if longer, for a receiver that has sent no heartbeat yet: it must start Python, open its
-    store and wait for the driver, on a host that may be busy. After ``host_failures_max`` consecutive failures on one host, the
-    receiver avoids that host for ``avoid_seconds`` if another host has room.
+    until their hosts' agents have had time to report.
     """
 
     def __init__(
@@ -129,29 +169,12 @@ class ManagedReceivers:
         driver_epoch: int,
         count: int,
         known: Mapping[int, str],
-        *,
-        preferred: Sequence[str] = (),
-        hosts_wait_seconds: float = 30.0,
-        moves_max: int = 1,
-        timeout_seconds: float = 30.0,
-        round_seconds: float = 1.0,
-        policy: RestartPolicy | None = None,
-        start_timeout_seconds: float = 90.0,
-        host_failures_max: int = 3,
-        avoid_seconds: float = 600.0,
+        rules: ManagedRules | None = None,
     ) -> None:
         self._stream = stream
         self._driver_epoch = driver_epoch
         self._count = count
-        self._preferred = tuple(preferred)
-        self._hosts_wait_seconds = hosts_wait_seconds
-        self._moves_max = moves_max
-        self._timeout_seconds = timeout_seconds
-        self._start_patience_seconds = max(timeout_seconds, start_timeout_seconds)
-        self._host_failures_max = host_failures_max
-        self._round_seconds = round_seconds
-        self._policy = policy or RestartPolicy()
-        self._avoid_seconds = avoid_seconds
+        self._rules = rules or ManagedRules()
         self._versions = 0
         self._looked_at: float | None = None
         self._share_at = 0.0  # until then, the driver waits for more hosts
@@ -282,14 +305,14 @@ class ManagedReceivers:
             receiver.host = ""
 
     def _count_failure(self, receiver: _Receiver, now: float) -> None:
-        if now - receiver.began_at >= self._policy.stable_seconds:
+        if now - receiver.began_at >= self._rules.policy.stable_seconds:
             receiver.failures.clear()
         failures = receiver.failures[receiver.host] = receiver.failures.get(receiver.host, 0) + 1
         # the delay grows with the consecutive failures on all hosts
-        receiver.due_at = now + self._policy.delay_seconds(sum(receiver.failures.values()))
+        receiver.due_at = now + self._rules.policy.delay_seconds(sum(receiver.failures.values()))
         receiver.restarts += 1
-        if failures >= self._host_failures_max:
-            receiver.avoided[receiver.host] = now + self._avoid_seconds
+        if failures >= self._rules.host_failures_max:
+            receiver.avoided[receiver.host] = now + self._rules.avoid_seconds
 
     # ---- orders and rounds -----------------------------------------------------------------------------------------
 
@@ -316,8 +339,8 @@ class ManagedReceivers:
         """Carry out one placing round: update each receiver's state, then choose hosts. ``agents_heard_at``: host → monotonic
         time of its last heartbeat; ``receivers_heard_at``: the same by receiver id."""
         if self._looked_at is None:
-            self._looked_at, self._share_at = now, now + self._hosts_wait_seconds
-        passed = min(now - self._looked_at, LATE_ROUNDS_MAX * self._round_seconds)
+            self._looked_at, self._share_at = now, now + self._rules.hosts_wait_seconds
+        passed = min(now - self._looked_at, LATE_ROUNDS_MAX * self._rules.round_seconds)
         self._looked_at = now
         lost = self._lost_hosts(passed, agents_heard_at)
         for receiver in self._receivers.values():
@@ -331,11 +354,11 @@ class ManagedReceivers:
             self._host_silence[host] = Silence()
         lost = set()
         for host, silence in list(self._host_silence.items()):
-            if silence.after(passed, heard_at.get(host)) <= self._timeout_seconds:
+            if silence.after(passed, heard_at.get(host)) <= self._rules.timeout_seconds:
                 continue
             lost.add(host)
             if self._hosts.pop(host, None) is not None:
-                self._notes.append(f"the agent of {host} has sent no heartbeat for {self._timeout_seconds:g} s")
+                self._notes.append(f"the agent of {host} has sent no heartbeat for {self._rules.timeout_seconds:g} s")
             if host not in places:
                 del self._host_silence[host]
         return lost
@@ -354,10 +377,10 @@ class ManagedReceivers:
         heard_at = receivers_heard_at.get(receiver.receiver_id)
         silent_seconds = receiver.silence.after(passed, heard_at)
         known = heard_at is not None and heard_at >= receiver.began_at
-        patience_seconds = self._timeout_seconds if known else self._start_patience_seconds
-        if receiver.host in lost and (silent_seconds > self._timeout_seconds or not receiver.has_process):
+        patience_seconds = self._rules.timeout_seconds if known else self._rules.start_patience_seconds
+        if receiver.host in lost and (silent_seconds > self._rules.timeout_seconds or not receiver.has_process):
             self._declare_lost(receiver, now, f"host {receiver.host} sends no heartbeats")
-        elif receiver.kill and silent_seconds > patience_seconds + self._timeout_seconds:
+        elif receiver.kill and silent_seconds > patience_seconds + self._rules.timeout_seconds:
             # for instance because it waits in the kernel for a failed disk: it ends after the wait, and is fenced
             self._declare_lost(receiver, now, f"it could not be killed on {receiver.host}")
         elif (
@@ -368,7 +391,7 @@ class ManagedReceivers:
         ):
             self._change(receiver, ReceiverChange.HANGS, now, f"silent for {silent_seconds:.0f} s")
             receiver.kill = True
-            receiver.avoided[receiver.host] = now + self._avoid_seconds
+            receiver.avoided[receiver.host] = now + self._rules.avoid_seconds
             receiver.detail = f"it sent no heartbeat for {silent_seconds:.0f} s"
 
     def _declare_lost(self, receiver: _Receiver, now: float, words: str) -> None:
@@ -414,8 +437,8 @@ class ManagedReceivers:
                 [r.number for r in wanted if r.state is ReceiverState.ACTIVE and not r.presumed],
                 {r.number: frozenset(r.avoided) for r in wanted if r.avoided},
             ),
-            self._preferred,
-            max(0, self._moves_max - moving),
+            self._rules.preferred,
+            max(0, self._rules.moves_max - moving),
             share,
         )
         at_host = Counter({**places, **placement.starts, **placement.moves}.values())

@@ -16,10 +16,12 @@ from driver.listeners.events import (
     ReceiverStarted,
     ReceiverStopped,
 )
+from forebay.messages import BatchRange
 
 __all__ = [
     "BatchCompleted",
     "BatchFailed",
+    "BatchRange",
     "BatchSkipped",
     "BatchStarted",
     "BatchSubmitted",

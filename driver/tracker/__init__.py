@@ -3,16 +3,13 @@
 ::
 
     tracker      routes each request to the part that decides it
+    operators    decisions of operators
     receivers    receiver ids and their epochs, heartbeats, rates       agents     hosts: addresses, clean-up, managed receivers
-    claims       who takes in a partition, and from where               operators  decisions of operators
-    reports      which blocks are accepted                              batches    which blocks make a batch; completion; replays
-    faults       positions at which Kafka no longer continues           deletion   what may be deleted
-    adoption     the search of the WAL at such a position
+    batches      which blocks make a batch; completion; replays         cursors    what the WAL holds for queries
     ------------------------------------------------------------------------------------------------------------------------
-    writers      who may still write under older tokens                 replicas   hosts that hold blocks without a WAL
-    commands     commands that a receiver has not acknowledged
+    partitions/  claims, tokens, faults, adoption                       blocks/    reports, replicas, deletion
     decision     the answer, events and actions of the decision that is being made
-    requests     the requests; reads: those that only read the state         options    options of a tracker
+    requests     the requests; reads: those that only read the state    options    options of a tracker
 """
 
 from __future__ import annotations

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from driver.decisions.batch_order import window
 from driver.journal import events as ev
 from driver.tracker.agents import Agents
-from driver.tracker.claims import Claims
-from driver.tracker.commands import Commands
 from driver.tracker.decision import Recorder
-from driver.tracker.faults import Faults
+from driver.tracker.partitions.claims import Claims
+from driver.tracker.partitions.commands import Commands
+from driver.tracker.partitions.faults import Faults
+from driver.tracker.partitions.writers import Writers
 from driver.tracker.receivers import Receivers
 from driver.tracker.requests import EndHold, HoldForReset, Reset, said_by
-from driver.tracker.writers import Writers
 from forebay import messages as m
 from forebay.kafka.consume.spans import is_inside
 from forebay.model.errors import RefusedError, UsageError

@@ -15,13 +15,13 @@ from driver.journal.receiver_limits import (
     refuse_registration,
     room_for,
 )
-from driver.tracker.commands import Commands
+from driver.tracker.blocks.replicas import Replicas
 from driver.tracker.decision import Recorder
 from driver.tracker.heartbeats import LastHeartbeat
 from driver.tracker.names import check_names
-from driver.tracker.replicas import Replicas
+from driver.tracker.partitions.commands import Commands
+from driver.tracker.partitions.writers import Writers
 from driver.tracker.requests import LearnRate
-from driver.tracker.writers import Writers
 from forebay import messages as m
 from forebay.model.errors import FencedError, UsageError
 from forebay.model.values import TopicPartition, is_reserved

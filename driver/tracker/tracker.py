@@ -17,21 +17,22 @@ from driver.decisions.rate_sharing import RateSharing
 from driver.decisions.receiver_lifecycle import ManagedReceivers
 from driver.journal import events as ev
 from driver.journal.state import Partition, State
-from driver.tracker.adoption import Adoption
 from driver.tracker.agents import Agents
 from driver.tracker.batches import Batches
-from driver.tracker.claims import Claims
-from driver.tracker.commands import Commands
+from driver.tracker.blocks.deletion import Deletion
+from driver.tracker.blocks.replicas import Replicas
+from driver.tracker.blocks.reports import Reports
 from driver.tracker.cursors import CursorRequest, Cursors
 from driver.tracker.decision import Action, Decision, Recorder
-from driver.tracker.deletion import Deletion
-from driver.tracker.faults import Faults
 from driver.tracker.heartbeats import LastAgentHeartbeat, LastHeartbeat
 from driver.tracker.operators import Operators
 from driver.tracker.options import TrackerOptions
+from driver.tracker.partitions.adoption import Adoption
+from driver.tracker.partitions.claims import Claims
+from driver.tracker.partitions.commands import Commands
+from driver.tracker.partitions.faults import Faults
+from driver.tracker.partitions.writers import Writers
 from driver.tracker.receivers import Receivers
-from driver.tracker.replicas import Replicas
-from driver.tracker.reports import Reports
 from driver.tracker.requests import (
     AdoptionBlocked,
     Allocate,
@@ -64,7 +65,6 @@ from driver.tracker.requests import (
     SkipBatch,
     SkipSpans,
 )
-from driver.tracker.writers import Writers
 from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError, UsageError
 from forebay.model.values import TopicPartition

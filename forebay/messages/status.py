@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from forebay.messages.batches import BatchEntry
 from forebay.messages.cursors import CursorPlace
 from forebay.messages.message import Message
 from forebay.messages.receivers import ErrorNote
@@ -27,6 +28,8 @@ class TrackedPartition(Message, frozen=True, kw_only=True):
     rate: float = 0.0  # as PartitionStatus.rate
     end_age_seconds: float = -1.0  # age of high_watermark; -1: not known
     lag: int | None = None  # offsets that are not taken in; None: not known, because high_watermark is too old
+    low_watermark: int = -1  # first offset that Kafka still has; -1: not known
+    lag_seconds: float | None = None  # age of the oldest record that is not completed, or not taken in; None: not known
 
 
 class TrackedReceiver(Message, frozen=True, kw_only=True):
@@ -78,22 +81,6 @@ class TrackedAgent(Message, frozen=True, kw_only=True):
     release: str = ""  # release of its software
     damaged: tuple[str, ...] = ()  # as AgentHeartbeatRequest.damaged
     damaged_blocks: int = 0
-
-
-class TrackedBatch(Message, frozen=True, kw_only=True):
-    """One batch."""
-
-    batch_id: int
-    number: int  # number in the sequence of its timeline, from 1
-    time_ms: int
-    state: str  # queued | running | failing | failed | unreadable | completed
-    blocks: int
-    records: int
-    attempts: int
-    detail: str = ""
-    replay: int = 0  # number of the replay in which it runs again; 0: none
-    written: tuple[str, ...] = ()  # what the output helpers of its job wrote and skipped, in words
-    outputs: tuple[str, ...] = ()  # if the batch has several outputs: those that are done
 
 
 class TrackedReplay(Message, frozen=True, kw_only=True):
@@ -172,7 +159,7 @@ class StatusAnswer(Message, frozen=True, kw_only=True):
     partitions: tuple[TrackedPartition, ...] = ()
     receivers: tuple[TrackedReceiver, ...] = ()
     agents: tuple[TrackedAgent, ...] = ()
-    batches: tuple[TrackedBatch, ...] = ()  # unfinished ones, the next ones of a replay, and the last few completed
+    batches: tuple[BatchEntry, ...] = ()  # unfinished ones, the next ones of a replay, and the last few completed
     replay: TrackedReplay | None = None
     managed: tuple[ManagedReceiver, ...] = ()  # in the order of their numbers; () if receivers are static
     backpressure: bool = False

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from forebay.settings import open_sections, reference
+from forebay.settings import data_folder, open_sections, reference
 from forebay.settings.fitting import UnfitError, fitted
 from forebay.settings.mistakes import Mistakes, shown
 from forebay.settings.reference import OPTIONS, REQUIRED, Key
-from forebay.settings.schema import Settings
+from forebay.settings.schema import LoadedSettings
 from forebay.settings.similar import did_you_mean
 
 #: stands for a required key that is missing or wrong; no rule reads it
@@ -18,12 +18,13 @@ _PLACEHOLDER = ""
 _MISSING = "the section [{}] is missing"
 
 
-def converted(raw: Mapping[str, Any], mistakes: Mistakes) -> Settings:
+def converted(raw: Mapping[str, Any], mistakes: Mistakes) -> LoadedSettings:
     """Return ``raw``, as TOML gives it, as settings, and add to ``mistakes`` the keys and sections that do not fit.
 
     A key that does not fit has its default in the result, a required one an empty text.
     """
     _refuse_unknown("", raw, [*reference.keys_by_section()[""], *reference.sections()], mistakes)
+    raw = data_folder.filled(raw, mistakes.variables)
     storage = raw.get("storage")
     if isinstance(storage, Mapping):
         raw = {**raw, "storage": open_sections.storage(storage, mistakes)}
@@ -31,16 +32,26 @@ def converted(raw: Mapping[str, Any], mistakes: Mistakes) -> Settings:
     for name in reference.sections():
         table = raw.get(name, {})
         if name not in raw and name in reference.required_sections():
-            mistakes.add(name, _MISSING.format(name))
+            mistakes.add(name, _MISSING.format(name) + data_folder.hint(name))
             table = None
         elif not isinstance(table, Mapping):
             mistakes.add_value(name, table, f"is not a section: write [{name}] and its keys below it")
             table = None
         values[name] = _section(name, table, mistakes)
-    settings = Settings(**values)
+    settings = LoadedSettings(**values, origins={key: mistakes.origin(key) for key in _written(raw)})
     if "kafka" not in raw and not settings.custom_source and not mistakes.concern("receiver.source"):
         mistakes.add("kafka", _MISSING.format("kafka"))
     return settings
+
+
+def _written(raw: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the path of every key that ``raw`` sets."""
+    for name, value in raw.items():
+        if not isinstance(value, Mapping) or name not in {*reference.sections(), "storage"}:
+            yield name
+            continue
+        keep = reference.keys_by_section().get(name, {})
+        yield from (f"{name}.{key}" for key in open_sections.flat(value, keep))
 
 
 def _section(name: str, table: Mapping[str, Any] | None, mistakes: Mistakes) -> Any:
@@ -76,7 +87,8 @@ def _values(section: str, table: Mapping[str, Any], mistakes: Mistakes) -> dict[
             except UnfitError as error:
                 mistakes.add(key.path, _sentence(key, error))
         elif key.default is REQUIRED:
-            mistakes.add(key.path, f"the key {key.path} is missing ({key.description})")
+            hint = data_folder.hint(key.path)
+            mistakes.add(key.path, f"the key {key.path} is missing ({key.description}){hint}")
         if key.default is REQUIRED:
             values[key.name] = _PLACEHOLDER
     return values

@@ -22,7 +22,7 @@ class Mistakes:
 
     def add(self, key: str, words: str) -> None:
         """Add the mistake that ``words`` describe. ``key`` is "section.name", or the name of a section."""
-        self.add_at(self.variables.get(key, self._source), words, key)
+        self.add_at(self.origin(key), words, key)
 
     def add_value(self, key: str, value: object, words: str) -> None:
         """Add that ``key`` must not have ``value``; ``words`` say what is allowed."""
@@ -33,6 +33,12 @@ class Mistakes:
         self._wrong.add(key)
         if len(self.found) < MISTAKES_MAX:
             self.found.append(SettingsError(f"{source}: {words}", key))
+
+    def origin(self, key: str) -> str:
+        """Return the name of the file or of the environment variable that sets ``key``."""
+        parts = key.split(".")
+        names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))  # a variable may set a whole table
+        return next((self.variables[name] for name in names if name in self.variables), self._source)
 
     def concern(self, key: str) -> bool:
         """Return whether ``key`` or its section has a mistake."""

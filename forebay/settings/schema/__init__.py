@@ -10,7 +10,7 @@ from forebay.settings.schema.kafka import KafkaSettings
 from forebay.settings.schema.receiver import MANAGED_COUNT_MAX, ReceiverSettings
 from forebay.settings.schema.section import Section
 from forebay.settings.schema.security import SecuritySettings
-from forebay.settings.schema.settings import Settings
+from forebay.settings.schema.settings import LoadedSettings, Settings
 from forebay.settings.schema.spark import SparkSettings
 from forebay.settings.schema.wal import WalSettings
 
@@ -21,6 +21,7 @@ __all__ = [
     "DeadLetterSettings",
     "DriverSettings",
     "KafkaSettings",
+    "LoadedSettings",
     "ReceiverSettings",
     "Section",
     "SecuritySettings",

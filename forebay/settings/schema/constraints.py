@@ -66,6 +66,8 @@ def _check_finite(number: float) -> None:
 
 Count = Annotated[int, Meta(ge=0)]
 PositiveCount = Annotated[int, Meta(ge=1)]
+#: number of entries that a driver keeps in memory, each of about 1 kB
+KeptCount = Annotated[int, Meta(ge=1, le=100_000)]
 Gain = Annotated[float, Meta(ge=0), checked(_check_finite)]
 Fraction = Annotated[float, Meta(ge=0, le=1), allowed("write a number from 0 to 1, as in 0.5")]
 PositiveDuration = Annotated[Duration, Meta(extra={"positive": True})]
@@ -137,6 +139,12 @@ def _check_absolute(kind: str) -> Callable[[str], None]:
     return check
 
 
+def _check_data_folder(path: str) -> None:
+    _check_absolute("folder")(path)
+    if not path.isprintable() or not {"?", "#"}.isdisjoint(path):
+        raise ValueError("choose a path without ?, # and unprintable characters: it becomes part of URLs")
+
+
 def _check_secret_path(written: str) -> None:
     check_secret_path(written or "/")
 
@@ -187,6 +195,7 @@ def _check_web_hook(url: str) -> None:
 
 
 Folder = Annotated[str, checked(_check_absolute("folder"))]
+DataFolder = Annotated[str, checked(_check_data_folder)]
 File = Annotated[str, checked(_check_absolute("file"))]
 SecretFile = Annotated[str, checked(_check_secret_path)]
 Url = Annotated[str, checked(_check_url)]

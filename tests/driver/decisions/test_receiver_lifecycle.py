@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driver.decisions.receiver_lifecycle import TRANSITIONS, ManagedReceivers, ReceiverChange, ReceiverState
+from driver.decisions.receiver_lifecycle import (
+    TRANSITIONS,
+    ManagedReceivers,
+    ManagedRules,
+    ReceiverChange,
+    ReceiverState,
+)
 from forebay import messages as m
 from forebay.model.values import managed_id, managed_ordinal
 
@@ -117,9 +123,12 @@ class Played:
         self.epoch += 1
         self.heard, self.receivers_heard = {}, {}
         self.driver = ManagedReceivers(
-            STREAM, self.epoch, self.count, self.journal, timeout_seconds=TIMEOUT_SECONDS,
-            **self.options,  # type: ignore[arg-type]
-        )  # fmt: skip
+            STREAM,
+            self.epoch,
+            self.count,
+            self.journal,
+            ManagedRules(**{"timeout_seconds": TIMEOUT_SECONDS, **self.options}),  # type: ignore[arg-type]
+        )
         return self.driver
 
     def step(self, seconds: int = 1) -> Played:

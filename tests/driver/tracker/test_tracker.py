@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from driver.decisions.clean_up import CleanSegment, is_stray
-from driver.decisions.receiver_lifecycle import ManagedReceivers
+from driver.decisions.receiver_lifecycle import ManagedReceivers, ManagedRules
 from driver.journal import events as ev
 from driver.journal.state import State
 from driver.journal.transitions import apply
@@ -669,7 +669,7 @@ def agent_says(host: str = "h1", *running: str) -> m.AgentHeartbeatRequest:
 
 def managed(count: int = 1) -> Tracked:
     t = Tracked()
-    t.tracker.agents.managed = ManagedReceivers(STREAM, numbered(1, 1), count, {}, hosts_wait_seconds=0.0)
+    t.tracker.agents.managed = ManagedReceivers(STREAM, numbered(1, 1), count, {}, ManagedRules(hosts_wait_seconds=0.0))
     return t
 
 

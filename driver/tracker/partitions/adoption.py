@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from driver.journal import events as ev
-from driver.tracker.commands import Commands
 from driver.tracker.decision import Recorder
-from driver.tracker.faults import Faults
+from driver.tracker.partitions.commands import Commands
+from driver.tracker.partitions.faults import Faults
+from driver.tracker.partitions.writers import Writers
 from driver.tracker.requests import Barred, NothingToAdopt, Search
-from driver.tracker.writers import Writers
 
 
 class Adoption:

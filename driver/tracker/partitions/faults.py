@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 from driver.journal import events as ev
 from driver.journal.state import ADOPTER, OpenFault, Partition
-from driver.tracker.claims import Claims
 from driver.tracker.decision import Recorder
-from driver.tracker.writers import Writers
+from driver.tracker.partitions.claims import Claims
+from driver.tracker.partitions.writers import Writers
 from forebay import messages as m
 from forebay.model.errors import UsageError
 from forebay.model.values import OFFSET_MAX, Gap, TopicPartition

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from driver.journal import events as ev
+from driver.tracker.blocks.replicas import Replicas
 from driver.tracker.decision import Recorder
-from driver.tracker.replicas import Replicas
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.values import Block, BlockRange

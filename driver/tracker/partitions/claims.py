@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from driver.journal import events as ev
 from driver.journal.state import ADOPTER, Partition
-from driver.tracker.commands import Commands
 from driver.tracker.decision import Recorder
-from driver.tracker.writers import Writers
+from driver.tracker.partitions.commands import Commands
+from driver.tracker.partitions.writers import Writers
 from forebay import messages as m
 from forebay.model.values import TopicPartition
 

@@ -1,0 +1,61 @@
+"""Removal of secrets from settings and texts that people and programs may read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+#: what is shown instead of a secret
+HIDDEN = "(hidden)"
+
+#: part of the name of a pass-through option or environment variable that holds a secret
+_SECRET = (
+    r"pass(?:word|wd|phrase)|secret|token|credential|jaas|private|signature|authorization"
+    r"|(?:access|account|api|encryption|shared)[._-]?key|connection[._-]?string|oauthbearer\.config|\.pem\b"
+)
+_SECRET_NAME = re.compile(rf"{_SECRET}|(?:^|[._])key$", re.IGNORECASE)
+#: names that match, but hold a path or an address
+_NO_SECRET_NAME = re.compile(r"(?:[._](?:file|location|path|endpoint\.url|timeout|interval))$", re.IGNORECASE)
+#: user and password in a URL; a URL of another scheme than HTTP may name a container before the @
+_CREDENTIALS = re.compile(r"((?:https?://)|(?:[a-z][a-z0-9+.-]*://(?=[^/\s@:]*:)))[^/\s@]+@", re.IGNORECASE)
+#: name=value or name: value in a text, as in -Djavax.net.ssl.keyStorePassword=… or {"password": "…"}
+_ASSIGNED = re.compile(
+    rf"([\w.-]*(?:{_SECRET})[\w.-]*[\"']?\s*[=:]\s*)(\"(?:\\.|[^\"\\])*\"|'[^']*'|[^\s,;&\"'}}\]]+)", re.IGNORECASE
+)
+_BEARER = re.compile(r"(\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE)
+_PEM = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether an option or environment variable of this name can hold a secret."""
+    return _SECRET_NAME.search(name) is not None and _NO_SECRET_NAME.search(name) is None
+
+
+def shown_value(name: str, value: Any) -> Any:
+    """Return ``value`` of the option ``name`` without secrets: HIDDEN as a whole, or without the parts that can be secret."""
+    if value not in (None, "") and is_secret_name(name):
+        return HIDDEN
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, Mapping):
+        return {key: shown_value(str(key), of) for key, of in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [shown_value(name, item) for item in value]
+    return value
+
+
+def redacted(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return ``text`` with HIDDEN in place of each of ``secrets``, credentials in URLs, and values with secret names."""
+    for secret in sorted(set(secrets) - {""}, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    text = _PEM.sub(rf"\1{HIDDEN}", text)
+    text = _CREDENTIALS.sub(rf"\1{HIDDEN}@", text)
+    text = _BEARER.sub(rf"\1{HIDDEN}", text)
+    return _ASSIGNED.sub(lambda found: found[0] if HIDDEN in found[2] else f"{found[1]}{_quoted(found[2])}", text)
+
+
+def _quoted(value: str) -> str:
+    """Return HIDDEN in the quotes of ``value``, so that a JSON document stays one."""
+    quote = value[0] if value[0] in "\"'" else ""
+    return f"{quote}{HIDDEN}{quote}"
