@@ -36,8 +36,6 @@ class Activity:
     rates: Rates
     last_batch: m.BatchEntry | None = None
     spark_ui: str = ""
-    paused: bool = False
-    pause_cause: str = ""
 
 
 def overview(snapshot: Snapshot, identity: Identity, activity: Activity) -> m.OverviewAnswer:
@@ -55,8 +53,8 @@ def overview(snapshot: Snapshot, identity: Identity, activity: Activity) -> m.Ov
         spark_ui=activity.spark_ui,
         job=identity.job,
         batch_interval_ms=identity.batch_interval_ms,
-        paused=activity.paused,
-        pause_cause=activity.pause_cause,
+        paused=snapshot.pause is not None,
+        pause_cause=snapshot.pause.cause if snapshot.pause is not None else "",
         problems=tuple(map(_short, found[:PROBLEMS_MAX])),
         problem_count=len(found),
         pending=tuple(map(_short, pending[:PROBLEMS_MAX])),
