@@ -111,6 +111,7 @@ from forebay.messages.status import (
     TrackedReceiver,
     TrackedReplay,
 )
+from forebay.messages.threads import ThreadsAnswer, ThreadStack
 
 __all__ = [
     "BATCH_STATES",
@@ -206,6 +207,8 @@ __all__ = [
     "StatusAnswer",
     "Step",
     "StopRequest",
+    "ThreadStack",
+    "ThreadsAnswer",
     "TimedBlock",
     "TimedSpan",
     "TimesAnswer",
