@@ -947,6 +947,7 @@ def test_the_newest_batches_are_listed_with_their_statistics_also_by_the_next_dr
             assert completed.acquire(timeout=30)
         with ObserverClient(intake.url) as client:
             answer = client.batches()
+            assert intake.batches == answer.batches
             assert [(b.number, b.records, b.state, b.attempts) for b in answer.batches] == [
                 (4, 8, "completed", 1), (3, 7, "completed", 2), (2, 6, "completed", 1),
             ]  # fmt: skip
@@ -958,7 +959,9 @@ def test_the_newest_batches_are_listed_with_their_statistics_also_by_the_next_dr
             with pytest.raises(RefusedError, match="batch_history"):
                 client.batch(1)
         journal_storage = open_storage(s.driver.journal)
+        assert IngestContext(None, s).batches == ()
         until(lambda: len(list(history.read(journal_storage, "s"))) == 4)
+    assert intake.batches == answer.batches, "after the end too"
     with IngestContext(None, s) as intake:
         intake.foreach_batch(Collecting(1))
         ready(intake, s)
