@@ -89,8 +89,6 @@ def completed_entry(
     records: int,
     replay: int = 0,
     written: tuple[str, ...] = (),
-    detail: str = "",
-    place: str = "",
 ) -> BatchEntry:
     """Return the entry of a completed batch. ``statistics``: None if an older release completed it."""
     return BatchEntry(
@@ -110,10 +108,14 @@ def completed_entry(
         written=written,
         replay=replay,
         rerun=statistics.rerun if statistics is not None else replay > 0,
-        detail=detail,
-        place=place,
+        detail=_failure(statistics) if statistics is not None else "",
+        place=statistics.place if statistics is not None else "",
         completed_ms=completed_ms,
     )
+
+
+def _failure(statistics: BatchStatistics) -> str:
+    return f"{statistics.error} at {statistics.place}" if statistics.place else statistics.error
 
 
 def entry_of_finished(batch: FinishedBatch) -> BatchEntry:

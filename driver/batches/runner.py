@@ -228,7 +228,6 @@ class BatchRunner:
         self.running.pop(work.batch_id, None)
         self._failing.forget(work.batch_id)
         self._reruns.discard((work.replay, work.batch_id))
-        failure = measure.failure
         entry = completed_entry(
             statistics,
             batch_id=work.batch_id,
@@ -240,8 +239,6 @@ class BatchRunner:
             records=measure.records,
             replay=work.replay,
             written=tuple(map(str, work.written)),
-            detail=shown(failure) if failure is not None else "",
-            place=failure.place if failure is not None else "",
         )
         self._batches.add(entry)
         self._hooks.tell([_completed(entry, measure, ended_ms)])
