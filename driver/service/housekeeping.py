@@ -96,11 +96,11 @@ class Housekeeping:
                         next_discovery = now + self._find_partitions()
                     self._completed.publish()
                     self._check_whether_caught_up()
-                    activity.wait_for("")
+                    activity.wait_for("", now)
                 except (UnreachableError, UnknownTopicError, SourceError) as error:
-                    activity.wait_for(f"{source}: {error}")
+                    activity.wait_for(f"{source}: {error}", now)
                 except StoreError as error:  # no space included
-                    activity.wait_for(f"WAL: {error}")
+                    activity.wait_for(f"WAL: {error}", now)
                 often = next_discovery <= now + RETRY_SECONDS or self._catches_up
                 if activity.stopping.wait(SHORT_ROUND_SECONDS if often else ROUND_SECONDS):
                     return
