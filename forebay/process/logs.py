@@ -84,7 +84,7 @@ def relayed(line: str, source: str, as_json: bool) -> str:
         return f"{source} | {line}"
     if line.startswith("{") and line.endswith("}"):
         return line
-    record = logging.LogRecord(source, logging.INFO, "", 0, line.replace("%", "%%"), (), None)
+    record = logging.LogRecord(source, logging.INFO, "", 0, line, (), None)
     return JsonFormatter({"service": source}).format(record)
 
 

@@ -406,7 +406,7 @@ def test_log_repeats_a_problem_that_lasts_after_growing_delays(caplog: pytest.Lo
     log = HealthLog("s")
     verdict = Verdict(problems=(m.Problem(kind="kafka", cause="Kafka is out of reach: refused"),))
     logged = []
-    for second in range(0, 1000):
+    for second in range(1000):
         caplog.clear()
         log.note(verdict, float(second))
         logged += [second] * len(caplog.records)
