@@ -297,8 +297,11 @@ class SparkEngine(SparkJobs):
 
 
 def start_jvm(options: Mapping[str, str]) -> None:
-    """Start the JVM of a new session, with its stderr as events of this process's log. A JVM that runs already is used."""
-    if SparkContext._gateway is not None:
+    """Start the JVM of a new session, with its stderr as events of this process's log.
+
+    Do nothing if a JVM runs already, or if the program has no log: then Spark starts a JVM that writes to this process's stderr.
+    """
+    if SparkContext._gateway is not None or not logging.getLogger().handlers:
         return
     conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
     jvm = JvmLog()

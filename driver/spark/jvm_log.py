@@ -29,6 +29,8 @@ _USUAL = (
     "Your hostname, ",
     "Set SPARK_LOCAL_IP if you need to bind to another address",
 )
+#: beginnings of lines about the end of the JVM, of one of its threads or of a Python worker
+_ENDS = ("#", "Exception in thread ", "Fatal Python error", "Traceback ")
 #: maximum number of bytes that are read together
 _READ_BYTES = 65_536
 
@@ -68,11 +70,14 @@ def log_lines(lines: Sequence[str]) -> None:
 
 
 def events(lines: Sequence[str]) -> Iterator[tuple[int, str, str]]:
-    """Yield level, class and text of each event in ``lines``. A line that is not of Log4j has no class, and level INFO."""
+    """Yield level, class and text of each event in ``lines``.
+
+    A line that is not of Log4j has no class, and level INFO, or ERROR if it is about the end of a process.
+    """
     found: tuple[int, str, list[str]] | None = None
     for line in lines:
         match = _EVENT.fullmatch(line)
-        if match is None and found is not None and line.startswith(("\t", "    ", "Caused by: ", "Traceback")):
+        if match is None and found is not None and line.startswith(("\t", "    ", "Caused by: ")):
             found[2].append(line)
             continue
         if found is not None:
@@ -82,7 +87,7 @@ def events(lines: Sequence[str]) -> Iterator[tuple[int, str, str]]:
             continue
         usual = any(part in line for part in _USUAL)
         if match is None:
-            yield logging.DEBUG if usual else logging.INFO, "", line
+            yield logging.DEBUG if usual else logging.ERROR if line.startswith(_ENDS) else logging.INFO, "", line
         else:
             found = (logging.DEBUG if usual else _LEVELS[match[1]], match[2], [match[3]])
     if found is not None:

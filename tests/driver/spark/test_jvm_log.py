@@ -46,7 +46,7 @@ def test_event_has_its_level_class_and_stack() -> None:
             "TaskSetManager",
             "Lost task\n\tat scala.Foo(Foo.scala:1)\nCaused by: java.io.IOException\n\tat scala.Bar(Bar.scala:1)",
         ),
-        (logging.INFO, "", "# A fatal error has been detected by the Java Runtime Environment:"),
+        (logging.ERROR, "", "# A fatal error has been detected by the Java Runtime Environment:"),
     ]
 
 
