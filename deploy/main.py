@@ -24,6 +24,7 @@ _COMMANDS = {
         ),
         "config": Entry("deploy.commands.setup.config", "Show the settings in force, and where each one comes from."),
         "token": Entry("deploy.commands.setup.token", "Make access tokens for the services."),
+        "size": Entry("deploy.commands.setup.sizing", "Calculate the receivers, disks and memory that a load needs."),
         "completion": Entry("deploy.commands.setup.completion", "Print the script for a shell's completion."),
     },
     "Run": {

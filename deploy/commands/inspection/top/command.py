@@ -15,8 +15,9 @@ from forebay.process.clock import Clock, SystemClock
 from forebay.process.signals import stop_signals
 
 if TYPE_CHECKING:
-    from forebay.client import Client
     from rich.console import Console
+
+    from forebay.client import Client
 
 #: width of a snapshot in a pipe
 _PIPE_WIDTH = 160
