@@ -42,6 +42,9 @@ _COMMANDS = {
             "deploy.commands.inspection.tap.command", "Print records as they are taken in, sampled and filtered."
         ),
         "lag": Entry("deploy.commands.inspection.lag", "Show how far intake and batches are behind Kafka."),
+        "receivers": Entry("deploy.commands.inspection.lists", "List the receivers, with their state and last errors."),
+        "hosts": Entry("deploy.commands.inspection.lists", "List the hosts of local copies, with space and load."),
+        "blocks": Entry("deploy.commands.inspection.lists", "List the newest blocks, or show one with its records."),
         "audit": Entry("deploy.commands.inspection.audit", "Prove that each offset is in exactly one batch."),
         "debug": Entry("deploy.commands.debug.group", "Collect status, settings, logs and threads, without secrets."),
     },

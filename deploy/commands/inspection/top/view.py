@@ -90,6 +90,8 @@ def snapshot(screen: Screen, width: int, now: float) -> Group:
                 _line(f"{name}: {len(entries)} of {answers.totals.get(name, len(entries))}", width, "bold"),
             ]
             lines += _table(*_rows(name, entries), width)
+    for line in lines:
+        line.rstrip()
     return Group(*lines)
 
 
