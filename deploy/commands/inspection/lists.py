@@ -10,7 +10,7 @@ import click
 
 from deploy.commands.inspection.process_tables import hosts_table, managed_table, receivers_table
 from deploy.commands.inspection.tap.shown import as_hex, as_json, as_text
-from deploy.console.batch_cells import moment
+from deploy.console.batch_tables import moment
 from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
 from deploy.console.parameters import PartitionType
 from forebay import messages as m

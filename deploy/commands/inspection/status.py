@@ -13,7 +13,7 @@ from deploy.commands.inspection.process_tables import (
     receivers_table,
     request_rates,
 )
-from deploy.console.batch_cells import BATCH_COLUMNS, batch_cells, batch_note
+from deploy.console.batch_tables import batch_tables
 from deploy.console.driver_requests import ask_status
 from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
 from driver.decisions.problems import in_answer
@@ -117,11 +117,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
         receivers_table(answer.receivers),
         *([managed_table(answer.managed)] if answer.managed else []),
         hosts_table(answer.agents),
-        table(
-            "Batches",
-            (*BATCH_COLUMNS, "detail"),
-            [(*batch_cells(b), batch_note(b)) for b in answer.batches],
-        ),
+        *batch_tables(answer.batches),
     ]
 
 
