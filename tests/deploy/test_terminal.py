@@ -61,9 +61,10 @@ def stream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stream]:
     with MockBroker() as broker:
         broker.create_topic(TOPIC)
         # blocks stay for a while after their batch, to be looked at
-        settings = {"wal": {"retention": "1h"}, "kafka": {"session.timeout.ms": "10000"}}
-        cluster = Cluster(tmp_path_factory.mktemp("stream"), broker.options, [TOPIC], receivers=1, **settings)
-        with cluster:
+        folder = tmp_path_factory.mktemp("stream")
+        with Cluster(
+            folder, broker.options, [TOPIC], receivers=1, wal={"retention": "1h"}, kafka={"session.timeout.ms": "10000"}
+        ) as cluster:
             made = Stream(cluster, Producer({**broker.options}))
             try:
                 cluster.wait(lambda: (s := cluster.status()) and s.batches_completed > 0, "a batch")

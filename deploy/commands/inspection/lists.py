@@ -145,13 +145,17 @@ def blocks(
     with Client.of(invocation.settings()) as client:
         if block is not None:
             return _one_block(invocation, client, block, records, "json" if invocation.json else form)
-        place = {
-            "topic": topic or (partition.topic if partition else ""),
-            "partition": partition.partition if partition else None,
-        }
+        wanted_topic, number = (partition.topic, partition.partition) if partition is not None else (topic, None)
         found, total, _ = _pages(
             lambda after, count: client.blocks(
-                limit=count, after=after, state=state, text=text, batch=batch or 0, offset=offset, **place
+                limit=count,
+                after=after,
+                state=state,
+                text=text,
+                batch=batch or 0,
+                offset=offset,
+                topic=wanted_topic,
+                partition=number,
             ),
             "blocks",
             limit,
