@@ -84,7 +84,7 @@ class Invocation:
         if self.json:
             import msgspec
 
-            from deploy.console.text import printable_json
+            from forebay.model.text import printable_json
 
             click.echo(printable_json(msgspec.json.format(msgspec.json.encode(data), indent=2).decode()))
             return

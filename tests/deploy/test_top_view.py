@@ -17,10 +17,10 @@ from deploy.commands.inspection.top.feed import Feed
 from deploy.commands.inspection.top.keys import Keyboard
 from deploy.commands.inspection.top.screen import LISTS, Answers, Key, Screen, disconnected, pressed, received
 from deploy.commands.inspection.top.view import snapshot, sparkline, view
-from deploy.console.text import one_line, printable, printable_json
 from forebay import messages as m
 from forebay.client import Event
 from forebay.model.errors import AccessError, UnreachableError
+from forebay.model.text import one_line, printable, printable_json
 from forebay.process.clock import ManualClock
 
 #: names and errors as an attacker writes them: erase the screen, change the title, markup, wide and right-to-left characters

@@ -11,6 +11,7 @@ import click
 from deploy.commands.inspection.process_tables import hosts_table, managed_table, receivers_table
 from deploy.commands.inspection.tap.shown import as_hex, as_json, as_text
 from deploy.console.batch_tables import moment
+from deploy.console.driver_requests import observer
 from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
 from deploy.console.parameters import PartitionType
 from forebay import messages as m
@@ -56,9 +57,7 @@ def receivers(invocation: Invocation, state: str, text: str, limit: int) -> int:
 
     States: registered, starting, active, waiting, draining, lost, fenced. --json prints the list as the API returns it.
     """
-    from forebay.client import Client
-
-    with Client.of(invocation.settings()) as client:
+    with observer(invocation.settings()) as client:
         found, total, pages = _pages(
             lambda after, count: client.receivers(limit=count, after=after, state=state, text=text), "receivers", limit
         )
@@ -78,9 +77,7 @@ def hosts(invocation: Invocation, state: str, text: str, limit: int) -> int:
 
     --json prints the list as the API returns it.
     """
-    from forebay.client import Client
-
-    with Client.of(invocation.settings()) as client:
+    with observer(invocation.settings()) as client:
         found, total, _ = _pages(
             lambda after, count: client.hosts(limit=count, after=after, state=state, text=text), "hosts", limit
         )
@@ -136,13 +133,11 @@ def blocks(
     States: waiting (for a batch), queued, completed. A block is listed until the history has its batch and the clean-up has
     deleted it.
     """
-    from forebay.client import Client
-
     if offset is not None and partition is None:
         raise click.UsageError("--offset needs --partition TOPIC/N")
     if records is not None and block is None:
         raise click.UsageError("--records needs a BLOCK")
-    with Client.of(invocation.settings()) as client:
+    with observer(invocation.settings(), "query" if records is not None else "reader") as client:
         if block is not None:
             return _one_block(invocation, client, block, records, "json" if invocation.json else form)
         wanted_topic, number = (partition.topic, partition.partition) if partition is not None else (topic, None)

@@ -10,8 +10,8 @@ import msgspec
 from deploy.commands.inspection.tap.paths import Path
 from deploy.commands.inspection.tap.selection import NO_DOCUMENT, document_of
 from deploy.console.batch_tables import moment
-from deploy.console.text import one_line, printable_json
 from forebay import messages as m
+from forebay.model.text import one_line, printable_json
 
 _HEX_BYTES = 16
 

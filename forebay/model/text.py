@@ -1,4 +1,4 @@
-"""Foreign text on a terminal: names, errors and records may hold control characters."""
+"""Foreign text for people: names, errors and records may hold control characters."""
 
 from __future__ import annotations
 
