@@ -234,16 +234,7 @@ class BatchRunner:
         self._loop.ask(Complete(work.batch_id, completed_ms, attempts, work.replay, statistics))
         failpoints.hit("driver.after-complete")
         self._failing.forget(work.batch_id)
-        failure = measure.failure
-        entry = self._finish(
-            work,
-            measure,
-            statistics,
-            completed_ms=completed_ms,
-            attempts=attempts,
-            detail=shown(failure) if failure is not None else "",
-            place=failure.place if failure is not None else "",
-        )
+        entry = self._finish(work, measure, statistics, completed_ms=completed_ms, attempts=attempts)
         self._hooks.tell([_completed(entry, measure, ended_ms)])
         if self._hooks.completed is not None:
             self._hooks.completed(work, statistics, ended_ms)
@@ -272,11 +263,9 @@ class BatchRunner:
         *,
         completed_ms: int,
         attempts: int,
-        detail: str,
-        place: str = "",
+        detail: str = "",
     ) -> BatchEntry:
         """Move an ended batch from the running to the completed ones, for observers. Return its entry."""
-        self.running.pop(work.batch_id, None)
         self._reruns.discard((work.replay, work.batch_id))
         entry = completed_entry(
             statistics,
@@ -290,9 +279,9 @@ class BatchRunner:
             replay=work.replay,
             written=tuple(map(str, work.written)),
             detail=detail,
-            place=place,
         )
         self._batches.add(entry)
+        self.running.pop(work.batch_id, None)  # observers find it in one of the two
         return entry
 
 
