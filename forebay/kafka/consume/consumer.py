@@ -294,9 +294,9 @@ class KafkaSource:
             if self._started[tp].reads > CONFIRMATIONS_MAX and tp not in faults:
                 detail = f"reads from offset {self._started[tp].start.offset} begin at a different record each time"
                 polled.append(PartitionFault(tp, self._started[tp].start.generation, "out-of-range", detail))
-        for item in polled:
-            if isinstance(item, PartitionFault):
-                self._assignment.stop(item.tp)
+        for returned in polled:
+            if isinstance(returned, PartitionFault):
+                self._assignment.stop(returned.tp)
         self._read_again()
         return polled
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes as c
 import logging
-import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,6 +44,29 @@ _FUNCTIONS = {
 }
 
 
+#: function → its result and arguments
+_GATHER_TYPES: dict[str, tuple[Any, list[Any]]] = {
+    "version": (c.c_int, []),
+    "group_size": (c.c_size_t, []),
+    "use": (None, [c.c_void_p]),
+    "take_client": (c.c_void_p, []),
+    "measure": (c.c_int64, [c.c_void_p, c.c_int64, c.c_int, c.c_void_p, c.c_int64]),
+    "fill": (None, [c.c_void_p, c.c_int64, *[c.c_void_p] * 9]),
+    "fill_headers": (None, [c.c_void_p, c.c_int64, *[c.c_void_p] * 7]),
+    "destroy": (None, [c.c_void_p, c.c_int64]),
+}
+_KAFKA_TYPES: dict[str, tuple[Any, list[Any]]] = {
+    "version": (c.c_int, []),
+    "queue_new": (c.c_void_p, [c.c_void_p]),
+    "queue_get_partition": (c.c_void_p, [c.c_void_p, c.c_char_p, c.c_int32]),
+    "queue_forward": (None, [c.c_void_p, c.c_void_p]),
+    "queue_destroy": (None, [c.c_void_p]),
+    "consume_batch_queue": (c.c_ssize_t, [c.c_void_p, c.c_int, c.c_void_p, c.c_size_t]),
+    "topic_name": (c.c_char_p, [c.c_void_p]),
+    "message_errstr": (c.c_char_p, [c.c_void_p]),
+}
+
+
 class Functions(c.Structure):
     """The C structure ``library``: pointers to functions."""
 
@@ -74,29 +96,24 @@ class Library:
     def __init__(self, path: Path, kafka_path: str) -> None:
         self.path = path
         self.gather, self.kafka = c.CDLL(str(path)), c.CDLL(kafka_path)
+        kafka = self.kafka
+        for functions, prefix, typed in ((self.gather, "forebay_", _GATHER_TYPES), (kafka, "rd_kafka_", _KAFKA_TYPES)):
+            for name, (result, arguments) in typed.items():
+                function = getattr(functions, prefix + name)
+                function.restype, function.argtypes = result, arguments
         if (found := self.gather.forebay_version()) != _VERSION:
             raise ValueError(f"it has interface {found} instead of {_VERSION}; build the package again")
-        self.gather.forebay_group_size.restype = c.c_size_t
         if self.gather.forebay_group_size() != GROUP.itemsize:
             raise ValueError("its structures have other sizes than expected; build the package again")
-        for field, result in (("measure", c.c_int64), ("take_client", c.c_void_p), ("fill", None), ("destroy", None)):
-            getattr(self.gather, f"forebay_{field}").restype = result
-        kafka = self.kafka
-        for name, result, arguments in (
-            ("rd_kafka_version", c.c_int, []),
-            ("rd_kafka_queue_new", c.c_void_p, [c.c_void_p]),
-            ("rd_kafka_queue_get_partition", c.c_void_p, [c.c_void_p, c.c_char_p, c.c_int32]),
-            ("rd_kafka_queue_forward", None, [c.c_void_p, c.c_void_p]),
-            ("rd_kafka_queue_destroy", None, [c.c_void_p]),
-            ("rd_kafka_consume_batch_queue", c.c_ssize_t, [c.c_void_p, c.c_int, c.c_void_p, c.c_size_t]),
-            ("rd_kafka_topic_name", c.c_char_p, [c.c_void_p]),
-            ("rd_kafka_message_errstr", c.c_char_p, [c.c_void_p]),
-        ):
-            function = getattr(kafka, name)
-            function.restype, function.argtypes = result, arguments
         if kafka.rd_kafka_version() != confluent_kafka.libversion()[1]:
             raise ValueError(f"{kafka_path} is not the librdkafka that confluent-kafka uses")
-        functions = Functions(**{field: c.cast(getattr(kafka, name), c.c_void_p) for field, name in _FUNCTIONS.items()})
+        self.functions = Functions(
+            **{field: c.cast(getattr(kafka, name), c.c_void_p) for field, name in _FUNCTIONS.items()}
+        )
+        self.use(self.functions)
+
+    def use(self, functions: Functions) -> None:
+        """Let ``gather.c`` call ``functions`` from now on. For all threads, so only before the first client."""
         self.gather.forebay_use(c.byref(functions))
 
     @property
@@ -109,15 +126,56 @@ class Library:
         return self.gather.forebay_take_client()  # type: ignore[no-any-return]
 
 
+_TIMESTAMP = c.CFUNCTYPE(c.c_int64, c.c_void_p, c.POINTER(c.c_int))
+_EPOCH = c.CFUNCTYPE(c.c_int32, c.c_void_p)
+
+
+def check(native: Library) -> None:
+    """Gather made-up messages and compare the buffers. Raises ValueError if they are wrong."""
+
+    def timestamp(_: Any, kind: Any) -> int:
+        kind[0] = 2
+        return 77
+
+    texts = [(b"k", b"value"), (None, b""), (b"", None)]
+    made = [
+        Message(
+            topic=1, partition=2, offset=10 + number, key=c.cast(c.c_char_p(key), c.c_void_p), key_size=len(key or b""),
+            value=c.cast(c.c_char_p(value), c.c_void_p), value_size=len(value or b""),
+        )
+        for number, (key, value) in enumerate(texts)
+    ]  # fmt: skip
+    callbacks = _TIMESTAMP(timestamp), _EPOCH(lambda _: 5)
+    native.use(Functions(timestamp=c.cast(callbacks[0], c.c_void_p), leader_epoch=c.cast(callbacks[1], c.c_void_p)))
+    try:
+        pointers = (c.c_void_p * len(made))(*map(c.addressof, made))
+        groups: Any = np.zeros(2, GROUP)
+        count = len(made)
+        found = native.gather.forebay_measure(pointers, count, 0, groups.ctypes.data, len(groups))
+        sizes = groups[0][["end", "key_bytes", "value_bytes", "null_keys", "null_values", "partition", "leader_epoch"]]
+        if found != 1 or sizes.tolist() != (3, 1, 5, 1, 1, 2, 5):
+            raise ValueError(f"it measures {groups[:found]} for three made-up messages")
+        ends, bits, bytes_ = np.zeros((2, 4), np.int32), np.zeros((2, 1), np.uint8), np.zeros((2, 5), np.uint8)
+        numbers, kinds = np.zeros((2, 3), np.int64), np.zeros(3, np.int32)
+        columns = [part[row] for row in (0, 1) for part in (bytes_, ends, bits)]
+        native.gather.forebay_fill(pointers, count, *(column.ctypes.data for column in (*columns, *numbers, kinds)))
+        filled = [column.tolist() for column in (*ends, *bits, *numbers, kinds)], bytes(bytes_[0, :1]), bytes(bytes_[1])
+        wanted = [[0, 1, 1, 1], [0, 5, 5, 5], [0b101], [0b011], [10, 11, 12], [77] * 3, [1] * 3], b"k", b"value"
+        if filled != wanted:
+            raise ValueError(f"it makes {filled} of three made-up messages")
+    finally:
+        native.use(native.functions)
+
+
 @cache
 def library() -> Library | None:
-    """Return the library; None, with a line in the log, if it can't be used. ``FOREBAY_NATIVE=0`` disables it."""
-    if os.environ.get("FOREBAY_NATIVE") == "0":
-        return None
+    """Return the library; None, with a line in the log, if it can't be used."""
     try:
         if not PATH.exists():
-            raise OSError("it was not compiled when the package was built, for want of a C compiler")
-        return Library(PATH, _loaded_librdkafka())
+            raise OSError("it was not compiled when the package was built, since there was no C compiler")
+        found = Library(PATH, _loaded_librdkafka())
+        check(found)
+        return found
     except (OSError, ValueError, AttributeError) as error:
         _log.warning("records are gathered in Python, several times slower: %s can't be used: %s", PATH, error)
         return None

@@ -64,7 +64,7 @@ class RecordQueue:
         try:
             return list(self._items(count))
         finally:
-            self._library.gather.forebay_destroy(self._messages, c.c_int64(count))
+            self._library.gather.forebay_destroy(self._messages, count)
 
     def close(self) -> None:
         if self._queue is not None:
@@ -91,13 +91,13 @@ class RecordQueue:
         order = np.argsort(which, kind="stable")
         if (order[:-1] < order[1:]).all():
             return groups
-        pointers = np.frombuffer(self._messages, np.uint64)
+        pointers = np.frombuffer(memoryview(self._messages), np.uint64)
         pointers[:count] = np.concatenate([pointers[group["begin"] : group["end"]] for group in groups[order]])
         return self._runs(count)
 
     def _runs(self, count: int) -> Any:
         found = self._library.gather.forebay_measure(
-            self._messages, c.c_int64(count), int(self._headers), _address(self._groups), c.c_int64(len(self._groups))
+            self._messages, count, int(self._headers), _address(self._groups), len(self._groups)
         )
         return self._groups[:found]
 
@@ -115,7 +115,7 @@ class RecordQueue:
         offsets, times, kinds = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int32)
         place = c.byref(self._messages, begin * c.sizeof(c.c_void_p))
         self._library.gather.forebay_fill(
-            place, c.c_int64(count), *keys.addresses, *values.addresses, *map(_address, (offsets, times, kinds))
+            place, count, *keys.addresses, *values.addresses, *map(_address, (offsets, times, kinds))
         )
         columns = [keys.column(pa.binary()), values.column(pa.binary())]
         columns += [
@@ -129,9 +129,10 @@ class RecordQueue:
     def _header_column(self, group: Any, place: Any, count: int) -> Any:
         entries = int(group["header_count"])
         names, values = _Bytes(entries, group["header_name_bytes"], 0), _Bytes(entries, group["header_value_bytes"], 1)
-        ends, valid = np.empty(count + 1, np.int32), _bitmap(count)
+        ends: Any = np.empty(count + 1, np.int32)
+        valid = _bitmap(count)
         self._library.gather.forebay_fill_headers(
-            place, c.c_int64(count), _address(ends), _address(valid), *names.addresses[:2], *values.addresses
+            place, count, _address(ends), _address(valid), *names.addresses[:2], *values.addresses
         )
         type_ = SOURCE_SCHEMA(True).field("headers").type
         pairs = pa.StructArray.from_arrays(
@@ -145,12 +146,12 @@ class _Bytes:
 
     def __init__(self, count: int, size: Any, nulls: Any) -> None:
         self._count = count
-        self._data = np.empty(int(size), np.uint8)
-        self._ends = np.empty(count + 1, np.int32)
-        self._valid = _bitmap(count) if nulls else None
+        self._data: Any = np.empty(int(size), np.uint8)
+        self._ends: Any = np.empty(count + 1, np.int32)
+        self._valid: Any = _bitmap(count) if nulls else None
 
     @property
-    def addresses(self) -> tuple[Any, Any, Any]:
+    def addresses(self) -> tuple[int, int, int | None]:
         return _address(self._data), _address(self._ends), None if self._valid is None else _address(self._valid)
 
     def column(self, type_: Any) -> Any:
@@ -162,5 +163,5 @@ def _bitmap(count: int) -> Any:
     return np.zeros((count + 7) // 8, np.uint8)
 
 
-def _address(array: Any) -> Any:
-    return c.c_void_p(array.ctypes.data)
+def _address(array: Any) -> int:
+    return int(array.ctypes.data)
