@@ -111,6 +111,7 @@ from forebay.messages.status import (
     TrackedReceiver,
     TrackedReplay,
 )
+from forebay.messages.threads import ThreadsAnswer, ThreadStack
 
 __all__ = [
     "HEARTBEAT_ITEMS_MAX",
@@ -204,6 +205,8 @@ __all__ = [
     "StatusAnswer",
     "Step",
     "StopRequest",
+    "ThreadStack",
+    "ThreadsAnswer",
     "TimedBlock",
     "TimedSpan",
     "TimesAnswer",
