@@ -21,6 +21,7 @@ from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.consume import consumer as consuming
 from forebay.kafka.consume.fetching import ColumnFetcher, Fetcher, MessageFetcher, fetcher
+from forebay.kafka.consume.messages import FAULTS
 from forebay.kafka.consume.received import Event, Records
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.kafka.native import library as native_library
@@ -73,13 +74,14 @@ class Fetching:
         """Read until the end of each partition of ``until``. Return the records and the events of each partition."""
         batches: dict[int, list[pa.RecordBatch]] = {}
         events: dict[int, list[object]] = {}
-        while not all(
-            any(code == KafkaError._PARTITION_EOF for code, _, _ in events.get(number, [])) for number in until
-        ):  # type: ignore[misc]
+        left = set(until)
+        while left:
             for item in self.fetcher.fetch(sizes(), 1.0):
                 assert item.tp.topic == self.topic
                 if isinstance(item, Event):
                     events.setdefault(item.tp.partition, []).append((item.error.code(), item.error.str(), item.offset))
+                    if item.error.code() == KafkaError._PARTITION_EOF:
+                        left.discard(item.tp.partition)
                 else:
                     assert item.batch.num_rows
                     item.batch.validate(full=True)
@@ -106,7 +108,7 @@ def _produce(options: dict[str, str], topic: str, seed: int, transactions: bool)
                 producer.begin_transaction()
             for _ in range(random_.randrange(1, 120)):
                 size = random_.choice([0, 1, 20, 200, 5_000] + [1_000_000] * (random_.random() < 0.01))
-                headers = [
+                headers: list[tuple[str, str | bytes | None]] = [
                     (f"h{n}" * random_.randrange(3), random_.choice([None, b"", os.urandom(9)]))
                     for n in range(random_.randrange(4))
                 ]
@@ -188,7 +190,7 @@ def test_errors_of_partitions_are_events_with_kafkas_text(
             items += [item for item in reading.fetcher.fetch(100, 1.0) if isinstance(item, Event)]
         said.append(next((e.error.code(), e.error.str(), e.offset) for e in items if e.tp.partition == 0))
         reading.close()
-    assert said[0] == said[1] and said[0][0] in consuming.FAULTS
+    assert said[0] == said[1] and said[0][0] in FAULTS
 
 
 def test_queues_full_of_records_keep_no_consumer_from_closing(
