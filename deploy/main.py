@@ -38,6 +38,9 @@ _COMMANDS = {
     "Inspect": {
         "top": Entry("deploy.commands.inspection.top.command", "Show the stream at a glance, live in the terminal."),
         "status": Entry("deploy.commands.inspection.status", "Show partitions, receivers, agents, batches, problems."),
+        "batches": Entry(
+            "deploy.commands.inspection.batches", "Show the newest batches with their delays, or one batch."
+        ),
         "lag": Entry("deploy.commands.inspection.lag", "Show how far intake and batches are behind Kafka."),
         "audit": Entry("deploy.commands.inspection.audit", "Prove that each offset is in exactly one batch."),
         "debug": Entry("deploy.commands.debug.group", "Collect status, settings, logs and threads, without secrets."),

@@ -66,7 +66,8 @@ class BlockAdded(_Happened, frozen=True, tag="block-added"):
 
 
 class BatchSubmitted(_Happened, frozen=True, tag="batch-submitted"):
-    """The journal has the batch, so it will run. ``replay``: the number of the replay that runs it; 0 outside a replay."""
+    """The journal has the batch, so it will run. ``blocks``: 0 in a direct stream. ``replay``: the number of the replay that runs
+    it; 0 outside a replay."""
 
     batch_id: int
     number: int

@@ -7,7 +7,7 @@ input), 404, or 503 (not ready yet: retry), always with a :class:`Refusal` as bo
 from __future__ import annotations
 
 from forebay.messages.agents import AgentHeartbeatAnswer, AgentHeartbeatRequest, ReceiverProcess
-from forebay.messages.batches import BatchDetail, BatchEntry, BatchesAnswer, BatchRange
+from forebay.messages.batches import BATCH_STATES, FAILED_STATES, BatchDetail, BatchEntry, BatchesAnswer, BatchRange
 from forebay.messages.blocks import BlockResult, ReportAnswer, ReportRequest, StaleRange
 from forebay.messages.commands import Command, PartitionRate, Rates
 from forebay.messages.cursors import (
@@ -114,6 +114,8 @@ from forebay.messages.status import (
 from forebay.messages.threads import ThreadsAnswer, ThreadStack
 
 __all__ = [
+    "BATCH_STATES",
+    "FAILED_STATES",
     "HEARTBEAT_ITEMS_MAX",
     "PARTITIONS_MAX",
     "AcceptGapRequest",
