@@ -20,7 +20,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _FOLDER = Path("forebay", "kafka", "native")
 _SOURCE, _LIBRARY = _FOLDER / "gather.c", _FOLDER / "gather.so"
-_FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra")
+_FLAGS = ("-std=gnu11", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra")
 
 
 class Compilation(BuildHookInterface[Any]):

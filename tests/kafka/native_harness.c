@@ -46,14 +46,13 @@ static void *bytes(int64_t size) {
 static void round_(void) {
   int64_t count = 1 + (int64_t)draw(200);
   made *all = calloc((size_t)count, sizeof *all);
-  message **messages = calloc((size_t)count, sizeof *messages);
+  item *items = calloc((size_t)count, sizeof *items);
   for (int64_t i = 0; i < count; i++) {
     made *m = &all[i];
-    messages[i] = &m->public;
+    items[i].message = draw(20) ? &m->public : NULL;
     m->public.topic = (void *)(draw(2) + 1);
     m->public.partition = (int32_t)draw(3);
     m->public.offset = i;
-    m->public.err = draw(20) ? 0 : -191;
     if (draw(4)) m->public.key = malloc((m->public.key_size = draw(9)) + 1);
     if (draw(4)) m->public.value = malloc((m->public.value_size = draw(300)) + 1);
     if (m->public.key) memset(m->public.key, 'k', m->public.key_size);
@@ -66,22 +65,22 @@ static void round_(void) {
     }
   }
   group *groups = calloc((size_t)count, sizeof *groups);
-  int64_t found = forebay_measure(messages, count, 1, groups, count), seen = 0;
+  int64_t found = forebay_measure(items, count, 1, groups), seen = 0;
   for (int64_t k = 0; k < found; k++) {
     group *g = &groups[k];
     int64_t size = g->end - g->begin;
     seen += size;
-    if (g->error) continue;
+    if (g->is_error) continue;
     uint8_t *keys = bytes(g->key_bytes), *values = bytes(g->value_bytes);
     uint8_t *key_valid = g->null_keys ? bytes((size + 7) / 8) : NULL, *value_valid = g->null_values ? bytes((size + 7) / 8) : NULL;
     int32_t *key_ends = bytes(4 * (size + 1)), *value_ends = bytes(4 * (size + 1)), *kinds = bytes(4 * size);
     int64_t *offsets = bytes(8 * size), *times = bytes(8 * size);
-    forebay_fill(messages + g->begin, size, keys, key_ends, key_valid, values, value_ends, value_valid, offsets, times, kinds);
-    if (key_ends[size] != g->key_bytes || value_ends[size] != g->value_bytes || offsets[0] != messages[g->begin]->offset) abort();
+    forebay_fill(items + g->begin, size, keys, key_ends, key_valid, values, value_ends, value_valid, offsets, times, kinds);
+    if (key_ends[size] != g->key_bytes || value_ends[size] != g->value_bytes || offsets[0] != items[g->begin].message->offset) abort();
     int32_t *ends = bytes(4 * (size + 1)), *name_ends = bytes(4 * (g->header_count + 1)), *entry_ends = bytes(4 * (g->header_count + 1));
     uint8_t *valid = bytes((size + 7) / 8), *names = bytes(g->header_name_bytes), *entries = bytes(g->header_value_bytes);
     uint8_t *entry_valid = bytes((g->header_count + 7) / 8);
-    forebay_fill_headers(messages + g->begin, size, ends, valid, names, name_ends, entries, entry_ends, entry_valid);
+    forebay_fill_headers(items + g->begin, size, ends, valid, names, name_ends, entries, entry_ends, entry_valid);
     if (ends[size] != g->header_count || name_ends[g->header_count] != g->header_name_bytes || entry_ends[g->header_count] != g->header_value_bytes)
       abort();
     void *used_[] = {keys, values, key_valid, value_valid, key_ends, value_ends, kinds, offsets, times, ends, name_ends, entry_ends, valid, names, entries, entry_valid};
@@ -89,7 +88,7 @@ static void round_(void) {
   }
   if (seen != count) abort();
   for (int64_t i = 0; i < count; i++) free(all[i].public.key), free(all[i].public.value);
-  free(groups), free(messages), free(all);
+  free(groups), free(items), free(all);
 }
 
 int main(int count, char **arguments) {

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import confluent_kafka
 import numpy as np
@@ -25,7 +26,8 @@ from forebay.kafka.consume.messages import FAULTS
 from forebay.kafka.consume.received import Event, Records
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.kafka.native import library as native_library
-from forebay.kafka.native.library import Library, check, library
+from forebay.kafka.native.library import Functions, Library, Message, library
+from forebay.kafka.native.record_queue import RecordQueue
 from forebay.model.columns import Columns
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import TopicPartition
@@ -55,12 +57,11 @@ class Fetching:
         self, options: dict[str, str], topic: str, native: Library | None, headers: bool, begin: dict[int, int]
     ) -> None:
         self.topic = topic
-        self.consumer = Consumer(
-            {
-                **options, "group.id": "none", "enable.auto.commit": False, "enable.partition.eof": True,
-                "auto.offset.reset": "error", **({} if native is None else native.options),
-            }
-        )  # fmt: skip
+        own = {
+            **options, "group.id": "none", "enable.auto.commit": False, "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }  # fmt: skip
+        self.consumer = Consumer(own if native is None else native.options(own))
         self.fetcher: Fetcher = fetcher(self.consumer, native, headers)
         assert isinstance(self.fetcher, MessageFetcher if native is None else ColumnFetcher)
         self.assign(begin)
@@ -217,49 +218,43 @@ def test_queues_full_of_records_keep_no_consumer_from_closing(
     assert resident[-1] - resident[4] < 60_000_000, resident
 
 
-def test_events_of_one_partition_hold_up_no_other_and_order_is_kept(native: Library) -> None:
-    """Messages of interleaved partitions, with errors between them, come out per partition and in order."""
-    from forebay.kafka.native.library import Functions, Message
-    from forebay.kafka.native.record_queue import RecordQueue
-
-    check(native)
+def test_items_come_out_per_partition_and_in_order(native: Library) -> None:
+    """Also if partitions are interleaved message by message."""
     random_ = random.Random(5)
     payload = ctypes.create_string_buffer(b"0123456789")
-    for _ in range(200):
+    queue = RecordQueue.__new__(RecordQueue)
+    queue._headers = False
+    callbacks = native_library._TIMESTAMP(lambda _, kind: 0), native_library._EPOCH(lambda message: message % 7)
+    functions = Functions(
+        **dict(zip(("timestamp", "leader_epoch"), (ctypes.cast(f, ctypes.c_void_p) for f in callbacks), strict=True))
+    )
+    names = SimpleNamespace(rd_kafka_topic_name=lambda pointer: b"topic-%d" % pointer)
+    queue._library = SimpleNamespace(gather=native.gather, kafka=names)  # type: ignore[assignment]
+    native.use(functions)
+    for _ in range(300):
         made = [
             Message(
-                topic=0, partition=random_.randrange(3), offset=number, value=ctypes.addressof(payload),
-                value_size=random_.randrange(10), error=random_.choice([0] * 9 + [-191]),
+                topic=random_.randrange(1, 3), partition=random_.randrange(2), offset=number, value=ctypes.addressof(payload),
+                value_size=random_.randrange(10),
             )
             for number in range(random_.randrange(1, 40))
         ]  # fmt: skip
-        queue = RecordQueue.__new__(RecordQueue)
-        queue._library, queue._headers = native, False
-        queue._messages = (ctypes.c_void_p * 50)(*map(ctypes.addressof, made))
-        queue._groups = np.zeros(50, native_library.GROUP)
-        timestamp = native_library._TIMESTAMP(lambda _, kind: 0)
-        epoch = native_library._EPOCH(lambda _: 1)
-        native.use(
-            Functions(
-                timestamp=ctypes.cast(timestamp, ctypes.c_void_p), leader_epoch=ctypes.cast(epoch, ctypes.c_void_p)
-            )
+        queue._items = np.zeros(len(made), native_library.ITEM)
+        queue._items["message"] = [ctypes.addressof(message) for message in made]
+        queue._groups = np.zeros(len(made), native_library.GROUP)
+        found = [item for item in queue._received(len(made)) if isinstance(item, Records)]
+        wanted: dict[TopicPartition, list[Message]] = {}
+        for message in made:
+            wanted.setdefault(TopicPartition(f"topic-{message.topic}", message.partition), []).append(message)
+        assert [item.tp for item in found] == list(wanted), (
+            "one item for each partition, in the order of the first record"
         )
-        try:
-            seen: dict[int, list[int]] = {}
-            last: list[int] = []
-            for item in queue._items(len(made)):
-                number = item.tp.partition
-                if not last or last[-1] != number:
-                    last.append(number)
-                offsets = [item.offset] if isinstance(item, Event) else item.batch.column("offset").to_pylist()
-                seen.setdefault(number, []).extend(offsets)
-                if isinstance(item, Records):
-                    values = item.batch.column("value").to_pylist()
-                    assert values == [b"0123456789"[: made[offset].value_size] for offset in offsets]
-        finally:
-            native.use(native.functions)
-        assert len(last) == len(set(last)), "the items of a partition follow each other"
-        assert seen == {p: [m.offset for m in made if m.partition == p] for p in {m.partition for m in made}}
+        for item, messages in zip(found, wanted.values(), strict=True):
+            assert item.batch.column("offset").to_pylist() == [message.offset for message in messages]
+            assert item.batch.column("value").to_pylist() == [
+                b"0123456789"[: message.value_size] for message in messages
+            ]
+            assert item.leader_epoch == ctypes.addressof(messages[-1]) % 7
 
 
 def test_a_compilers_sanitizers_find_nothing(tmp_path: Path) -> None:
@@ -269,7 +264,7 @@ def test_a_compilers_sanitizers_find_nothing(tmp_path: Path) -> None:
         pytest.skip("no compiler with sanitizers: gcc or clang")
     program = tmp_path / "harness"
     subprocess.run(
-        [compiler, "-std=c11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{_FOLDER}",
+        [compiler, "-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{_FOLDER}",
          "-o", str(program), str(Path(__file__).with_name("native_harness.c"))],
         check=True,
     )  # fmt: skip
@@ -296,7 +291,7 @@ def test_source_reads_by_python_and_says_so_where_the_library_is_of_no_use(
     changed = {
         "missing": None,
         "foreign": "int unrelated(void) { return 1; }",
-        "stale": source.replace("return 1; }", "return 99; }", 1),
+        "stale": source.replace("return 2; }", "return 99; }", 1),
         "wrong": source.replace("offsets[i] = m->offset;", "offsets[i] = m->offset + 1;", 1),
     }[damage]
     if changed is not None:

@@ -114,7 +114,7 @@ class KafkaSource:
         callbacks = {"error_cb": self._on_error, "on_commit": self._commits.on_commit}
         try:
             native = library()
-            options = self._options if native is None else {**self._options, **native.options}
+            options = self._options if native is None else native.options(self._options)
             self._consumer = Consumer({**options, **callbacks}, logger=self._client_errors)
         except KafkaException as error:
             raise SettingsError(

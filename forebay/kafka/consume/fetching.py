@@ -106,11 +106,7 @@ class ColumnFetcher:
         if self._unproven:
             self._queue.redirect(self._unproven)
             timeout_seconds = min(timeout_seconds, GATHER_SECONDS)
-        found = self._queue.receive(max_records, min(GATHER_SECONDS, timeout_seconds))
-        if not found and timeout_seconds > GATHER_SECONDS:
-            found = self._queue.receive(1, timeout_seconds - GATHER_SECONDS)
-            if found and max_records > 1:
-                found += self._queue.receive(max_records - 1, GATHER_SECONDS)
+        found = self._queue.receive(max_records, timeout_seconds, GATHER_SECONDS)
         if self._unproven:
             self._unproven.difference_update(item.tp for item in found)
         return found
@@ -135,7 +131,7 @@ class ColumnFetcher:
 def fetcher(consumer: Consumer, native: Library | None, headers: bool) -> Fetcher:
     """Return the way to fetch from ``consumer``, which this thread has just created.
 
-    ``native``: the library whose options the consumer was created with; None: it is not used.
+    ``native``: the library with whose plug-in the consumer was created; None: it is not used.
     """
     messages = MessageFetcher(consumer, headers)
     client = native.take_client() if native is not None else None

@@ -9,6 +9,9 @@ from confluent_kafka import KafkaError
 
 from forebay.model.values import TopicPartition
 
+#: in place of a partition, for an event of the whole client
+CLIENT = TopicPartition("", -1)
+
 
 @dataclass(frozen=True, slots=True)
 class Records:
@@ -22,7 +25,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The end of a partition, or an error, at ``offset``. ``tp``: partition -1 if it concerns the whole client."""
+    """The end of a partition, or an error, at ``offset``. ``tp``: :data:`CLIENT` if it concerns the whole client."""
 
     tp: TopicPartition
     error: KafkaError

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes as c
 import logging
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,10 @@ _log = logging.getLogger("forebay.kafka")
 #: where the build puts the compiled ``gather.c``
 PATH = Path(__file__).with_name("gather.so")
 #: what this module expects of ``forebay_version``
-_VERSION = 1
+_VERSION = 2
+
+#: librdkafka's option
+_PLUGINS = "plugin.library.paths"
 
 #: the C structure ``group``
 GROUP: Any = np.dtype(
@@ -28,14 +32,23 @@ GROUP: Any = np.dtype(
         *((name, np.int64) for name in ("topic", "begin", "end", "key_bytes", "value_bytes")),
         *((name, np.int64) for name in ("header_count", "header_name_bytes", "header_value_bytes")),
         *((name, np.int64) for name in ("null_keys", "null_values", "null_headers")),
-        *((name, np.int32) for name in ("partition", "error", "leader_epoch", "reserved")),
+        *((name, np.int32) for name in ("partition", "is_error", "leader_epoch", "reserved")),
     ]
 )
 
+#: the C structure ``item``: addresses of a message (0 for an error) and of its event
+ITEM: Any = np.dtype([("message", np.uint64), ("event", np.uint64)])
+
 #: the C structure ``library``: its fields, and the functions of librdkafka in them
 _FUNCTIONS = {
-    "consume": "rd_kafka_consume_batch_queue",
-    "destroy": "rd_kafka_message_destroy",
+    "poll": "rd_kafka_queue_poll",
+    "type": "rd_kafka_event_type",
+    "next_message": "rd_kafka_event_message_next",
+    "error": "rd_kafka_event_error",
+    "error_text": "rd_kafka_event_error_string",
+    "place_of": "rd_kafka_event_topic_partition",
+    "destroy_place": "rd_kafka_topic_partition_destroy",
+    "destroy": "rd_kafka_event_destroy",
     "timestamp": "rd_kafka_message_timestamp",
     "leader_epoch": "rd_kafka_message_leader_epoch",
     "headers": "rd_kafka_message_headers",
@@ -50,7 +63,9 @@ _GATHER_TYPES: dict[str, tuple[Any, list[Any]]] = {
     "group_size": (c.c_size_t, []),
     "use": (None, [c.c_void_p]),
     "take_client": (c.c_void_p, []),
-    "measure": (c.c_int64, [c.c_void_p, c.c_int64, c.c_int, c.c_void_p, c.c_int64]),
+    "receive": (c.c_int64, [c.c_void_p, c.c_int, c.c_int, c.c_void_p, c.c_int64]),
+    "measure": (c.c_int64, [c.c_void_p, c.c_int64, c.c_int, c.c_void_p]),
+    "error": (c.c_int, [c.c_void_p, c.c_void_p, c.c_size_t, *[c.c_void_p] * 3]),
     "fill": (None, [c.c_void_p, c.c_int64, *[c.c_void_p] * 9]),
     "fill_headers": (None, [c.c_void_p, c.c_int64, *[c.c_void_p] * 7]),
     "destroy": (None, [c.c_void_p, c.c_int64]),
@@ -61,9 +76,7 @@ _KAFKA_TYPES: dict[str, tuple[Any, list[Any]]] = {
     "queue_get_partition": (c.c_void_p, [c.c_void_p, c.c_char_p, c.c_int32]),
     "queue_forward": (None, [c.c_void_p, c.c_void_p]),
     "queue_destroy": (None, [c.c_void_p]),
-    "consume_batch_queue": (c.c_ssize_t, [c.c_void_p, c.c_int, c.c_void_p, c.c_size_t]),
     "topic_name": (c.c_char_p, [c.c_void_p]),
-    "message_errstr": (c.c_char_p, [c.c_void_p]),
 }
 
 
@@ -116,13 +129,13 @@ class Library:
         """Let ``gather.c`` call ``functions`` from now on. For all threads, so only before the first client."""
         self.gather.forebay_use(c.byref(functions))
 
-    @property
-    def options(self) -> dict[str, str]:
-        """Options of a client whose handle :meth:`take_client` is to return."""
-        return {"plugin.library.paths": str(self.path)}
+    def options(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``own``, the options of a client, with this plug-in: :meth:`take_client` then returns the client's handle."""
+        plugins = [own[_PLUGINS]] if own.get(_PLUGINS) else []
+        return {**own, _PLUGINS: ";".join([*plugins, str(self.path)])}
 
     def take_client(self) -> int | None:
-        """Return the handle of the client that this thread has created last with :attr:`options`, once; None if there is none."""
+        """Return the handle of the client that this thread has created last with :meth:`options`, once; None if there is none."""
         return self.gather.forebay_take_client()  # type: ignore[no-any-return]
 
 
@@ -148,18 +161,24 @@ def check(native: Library) -> None:
     callbacks = _TIMESTAMP(timestamp), _EPOCH(lambda _: 5)
     native.use(Functions(timestamp=c.cast(callbacks[0], c.c_void_p), leader_epoch=c.cast(callbacks[1], c.c_void_p)))
     try:
-        pointers = (c.c_void_p * len(made))(*map(c.addressof, made))
-        groups: Any = np.zeros(2, GROUP)
+        items: Any = np.zeros(len(made), ITEM)
+        items["message"] = [c.addressof(message) for message in made]
+        groups: Any = np.zeros(len(made), GROUP)
         count = len(made)
-        found = native.gather.forebay_measure(pointers, count, 0, groups.ctypes.data, len(groups))
+        found = native.gather.forebay_measure(items.ctypes.data, count, 0, groups.ctypes.data)
         sizes = groups[0][["end", "key_bytes", "value_bytes", "null_keys", "null_values", "partition", "leader_epoch"]]
         if found != 1 or sizes.tolist() != (3, 1, 5, 1, 1, 2, 5):
             raise ValueError(f"it measures {groups[:found]} for three made-up messages")
         ends, bits, bytes_ = np.zeros((2, 4), np.int32), np.zeros((2, 1), np.uint8), np.zeros((2, 5), np.uint8)
         numbers, kinds = np.zeros((2, 3), np.int64), np.zeros(3, np.int32)
         columns = [part[row] for row in (0, 1) for part in (bytes_, ends, bits)]
-        native.gather.forebay_fill(pointers, count, *(column.ctypes.data for column in (*columns, *numbers, kinds)))
-        filled = [column.tolist() for column in (*ends, *bits, *numbers, kinds)], bytes(bytes_[0, :1]), bytes(bytes_[1])
+        native.gather.forebay_fill(
+            items.ctypes.data, count, *(column.ctypes.data for column in (*columns, *numbers, kinds))
+        )
+        filled = (
+            [column.tolist() for column in (*ends, *bits, *numbers, kinds)],
+            *map(bytes, (bytes_[0, :1], bytes_[1])),
+        )
         wanted = [[0, 1, 1, 1], [0, 5, 5, 5], [0b101], [0b011], [10, 11, 12], [77] * 3, [1] * 3], b"k", b"value"
         if filled != wanted:
             raise ValueError(f"it makes {filled} of three made-up messages")

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import ctypes as c
 from collections.abc import Iterable, Iterator
-from typing import Any
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError
 
-from forebay.kafka.consume.received import Event, Received, Records
-from forebay.kafka.native.library import GROUP, Library, Message
-from forebay.model.arrow_columns import numbers_column
+from forebay.kafka.consume.received import CLIENT, Event, Received, Records
+from forebay.kafka.native.library import GROUP, ITEM, Library
+from forebay.model.arrow_columns import numbers_column, one_batch
 from forebay.model.errors import ForebayError
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import TopicPartition
 
 #: maximum number of messages that are held at a time
 MESSAGES_MAX = 10_000
+#: Kafka's maximum length of a topic's name
+TOPIC_LENGTH_MAX = 249
 
 
 class RecordQueue:
@@ -34,7 +38,7 @@ class RecordQueue:
         self._client = client
         self._headers = headers
         self._queue: int | None = library.kafka.rd_kafka_queue_new(client)
-        self._messages = (c.c_void_p * MESSAGES_MAX)()
+        self._items: Any = np.zeros(MESSAGES_MAX, ITEM)
         self._groups: Any = np.zeros(MESSAGES_MAX, GROUP)
 
     def redirect(self, partitions: Iterable[TopicPartition]) -> None:
@@ -50,61 +54,64 @@ class RecordQueue:
             kafka.rd_kafka_queue_forward(own, self._queue)
             kafka.rd_kafka_queue_destroy(own)
 
-    def receive(self, max_records: int, timeout_seconds: float) -> list[Received]:
-        """Return up to ``max_records`` records and events, all that arrive until ``timeout_seconds`` have passed.
+    def receive(self, max_records: int, timeout_seconds: float, gather_seconds: float) -> list[Received]:
+        """Wait ``timeout_seconds`` at most for a record or event. Return it, and what follows within ``gather_seconds``, up to
+        ``max_records`` in all.
 
         The items of a partition follow each other, in order. Only an event separates records of one partition into two items.
         """
-        size = min(max_records, MESSAGES_MAX)
-        count = self._library.kafka.rd_kafka_consume_batch_queue(
-            self._queue, round(timeout_seconds * 1000), self._messages, size
-        )
-        if count <= 0:
+        count = self._library.gather.forebay_receive(
+            self._queue, round(timeout_seconds * 1000), round(gather_seconds * 1000), _address(self._items),
+            min(max_records, MESSAGES_MAX),
+        )  # fmt: skip
+        if not count:
             return []
         try:
-            return list(self._items(count))
+            return self._received(count)
         finally:
-            self._library.gather.forebay_destroy(self._messages, count)
+            self._library.gather.forebay_destroy(_address(self._items), count)
 
     def close(self) -> None:
         if self._queue is not None:
             self._library.kafka.rd_kafka_queue_destroy(self._queue)
             self._queue = None
 
-    def _items(self, count: int) -> Iterator[Received]:
-        topics: dict[int, str] = {}
-        for group in self._measure(count):
-            pointer = int(group["topic"])
-            if pointer not in topics:
-                name = self._library.kafka.rd_kafka_topic_name(pointer) if pointer else b""
-                topics[pointer] = name.decode()
-            tp = TopicPartition(topics[pointer], int(group["partition"]))
-            if group["error"]:
-                yield self._event(tp, self._messages[int(group["begin"])], int(group["error"]))
-            else:
-                yield Records(tp, self._batch(group), int(group["leader_epoch"]))
-
-    def _measure(self, count: int) -> Any:
-        """Bring the messages of each partition together, in order, and return their groups."""
-        groups = self._runs(count)
-        _, which = np.unique(groups[["topic", "partition"]], return_inverse=True)
-        order = np.argsort(which, kind="stable")
-        if (order[:-1] < order[1:]).all():
-            return groups
-        pointers = np.frombuffer(memoryview(self._messages), np.uint64)
-        pointers[:count] = np.concatenate([pointers[group["begin"] : group["end"]] for group in groups[order]])
-        return self._runs(count)
-
-    def _runs(self, count: int) -> Any:
+    def _received(self, count: int) -> list[Received]:
         found = self._library.gather.forebay_measure(
-            self._messages, count, int(self._headers), _address(self._groups), len(self._groups)
+            _address(self._items), count, int(self._headers), _address(self._groups)
         )
-        return self._groups[:found]
+        received = [self._one(group) for group in self._groups[:found]]
+        place: dict[TopicPartition, int] = {}
+        order = [place.setdefault(item.tp, len(place)) for item in received]
+        if order == sorted(order):
+            return received
+        by_partition = sorted(zip(order, received, strict=True), key=itemgetter(0))
+        return [
+            joined for _, items in groupby(by_partition, itemgetter(0)) for joined in _joined(map(itemgetter(1), items))
+        ]
 
-    def _event(self, tp: TopicPartition, pointer: Any, code: int) -> Event:
-        text = self._library.kafka.rd_kafka_message_errstr(pointer) or b""
-        offset = Message.from_address(pointer).offset
-        return Event(tp, KafkaError(code, text.decode(errors="replace")), offset)
+    def _one(self, group: Any) -> Received:
+        if group["is_error"]:
+            return self._event(int(self._items[group["begin"]]["event"]))
+        topic = self._library.kafka.rd_kafka_topic_name(int(group["topic"])).decode()
+        return Records(TopicPartition(topic, int(group["partition"])), self._batch(group), int(group["leader_epoch"]))
+
+    def _event(self, event: int) -> Event:
+        topic, partition, offset, text = (
+            c.create_string_buffer(TOPIC_LENGTH_MAX + 1),
+            c.c_int32(),
+            c.c_int64(),
+            c.c_char_p(),
+        )
+        code = self._library.gather.forebay_error(
+            event, topic, len(topic), c.byref(partition), c.byref(offset), c.byref(text)
+        )
+        words = (text.value or b"").decode(errors="replace")
+        tp = TopicPartition(topic.value.decode(), partition.value)
+        # with this prefix, it is one that librdkafka passes to the error callback of the client
+        if words.startswith(f"{tp.topic} [{tp.partition}]: "):
+            tp = CLIENT
+        return Event(tp, KafkaError(code, words), offset.value)
 
     def _batch(self, group: Any) -> pa.RecordBatch:
         begin, count = int(group["begin"]), int(group["end"] - group["begin"])
@@ -113,7 +120,7 @@ class RecordQueue:
             _Bytes(count, group["value_bytes"], group["null_values"]),
         )
         offsets, times, kinds = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int32)
-        place = c.byref(self._messages, begin * c.sizeof(c.c_void_p))
+        place = _address(self._items[begin:])
         self._library.gather.forebay_fill(
             place, count, *keys.addresses, *values.addresses, *map(_address, (offsets, times, kinds))
         )
@@ -139,6 +146,17 @@ class RecordQueue:
             [names.column(pa.string()), values.column(pa.binary())], fields=list(type_.value_type.fields)
         )
         return pa.Array.from_buffers(type_, count, [pa.py_buffer(valid), pa.py_buffer(ends)], children=[pairs])
+
+
+def _joined(items: Iterable[Received]) -> Iterator[Received]:
+    """Join consecutive records of one partition."""
+    for are_records, run in groupby(items, lambda item: isinstance(item, Records)):
+        same = list(run)
+        if are_records and len(same) > 1:
+            records = cast("list[Records]", same)
+            yield Records(records[0].tp, one_batch([one.batch for one in records]), records[-1].leader_epoch)
+        else:
+            yield from same
 
 
 class _Bytes:
