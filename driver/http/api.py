@@ -22,6 +22,7 @@ from driver.http.lag import ReadLag
 from driver.http.observation.observer import Observer
 from driver.http.observation.routes import observer_routes
 from driver.tracker.requests import Request
+from driver.web.documentation import documentation_routes
 from driver.web.pages import page_routes
 from forebay import messages as m
 from forebay.http.application import Direct, application, caller, needs
@@ -37,6 +38,7 @@ ServiceRequest = (
     m.ReplayRequest
     | m.ResetRequest
     | m.RetryRequest
+    | m.SkipBatchRequest
     | m.ForgetRequest
     | m.StopRequest
     | m.IntakeRequest
@@ -193,6 +195,27 @@ OPERATOR_ROUTES = RouteGroup(
             m.OperatorAnswer,
             "Expect no heartbeats of a receiver or host",
         ),
+        Route(
+            "pause",
+            "/v1/operator/pause",
+            m.PauseRequest,
+            m.OperatorAnswer,
+            "Begin no more batches, or begin them again",
+        ),
+        Route(
+            "skip",
+            "/v1/operator/skip",
+            m.SkipBatchRequest,
+            m.OperatorAnswer,
+            "End a failed batch without its job, as a loss",
+        ),
+        Route(
+            "restart_receiver",
+            "/v1/operator/restart-receiver",
+            m.RestartReceiverRequest,
+            m.OperatorAnswer,
+            "Drain a receiver and have it started again",
+        ),
         Route("retry", "/v1/operator/retry", m.RetryRequest, m.OperatorAnswer, "Try failed batches again immediately"),
         Route(
             "stop", "/v1/operator/stop", m.StopRequest, m.OperatorAnswer, "Stop the driver, after a drain if requested"
@@ -321,7 +344,7 @@ def tracker_application(
         *_handlers(QUERY_ROUTES, decided),
         *_handlers(OPERATOR_ROUTES, decided),
     ]
-    routes = [*posts, intake, get_status, get_lag, health, *page_routes()]
+    routes = [*posts, intake, get_status, get_lag, health, *page_routes(), *documentation_routes()]
     if observer is not None:
         routes += observer_routes(observer, lambda: guard.guarded)
     app = application("Forebay driver", release, routes, guard)
