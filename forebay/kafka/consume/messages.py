@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message
 
-from forebay.kafka.consume.received import Event, Received, Records
+from forebay.kafka.native.received import Event, Received, Records
 from forebay.model.arrow_columns import bytes_column, numbers_column
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import TopicPartition
