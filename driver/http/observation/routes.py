@@ -44,7 +44,12 @@ PartitionOrNone = Annotated[
     int | None, QueryParameter(ge=0, le=INT32_MAX, description="Only blocks with this partition")
 ]
 OffsetOrNone = Annotated[int | None, QueryParameter(ge=0, le=OFFSET_MAX, description="Only blocks with this offset")]
-BatchOrZero = Annotated[int, QueryParameter(ge=0, le=NUMBER_MAX, description="Only blocks of this batch; 0: of all")]
+BatchOrZero = Annotated[
+    int,
+    QueryParameter(
+        ge=0, le=NUMBER_MAX, description="Only the first 1,000 blocks of the batch with this id or number; 0: all"
+    ),
+]
 SinceMs = Annotated[int, QueryParameter(ge=0, le=NUMBER_MAX, description="Milliseconds since 1970 UTC")]
 Points = Annotated[int, QueryParameter(ge=1, le=POINTS_MAX, description="Maximum number of points; more are joined")]
 Failed = Annotated[bool, QueryParameter(description="Only batches with a failed attempt")]
