@@ -77,7 +77,7 @@ class Leading:
             stream=given.settings.stream,
         )
         self._given = given
-        self._lock = threading.Lock()
+        self._blocks_lock, self._journal_lock = threading.Lock(), threading.Lock()
         self._blocks: tuple[float, BlockTable] | None = None
         self._journal: tuple[float, m.JournalAnswer] | None = None
 
@@ -107,7 +107,7 @@ class Leading:
 
     def blocks(self) -> BlockTable:
         """Return all blocks, as they were at most ``BLOCKS_SECONDS`` ago."""
-        with self._lock:
+        with self._blocks_lock:
             now = self._given.clock.monotonic()
             if self._blocks is None or now - self._blocks[0] >= BLOCKS_SECONDS:
                 self._blocks = (now, self.ask(ReadBlocks()))
@@ -119,7 +119,7 @@ class Leading:
 
     def journal(self) -> m.JournalAnswer:
         """Return the state of the journal's files, as it was at most ``JOURNAL_SECONDS`` ago. Raises StoreError."""
-        with self._lock:
+        with self._journal_lock:
             given, now = self._given, self._given.clock.monotonic()
             if self._journal is None or now - self._journal[0] >= JOURNAL_SECONDS:
                 found = self.ask(ReadJournal())
