@@ -35,6 +35,7 @@ from forebay.http.server import Server
 from forebay.messages import BatchEntry
 from forebay.model.errors import FencedError, UnreachableError
 from forebay.process.clock import Clock
+from forebay.process.logs import fields
 from forebay.process.notify import ServiceStatus
 from forebay.security.access import Access, Guard, announce
 from forebay.settings.durability_notes import without_wal
@@ -118,7 +119,13 @@ class Driver:
         refuse_other_keeping(state, settings.has_wal)
         if warning := without_wal(settings):
             log.warning("%s", warning)
-        log.info("leads stream %s under journal epoch %x", settings.stream, opened.epoch)
+        log.info(
+            "leads stream %s at %s under journal epoch %x",
+            settings.stream,
+            self.url,
+            opened.epoch,
+            extra=fields(url=self.url, epoch=f"{opened.epoch:x}"),
+        )
         parts = compose(
             given,
             stores,
