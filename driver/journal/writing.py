@@ -48,6 +48,8 @@ class Journal:
         self.epoch = epoch
         #: durable events at the last check that found this epoch to be the newest; other threads may read it
         self.confirmed = 0
+        #: bytes of events and snapshots appended so far; other threads may read it
+        self.written_bytes = 0
         self._storage = storage
         self._stream = stream
         self._state = state
@@ -69,7 +71,9 @@ class Journal:
         self._kinds = [*self._kinds, *(type(event).__name__ for event in events)] if failpoints.any_armed() else []
         failpoints.hit("journal.before-write", self._kinds)
         meta = EventsMeta(first=self._next, count=len(events), epoch=self.epoch)
-        self._writer.append(FrameKind.EVENTS, _encoder.encode(meta), _encoder.encode(events))
+        encoded = _encoder.encode(events)
+        self._writer.append(FrameKind.EVENTS, _encoder.encode(meta), encoded)
+        self.written_bytes += len(encoded)
         self._next += len(events)
         self._since_snapshot += len(events)
         failpoints.hit("journal.before-sync", self._kinds)
@@ -123,6 +127,7 @@ class Journal:
             self._check_room(len(encoded))
             pending = writer.append(FrameKind.SNAPSHOT, _encoder.encode(meta), encoded)
             writer.sync()
+            self.written_bytes += len(encoded)
         except OutOfSpaceError:
             self._since_snapshot -= self._since_snapshot // SNAPSHOT_RETRY_SHARE
             self._syncs_since_snapshot -= self._syncs_since_snapshot // SNAPSHOT_RETRY_SHARE

@@ -15,12 +15,14 @@ from driver.journal.lease import wait_until_stale
 from driver.listeners.dispatch import Channel, EventSink, Listeners, ListenerSink, find_listener
 from driver.listeners.events import Listener
 from driver.listeners.web_hook import WebHook
+from driver.metrics.scrape import Led
 from driver.service.activity import Activity
 from driver.service.admission import Admission
 from driver.service.agents import await_hosts
 from driver.service.composition import Parts, compose
 from driver.service.housekeeping import Housekeeping
 from driver.service.leadership import Leadership, refuse_direct_stream, refuse_other_keeping
+from driver.service.metrics import DriverMetrics
 from driver.service.options import DriverOptions, Given
 from driver.service.placing import Placing
 from driver.service.routing import Routing
@@ -80,6 +82,7 @@ class Driver:
         self._shutdown = Shutdown(given, activity=activity, leadership=self._leadership, parts=self._led_parts)
         self._admission = Admission(lambda: self._shutdown.is_stopping)
         self._view = View(activity, self._led_parts)
+        self._metrics = DriverMetrics(given, state=lambda: self._view.shown()[0])
         self._closing = contextlib.ExitStack()
         # known once it leads
         self._parts: Parts | None = None
@@ -122,6 +125,7 @@ class Driver:
             admission=self._admission,
             leads_since=self._leadership.since,
             failed=self._shutdown.fail,
+            counting=self._metrics.counting,
         )
         self._shutdown.count_from(state)
         self._start_parts(parts, stores)
@@ -188,13 +192,15 @@ class Driver:
             ready=self._view.not_ready,
             release=self._given.options.release,
             guard=guard,
+            more=self._metrics.routes(self._leadership.refusal),
         )
         self.watch("http")
         server = self._closing.enter_context(
             Server(app, settings.driver.url, came_round=lambda: self.came_round("http"), guard=guard)
         )
         self._closing.callback(lambda: self._leadership.end(abandon=isinstance(self._activity.failure, FencedError)))
-        self.url = server.url
+        self.url = self._metrics.url = server.url
+        self._metrics.http_requests = lambda: server.requests
         log.info("serves receivers, agents and people at %s", self.url)
         announce(guard, self.url)
 
@@ -218,6 +224,15 @@ class Driver:
         self.watch("decide")
         parts.loop.came_round = lambda: self.came_round("decide")
         self._leader_view, self._housekeeping, self._parts = view, housekeeping, parts
+        self._metrics.led = Led(
+            tracker=parts.tracker,
+            loop=parts.loop,
+            scheduler=parts.scheduler,
+            ends=parts.ends,
+            verdict=lambda: view.latest,
+            store_requests=lambda: stores.requests,
+            longest_wait=self._metrics.counting.longest.seconds,
+        )
         given.listeners.start()
         closing.callback(given.listeners.stop)
         # decided before any batch begins, or is cleaned up

@@ -80,6 +80,8 @@ class LeaderView:
         self._stores = stores
         self._view = view
         self._started_at = started_at
+        #: what the last call of :meth:`verdict` returned; other threads may read it
+        self.latest = Verdict()
 
     def answer(self) -> Future[Any]:
         """Return the status. While the journal's store does not answer, the status says so and shows no state."""
@@ -95,7 +97,8 @@ class LeaderView:
     def verdict(self) -> Verdict:
         """Return the problems of the stream. Called in the decision loop."""
         state, detail = self._shown()
-        return self._parts.health.look(self._given.clock.monotonic(), state, detail)
+        self.latest = self._parts.health.look(self._given.clock.monotonic(), state, detail)
+        return self.latest
 
     def status(self) -> StatusAnswer:
         """Return the status. Called in the decision loop."""

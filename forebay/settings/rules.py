@@ -148,8 +148,13 @@ def _certificate(settings: Settings) -> Iterator[Broken]:
 
 
 def _https(settings: Settings) -> Iterator[Broken]:
-    for key, url in (("driver.url", settings.driver.url), ("agent.url", settings.agent.url)):
-        if settings.security.cert_file is not None and not url.startswith("https:"):
+    urls = {
+        "driver.url": settings.driver.url,
+        "agent.url": settings.agent.url,
+        "receiver.metrics_url": settings.receiver.metrics_url,
+    }
+    for key, url in urls.items():
+        if settings.security.cert_file is not None and url is not None and not url.startswith("https:"):
             yield Broken(key, "with security.cert_file it must begin with https://")
 
 
@@ -211,7 +216,7 @@ RULES: dict[Rule, tuple[str, ...]] = {
     _local_copies: ("wal.url", "receiver.local_copies"),
     _retention: ("wal.url", "wal.retention", "wal.retention_size", "wal.retention_blocks", "wal.retention_free"),
     _certificate: ("security.cert_file", "security.key_file"),
-    _https: ("security.cert_file", "driver.url", "agent.url"),
+    _https: ("security.cert_file", "driver.url", "agent.url", "receiver.metrics_url"),
     _ports: ("driver.url", "agent.url"),
     _urls_once: ("driver.urls",),
     _jobs: ("driver.job",),

@@ -12,10 +12,11 @@ import msgspec
 import pytest
 import urllib3
 
-from driver.http.api import check_agent_url, tracker_application
+from driver.http.api import tracker_application
 from executor_agent.api import agent_application
 from executor_agent.store import BlockStore
 from forebay import messages as m
+from forebay.http.address import check_service_url
 from forebay.http.application import application
 from forebay.http.client import Client
 from forebay.http.server import Server
@@ -304,7 +305,7 @@ def test_without_wal_only_receiver_replaces_copy(guard: Guard, tmp_path: Path) -
 def test_tasks_only_receive_urls_of_agents(url: str, https: bool, fine: bool) -> None:
     """A task's token goes there."""
     with contextlib.nullcontext() if fine else pytest.raises(UsageError, match="an agent's url is"):
-        check_agent_url(url, https)
+        check_service_url("an agent's url", url, https)
 
 
 def test_agent_with_invalid_url_is_refused(guard: Guard, submitted: Submitted) -> None:

@@ -315,6 +315,8 @@ REFUSED: dict[str, tuple[object, str]] = {
     "driver.web_hook": NO_TEXT,
     "driver.web_hook_timeout": NO_TIME,
     "driver.listener_queue": NONE_AT_ALL,
+    "driver.metrics_partitions": NONE_AT_ALL,
+    "receiver.metrics_url": ("http://h", 'write it as "http://host:port"'),
     "agent.url": ("http://h", 'write it as "http://host:port"'),
     "agent.blocks": ("blocks", "write an absolute path of a folder"),
     "agent.quota": NO_BYTES,
