@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from driver.journal import events as ev
+from driver.journal.statistics import BatchStatistics
 from driver.listeners.events import BatchFailed, Happened
 from driver.metrics import definitions as d
 from forebay.metrics.exposition import Metrics
@@ -67,13 +68,23 @@ class Counting:
                     count(d.TAKEN_RECORDS, amount=meta.records)
                     count(d.TAKEN_BYTES, amount=sum(held.bytes for held in meta.ranges))
                 case ev.BatchCompleted():
-                    pass
+                    self._completed(event.statistics)
                 case ev.ReplayCompleted():
                     count(d.REPLAYED)
                 case ev.ReceiverRegistered():
                     count(d.REGISTRATIONS)
                 case ev.GapRecorded():
                     count(d.LOST_OFFSETS, amount=event.gap.until_offset - event.gap.from_offset)
+
+    def _completed(self, statistics: BatchStatistics | None) -> None:
+        if statistics is None:
+            return
+        observe = self._metrics.observe
+        observe(d.SCHEDULING_DELAY, statistics.scheduling_delay_ms / 1000)
+        observe(d.PROCESSING, statistics.processing_ms / 1000)
+        observe(d.TOTAL_DELAY, statistics.total_delay_ms / 1000)
+        if statistics.end_to_end_ms is not None:
+            observe(d.END_TO_END, statistics.end_to_end_ms / 1000)
 
     def tell(self, happened: Sequence[Happened]) -> None:
         """Count failed attempts at batches."""

@@ -17,11 +17,11 @@ from driver.background.reach import END_AGE_SECONDS_MAX, Ends
 from driver.batches.scheduler import Scheduler
 from driver.decision_loop.loop import DriverLoop
 from driver.http.health import Verdict
-from driver.http.status import receiver_state
 from driver.journal.state import Partition
 from driver.metrics import definitions as d
 from driver.metrics.snapshot import ReadSnapshot, Snapshot
 from driver.tracker import Tracker
+from driver.tracker.heartbeats import LastAgentHeartbeat, LastHeartbeat
 from forebay import messages as m
 from forebay.metrics.definition import Metric
 from forebay.metrics.exposition import Samples
@@ -29,6 +29,7 @@ from forebay.model.errors import UnreachableError
 from forebay.model.values import TopicPartition, is_reserved
 from forebay.process.clock import Clock
 
+_ENDED = "ended"
 #: maximum time that a scrape waits for the decision loop
 PATIENCE_SECONDS = 1.0
 
@@ -61,16 +62,24 @@ class Process:
 class Scrape:
     """Sets the values at a scrape. One thread at a time calls :meth:`read`.
 
-    ``receiver_timeout``: as ``driver.receiver_timeout``. ``partitions_max``: as ``driver.metrics_partitions``. ``has_wal``:
-    whether the stream has a WAL.
+    ``receiver_timeout``, ``batch_interval``: as in ``[driver]``, in seconds. ``partitions_max``: as
+    ``driver.metrics_partitions``. ``has_wal``: whether the stream has a WAL.
     """
 
     def __init__(
-        self, process: Process, clock: Clock, *, receiver_timeout: float, partitions_max: int, has_wal: bool
+        self,
+        process: Process,
+        clock: Clock,
+        *,
+        receiver_timeout: float,
+        batch_interval: float,
+        partitions_max: int,
+        has_wal: bool,
     ) -> None:
         self._process = process
         self._clock = clock
         self._receiver_timeout = receiver_timeout
+        self._batch_interval = batch_interval
         self._partitions_max = partitions_max
         self._has_wal = has_wal
         self._last: tuple[Snapshot, float] | None = None
@@ -80,6 +89,7 @@ class Scrape:
         """Set all values. Waits for the decision loop, at most ``PATIENCE_SECONDS``."""
         process = self._process
         samples.states(d.STATE, process.state())
+        samples.set(d.BATCH_INTERVAL, self._batch_interval)
         samples.set(d.HTTP_REQUESTS, process.http_requests())
         for listener in process.listeners():
             samples.set(d.LISTENER_EVENTS, listener.delivered, listener.name, "delivered")
@@ -96,7 +106,7 @@ class Scrape:
         snapshot, read_at = taken
         samples.set(d.SNAPSHOT_AGE, self._clock.monotonic() - read_at)
         self._totals(samples, snapshot)
-        self._processes(samples, led, snapshot)
+        self._processes(samples, snapshot)
         self._partitions(samples, led, snapshot)
         self._batches(samples, led, snapshot)
         self._problems(samples, led, snapshot)
@@ -141,19 +151,28 @@ class Scrape:
         expired = sum(ended.expired for ended in snapshot.ended_cursors)
         samples.counts(d.CURSORS, {"open": snapshot.cursors, "expired": expired})
 
-    def _processes(self, samples: Samples, led: Led, snapshot: Snapshot) -> None:
+    def _processes(self, samples: Samples, snapshot: Snapshot) -> None:
         now = self._clock.monotonic()
-        states = (
-            receiver_state(led.tracker, receiver, now, self._receiver_timeout)
+        beats = snapshot.receiver_heartbeats
+        receivers = Counter(
+            self._state_of(beats.get(receiver.receiver_id), now)
             for receiver in snapshot.receivers
             if receiver.instance_id and not is_reserved(receiver.receiver_id)
         )
-        samples.counts(d.RECEIVERS, Counter(states))
-        agents = (
-            "lost" if now - latest.at > self._receiver_timeout else latest.heartbeat.state
-            for latest in snapshot.agent_heartbeats.values()
-        )
-        samples.counts(d.AGENTS, Counter(agents))
+        del receivers[_ENDED]
+        samples.counts(d.RECEIVERS, receivers)
+        agents = Counter(self._state_of(latest, now) for latest in snapshot.agent_heartbeats.values())
+        del agents[_ENDED]
+        samples.counts(d.AGENTS, agents)
+
+    def _state_of(self, latest: LastHeartbeat | LastAgentHeartbeat | None, now: float) -> str:
+        """Return the state of a process. One that drained before it became silent has ended as it should."""
+        if latest is None:
+            return "registered"
+        state = latest.heartbeat.state
+        if now - latest.at <= self._receiver_timeout:
+            return state
+        return _ENDED if state == "draining" else "lost"
 
     def _batches(self, samples: Samples, led: Led, snapshot: Snapshot) -> None:
         running = dict(led.scheduler.running)

@@ -36,6 +36,7 @@ class DriverMetrics:
             ),
             given.clock,
             receiver_timeout=settings.driver.receiver_timeout,
+            batch_interval=settings.driver.batch_interval,
             partitions_max=settings.driver.metrics_partitions,
             has_wal=settings.has_wal,
         )

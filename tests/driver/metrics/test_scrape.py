@@ -1,0 +1,257 @@
+"""What a scrape of the driver reads: from a tracker with made-up receivers, and from a decision loop that hangs."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from driver.background.reach import Ends
+from driver.http.health import Verdict
+from driver.metrics import definitions as d
+from driver.metrics import scrape as scrape_module
+from driver.metrics.counting import LONGEST_SECONDS, Longest
+from driver.metrics.scrape import Led, Process, Scrape, label_sets
+from driver.metrics.targets import targets
+from driver.tracker.heartbeats import LastAgentHeartbeat, LastHeartbeat
+from forebay import messages as m
+from forebay.metrics.definition import Metric
+from forebay.metrics.exposition import Metrics
+from forebay.model.values import TopicPartition
+from forebay.process.clock import ManualClock
+from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
+
+Series = dict[tuple[str, ...], float]
+
+
+class Scraped:
+    """A scrape of ``tracked``. ``hangs``: the decision loop answers nothing."""
+
+    def __init__(self, tracked: Tracked, partitions_max: int = 100) -> None:
+        self.tracked = tracked
+        self.clock = ManualClock(tracked.now_ms)
+        self.hangs = False
+        self.asked = 0
+        self.ends: dict[TopicPartition, int] = {}
+        self.running: dict[int, tuple[str, int, str]] = {}
+        self.verdict = Verdict()
+        self.state = "running"
+        loop: Any = SimpleNamespace(submit=self.submit, queued=3, free_bytes=5, written_bytes=7)
+        scheduler: Any = SimpleNamespace(running=self.running, tiers={"wal": 4, "agent: unreachable": 2})
+        ends = Ends(lambda: self.ends, self.clock)
+        self.led: Led | None = Led(
+            tracker=tracked.tracker,
+            loop=loop,
+            scheduler=scheduler,
+            ends=ends,
+            verdict=lambda: self.verdict,
+            store_requests=lambda: {"wal_get": 9},
+            longest_wait=lambda: 0.5,
+        )
+        self.read_ends = ends.read
+        process = Process(
+            state=lambda: self.state,
+            http_requests=lambda: 1,
+            listeners=lambda: (m.TrackedListener(name="l", delivered=5, waiting=1, dropped=2),),
+            led=lambda: self.led,
+        )
+        self.scrape = Scrape(
+            process,
+            self.clock,
+            receiver_timeout=5.0,
+            batch_interval=1.0,
+            partitions_max=partitions_max,
+            has_wal=True,
+        )
+
+    def submit(self, request: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.asked += 1
+        if not self.hangs:
+            future.set_result(self.tracked.say(request))
+        return future
+
+    def read(self) -> dict[str, Series]:
+        """Metric → values of its labels, without the stream → value."""
+        self.clock.advance(1.0)
+        metrics = Metrics((), labels={"stream": STREAM}, release="1", clock=self.clock, read=self.scrape.read)
+        found: dict[str, Series] = {}
+        for family in text_string_to_metric_families(metrics.render().decode()):
+            for sample in family.samples:
+                labels = tuple(value for name, value in sorted(sample.labels.items()) if name != "stream")
+                found.setdefault(sample.name, {})[labels] = sample.value
+        return found
+
+
+def heartbeat(receiver: str, epoch: int, state: str = "active", *partitions: m.PartitionStatus, url: str = "") -> Any:
+    return m.HeartbeatRequest(
+        receiver_id=receiver, epoch=epoch, state=state, detail="", acknowledged=0, buffered_bytes=0, records=0,
+        partitions=partitions, metrics_url=url,
+    )  # fmt: skip
+
+
+def agent(host: str, state: str = "active") -> m.AgentHeartbeatRequest:
+    return m.AgentHeartbeatRequest(
+        host=host, url=f"http://{host}:7081", instance_id="i", acknowledged=0, blocks=0, used_bytes=0, free_bytes=0,
+        state=state,
+    )  # fmt: skip
+
+
+def test_partitions_show_positions_and_lag_in_records_and_seconds() -> None:
+    tracked = Tracked(partitions=3, now_ms=100_000)
+    epoch = tracked.register()
+    token = tracked.claim(epoch).view.token
+    timed = msgspec.structs.replace(offsets(0, 10, token), max_timestamp_ms=tracked.now_ms - 4_000)
+    tracked.report(epoch, tracked.block(epoch, [timed]))
+    scraped = Scraped(tracked)
+    scraped.ends = {tp(0): 30, tp(1): 0}
+    scraped.read_ends()
+    found = scraped.read()
+    assert found["forebay_partition_position"] == {("0", TOPIC): 10, ("1", TOPIC): 0, ("2", TOPIC): 0}
+    assert found["forebay_partition_completed"][("0", TOPIC)] == 0
+    assert found["forebay_partition_end"] == {("0", TOPIC): 30, ("1", TOPIC): 0}
+    assert found["forebay_partition_lag_records"] == {("0", TOPIC): 20, ("1", TOPIC): 0}
+    assert found["forebay_partition_lag_seconds"] == {("0", TOPIC): 5.0, ("1", TOPIC): 0, ("2", TOPIC): 0}
+    assert found["forebay_partitions"] == {
+        ("claimed",): 1, ("unclaimed",): 2, ("active",): 0, ("paused",): 0, ("claiming",): 0, ("fault",): 0
+    }  # fmt: skip
+    assert found["forebay_waiting_records"] == {(): 10}
+    assert found["forebay_oldest_block_seconds"] == {(): 1.0}
+    # Kafka does not answer: the lag is unknown, not old
+    scraped.clock.advance(60)
+    assert "forebay_partition_lag_records" not in scraped.read()
+
+
+def test_batches_and_their_problems_are_counted() -> None:
+    tracked = Tracked()
+    epoch = tracked.register()
+    token = tracked.claim(epoch).view.token
+    batches = []
+    for until in (10, 20, 30):
+        tracked.take_in(epoch, token, until)
+        batches.append(tracked.batch())
+    tracked.complete(batches[0])
+    scraped = Scraped(tracked)
+    scraped.running[batches[1]] = ("failing", 2, "ValueError: no")
+    found = scraped.read()
+    assert found["forebay_batches"] == {
+        ("queued",): 1, ("failing",): 1, ("running",): 0, ("failed",): 0, ("unreadable",): 0
+    }  # fmt: skip
+    assert found["forebay_problems"][("job",)] == 1
+    assert found["forebay_problems"][("batch-unreadable",)] == 0
+    assert found["forebay_completed_records_total"] == {(): 10}
+    assert found["forebay_completed_batches_total"] == {(): 1}
+    assert found["forebay_queued_records"] == {(): 20}
+    assert found["forebay_tier_reads_total"] == {("read", "wal"): 4, ("unreachable", "agent"): 2}
+    scraped.verdict = Verdict((m.Problem(kind="kafka", cause="away"),), (m.Problem(kind="wal", cause="slow"),))
+    found = scraped.read()
+    assert (found["forebay_problems"][("kafka",)], found["forebay_pending_problems"][("wal",)]) == (1, 1)
+
+
+def test_processes_are_counted_by_state_and_one_that_drained_and_ended_is_not_lost() -> None:
+    tracked = Tracked()
+    for name in ("active", "drained", "killed", "silent"):
+        tracked.register(name, host=name)
+    scraped = Scraped(tracked)
+    beats, agents = tracked.tracker.receiver_heartbeats, tracked.tracker.agent_heartbeats
+    for name, at, state in (("active", 0.0, "active"), ("drained", -9.0, "draining"), ("killed", -9.0, "active")):
+        beats[name] = LastHeartbeat(heartbeat(name, 1, state), at)
+        agents[name] = LastAgentHeartbeat(agent(name, state), at)
+    found = scraped.read()
+    assert {state: count for (state,), count in found["forebay_receivers"].items() if count} == {
+        "active": 1, "lost": 1, "registered": 1
+    }  # fmt: skip
+    assert {state: count for (state,), count in found["forebay_agents"].items() if count} == {"active": 1, "lost": 1}
+
+
+def test_loop_that_hangs_holds_up_no_scrape_and_its_queue_gets_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrape_module, "PATIENCE_SECONDS", 0.01)
+    scraped = Scraped(Tracked())
+    assert scraped.read()["forebay_driver_snapshot_age_seconds"] == {(): 0.0}
+    scraped.hangs = True
+    for age in (1.0, 2.0, 3.0):
+        found = scraped.read()
+        assert found["forebay_driver_snapshot_age_seconds"] == {(): age}
+        assert found["forebay_partition_position"]
+        assert found["forebay_driver_queued_requests"] == {(): 3}
+    assert scraped.asked == 2
+
+
+def test_standby_shows_its_state_and_nothing_of_the_stream() -> None:
+    scraped = Scraped(Tracked())
+    scraped.led, scraped.state = None, "standby"
+    found = scraped.read()
+    assert found["forebay_driver_leads"] == {(): 0}
+    assert found["forebay_driver_state"][("standby",)] == 1
+    assert found["forebay_driver_listener_events_total"] == {("l", "delivered"): 5, ("l", "dropped"): 2}
+    assert not {name for name in found if name.startswith(("forebay_partition", "forebay_wal", "forebay_journal"))}
+
+
+@pytest.mark.parametrize(
+    ("series_max", "labels"),
+    [
+        (4, {("a", "0"), ("a", "1"), ("b", "0"), ("c", "0")}),
+        (3, {("a", ""), ("b", ""), ("c", "")}),
+        (2, {("", "")}),
+    ],
+)
+def test_series_of_partitions_have_a_bound(series_max: int, labels: set[tuple[str, str]]) -> None:
+    """INV-6: Prometheus keeps every series that it has seen."""
+    partitions = [TopicPartition(*one) for one in (("a", 0), ("a", 1), ("b", 0), ("c", 0))]
+    assert set(label_sets(partitions, series_max)) == labels
+
+
+def test_series_of_a_topic_have_sums_of_records_and_the_longest_age() -> None:
+    tracked = Tracked(partitions=3, now_ms=100_000)
+    epoch = tracked.register()
+    for partition, until, age_ms in ((0, 10, 4_000), (1, 5, 9_000)):
+        token = tracked.claim(epoch, partition).view.token
+        timed = offsets(0, until, token, partition)
+        tracked.report(
+            epoch,
+            tracked.block(epoch, [msgspec.structs.replace(timed, max_timestamp_ms=tracked.now_ms - age_ms)]),
+        )
+    found = Scraped(tracked, partitions_max=2).read()
+    assert found["forebay_partition_position"] == {("", TOPIC): 15}
+    assert found["forebay_partition_lag_seconds"] == {("", TOPIC): 10.0}
+
+
+def test_targets_are_all_processes_that_serve_metrics_but_not_those_that_drained() -> None:
+    beats = {
+        name: LastHeartbeat(heartbeat(name, 1, state, url=url), 0.0)
+        for name, state, url in (
+            ("r1", "active", "https://h1:7082"), ("r2", "active", ""), ("r3", "draining", "http://h1:7083"),
+        )
+    }  # fmt: skip
+    agents = {host: LastAgentHeartbeat(agent(host, state), 0.0) for host, state in (("h1", "active"), ("h2", "draining"))}
+    found = targets("s", ("http://d1:7080", "http://d2:7080"), agents, beats)
+    assert [(group.targets, group.labels["service"], group.labels["__scheme__"]) for group in found] == [
+        (("d1:7080",), "driver", "http"),
+        (("d2:7080",), "driver", "http"),
+        (("h1:7081",), "agent", "http"),
+        (("h1:7082",), "receiver", "https"),
+    ]
+
+
+def test_longest_wait_is_forgotten_after_its_time() -> None:
+    clock = ManualClock()
+    longest = Longest(clock)
+    assert longest.seconds() == 0
+    longest.add(3.0)
+    clock.advance(LONGEST_SECONDS / 2)
+    longest.add(1.0)
+    assert longest.seconds() == 3.0
+    clock.advance(LONGEST_SECONDS / 2)
+    assert longest.seconds() == 1.0
+    clock.advance(LONGEST_SECONDS)
+    assert longest.seconds() == 0
+
+
+def test_each_metric_of_the_module_is_counted_or_read() -> None:
+    defined = {value for value in vars(d).values() if isinstance(value, Metric)}
+    assert defined == {*d.COUNTED, *d.READ}
+    assert len(defined) == len(d.COUNTED) + len(d.READ)
