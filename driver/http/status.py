@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from driver.background.reach import END_AGE_SECONDS_MAX, Ends
-from driver.journal import events as ev
-from driver.journal.state import Batch, Receiver, State
+from driver.batches.entries import QUEUED, RunningBatch, unfinished_entry
+from driver.journal.state import Receiver, State
 from driver.tracker import Tracker, cursors
 from forebay import messages as m
 from forebay.model.values import TopicPartition, is_reserved
@@ -22,8 +22,8 @@ class PartsStatus:
     """The values in the status that are neither in the journal nor in the tracker.
 
     ``tiers``: tier → ranges read from it by jobs. ``requests``: requests to remote stores by kind. ``foreign``: partition → a
-    sentence about a commit that another program has set. ``running``: batch id → its state, the number of attempts, and the last
-    error or "". ``recent``: the last completed batches.
+    sentence about a commit that another program has set. ``running``: batch id → the batch in work. ``recent``: the last
+    completed batches.
     """
 
     state: str
@@ -31,8 +31,8 @@ class PartsStatus:
     tiers: Mapping[str, int] = field(default_factory=dict)
     requests: Mapping[str, int] = field(default_factory=dict)
     foreign: Mapping[TopicPartition, str] = field(default_factory=dict)
-    running: Mapping[int, tuple[str, int, str]] = field(default_factory=dict)
-    recent: tuple[m.TrackedBatch, ...] = ()
+    running: Mapping[int, RunningBatch] = field(default_factory=dict)
+    recent: tuple[m.BatchEntry, ...] = ()
     listeners: tuple[m.TrackedListener, ...] = ()
 
 
@@ -130,11 +130,12 @@ def status(
         )
         for a in tracker.agent_heartbeats.values()
     ]
+    running = service.running
     replayed = itertools.islice(state.replaying.values(), REPLAYED_SHOWN)
     batches = [
         *service.recent,
-        *(_tracked_batch(state, b, service.running, state.replays[-1].replay) for b in replayed),
-        *(_tracked_batch(state, b, service.running) for b in state.unfinished()),
+        *(unfinished_entry(state, b, running.get(b.batch_id, QUEUED), state.replays[-1].replay) for b in replayed),
+        *(unfinished_entry(state, b, running.get(b.batch_id, QUEUED)) for b in state.unfinished()),
     ]
     return m.StatusAnswer(
         stream=state.stream,
@@ -194,25 +195,4 @@ def _tracked_replay(state: State) -> m.TrackedReplay | None:
         completed=replay.completed,
         begun_ms=replay.begun_ms,
         cause=replay.cause,
-    )
-
-
-def _tracked_batch(
-    state: State, batch: Batch | ev.ReplayedBatch, running: Mapping[int, tuple[str, int, str]], replay: int = 0
-) -> m.TrackedBatch:
-    how, attempts, detail = running.get(batch.batch_id, ("queued", 0, ""))
-    records = state.index.records.get(batch.batch_id)
-    if records is None:  # of a replay
-        records = sum(state.blocks[block_id].meta.records for task in batch.tasks for block_id in task)
-    return m.TrackedBatch(
-        batch_id=batch.batch_id,
-        number=batch.number,
-        time_ms=batch.time_ms,
-        state=how,
-        blocks=sum(map(len, batch.tasks)),
-        records=records,
-        attempts=attempts,
-        detail=detail,
-        replay=replay,
-        outputs=batch.outputs,
     )

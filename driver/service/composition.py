@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from driver.background.adoption import Adopter, AdoptionThread
+from driver.background.batch_history import BatchHistory, fill_from_state
 from driver.background.cleaner import CleanedWal, Cleaner
 from driver.background.discovery import subscription
 from driver.background.reach import INTERVAL_SECONDS, Ends, Probe, Reach, ends_of_known, store_probe
 from driver.background.snapshot_copies import SnapshotCopies
 from driver.batches.backpressure import Backpressure
+from driver.batches.batch_log import BatchLog
 from driver.batches.dead_letters import confirm_dead_letters
 from driver.batches.job_failures import FailingJobs
 from driver.batches.runner import AttemptRules, BatchHooks, Completed
@@ -63,6 +65,7 @@ class Parts:
     loop: DriverLoop
     scheduler: Scheduler
     cleaner: Cleaner
+    history: BatchHistory
     adoption: AdoptionThread
     copies: SnapshotCopies | None
     commits: Commits
@@ -152,6 +155,9 @@ def compose(
         loop=loop,
         scheduler=scheduler,
         cleaner=cleaner,
+        history=BatchHistory(
+            scheduler.batches, stores.journal, settings.stream, epoch=opened.epoch, rebuilds=state.rebuilds
+        ),
         adoption=adoption,
         copies=copies,
         commits=Commits(settings=settings, upstream=given.upstream, ask=loop.ask, admission=admission),
@@ -198,6 +204,8 @@ def make_scheduler(
         given.listeners.tell_all(happened)
         counting.tell(happened)
 
+    batches = BatchLog(driver.batch_history)
+    fill_from_state(batches, state, driver.batch_history)
     return Scheduler(
         loop,
         engine,
@@ -226,6 +234,7 @@ def make_scheduler(
         ),
         failing=FailingJobs(given.clock, driver.job_max_failures, state.failures),
         completions=completions,
+        batches=batches,
     )
 
 

@@ -243,6 +243,8 @@ class Driver:
             parts.cleaner.perform(action)
         parts.cleaner.start()
         closing.callback(parts.cleaner.stop)
+        parts.history.start()
+        closing.callback(parts.history.stop)
         parts.adoption.start()
         closing.callback(parts.adoption.stop)
         placing.start()

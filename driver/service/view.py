@@ -25,6 +25,8 @@ from forebay.messages import StatusAnswer
 
 #: maximum time that the status waits for the decision loop while the journal's store is out of reach
 JOURNAL_PATIENCE_SECONDS = 2.0
+#: completed batches in the status
+RECENT_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class LeaderView:
             requests=self._requests(),
             foreign=parts.commits.foreign,
             running=dict(parts.scheduler.running),
-            recent=tuple(parts.scheduler.recent),
+            recent=parts.scheduler.batches.last(RECENT_MAX),
             listeners=self._given.listeners.status,
         )
         verdict = self.verdict()

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from forebay.messages.batches import BatchEntry, BatchRange
 from forebay.messages.message import Message
 from forebay.messages.status import (
     ManagedReceiver,
@@ -24,70 +25,6 @@ from forebay.messages.status import (
     TrackedReceiver,
     TrackedReplay,
 )
-
-# ---- batches -------------------------------------------------------------------------------------------------------------
-
-
-class BatchEntry(Message, frozen=True, kw_only=True):
-    """One batch with its statistics.
-
-    ``bytes``: keys and values. ``scheduling_delay_ms``: from the batch's time to the first start of its job.
-    ``processing_ms``: duration of the job. ``total_delay_ms``: from the batch's time to its completion. ``end_to_end_ms``:
-    from the newest record in the batch's oldest range, by Kafka's timestamp, to the completion. ``tiers``: tier → ranges read
-    from it. ``place``: the frame of the user's code in which the last attempt failed.
-    """
-
-    batch_id: int
-    number: int  # number in the sequence of its timeline, from 1
-    time_ms: int
-    state: str  # queued | running | failing | failed | unreadable | completed
-    blocks: int
-    records: int
-    bytes: int = 0
-    attempts: int = 0
-    scheduling_delay_ms: int | None = None
-    processing_ms: int | None = None
-    total_delay_ms: int | None = None
-    end_to_end_ms: int | None = None
-    tiers: dict[str, int] = msgspec.field(default_factory=dict)
-    outputs: tuple[str, ...] = ()  # as TrackedBatch.outputs
-    written: tuple[str, ...] = ()  # as TrackedBatch.written
-    replay: int = 0  # number of the replay in which it runs again; 0: none
-    rerun: bool = False  # whether an earlier attempt or driver may have run it
-    detail: str = ""  # the last error
-    place: str = ""
-    completed_ms: int | None = None
-
-
-class BatchRange(Message, frozen=True, kw_only=True):
-    """Offsets ``[from, until)`` of one incarnation of a partition, with the records and the bytes of keys and values."""
-
-    topic: str
-    partition: int
-    incarnation: int
-    from_offset: int
-    until_offset: int
-    records: int
-    bytes: int = 0
-
-
-class BatchesAnswer(Message, frozen=True, kw_only=True):
-    """GET /v1/batches. The newest batch first."""
-
-    total: int
-    next: str = ""
-    batches: tuple[BatchEntry, ...] = ()
-
-
-class BatchDetail(Message, frozen=True, kw_only=True):
-    """GET /v1/batches/{batch_id}. ``tasks``: number of blocks of each task. ``ranges``, ``tasks`` and ``block_ids`` are cut
-    off at 1,000 entries; ``batch`` has the number of blocks."""
-
-    batch: BatchEntry
-    ranges: tuple[BatchRange, ...] = ()
-    tasks: tuple[int, ...] = ()
-    block_ids: tuple[str, ...] = ()
-
 
 # ---- the stream at a glance ----------------------------------------------------------------------------------------------
 

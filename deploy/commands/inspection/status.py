@@ -12,11 +12,11 @@ from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_
 from deploy.supervision.verdicts import described
 from driver.decisions.problems import in_answer
 from forebay.messages import (
+    BatchEntry,
     ErrorNote,
     Problem,
     StatusAnswer,
     TrackedAgent,
-    TrackedBatch,
     TrackedListener,
     TrackedPartition,
     TrackedReplay,
@@ -205,7 +205,7 @@ def _blocks(agent: TrackedAgent) -> str:
     return f"{agent.blocks} ({', '.join(details)})" if details else str(agent.blocks)
 
 
-def _detail(batch: TrackedBatch) -> str:
+def _detail(batch: BatchEntry) -> str:
     done = [f"done: {', '.join(batch.outputs)}"] if batch.outputs else []
     return batch.detail or "; ".join((*done, *batch.written))
 

@@ -192,7 +192,7 @@ def test_a_batch_that_no_tier_can_read_is_tried_again_by_itself_and_is_no_failur
 
     class Engine:
         def run(self, work: BatchWork, job: Any) -> dict[str, int]:
-            seen.append(next((state for state, *_ in scheduler.running.values()), ""))
+            seen.append(next((run.state for run in scheduler.running.values()), ""))
             if len(seen) < 3:
                 raise UnreadableBlockError("block b")
             scheduler.stop()
@@ -202,7 +202,7 @@ def test_a_batch_that_no_tier_can_read_is_tried_again_by_itself_and_is_no_failur
     scheduler.run()
     assert len(seen) == 3
     assert not t.state.unfinished()
-    assert scheduler.recent[-1].attempts == 1
+    assert newest(scheduler).attempts == 1
 
 
 def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends_the_jobs() -> None:
@@ -230,7 +230,7 @@ def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends
     work = begun(scheduler, t)
     assert work is not None
     scheduler._runner.run(work)
-    assert scheduler.recent[-1].written == ("table: 5 rows", "topic: skipped, batch 7 is there")
+    assert newest(scheduler).written == ("table: 5 rows", "topic: skipped, batch 7 is there")
 
     def fenced(_: Batch) -> None:
         runs.append(1)

@@ -511,7 +511,7 @@ def test_status_that_the_journal_holds_up_is_answered_without_it() -> None:
 
 @pytest.mark.parametrize("state", ["failing", "failed", "running"])
 def test_batch_whose_job_fails_is_a_problem_in_every_attempt(state: str) -> None:
-    batch = m.TrackedBatch(
+    batch = m.BatchEntry(
         batch_id=7, number=7, time_ms=0, state=state, blocks=1, records=5, attempts=4, detail="KeyError: 'carrier'"
     )
     answer = m.StatusAnswer(
