@@ -30,7 +30,7 @@ from forebay.process.notify import Notifier
 from forebay.process.signals import stop_signals
 from forebay.security.access import Access, Guard, announce
 from forebay.settings.durability_notes import without_wal
-from forebay.settings.schema import Settings
+from forebay.settings.schema import METRICS_PORTS, Settings
 from receiver.blocks.encoded_block import EncodingOptions
 from receiver.channels.driver_channel import DriverChannel
 from receiver.inputs import Input
@@ -55,8 +55,6 @@ FLUSH_SECONDS = 0.25
 #: how long one thread may keep the interpreter while another one waits for it. Sending an object takes a hundred turns. With
 #: Python's default of 5 ms, polling a backlog doubled the time of every object.
 SWITCH_SECONDS = 0.0005
-#: ports from that of receiver.metrics_url on, of which a receiver takes the first free one
-PORTS = 100
 
 
 def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
@@ -125,7 +123,7 @@ def first_free(app: Litestar, url: str, guard: Guard) -> Iterator[Server]:
     """Serve ``app`` at the first free port from that of ``url`` on; port 0: any. Raises UsageError."""
     parts = urlsplit(url)
     port = parts.port or 0
-    ports = range(port, min(port + PORTS, 1 << 16)) if port else (0,)
+    ports = range(port, min(port + METRICS_PORTS, 1 << 16)) if port else (0,)
     address = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     with ExitStack() as opened:
         for number in ports:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from driver.background.reach import END_AGE_SECONDS_MAX, Ends
+from driver.batches.entries import QUEUED
 from driver.batches.scheduler import Scheduler
 from driver.decision_loop.loop import DriverLoop
 from driver.http.health import Verdict
@@ -176,8 +177,8 @@ class Scrape:
 
     def _batches(self, samples: Samples, led: Led, snapshot: Snapshot) -> None:
         running = dict(led.scheduler.running)
-        states = (running.get(batch.batch_id, ("queued",))[0] for batch in snapshot.unfinished)
-        samples.counts(d.BATCHES, Counter(states))
+        states = Counter(running.get(batch.batch_id, QUEUED).state for batch in snapshot.unfinished)
+        samples.counts(d.BATCHES, states)
         for name, count in dict(led.scheduler.tiers).items():
             tier, _, failure = name.partition(": ")
             samples.set(d.TIER_READS, count, tier, failure or "read")
@@ -188,9 +189,9 @@ class Scrape:
         found["partition"] += sum(partition.fault is not None for partition in snapshot.partitions)
         found["receiver-without-host"] += sum(bool(receiver.fault) for receiver in snapshot.managed)
         found["cursor"] += sum(ended.expired for ended in snapshot.ended_cursors)
-        for state, _, error in dict(led.scheduler.running).values():
-            found["batch-unreadable"] += state == "unreadable"
-            found["job"] += state in ("failing", "failed") or (state == "running" and bool(error))
+        for batch in tuple(led.scheduler.running.values()):
+            found["batch-unreadable"] += batch.state == "unreadable"
+            found["job"] += batch.state in ("failing", "failed") or (batch.state == "running" and bool(batch.detail))
         found["driver"] += self._process.state() == "failed" and not found["job"]
         samples.counts(d.PROBLEM, found)
         samples.counts(d.PENDING, Counter(problem.kind for problem in verdict.pending))

@@ -81,6 +81,7 @@ class Metrics(Collector):
         self._text, self._rendered_at = b"", 0.0
         self._registry = CollectorRegistry(auto_describe=False)
         self._labelled = _Labelled(self._registry, dict(labels))
+        self._registry.register(self)  # first: what is counted is then never older than what is read
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
         for metric in counted:
@@ -95,7 +96,6 @@ class Metrics(Collector):
                 for value in metric.values:
                     made.labels(value)
         ProcessCollector(registry=self._registry)
-        self._registry.register(self)
 
     def count(self, metric: Metric, *labels: str, amount: float = 1) -> None:
         """Add ``amount`` to a counter."""

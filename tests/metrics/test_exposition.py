@@ -19,9 +19,7 @@ STATE = gauge("forebay_test_state", "State.", "state", values=("up", "down"))
 
 
 def metrics(read: Callable[[Samples], None] = lambda _: None, clock: ManualClock | None = None) -> Metrics:
-    return Metrics(
-        (FAILURES, SECONDS), labels={"stream": "s"}, release="1.2", clock=clock or ManualClock(), read=read
-    )
+    return Metrics((FAILURES, SECONDS), labels={"stream": "s"}, release="1.2", clock=clock or ManualClock(), read=read)
 
 
 def samples(of: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

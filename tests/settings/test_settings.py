@@ -437,6 +437,10 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"driver__url": "http://h:1/path"}, ["driver.url", "http://host:port"]),
     ({"driver__url": "ftp://h:1"}, ["driver.url", "http://host:port"]),
     ({"driver__url": "http://127.0.0.1:7081"}, ["agent.url", "is the address of driver.url too"]),
+    (
+        {"receiver__metrics_url": "http://127.0.0.1:7000"},
+        ["receiver.metrics_url", "one of the 100 ports from 7000 on", "7080 is that of driver.url"],
+    ),
     ({"spark": {"master": "local"}}, ["'master'", '"spark.master"', "Spark's own"]),
     ({"spark": "local"}, ['spark = "local"', "is not a section"]),
     ({"dead_letters": {"url": "file:///a", "topic": "b"}}, ["dead_letters", "a url or a topic, not both"]),

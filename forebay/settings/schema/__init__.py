@@ -7,7 +7,7 @@ from forebay.settings.schema.constraints import NO_WAL
 from forebay.settings.schema.dead_letters import DeadLetterSettings
 from forebay.settings.schema.driver import DriverSettings
 from forebay.settings.schema.kafka import KafkaSettings
-from forebay.settings.schema.receiver import MANAGED_COUNT_MAX, ReceiverSettings
+from forebay.settings.schema.receiver import MANAGED_COUNT_MAX, METRICS_PORTS, ReceiverSettings
 from forebay.settings.schema.section import Section
 from forebay.settings.schema.security import SecuritySettings
 from forebay.settings.schema.settings import LoadedSettings, Settings
@@ -16,6 +16,7 @@ from forebay.settings.schema.wal import WalSettings
 
 __all__ = [
     "MANAGED_COUNT_MAX",
+    "METRICS_PORTS",
     "NO_WAL",
     "AgentSettings",
     "DeadLetterSettings",

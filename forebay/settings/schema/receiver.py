@@ -22,6 +22,8 @@ from forebay.settings.schema.section import Section, doc
 
 #: receivers that one driver keeps at most
 MANAGED_COUNT_MAX = 1000
+#: ports from that of receiver.metrics_url on, of which a receiver takes the first free one
+METRICS_PORTS = 100
 
 
 class ReceiverSettings(Section, frozen=True, kw_only=True):
@@ -113,7 +115,7 @@ class ReceiverSettings(Section, frozen=True, kw_only=True):
         doc(
             "URL at which a receiver serves /metrics; if its port is in use, as by another receiver of the host, one of the next "
             "99; if unset, receivers serve no metrics",
-            example="http://127.0.0.1:7082",
+            example="http://127.0.0.1:7100",
         ),
     ] = None
     initial_rate: Annotated[

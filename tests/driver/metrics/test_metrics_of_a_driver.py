@@ -99,7 +99,7 @@ def test_driver_shows_what_it_takes_in_and_what_its_job_does(
         assert (head.status, head.data) == (200, b"")
         assert head.headers["content-type"].startswith("text/plain; version=0.0.4")
         assert int(head.headers["content-length"]) > 1000
-        assert urllib3.request("POST", f"{url}/metrics").status == 405
+        assert urllib3.request("POST", f"{url}/metrics", json={}).status == 405
 
         beat = m.HeartbeatRequest(
             receiver_id="r1", epoch=receiver.epoch, state="active", detail="", acknowledged=0, buffered_bytes=0,
@@ -117,4 +117,3 @@ def test_driver_shows_what_it_takes_in_and_what_its_job_does(
         if prometheus.is_there():
             text = urllib3.request("GET", f"{url}/metrics").data.decode()
             prometheus.promtool("check", "metrics", text=text)
-

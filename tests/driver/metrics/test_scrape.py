@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from driver.background.reach import Ends
+from driver.batches.entries import RunningBatch
 from driver.http.health import Verdict
 from driver.metrics import definitions as d
 from driver.metrics import scrape as scrape_module
@@ -37,7 +38,7 @@ class Scraped:
         self.hangs = False
         self.asked = 0
         self.ends: dict[TopicPartition, int] = {}
-        self.running: dict[int, tuple[str, int, str]] = {}
+        self.running: dict[int, RunningBatch] = {}
         self.verdict = Verdict()
         self.state = "running"
         loop: Any = SimpleNamespace(submit=self.submit, queued=3, free_bytes=5, written_bytes=7)
@@ -136,7 +137,7 @@ def test_batches_and_their_problems_are_counted() -> None:
         batches.append(tracked.batch())
     tracked.complete(batches[0])
     scraped = Scraped(tracked)
-    scraped.running[batches[1]] = ("failing", 2, "ValueError: no")
+    scraped.running[batches[1]] = RunningBatch(state="failing", attempts=2, detail="ValueError: no")
     found = scraped.read()
     assert found["forebay_batches"] == {
         ("queued",): 1, ("failing",): 1, ("running",): 0, ("failed",): 0, ("unreadable",): 0
@@ -227,7 +228,9 @@ def test_targets_are_all_processes_that_serve_metrics_but_not_those_that_drained
             ("r1", "active", "https://h1:7082"), ("r2", "active", ""), ("r3", "draining", "http://h1:7083"),
         )
     }  # fmt: skip
-    agents = {host: LastAgentHeartbeat(agent(host, state), 0.0) for host, state in (("h1", "active"), ("h2", "draining"))}
+    agents = {
+        host: LastAgentHeartbeat(agent(host, state), 0.0) for host, state in (("h1", "active"), ("h2", "draining"))
+    }
     found = targets("s", ("http://d1:7080", "http://d2:7080"), agents, beats)
     assert [(group.targets, group.labels["service"], group.labels["__scheme__"]) for group in found] == [
         (("d1:7080",), "driver", "http"),
