@@ -16,12 +16,19 @@ from forebay_start import find_first
 #: heading in the help → command → its module and its line in the help; a folder below ``deploy.commands`` for each heading
 _COMMANDS = {
     "Set up": {
+        "init": Entry("deploy.commands.setup.init", "Write the configuration and the job of a first stream."),
         "install": Entry("deploy.commands.setup.install", "Set up a host for systemd, or remove the setup."),
         "validate": Entry("deploy.commands.setup.validation", "Check configuration, folders, job, broker and topics."),
+        "doctor": Entry(
+            "deploy.commands.setup.doctor.command", "Check this machine, Kafka, the stores and the clocks."
+        ),
+        "config": Entry("deploy.commands.setup.config", "Show the settings in force, and where each one comes from."),
         "token": Entry("deploy.commands.setup.token", "Make access tokens for the services."),
+        "completion": Entry("deploy.commands.setup.completion", "Print the script for a shell's completion."),
     },
     "Run": {
         "up": Entry("deploy.commands.running.services", "Run all services of this machine, and restart failed ones."),
+        "down": Entry("deploy.commands.running.down", "Stop what `forebay up` runs on this machine."),
         "driver": Entry("deploy.commands.running.services", "Run the driver."),
         "agent": Entry("deploy.commands.running.services", "Run this host's executor agent."),
         "receiver": Entry("deploy.commands.running.services", "Run one receiver."),
@@ -55,7 +62,8 @@ _COMMANDS = {
     },
     "Try out": {
         "demo": Entry("deploy.commands.trial.demo", "Run all services on real data through two crashes, then audit."),
-        "broker": Entry("deploy.commands.trial.broker", "Run an embedded Kafka broker until stopped."),
+        "broker": Entry("deploy.commands.trial.broker", "Run a Kafka broker on this machine until stopped."),
+        "produce": Entry("deploy.commands.trial.produce", "Send lines, or the demo's flights, to a topic."),
     },
 }
 
@@ -64,7 +72,7 @@ _COMMANDS = {
     cls=LazyGroup,
     sections=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=example("forebay demo", "forebay --config forebay.toml up", "forebay status --json"),
+    epilog=example("forebay init", "forebay --config forebay.toml up", "forebay status --json"),
 )
 @shared_options
 @click.version_option(package_name="forebay", message="forebay %(version)s")

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
+
+from forebay.settings.similar import did_you_mean
 
 
 class Entry(NamedTuple):
@@ -41,6 +44,24 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         command.short_help = entry.summary
         return command
+
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = arguments[0]
+        if name not in self._entries and name[:1].isalnum():
+            meant = did_you_mean(name, self._entries).strip()
+            context.fail(f"No such command {name!r}{f'; {meant}' if meant else ''}")
+        return super().resolve_command(context, arguments)
+
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete commands by their entries, without importing them, and options as every command does."""
+        found = [
+            CompletionItem(name, help=entry.summary)
+            for name, entry in self._entries.items()
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, context, incomplete)
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(len(name) for name in self._entries)

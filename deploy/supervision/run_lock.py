@@ -1,13 +1,16 @@
-"""The lock that a ``forebay up`` holds for its stream on a machine, so that a second one by mistake starts nothing."""
+"""The lock that a ``forebay up`` holds for its stream on a machine: a second one starts nothing, and ``down`` finds the first."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
+import select
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from forebay.model.errors import AlreadyRunningError, UsageError
 from forebay.process.secret_file import make_private_folder
@@ -52,10 +55,8 @@ def _take(descriptor: int, path: Path, stream: str, say: Callable[[str], None]) 
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
     except BlockingIOError:
-        holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
-        process, end = (
-            (f"process {holder}", f"`kill {holder}` stops it") if holder else ("another process", "stop it first")
-        )
+        pid = _written_pid(descriptor)
+        process, end = (f"process {pid}", "`forebay down` stops it") if pid else ("another process", "stop it first")
         raise AlreadyRunningError(
             f"`forebay up` of stream {stream!r} runs already on this machine: {process} holds {path}. Nothing was started; "
             f"`forebay status` shows its state; {end}"
@@ -64,3 +65,104 @@ def _take(descriptor: int, path: Path, stream: str, say: Callable[[str], None]) 
         if error.errno not in _TOLERATED:
             raise UsageError(f"agent.blocks: {path} can't be locked: {error.strerror}") from None
         say(f"{path} can't be written or locked ({error.strerror}): a second `forebay up` might not be refused")
+
+
+def _written_pid(descriptor: int) -> int:
+    """Return the process id in the lock's file; 0 if there is none."""
+    written = os.pread(descriptor, 20, 0).strip()
+    return int(written) if written.isdigit() else 0
+
+
+class Holder(NamedTuple):
+    """A running ``forebay up``. ``descriptor``: refers to this process, even if its id is given to another one later."""
+
+    pid: int
+    descriptor: int
+
+    def terminate(self) -> None:
+        """Send SIGTERM; no error if the process has ended. Raises UsageError if it belongs to another user."""
+        try:
+            signal.pidfd_send_signal(self.descriptor, signal.SIGTERM)
+        except ProcessLookupError:
+            return
+        except PermissionError:
+            raise UsageError(f"process {self.pid} belongs to another user: stop it as that user or as root") from None
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether the process has ended, after at most ``seconds``."""
+        return bool(select.select([self.descriptor], [], [], seconds)[0])
+
+
+@contextmanager
+def holder(blocks: str | Path, stream: str) -> Iterator[Holder | None]:
+    """Yield the process that holds the lock, or None if there is none.
+
+    Raises UsageError if the lock is held, but not by the process that its file names: no other process may get a signal.
+    """
+    path = lock_path(blocks, stream)
+    try:
+        lock = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        yield None
+        return
+    except OSError as error:
+        raise UsageError(f"{path} can't be opened: {error.strerror}") from None
+    try:
+        pid = _written_pid(lock)
+        # refers to the process that has this id now, which is then compared: a later one can't take its place
+        process = _opened(pid)
+        try:
+            if process is not None and pid != os.getpid() and _has_open(pid, lock):
+                yield Holder(pid, process)
+            elif _is_held(lock):
+                raise UsageError(
+                    f"a `forebay up` holds {path}, but process {pid or '?'}, which the file names, is not that process here, "
+                    "as in another container: run `forebay down` where it runs"
+                )
+            else:
+                yield None
+        finally:
+            if process is not None:
+                os.close(process)
+    finally:
+        os.close(lock)
+
+
+def _opened(pid: int) -> int | None:
+    """Return a descriptor of process ``pid``, or None if there is no such process."""
+    try:
+        return os.pidfd_open(pid)
+    except (ProcessLookupError, OverflowError):
+        return None
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # 0, which is none
+            return None
+        raise
+
+
+def _is_held(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    return False
+
+
+def _has_open(pid: int, lock: int) -> bool:
+    """Return whether process ``pid`` has the lock's file open. Only the holder keeps it open."""
+    wanted = os.fstat(lock)
+    try:
+        descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+    except PermissionError:
+        raise UsageError(f"process {pid} belongs to another user: stop it as that user or as root") from None
+    except OSError:  # it has ended
+        return False
+    for descriptor in descriptors:
+        try:
+            found = descriptor.stat()
+        except OSError:  # closed in the meantime
+            continue
+        if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
+            return True
+    return False

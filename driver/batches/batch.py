@@ -388,6 +388,10 @@ class Engine(Protocol):
     def application(self) -> tuple[str, str]:
         """Id and master of the Spark application that runs the tasks; ("", "") if there is none. Known after ``start``."""
 
+    @property
+    def ui_url(self) -> str:
+        """URL of Spark's own pages; "" if there are none. Known after ``start``."""
+
     def start(self) -> None: ...
 
     def run(self, work: BatchWork, job: Job) -> TierCounts:

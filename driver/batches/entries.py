@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from driver.journal.events import ReplayedBatch
 from driver.journal.history import FinishedBatch, FinishedRange
@@ -26,15 +27,34 @@ class RunningBatch:
     bytes: int | None = None
     scheduling_delay_ms: int | None = None
     rerun: bool = False
+    replay: int = 0
 
 
 #: a batch that no thread runs yet
 QUEUED = RunningBatch(state="queued")
+#: maximum number of batches of a replay that are listed; all are counted
+REPLAYED_SHOWN = 10
 
 
-def unfinished_entry(state: State, batch: Batch | ReplayedBatch, run: RunningBatch, replay: int = 0) -> BatchEntry:
-    """Return the entry of a batch that is not completed; ``replay``: the number of the replay that runs it. Called in the
-    decision loop."""
+def unfinished_entries(state: State, running: Mapping[int, RunningBatch]) -> tuple[BatchEntry, ...]:
+    """Return the next batches of a replay, and all batches that are not completed, in order. ``running``: batch id → the batch in
+    work. A batch is listed until its thread knows that its completion is durable. Called in the decision loop."""
+    replay = state.replays[-1].replay if state.replaying else 0
+    ending = [batch_id for batch_id, run in running.items() if not run.replay and batch_id in state.batches]
+    unfinished = {
+        **{batch_id: state.batches[batch_id] for batch_id in ending},
+        **{b.batch_id: b for b in state.unfinished()},
+    }
+    return (
+        *(
+            _unfinished(state, batch, running.get(batch.batch_id, QUEUED), replay)
+            for batch in islice(state.replaying.values(), REPLAYED_SHOWN)
+        ),
+        *(_unfinished(state, batch, running.get(batch_id, QUEUED)) for batch_id, batch in sorted(unfinished.items())),
+    )
+
+
+def _unfinished(state: State, batch: Batch | ReplayedBatch, run: RunningBatch, replay: int = 0) -> BatchEntry:
     records = state.index.records.get(batch.batch_id)
     if records is None:  # of a replay
         records = sum(state.blocks[block_id].meta.records for task in batch.tasks for block_id in task)

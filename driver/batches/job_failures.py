@@ -164,6 +164,7 @@ class FailingJobs:
                     detail=shown(failure),
                     place=failure.place,
                     rerun=True,
+                    replay=failure.replay,
                 )
                 for batch_id, failure in self._last.items()
             }

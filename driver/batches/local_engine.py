@@ -78,6 +78,10 @@ class LocalEngine:
     def application(self) -> tuple[str, str]:
         return ("", "")
 
+    @property
+    def ui_url(self) -> str:
+        return ""
+
     def start(self) -> None:
         """Do nothing: there is nothing to start."""
 

@@ -208,6 +208,7 @@ class BatchRunner:
             bytes=measure.bytes if measure is not None else None,
             scheduling_delay_ms=measure.scheduling_delay_ms if measure is not None else None,
             rerun=work.rerun,
+            replay=work.replay,
         )
 
     def _job_error(self, work: BatchWork, attempts: int, failure: JobFailed) -> JobError:

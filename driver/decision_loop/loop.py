@@ -75,8 +75,6 @@ class DriverLoop:
     ``came_round`` is called once per round of the loop, even if no request waits. ``snapshot_taken`` is called after each
     snapshot. ``answered`` is called after each group of requests, with the seconds from the arrival of its oldest request to its
     answers; ``synced`` after each sync of the journal, with its seconds. All are called in the decision loop and must not block.
-
-    ``free_bytes``: of the journal's store when they were last checked; None: unchecked, or unknown.
     """
 
     def __init__(
@@ -111,17 +109,11 @@ class DriverLoop:
         self.answered: Callable[[float], None] = lambda seconds: None
         self.synced: Callable[[float], None] = lambda seconds: None
         self.reserve_reached = False
-        self.free_bytes: int | None = None
 
     @property
     def queued(self) -> int:
         """The number of requests that wait for a decision."""
         return self._queue.qsize()
-
-    @property
-    def written_bytes(self) -> int:
-        """The bytes of events and snapshots that this process wrote to the journal."""
-        return self._journal.written_bytes
 
     def start(self) -> None:
         self._thread.start()
@@ -270,7 +262,7 @@ class DriverLoop:
         if not self._reserve_bytes or now < self._look_at_space_after:
             return
         self._look_at_space_after = now + SPACE_SECONDS
-        free = self.free_bytes = self._journal.free_bytes()
+        free = self._journal.free_bytes()
         reached = is_down_to_reserve(free, self._reserve_bytes)
         if reached and not self.reserve_reached:
             log.error("%s: %d bytes are free, %d are reserved", RESERVE_REACHED, free, self._reserve_bytes)

@@ -57,7 +57,7 @@ class ReadLag(Read[LagAnswer]):
 
 
 def not_completed(state: State) -> Iterator[Block]:
-    """Yield the blocks that are in no completed batch, in the order in which they were accepted."""
+    """Yield the blocks that are not completed: those of batches, then those that wait, the oldest first in each."""
     for batch in state.unfinished():
         for block_id in batch.block_ids:
             yield state.blocks[block_id]

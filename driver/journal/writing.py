@@ -48,8 +48,6 @@ class Journal:
         self.epoch = epoch
         #: durable events at the last check that found this epoch to be the newest; other threads may read it
         self.confirmed = 0
-        #: bytes of events and snapshots appended so far; other threads may read it
-        self.written_bytes = 0
         self._storage = storage
         self._stream = stream
         self._state = state
@@ -63,6 +61,7 @@ class Journal:
         self._next = self._durable = state.events  # the next event's number; the number of durable events
         self._writer: LogWriter | None = None
         self._bases: list[int] = []  # sequences of the segments that begin with a snapshot
+        self._snapshot: tuple[int, float] | None = None  # events in the newest snapshot, and its time
         self._kinds: list[str] = []  # kinds of the events that are not durable yet, for failpoints
 
     def append(self, events: Sequence[ev.Event]) -> None:
@@ -71,9 +70,7 @@ class Journal:
         self._kinds = [*self._kinds, *(type(event).__name__ for event in events)] if failpoints.any_armed() else []
         failpoints.hit("journal.before-write", self._kinds)
         meta = EventsMeta(first=self._next, count=len(events), epoch=self.epoch)
-        encoded = _encoder.encode(events)
-        self._writer.append(FrameKind.EVENTS, _encoder.encode(meta), encoded)
-        self.written_bytes += len(encoded)
+        self._writer.append(FrameKind.EVENTS, _encoder.encode(meta), _encoder.encode(events))
         self._next += len(events)
         self._since_snapshot += len(events)
         failpoints.hit("journal.before-sync", self._kinds)
@@ -127,7 +124,6 @@ class Journal:
             self._check_room(len(encoded))
             pending = writer.append(FrameKind.SNAPSHOT, _encoder.encode(meta), encoded)
             writer.sync()
-            self.written_bytes += len(encoded)
         except OutOfSpaceError:
             self._since_snapshot -= self._since_snapshot // SNAPSHOT_RETRY_SHARE
             self._syncs_since_snapshot -= self._syncs_since_snapshot // SNAPSHOT_RETRY_SHARE
@@ -146,6 +142,14 @@ class Journal:
         assert place is not None
         self._since_snapshot = self._syncs_since_snapshot = 0
         self._bases.append(place.sequence)
+        self._snapshot = (meta.next, self._now())
+
+    @property
+    def newest_snapshot(self) -> tuple[int, float | None]:
+        """The number of events in this epoch's newest snapshot, and its age in seconds (None: there is none yet). Any thread may
+        read it."""
+        snapshot = self._snapshot
+        return (0, None) if snapshot is None else (snapshot[0], max(0.0, self._now() - snapshot[1]))
 
     def _check_room(self, snapshot_bytes: int) -> None:
         """Raise OutOfSpaceError if a snapshot would leave no space for the events after it. The first snapshot of an epoch is

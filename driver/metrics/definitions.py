@@ -76,9 +76,13 @@ JOURNAL_SYNC = histogram(
     "forebay_journal_sync_seconds", "Duration of each sync of the journal, with waits for space.", REQUEST_SECONDS
 )
 JOURNAL_EVENTS = counter("forebay_journal_events_total", "Events in the journal since its timeline began.")
-JOURNAL_WRITTEN = counter(
-    "forebay_journal_written_bytes_total", "Bytes of events and snapshots that this driver wrote to the journal."
+JOURNAL_UNSNAPPED = gauge(
+    "forebay_journal_events_since_snapshot", "Events that the next driver reads after the newest snapshot."
 )
+JOURNAL_BYTES = gauge(
+    "forebay_journal_bytes", "Bytes of this driver's journal segments. Absent on a store of whole objects."
+)
+JOURNAL_SEGMENTS = gauge("forebay_journal_segments", "Journal segments of this driver.")
 JOURNAL_FREE = gauge("forebay_journal_free_bytes", "Free bytes in the journal's store. Absent if it reports none.")
 
 # ---- problems ------------------------------------------------------------------------------------------------------------
@@ -109,7 +113,8 @@ LAG_RECORDS = gauge(
 )
 LAG_SECONDS = gauge(
     "forebay_partition_lag_seconds",
-    "Age of the oldest taken in record that no completed batch contains, by Kafka's timestamp; 0 if there is none.",
+    "Age of the oldest record that is in Kafka or in Forebay, and in no completed batch; 0 if there is none. Absent as the "
+    "lag in records.",
     "topic",
     "partition",
 )
@@ -219,7 +224,9 @@ READ = (
     LISTENER_QUEUE,
     STORE_REQUESTS,
     JOURNAL_EVENTS,
-    JOURNAL_WRITTEN,
+    JOURNAL_UNSNAPPED,
+    JOURNAL_BYTES,
+    JOURNAL_SEGMENTS,
     JOURNAL_FREE,
     PROBLEM,
     PENDING,

@@ -16,12 +16,14 @@ class Activity:
     """State, detail and failure of the driver. Its threads set attributes directly: each is one assignment.
 
     ``state``: "waiting", "standby", "running", "stopping" or "failed". ``detail``: what the driver waits for; "": nothing.
-    ``stopping``: set when the driver must end. ``jobs_ended``: set when no job runs any more.
+    ``spark_ui``: URL of Spark's own pages; "": none. ``stopping``: set when the driver must end. ``jobs_ended``: set when no job
+    runs any more.
     """
 
     def __init__(self) -> None:
         self.state = "waiting"
         self.detail = "opening the journal"
+        self.spark_ui = ""
         self.failure: BaseException | None = None
         self.engine_ready = False
         self.partitions_found = False

@@ -12,7 +12,7 @@ from driver.background.adoption import Adopter, AdoptionThread
 from driver.background.batch_history import BatchHistory, fill_from_state
 from driver.background.cleaner import CleanedWal, Cleaner
 from driver.background.discovery import subscription
-from driver.background.reach import INTERVAL_SECONDS, Ends, Probe, Reach, ends_of_known, store_probe
+from driver.background.reach import INTERVAL_SECONDS, Ends, Probe, Reach, offsets_of_known, store_probe
 from driver.background.snapshot_copies import SnapshotCopies
 from driver.batches.backpressure import Backpressure
 from driver.batches.batch_log import BatchLog
@@ -62,10 +62,11 @@ class Parts:
     """The parts of a driver that leads. ``copies``: None in a stream without a WAL. ``ends``: None for a custom source."""
 
     tracker: Tracker
+    journal: Journal
     loop: DriverLoop
     scheduler: Scheduler
     cleaner: Cleaner
-    history: BatchHistory
+    batch_history: BatchHistory
     adoption: AdoptionThread
     copies: SnapshotCopies | None
     commits: Commits
@@ -152,10 +153,11 @@ def compose(
     reach = Reach(_probes(settings, given.upstream, stores, tracker, ends, clock))
     return Parts(
         tracker=tracker,
+        journal=opened,
         loop=loop,
         scheduler=scheduler,
         cleaner=cleaner,
-        history=BatchHistory(
+        batch_history=BatchHistory(
             scheduler.batches, stores.journal, settings.stream, epoch=opened.epoch, rebuilds=state.rebuilds
         ),
         adoption=adoption,
@@ -285,10 +287,15 @@ def _ends(settings: Settings, upstream: Upstream, tracker: Tracker, clock: Clock
         return None
 
     # the dictionary is copied in one step, since the decision loop goes on meanwhile
-    def ends() -> Mapping[TopicPartition, int]:
-        return ends_of_known(upstream, [p.tp for p in tuple(tracker.state.partitions.values())])
+    def known() -> list[TopicPartition]:
+        return [p.tp for p in tuple(tracker.state.partitions.values())]
 
-    return Ends(ends, clock)
+    def lows(partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return upstream.starting_offsets("earliest", partitions, settings.group)
+
+    return Ends(
+        lambda: offsets_of_known(upstream.ends, known()), clock, ask_lows=lambda: offsets_of_known(lows, known())
+    )
 
 
 def _probes(

@@ -15,7 +15,6 @@ from driver.journal.lease import wait_until_stale
 from driver.listeners.dispatch import Channel, EventSink, Listeners, ListenerSink, find_listener
 from driver.listeners.events import Listener
 from driver.listeners.web_hook import WebHook
-from driver.metrics.scrape import Led
 from driver.service.activity import Activity
 from driver.service.admission import Admission
 from driver.service.agents import await_hosts
@@ -23,6 +22,7 @@ from driver.service.composition import Parts, compose
 from driver.service.housekeeping import Housekeeping
 from driver.service.leadership import Leadership, refuse_direct_stream, refuse_other_keeping
 from driver.service.metrics import DriverMetrics
+from driver.service.observing import Observing
 from driver.service.options import DriverOptions, Given
 from driver.service.placing import Placing
 from driver.service.routing import Routing
@@ -83,6 +83,7 @@ class Driver:
         self._admission = Admission(lambda: self._shutdown.is_stopping)
         self._view = View(activity, self._led_parts)
         self._metrics = DriverMetrics(given, state=lambda: self._view.shown()[0])
+        self._observing = Observing(given, view=self._view, leadership=self._leadership)
         self._closing = contextlib.ExitStack()
         # known once it leads
         self._parts: Parts | None = None
@@ -140,6 +141,7 @@ class Driver:
         try:
             engine.start()
             self._closing.callback(engine.stop)
+            activity.spark_ui = engine.ui_url
             self._leadership.name_application(engine.application)
             activity.await_partitions()
             self._leadership.await_earlier_tasks(fresh=self._given.options.take_over)
@@ -193,11 +195,13 @@ class Driver:
             release=self._given.options.release,
             guard=guard,
             more=self._metrics.routes(self._leadership.refusal),
+            observer=self._observing,
         )
         self.watch("http")
         server = self._closing.enter_context(
             Server(app, settings.driver.url, came_round=lambda: self.came_round("http"), guard=guard)
         )
+        self._closing.callback(self._observing.hub.close)  # before the server waits for its last answers
         self._closing.callback(lambda: self._leadership.end(abandon=isinstance(self._activity.failure, FencedError)))
         self.url = self._metrics.url = server.url
         self._metrics.http_requests = lambda: server.requests
@@ -224,15 +228,6 @@ class Driver:
         self.watch("decide")
         parts.loop.came_round = lambda: self.came_round("decide")
         self._leader_view, self._housekeeping, self._parts = view, housekeeping, parts
-        self._metrics.led = Led(
-            tracker=parts.tracker,
-            loop=parts.loop,
-            scheduler=parts.scheduler,
-            ends=parts.ends,
-            verdict=lambda: view.latest,
-            store_requests=lambda: stores.requests,
-            longest_wait=self._metrics.counting.longest.seconds,
-        )
         given.listeners.start()
         closing.callback(given.listeners.stop)
         # decided before any batch begins, or is cleaned up
@@ -243,14 +238,18 @@ class Driver:
             parts.cleaner.perform(action)
         parts.cleaner.start()
         closing.callback(parts.cleaner.stop)
-        parts.history.start()
-        closing.callback(parts.history.stop)
+        parts.batch_history.start()
+        closing.callback(parts.batch_history.stop)
         parts.adoption.start()
         closing.callback(parts.adoption.stop)
         placing.start()
         closing.callback(placing.join)
         housekeeping.start()
         closing.callback(housekeeping.join)
+        sampler = self._observing.lead(parts, stores, view, fail)
+        self._metrics.lead(parts, stores, self._observing.leading)
+        sampler.start()
+        closing.callback(sampler.stop)
         if self._activity.stopping.is_set():  # stopped before there was a scheduler to stop
             parts.scheduler.stop()
 

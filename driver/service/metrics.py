@@ -9,9 +9,11 @@ from litestar.handlers import HTTPRouteHandler
 
 from driver.metrics import definitions
 from driver.metrics.counting import Counting
-from driver.metrics.scrape import Led, Process, Scrape
+from driver.metrics.scrape import Led, Observed, Process, Scrape, ScrapeOptions
 from driver.metrics.targets import TargetGroup, targets, targets_route
+from driver.service.composition import Parts
 from driver.service.options import Given
+from driver.service.stores import Stores
 from forebay.http.address import reached_at
 from forebay.metrics.exposition import Metrics
 from forebay.metrics.route import metrics_route
@@ -35,10 +37,12 @@ class DriverMetrics:
                 led=lambda: self.led,
             ),
             given.clock,
-            receiver_timeout=settings.driver.receiver_timeout,
-            batch_interval=settings.driver.batch_interval,
-            partitions_max=settings.driver.metrics_partitions,
-            has_wal=settings.has_wal,
+            ScrapeOptions(
+                receiver_timeout=settings.driver.receiver_timeout,
+                batch_interval=settings.driver.batch_interval,
+                partitions_max=settings.driver.metrics_partitions,
+                has_wal=settings.has_wal,
+            ),
         )
         metrics = Metrics(
             definitions.COUNTED,
@@ -49,6 +53,17 @@ class DriverMetrics:
         )
         self.counting = Counting(metrics, given.clock)
         self._metrics = metrics
+
+    def lead(self, parts: Parts, stores: Stores, observed: Observed) -> None:
+        """Show the stream from now on."""
+        self.led = Led(
+            observed=observed,
+            tracker=parts.tracker,
+            loop=parts.loop,
+            scheduler=parts.scheduler,
+            store_requests=lambda: stores.requests,
+            longest_wait=self.counting.longest.seconds,
+        )
 
     def routes(self, not_leading: Callable[[], Exception]) -> list[HTTPRouteHandler]:
         """Return the routes ``/metrics`` and ``/v1/metrics/targets``. ``not_leading``: why the driver does not lead."""

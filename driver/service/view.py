@@ -21,7 +21,7 @@ from driver.service.futures import outcome
 from driver.service.options import Given
 from driver.service.stores import Stores
 from driver.tracker.requests import Read
-from forebay.messages import StatusAnswer
+from forebay.messages import Problem, StatusAnswer
 
 #: maximum time that the status waits for the decision loop while the journal's store is out of reach
 JOURNAL_PATIENCE_SECONDS = 2.0
@@ -82,8 +82,6 @@ class LeaderView:
         self._stores = stores
         self._view = view
         self._started_at = started_at
-        #: what the last call of :meth:`verdict` returned; other threads may read it
-        self.latest = Verdict()
 
     def answer(self) -> Future[Any]:
         """Return the status. While the journal's store does not answer, the status says so and shows no state."""
@@ -98,14 +96,13 @@ class LeaderView:
 
     def verdict(self) -> Verdict:
         """Return the problems of the stream. Called in the decision loop."""
-        state, detail = self._shown()
-        self.latest = self._parts.health.look(self._given.clock.monotonic(), state, detail)
-        return self.latest
+        state, detail = self.shown()
+        return self._parts.health.look(self._given.clock.monotonic(), state, detail)
 
     def status(self) -> StatusAnswer:
         """Return the status. Called in the decision loop."""
         parts, clock = self._parts, self._given.clock
-        state, detail = self._shown()
+        state, detail = self.shown()
         service = PartsStatus(
             state=state,
             detail=detail,
@@ -129,7 +126,16 @@ class LeaderView:
         problems = (*verdict.problems, *in_answer(answer))
         return msgspec.structs.replace(answer, problems=problems, pending=verdict.pending)
 
-    def _shown(self) -> tuple[str, str]:
+    def away(self) -> Problem:
+        """Return the problem that keeps the decision loop from answering. May be called in any thread."""
+        loop, outages = self._parts.loop, self._parts.reach.outages()
+        outage = next((outage.cause for outage in outages if outage.name == "journal"), "")
+        if outage or loop.waiting_for_space:
+            return self._without_state(outage).problems[0]
+        return Problem(kind="driver", cause="the decision loop does not answer; the log of the driver says more")
+
+    def shown(self) -> tuple[str, str]:
+        """Return state and detail of the driver. May be called in any thread."""
         state, detail = self._view.shown()
         return state, detail or (RESERVE_REACHED if self._parts.loop.reserve_reached else "")
 

@@ -76,5 +76,11 @@ def given() -> bool:
     return bool(os.environ.get(ADDRESS) or os.environ.get(NAME))
 
 
+def is_on_loopback(master: str) -> bool:
+    """Return whether Spark, its own pages included, can only be reached from this host."""
+    address = os.environ.get(ADDRESS) or ("" if os.environ.get(NAME) else _LOOPBACK)
+    return _is_local(master) and address.startswith(("127.", "::1", "localhost"))
+
+
 def _is_local(master: str) -> bool:
     return master.startswith("local")

@@ -26,7 +26,7 @@ from driver.batches.decoding import DeadLetterPlan, Decoder, decode_in_task
 from driver.batches.local_engine import LocalRows, dead_letter_plan, read_plan
 from driver.batches.tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in, unreadable
 from driver.decisions.batch_order import RunKey
-from driver.spark.address import addressed
+from driver.spark.address import addressed, is_on_loopback
 from driver.spark.blocks import TaskPartitions, executors, hosts_of
 from driver.spark.executors import check, far, is_local, ship, strangers
 from driver.spark.java import check_java
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 #: defaults that ``[spark]`` in the configuration overrides
 DEFAULTS = {
     "spark.app.name": "forebay",
-    "spark.ui.enabled": "false",
+    "spark.ui.killEnabled": "false",  # Spark's pages require no token
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 
@@ -100,6 +100,10 @@ class SparkJobs(ABC):
         return (context.applicationId or "", context.master or "")
 
     @property
+    def ui_url(self) -> str:
+        return self.session.sparkContext.uiWebUrl or ""
+
+    @property
     def session(self) -> SparkSession:
         """The session that runs the jobs. Raises UsageError before ``start``."""
         if self._session is None:
@@ -119,6 +123,8 @@ class SparkJobs(ABC):
                 "PYSPARK_PIN_THREAD from the environment, or set it to true"
             )
         context = self._session.sparkContext
+        if self.ui_url:
+            log.info("Spark's own pages: %s", self.ui_url)
         self._checked = frozenset()
         if self._far and self._ship_code:
             ship(context, self._modules)
@@ -144,7 +150,8 @@ class SparkJobs(ABC):
         builder = SparkSession.builder
         # on remote executors without Forebay, none of its modules can be imported when a worker starts
         own_daemon = _OWN_DAEMON if is_local(self._options.get("spark.master", "")) or not self._ship_code else {}
-        for key, value in {**DEFAULTS, **own_daemon, **self._options}.items():
+        pages = {"spark.ui.enabled": str(is_on_loopback(self._options.get("spark.master", ""))).lower()}
+        for key, value in {**DEFAULTS, **pages, **own_daemon, **self._options}.items():
             builder = builder.config(key, value)
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:

@@ -160,8 +160,8 @@ class ListenersAnswer(Message, frozen=True, kw_only=True):
 
 
 class BlockEntry(Message, frozen=True, kw_only=True):
-    """One block. ``bytes``: keys and values. ``tiers``: where it is stored, such as ``local host-1``, ``replica host-2``,
-    ``wal``."""
+    """One block. ``ranges``: at most 20 in a list, at most 1,000 in the answer for one block; ``range_count`` counts all.
+    ``bytes``: keys and values. ``tiers``: where it is stored, such as ``local host-1``, ``replica host-2``, ``wal``."""
 
     block_id: str
     receiver_id: str
@@ -171,6 +171,7 @@ class BlockEntry(Message, frozen=True, kw_only=True):
     records: int = 0
     bytes: int = 0
     created_ms: int = 0
+    range_count: int = 0
     ranges: tuple[BatchRange, ...] = ()
     handle: str = ""  # WAL segment, offset and length of the frame; "" without a WAL
     tiers: tuple[str, ...] = ()
@@ -257,7 +258,9 @@ class JournalAnswer(Message, frozen=True, kw_only=True):
     """GET /v1/journal.
 
     ``events``: applied since the timeline began. ``snapshot_events``: those in the newest snapshot; ``snapshot_ms``: its time.
-    ``holder`` and ``lease_ms``: name of the driver in the lease, and when it renewed it last.
+    ``holder``: the driver that the lease names, with its URL, host and pid. ``lease_seconds``: after this time without a
+    renewal another driver may lead. ``segments`` and ``bytes``: of this driver's epoch; ``bytes`` is None if each size would
+    be a request.
     """
 
     url: str
@@ -269,7 +272,7 @@ class JournalAnswer(Message, frozen=True, kw_only=True):
     snapshot_events: int = 0
     snapshot_ms: int | None = None
     holder: str = ""
-    lease_ms: int | None = None
+    lease_seconds: float | None = None
     free_bytes: int | None = None  # of the journal's store
     rebuilds: int = 0
 
@@ -281,6 +284,7 @@ class SettingEntry(Message, frozen=True, kw_only=True):
     key: str
     value: Any
     origin: str = "default"
+    description: str = ""
 
 
 class SettingsAnswer(Message, frozen=True, kw_only=True):

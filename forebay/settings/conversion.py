@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from forebay.settings import open_sections, reference
+from forebay.settings import data_folder, open_sections, reference
 from forebay.settings.fitting import UnfitError, fitted
 from forebay.settings.mistakes import Mistakes, shown
 from forebay.settings.reference import OPTIONS, REQUIRED, Key
@@ -24,6 +24,7 @@ def converted(raw: Mapping[str, Any], mistakes: Mistakes) -> LoadedSettings:
     A key that does not fit has its default in the result, a required one an empty text.
     """
     _refuse_unknown("", raw, [*reference.keys_by_section()[""], *reference.sections()], mistakes)
+    raw = data_folder.filled(raw, mistakes.variables)
     storage = raw.get("storage")
     if isinstance(storage, Mapping):
         raw = {**raw, "storage": open_sections.storage(storage, mistakes)}
@@ -31,7 +32,7 @@ def converted(raw: Mapping[str, Any], mistakes: Mistakes) -> LoadedSettings:
     for name in reference.sections():
         table = raw.get(name, {})
         if name not in raw and name in reference.required_sections():
-            mistakes.add(name, _MISSING.format(name))
+            mistakes.add(name, _MISSING.format(name) + data_folder.hint(name))
             table = None
         elif not isinstance(table, Mapping):
             mistakes.add_value(name, table, f"is not a section: write [{name}] and its keys below it")
@@ -86,7 +87,8 @@ def _values(section: str, table: Mapping[str, Any], mistakes: Mistakes) -> dict[
             except UnfitError as error:
                 mistakes.add(key.path, _sentence(key, error))
         elif key.default is REQUIRED:
-            mistakes.add(key.path, f"the key {key.path} is missing ({key.description})")
+            hint = data_folder.hint(key.path)
+            mistakes.add(key.path, f"the key {key.path} is missing ({key.description}){hint}")
         if key.default is REQUIRED:
             values[key.name] = _PLACEHOLDER
     return values

@@ -17,6 +17,8 @@ from forebay.model.errors import SettingsError
 from forebay.settings import reference
 from forebay.settings.mistakes import Mistakes, shown
 from forebay.settings.open_sections import flat
+from forebay.settings.schema import Settings
+from forebay.settings.similar import did_you_mean
 from forebay.settings.stores import has_text_options
 
 if sys.version_info >= (3, 11):
@@ -41,12 +43,14 @@ def _override(raw: dict[str, Any], name: str, text: str) -> str:
     """Write one override into ``raw`` and return its key. Raises SettingsError, without the variable's name."""
     first, _, rest = name.removeprefix(PREFIX).partition("__")
     section = first.lower()
-    if section == "stream" and not rest:
-        raw["stream"] = text
-        return "stream"
+    if not rest and section in (top := reference.keys_by_section()[""]) and section != "storage":
+        raw[section] = _value(text, get_type_hints(Settings)[section])
+        return top[section].path
     sections = reference.sections()
     if section not in sections and section != "storage":
-        raise SettingsError(f"there is no section [{section}]; sections are {', '.join([*sections, 'storage'])}")
+        known_sections = [*sections, "storage"]
+        meant = did_you_mean(section, known_sections)
+        raise SettingsError(f"there is no section [{section}]; {meant}sections are {', '.join(known_sections)}")
     if not rest:
         raise SettingsError(f"names a section; write {PREFIX}{first}__KEY")
     table = raw.setdefault(section, {})

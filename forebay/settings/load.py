@@ -39,6 +39,11 @@ def mistakes(path: str | Path, environment: Mapping[str, str] | None = None) -> 
         return [error]
 
 
+def from_text(text: str, source: str) -> Settings:
+    """Return the settings of a file's ``text``, without the environment. Raises SettingsError as :func:`load`."""
+    return from_values(_toml(text, source), source)
+
+
 def from_values(raw: Mapping[str, Any], source: str = "settings") -> Settings:
     """Return the settings that ``raw`` gives, as TOML would. Raises SettingsError as :func:`load`, naming ``source``."""
     return _only_right(*_checked(raw, Mistakes(source)))
@@ -47,14 +52,23 @@ def from_values(raw: Mapping[str, Any], source: str = "settings") -> Settings:
 def _read(path: str | Path, environment: Mapping[str, str] | None) -> tuple[Settings, Mistakes]:
     path = Path(path)
     try:
-        raw: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"{path}: can't be read: {error.strerror}; name the file with --config FILE") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: is not valid TOML: {error}") from None
+    raw = _toml(text, str(path))
     collected = Mistakes(str(path))
     override(raw, os.environ if environment is None else environment, collected)
     return _checked(raw, collected)
+
+
+def _toml(text: str, source: str) -> dict[str, Any]:
+    try:
+        raw: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{source}: is not valid TOML: {error}") from None
+    return raw
 
 
 def _checked(raw: Mapping[str, Any], collected: Mistakes) -> tuple[Settings, Mistakes]:

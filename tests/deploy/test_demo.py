@@ -128,7 +128,7 @@ def test_a_folder_that_holds_something_is_not_taken(tmp_path: Path, capsys: pyte
 
 
 def test_the_broker_command_prints_its_address_and_ends_with_0_at_sigterm() -> None:
-    command = [sys.executable, "-m", "deploy.main", "broker", "--topic", "flights:4"]
+    command = [sys.executable, "-m", "deploy.main", "broker", "--kind", "mock", "--topic", "flights:4"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         host, _, port = process.stdout.readline().strip().partition(":")
@@ -139,7 +139,7 @@ def test_the_broker_command_prints_its_address_and_ends_with_0_at_sigterm() -> N
 
 
 def test_the_mock_broker_refuses_topics_that_it_can_not_make(capsys: pytest.CaptureFixture[str]) -> None:
-    command = [sys.executable, "-m", "deploy.main", "broker", "--topic", "flights:3"]
+    command = [sys.executable, "-m", "deploy.main", "broker", "--kind", "mock", "--topic", "flights:3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

@@ -133,7 +133,11 @@ def test_the_configuration_is_found_by_variable_and_then_in_the_current_folder(
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["nope"], "No such command 'nope'"),
+        (["nope"], "No such command 'nope'; see forebay --help"),
+        (["stauts"], "No such command 'stauts'; did you mean status?; see forebay --help"),
+        (["wal", "verfy"], "No such command 'verfy'; did you mean verify?; see forebay wal --help"),
+        (["batch", "rerty"], "Did you mean 'retry'?"),
+        (["status", "--jsno"], "Did you mean '--json'?"),
         (["receiver"], "Missing option '--id'"),
         (["receiver", "--id", "a/b"], "--id 'a/b'"),
         (["status", "--colour"], "No such option"),

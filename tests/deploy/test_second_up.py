@@ -25,8 +25,12 @@ def test_second_up_exits_and_the_first_continues(project: Any, url: str) -> None
         after = until(at_work)
         assert (after.driver_epoch, after.receivers[0].epoch) == (before.driver_epoch, before.receivers[0].epoch)
         up.kill()
-    with running(project, "up"):  # what the kill left behind is no obstacle
+    with running(project, "up") as up:  # what the kill left behind is no obstacle
         assert until(lambda: status(url)).driver_epoch > before.driver_epoch
+        down = project.forebay("down")
+        assert down.returncode == 0, down.stderr
+        assert down.stderr == f"process {up.pid} has stopped all services of stream 'flights'\n"
+        assert up.wait(0) == 0 and status(url) is None
 
 
 def test_up_beside_a_driver_that_leads_starts_nothing(project: Any, url: str) -> None:

@@ -227,6 +227,7 @@ NO_BYTES = ("0B", 'must be at least "1B"')
 #: each setting → a refused value (out of bounds, if it has bounds), and the words of the error
 REFUSED: dict[str, tuple[object, str]] = {
     "stream": ("a/b", "allowed are 1 to 64 letters"),
+    "data": ("data", "write an absolute path of a folder"),
     "kafka.topics": ("flights", "write a list"),
     "kafka.pattern": NO_TEXT,
     "kafka.starting_offsets": ("newest", 'allowed are "earliest", "latest", "committed", {timestamp = MS}'),
@@ -289,6 +290,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "driver.unreadable_retry": NO_TIME,
     "driver.max_queued_batches": NONE_AT_ALL,
     "driver.concurrent_jobs": NONE_AT_ALL,
+    "driver.batch_history": NONE_AT_ALL,
     "driver.window_batches": NEGATIVE,
     "driver.empty_batches": ("drop", 'allowed are "skip", "deliver"'),
     "driver.stop": ("now", 'allowed are "leave", "drain"'),

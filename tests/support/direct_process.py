@@ -26,6 +26,7 @@ class InProcess:
 
     parallelism = 1
     application = ("", "")
+    ui_url = ""
 
     def start(self) -> None: ...
 

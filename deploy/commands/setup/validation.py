@@ -33,6 +33,7 @@ from forebay.model.errors import SettingsError, SourceError, StoreError, Unreach
 from forebay.settings.durability_notes import without_wal
 from forebay.settings.load import load, mistakes
 from forebay.settings.schema import Settings
+from forebay.settings.similar import did_you_mean
 from forebay.settings.stores import local_path
 from forebay_start import hidden
 
@@ -275,6 +276,10 @@ def _check_custom_source(settings: Settings, config_path: Path) -> Iterator[Chec
         yield Check("partitions", "fine", ", ".join(map(str, partitions)) or "none yet")
 
 
+def _is_loopback(address: str) -> bool:
+    return address.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]")
+
+
 def _check_kafka_options(settings: Settings) -> Check:
     from forebay.kafka.options.librdkafka import check_options
 
@@ -292,18 +297,23 @@ def _check_kafka(settings: Settings) -> Iterator[Check]:
     address = settings.kafka.options["bootstrap.servers"]
     with KafkaAdmin(settings.kafka.options, timeout_seconds=BROKER_TIMEOUT_SECONDS) as admin:
         reached = _outcome("broker", f"{address} answers", lambda: admin.check(BROKER_TIMEOUT_SECONDS))
-        yield reached
         if reached.outcome != "fine":
+            # a first user has no broker yet
+            trial = "; for a trial, run `forebay broker` in another terminal" if _is_loopback(address) else ""
+            yield msgspec.structs.replace(reached, detail=reached.detail + trial)
             yield Check("topics", "unknown", "not asked, because no broker answers")
             return
+        yield reached
         partitions = admin.partitions(settings.kafka.topics, settings.kafka.pattern)
-    there = {tp.topic for tp in partitions}
-    missing = [topic for topic in settings.kafka.topics if topic not in there]
+        there = {tp.topic for tp in partitions}
+        missing = [topic for topic in settings.kafka.topics if topic not in there]
+        existing = set(admin.topics()) if missing else set()
     if missing:
+        meant = "".join(did_you_mean(topic, existing) for topic in missing)
         yield Check(
             "topics",
             "wrong",
-            f"kafka.topics: {address} has no topic {', '.join(missing)}; create it or name another one",
+            f"kafka.topics: {address} has no topic {', '.join(missing)}; {meant}create it or name another one",
         )
     elif not there:
         yield Check("topics", "fine", f"kafka.pattern: no topic matches {settings.kafka.pattern} yet")

@@ -73,7 +73,7 @@ host = "demo"
 def broker_process(kind: str, folder: Path) -> Iterator[str]:
     """Run a broker in its own process while open; yields its address. Raises UnreachableError if it does not start."""
     command = [sys.executable, "-m", "forebay_start", "broker", "--kind", kind, "--topic", f"{TOPIC}:{PARTITIONS}"]
-    command += ["--data", str(folder / "kafka")]
+    command += ["--data", str(folder / "kafka"), "--port", "0"]
     with (folder / "logs" / "broker.log").open("ab") as log:
         process = subprocess.Popen(
             # it gets SIGTERM when this process dies, so that it stops a Kafka broker that it runs

@@ -92,9 +92,10 @@ class KafkaBroker:
         heap_mib: int = 512,
         joins: KafkaBroker | None = None,
         number: int = 1,
+        port: int = 0,
     ) -> None:
         """``properties``: override those of server.properties. ``cache``: the folder of the jars. ``joins``: a started broker,
-        whose cluster this one joins with a different ``number``."""
+        whose cluster this one joins with a different ``number``. ``port``: where it listens; 0: as before, or any free port."""
         self._joins = joins
         self.number = number
         self._cluster_id: str = joins._cluster_id if joins is not None else _new_cluster_id()
@@ -103,6 +104,7 @@ class KafkaBroker:
         self._cache = cache
         self._properties = dict(properties or {})
         self._heap_mib = heap_mib
+        self._port = port
         self._ports: tuple[int, int] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -140,7 +142,7 @@ class KafkaBroker:
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self.directory / "server.properties"
         if self._ports is None:
-            self._ports = _ports_before(properties) or _free_ports()
+            self._ports = self._choose_ports(properties)
         properties.write_text("".join(f"{key}={value}\n" for key, value in self._server_properties().items()))
         if not (self.directory / "data" / "meta.properties").exists():
             (self.directory / "log4j2.properties").write_text(_LOG4J)
@@ -152,6 +154,17 @@ class KafkaBroker:
                 tethered([*self._java(java, classpath), "kafka.Kafka", str(properties)]),
                 stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.directory, start_new_session=True,
             )  # fmt: skip
+
+    def _choose_ports(self, properties: Path) -> tuple[int, int]:
+        before = _ports_before(properties)
+        if not self._port:
+            return before or _free_ports()
+        if not _is_free(self._port):
+            raise UsageError(
+                f"127.0.0.1:{self._port} is in use, perhaps by a broker that runs already: use that one, or choose another "
+                "port with --port"
+            )
+        return self._port, before[1] if before is not None else _free_ports()[1]
 
     def _java(self, java: str, classpath: str) -> list[str]:
         heap = f"-Xmx{self._heap_mib}m"
@@ -285,14 +298,18 @@ def _ports_before(properties: Path) -> tuple[int, int] | None:
     if found is None:
         return None
     ports = int(found[1]), int(found[2])
-    for port in ports:
-        with socket.socket() as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                trial.bind(("127.0.0.1", port))
-            except OSError:
-                return None
-    return ports
+    return ports if all(map(_is_free, ports)) else None
+
+
+def _is_free(port: int) -> bool:
+    """Return whether a server on loopback can listen on ``port`` now."""
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _free_ports() -> tuple[int, int]:

@@ -9,6 +9,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,9 +53,14 @@ def find_java() -> str:
 
 
 def cache_directory(cache: str | Path | None = None) -> Path:
-    """Return the folder of fetched files: ``cache``, else FOREBAY_CACHE, else ``.cache`` beside the packages."""
+    """Return the folder of fetched files: ``cache``, else FOREBAY_CACHE, else ``.cache`` of a checkout, else the user's cache."""
     given = cache or os.environ.get("FOREBAY_CACHE")
-    return Path(given).resolve() if given else Path(__file__).resolve().parents[3] / ".cache"
+    if given:
+        return Path(given).resolve()
+    root = Path(__file__).resolve().parents[3]
+    if (root / "pyproject.toml").is_file():
+        return root / ".cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forebay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +83,16 @@ class Libraries:
         """Return whether all jars are fetched."""
         return (cache_directory(cache) / self.name / "complete").exists()
 
-    def fetch(self, cache: str | Path | None = None) -> Path:
+    @property
+    def count(self) -> int:
+        """The number of jars."""
+        return len(self.lock.read_text().splitlines())
+
+    def fetch(self, cache: str | Path | None = None, progress: Callable[[int], None] = lambda _: None) -> Path:
         """Fetch the jars if they are missing, from Maven Central or the repository in FOREBAY_MAVEN. Return their folder.
 
         Raises UsageError, which says what to do, if that fails or a jar differs from the listed one. Two processes may fetch at
-        the same time: the first to finish provides the folder.
+        the same time: the first to finish provides the folder. ``progress``: called with 1 for each jar that was fetched.
         """
         libraries = self.folder(cache)
         target = libraries.parent
@@ -99,6 +110,7 @@ class Libraries:
                 try:
                     for fetched in as_completed(fetches):
                         fetched.result()
+                        progress(1)
                 except UsageError:
                     threads.shutdown(cancel_futures=True)
                     raise

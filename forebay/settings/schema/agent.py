@@ -21,7 +21,10 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     """The process of each host that serves its local copies of blocks, and runs managed receivers."""
 
     url: Annotated[ServiceUrl, doc("URL at which this agent listens")] = "http://127.0.0.1:7081"
-    blocks: Annotated[Folder, doc("path of the folder that holds this host's local copies of blocks")]
+    blocks: Annotated[
+        Folder,
+        doc("path of the folder that holds this host's local copies of blocks (if data is set: its folder blocks)"),
+    ]
     quota: Annotated[NonEmptySize, doc("maximum size of the local copies")] = Size(10_000_000_000)
     host: Annotated[
         PathName | None,

@@ -139,6 +139,12 @@ def _check_absolute(kind: str) -> Callable[[str], None]:
     return check
 
 
+def _check_data_folder(path: str) -> None:
+    _check_absolute("folder")(path)
+    if not path.isprintable() or not {"?", "#"}.isdisjoint(path):
+        raise ValueError("choose a path without ?, # and unprintable characters: it becomes part of URLs")
+
+
 def _check_secret_path(written: str) -> None:
     check_secret_path(written or "/")
 
@@ -189,6 +195,7 @@ def _check_web_hook(url: str) -> None:
 
 
 Folder = Annotated[str, checked(_check_absolute("folder"))]
+DataFolder = Annotated[str, checked(_check_data_folder)]
 File = Annotated[str, checked(_check_absolute("file"))]
 SecretFile = Annotated[str, checked(_check_secret_path)]
 Url = Annotated[str, checked(_check_url)]

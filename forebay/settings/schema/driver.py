@@ -27,7 +27,7 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     urls: Annotated[
         tuple[PeerUrl, ...], doc("URLs of all drivers of the stream, standbys included; if empty, driver.url alone")
     ] = ()
-    journal: Annotated[StoreUrl, doc("URL of the folder that holds the journal")]
+    journal: Annotated[StoreUrl, doc("URL of the folder that holds the journal (if data is set: its folder journal)")]
     batch_interval: Annotated[PositiveDuration, doc("time between two batches")] = Duration(1.0)
     job: Annotated[
         FunctionName | tuple[FunctionName, ...] | None,
@@ -69,7 +69,7 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     batch_history: Annotated[
         KeptCount,
         doc(
-            "number of completed batches that `forebay batches`, the HTTP API and the page list; the history keeps all of them"
+            "number of the newest completed batches that the driver lists with their statistics; the history keeps all"
         ),
     ] = 1_000
     window_batches: Annotated[Count, doc("number of past batches that stay readable for batch.window()")] = 0

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import msgspec
 
 from forebay.settings.schema.agent import AgentSettings
-from forebay.settings.schema.constraints import KAFKA_SOURCE, NO_WAL, PathName
+from forebay.settings.schema.constraints import KAFKA_SOURCE, NO_WAL, DataFolder, PathName
 from forebay.settings.schema.dead_letters import DeadLetterSettings
 from forebay.settings.schema.driver import DriverSettings
 from forebay.settings.schema.kafka import KafkaSettings
@@ -20,6 +20,14 @@ class Settings(Section, frozen=True, kw_only=True):
     """Keys above the first section."""
 
     stream: Annotated[PathName, doc("name of the stream: of its folders in WAL and journal, and of its consumer group")]
+    data: Annotated[
+        DataFolder | None,
+        doc(
+            "path of one folder for all that is stored: wal.url, driver.journal and agent.blocks are its folders wal, journal "
+            "and blocks unless they are set",
+            example="/var/lib/forebay",
+        ),
+    ] = None
     kafka: KafkaSettings = KafkaSettings()  # may be left out with a custom source
     wal: WalSettings
     receiver: ReceiverSettings = ReceiverSettings()

@@ -13,8 +13,8 @@ class WalSettings(Section, frozen=True, kw_only=True):
     url: Annotated[
         WalUrl,
         doc(
-            'URL of the folder that holds the WAL, on a disk of its own if possible, because each block is synced to it; "none": '
-            "no WAL, and the only copies of a block are those on hosts' disks"
+            "URL of the folder that holds the WAL (if data is set: its folder wal), on a disk of its own if possible, because "
+            'each block is synced to it; "none": no WAL, and the only copies of a block are those on hosts\' disks'
         ),
     ]
     segment_size: Annotated[NonEmptySize, doc("size after which a WAL segment is sealed")] = Size(128_000_000)

@@ -16,6 +16,7 @@ from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.batches.timer import BatchTimer
 from driver.decisions.replay import RewindTo
 from driver.tracker.requests import BeginReplay, Complete
+from forebay.messages import BatchEntry
 from forebay.model.errors import FencedError, UnreadableBlockError
 from forebay.model.values import numbered
 from forebay.process.clock import SystemClock
@@ -90,6 +91,12 @@ def scheduler_of(
             max_failures=max_failures, retry_delay_seconds=0.0, unreadable_retry_seconds=unreadable_retry_seconds
         ),
     )
+
+
+def newest(scheduler: Scheduler) -> BatchEntry:
+    entry = scheduler.batches.newest
+    assert entry is not None
+    return entry
 
 
 def begun(scheduler: Scheduler, t: Tracked) -> BatchWork | None:

@@ -91,7 +91,7 @@ def test_driver_shows_what_it_takes_in_and_what_its_job_does(
         assert found["forebay_tier_reads_total read wal"] >= 3
         assert found[f"forebay_partition_position 0 {topic}"] == 30
         assert found["forebay_journal_sync_seconds_count"] > 0
-        assert found["forebay_journal_written_bytes_total"] > 0
+        assert found["forebay_journal_bytes"] > 0
         assert found["forebay_driver_decision_longest_wait_seconds"] > 0
         assert found["process_resident_memory_bytes"] > 1e6
 

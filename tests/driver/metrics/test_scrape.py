@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,15 +12,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from driver.background.reach import Ends
 from driver.batches.entries import RunningBatch
 from driver.http.health import Verdict
+from driver.http.observation.snapshot import SharedSnapshot, Snapshot, Surroundings, take
+from driver.http.observation.storage import WalState
 from driver.metrics import definitions as d
-from driver.metrics import scrape as scrape_module
 from driver.metrics.counting import LONGEST_SECONDS, Longest
-from driver.metrics.scrape import Led, Process, Scrape, label_sets
+from driver.metrics.scrape import Led, Process, Scrape, ScrapeOptions, label_sets
 from driver.metrics.targets import targets
 from driver.tracker.heartbeats import LastAgentHeartbeat, LastHeartbeat
 from forebay import messages as m
 from forebay.metrics.definition import Metric
 from forebay.metrics.exposition import Metrics
+from forebay.model.errors import UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import ManualClock
 from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
@@ -36,45 +37,58 @@ class Scraped:
         self.tracked = tracked
         self.clock = ManualClock(tracked.now_ms)
         self.hangs = False
-        self.asked = 0
         self.ends: dict[TopicPartition, int] = {}
         self.running: dict[int, RunningBatch] = {}
         self.verdict = Verdict()
         self.state = "running"
-        loop: Any = SimpleNamespace(submit=self.submit, queued=3, free_bytes=5, written_bytes=7)
-        scheduler: Any = SimpleNamespace(running=self.running, tiers={"wal": 4, "agent: unreachable": 2})
-        ends = Ends(lambda: self.ends, self.clock)
+        self.shared = SharedSnapshot(self.ask, self.clock)
+        self.reader = Ends(lambda: self.ends, self.clock)
+        loop: Any = SimpleNamespace(queued=3)
+        scheduler: Any = SimpleNamespace(tiers={"wal": 4, "agent: unreachable": 2})
         self.led: Led | None = Led(
+            observed=self,
             tracker=tracked.tracker,
             loop=loop,
             scheduler=scheduler,
-            ends=ends,
-            verdict=lambda: self.verdict,
             store_requests=lambda: {"wal_get": 9},
             longest_wait=lambda: 0.5,
         )
-        self.read_ends = ends.read
         process = Process(
             state=lambda: self.state,
             http_requests=lambda: 1,
             listeners=lambda: (m.TrackedListener(name="l", delivered=5, waiting=1, dropped=2),),
             led=lambda: self.led,
         )
-        self.scrape = Scrape(
-            process,
-            self.clock,
+        options = ScrapeOptions(receiver_timeout=5.0, batch_interval=1.0, partitions_max=partitions_max, has_wal=True)
+        self.scrape = Scrape(process, self.clock, options)
+
+    def ask(self, timeout_seconds: float) -> Snapshot:
+        if self.hangs:
+            raise UnreachableError("the loop hangs")
+        around = Surroundings(
+            state=self.state,
+            detail="",
+            verdict=self.verdict,
             receiver_timeout=5.0,
-            batch_interval=1.0,
-            partitions_max=partitions_max,
-            has_wal=True,
+            running=dict(self.running),
+            ends=self.reader,
+        )
+        return take(self.tracked.tracker, around, self.clock.monotonic(), self.clock.wall_ms())
+
+    def journal(self) -> m.JournalAnswer:
+        return m.JournalAnswer(
+            url="file:///j",
+            timeline=1,
+            driver_epoch=1,
+            segments=2,
+            bytes=300,
+            events=50,
+            snapshot_events=20,
+            free_bytes=5,
         )
 
-    def submit(self, request: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self.asked += 1
-        if not self.hangs:
-            future.set_result(self.tracked.say(request))
-        return future
+    def wal(self) -> WalState:
+        return WalState(free_segments=0, free_bytes=0, held_for_cursors=70, oldest=(), oldest_ms=None)
 
     def read(self) -> dict[str, Series]:
         """Metric → values of its labels, without the stream → value."""
@@ -110,13 +124,13 @@ def test_partitions_show_positions_and_lag_in_records_and_seconds() -> None:
     tracked.report(epoch, tracked.block(epoch, [timed]))
     scraped = Scraped(tracked)
     scraped.ends = {tp(0): 30, tp(1): 0}
-    scraped.read_ends()
+    scraped.reader.read()
     found = scraped.read()
     assert found["forebay_partition_position"] == {("0", TOPIC): 10, ("1", TOPIC): 0, ("2", TOPIC): 0}
     assert found["forebay_partition_completed"][("0", TOPIC)] == 0
     assert found["forebay_partition_end"] == {("0", TOPIC): 30, ("1", TOPIC): 0}
     assert found["forebay_partition_lag_records"] == {("0", TOPIC): 20, ("1", TOPIC): 0}
-    assert found["forebay_partition_lag_seconds"] == {("0", TOPIC): 5.0, ("1", TOPIC): 0, ("2", TOPIC): 0}
+    assert found["forebay_partition_lag_seconds"] == {("0", TOPIC): 5.0, ("1", TOPIC): 0}
     assert found["forebay_partitions"] == {
         ("claimed",): 1, ("unclaimed",): 2, ("active",): 0, ("paused",): 0, ("claiming",): 0, ("fault",): 0
     }  # fmt: skip
@@ -124,7 +138,8 @@ def test_partitions_show_positions_and_lag_in_records_and_seconds() -> None:
     assert found["forebay_oldest_block_seconds"] == {(): 1.0}
     # Kafka does not answer: the lag is unknown, not old
     scraped.clock.advance(60)
-    assert "forebay_partition_lag_records" not in scraped.read()
+    found = scraped.read()
+    assert "forebay_partition_lag_records" not in found and "forebay_partition_lag_seconds" not in found
 
 
 def test_batches_and_their_problems_are_counted() -> None:
@@ -169,17 +184,20 @@ def test_processes_are_counted_by_state_and_one_that_drained_and_ended_is_not_lo
     assert {state: count for (state,), count in found["forebay_agents"].items() if count} == {"active": 1, "lost": 1}
 
 
-def test_loop_that_hangs_holds_up_no_scrape_and_its_queue_gets_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrape_module, "PATIENCE_SECONDS", 0.01)
+def test_scrape_of_a_loop_that_hangs_shows_the_last_values_with_their_age() -> None:
     scraped = Scraped(Tracked())
-    assert scraped.read()["forebay_driver_snapshot_age_seconds"] == {(): 0.0}
+    found = scraped.read()
+    assert found["forebay_driver_snapshot_age_seconds"] == {(): 0.0}
+    assert found["forebay_journal_bytes"] == {(): 300}
+    assert found["forebay_journal_events_since_snapshot"] == {(): 30}
+    assert found["forebay_wal_held_by_cursors_bytes"] == {(): 70}
     scraped.hangs = True
     for age in (1.0, 2.0, 3.0):
         found = scraped.read()
         assert found["forebay_driver_snapshot_age_seconds"] == {(): age}
         assert found["forebay_partition_position"]
         assert found["forebay_driver_queued_requests"] == {(): 3}
-    assert scraped.asked == 2
+        assert "forebay_journal_bytes" not in found  # it would wait for the loop once more
 
 
 def test_standby_shows_its_state_and_nothing_of_the_stream() -> None:
@@ -216,7 +234,10 @@ def test_series_of_a_topic_have_sums_of_records_and_the_longest_age() -> None:
             epoch,
             tracked.block(epoch, [msgspec.structs.replace(timed, max_timestamp_ms=tracked.now_ms - age_ms)]),
         )
-    found = Scraped(tracked, partitions_max=2).read()
+    scraped = Scraped(tracked, partitions_max=2)
+    scraped.ends = {tp(0): 10, tp(1): 5, tp(2): 0}
+    scraped.reader.read()
+    found = scraped.read()
     assert found["forebay_partition_position"] == {("", TOPIC): 15}
     assert found["forebay_partition_lag_seconds"] == {("", TOPIC): 10.0}
 
