@@ -25,6 +25,7 @@ from forebay.process.clock import SystemClock
 from forebay.security.access import Access, Guard
 from forebay.security.roles import ROLES
 from tests.support.guarded import settings
+from tests.support.metered import agent_metrics, driver_routes
 from tests.support.observed import no_stream
 
 # a server's thread leaves its loop's sockets to the collector
@@ -34,6 +35,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 MAY = {
     "/v1/health": (),
     "/v1/openapi.json": ROLES,
+    "/metrics": ("reader", "operator"),
+    "/v1/metrics/targets": ("reader", "operator"),
     "/v1/status": ("reader", "operator"),
     "/v1/lag": ("reader", "operator"),
     "/v1/overview": ("reader", "operator"),
@@ -108,11 +111,19 @@ def url(request: pytest.FixtureRequest, guard: Guard, submitted: Submitted, tmp_
             release="test",
             guard=guard,
             observer=no_stream(),
+            more=driver_routes(),
         )
     else:
         store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock())
         store.open()
-        app = agent_application(store, lambda: submitted() and None, release="test", idle_seconds=30.0, guard=guard)  # type: ignore[arg-type, return-value]
+        app = agent_application(
+            store,
+            lambda: submitted() and None,  # type: ignore[arg-type, return-value]
+            release="test",
+            idle_seconds=30.0,
+            guard=guard,
+            metrics=agent_metrics(),
+        )
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         yield server.url
 
@@ -121,7 +132,8 @@ def routes(url: str) -> list[tuple[str, str]]:
     document = msgspec.json.decode(
         Client(url, access=Access(token=token("operator"))).request("GET", "/v1/openapi.json")
     )
-    found = [(method.upper(), path) for path, item in document["paths"].items() for method in item]
+    # a HEAD is answered as its GET, but without the body that these tests read
+    found = [(method.upper(), path) for path, item in document["paths"].items() for method in item if method != "head"]
     return [*found, ("GET", "/v1/openapi.json")]
 
 
@@ -205,6 +217,12 @@ def test_equivalent_paths_are_guarded_equally(url: str, submitted: Submitted) ->
         ):
             assert ask(url, method, form, None).status in (401, 404, 405), form
     assert not submitted.requests
+
+
+def test_metrics_answer_a_head_request_to_the_same_roles(url: str) -> None:
+    for sent, status in ((None, 401), (token("receiver"), 403), (token("reader"), 200), (token("operator"), 200)):
+        answer = ask(url, "HEAD", "/metrics", None if sent is None else f"Bearer {sent}")
+        assert (answer.status, answer.data) == (status, b"")
 
 
 def test_health_needs_no_token_but_shows_reason_only_with_one(guard: Guard, submitted: Submitted) -> None:

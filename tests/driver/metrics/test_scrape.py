@@ -173,7 +173,7 @@ def test_processes_are_counted_by_state_and_one_that_drained_and_ended_is_not_lo
     for name in ("active", "drained", "killed", "silent"):
         tracked.register(name, host=name)
     scraped = Scraped(tracked)
-    beats, agents = tracked.tracker.receiver_heartbeats, tracked.tracker.agent_heartbeats
+    beats, agents = tracked.tracker.receivers.latest, tracked.tracker.agents.latest
     for name, at, state in (("active", 0.0, "active"), ("drained", -9.0, "draining"), ("killed", -9.0, "active")):
         beats[name] = LastHeartbeat(heartbeat(name, 1, state), at)
         agents[name] = LastAgentHeartbeat(agent(name, state), at)
