@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import click
+import grafana_dashboard
+import metrics_page
 import settings_page
 
 from deploy.main import commands
@@ -120,6 +122,7 @@ def main() -> int:
         if page.name != "CHANGELOG.md":
             problems += unknown_names(page, text)
     problems += settings_page.problems()
+    problems += metrics_page.problems() + grafana_dashboard.problems()
     print("\n".join(problems))
     return 1 if problems else 0
 

@@ -17,6 +17,7 @@ from driver.service.stores import Stores
 from forebay.http.address import reached_at
 from forebay.metrics.exposition import Metrics
 from forebay.metrics.route import metrics_route
+from forebay.model.errors import NotTakenError
 
 
 class DriverMetrics:
@@ -69,9 +70,12 @@ class DriverMetrics:
         """Return the routes ``/metrics`` and ``/v1/metrics/targets``. ``not_leading``: why the driver does not lead."""
 
         def read() -> tuple[TargetGroup, ...]:
-            if self.led is None:
-                raise not_leading()
-            return self._targets(self.led)
+            if self.led is not None:
+                return self._targets(self.led)
+            refusal = not_leading()
+            if isinstance(refusal, NotTakenError):  # a standby: its list from when it led must not stay
+                return ()
+            raise refusal
 
         return [metrics_route(self._metrics), targets_route(read)]
 

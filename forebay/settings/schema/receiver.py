@@ -22,7 +22,7 @@ from forebay.settings.schema.section import Section, doc
 
 #: receivers that one driver keeps at most
 MANAGED_COUNT_MAX = 1000
-#: ports from that of receiver.metrics_url on, of which a receiver takes the first free one
+#: number of ports, from that of receiver.metrics_url on, that a receiver tries for a free one
 METRICS_PORTS = 100
 
 
