@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import drawings
 import grafana_dashboard
+import http_page
 import metrics_page
 import reference_pages
 import settings_page
@@ -123,8 +124,8 @@ def main() -> int:
         problems += broken_links(page, text) + unknown_commands(page, text)
         if page.name != "CHANGELOG.md":
             problems += unknown_names(page, text)
-    problems += [*settings_page.problems(), *reference_pages.problems(), *drawings.problems()]
     problems += [*metrics_page.problems(), *grafana_dashboard.problems()]
+    problems += [*settings_page.problems(), *http_page.problems(), *reference_pages.problems(), *drawings.problems()]
     print("\n".join(problems))
     return 1 if problems else 0
 

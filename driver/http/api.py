@@ -21,6 +21,7 @@ from driver.http.lag import ReadLag
 from driver.http.observation.observer import Observer
 from driver.http.observation.routes import observer_routes
 from driver.tracker.requests import Request
+from driver.web.documentation import documentation_routes
 from driver.web.pages import page_routes
 from forebay import messages as m
 from forebay.http.address import check_service_url
@@ -304,7 +305,7 @@ def tracker_application(
         *_handlers(QUERY_ROUTES, decided),
         *_handlers(OPERATOR_ROUTES, decided),
     ]
-    routes = [*posts, intake, get_status, get_lag, health, *page_routes(), *more]
+    routes = [*posts, intake, get_status, get_lag, health, *page_routes(), *documentation_routes(), *more]
     if observer is not None:
         routes += observer_routes(observer, lambda: guard.guarded)
     app = application("Forebay driver", release, routes, guard)

@@ -9,19 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from urllib.parse import urlsplit
 
-import msgspec
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
 
 from driver.tracker.heartbeats import LastAgentHeartbeat, LastHeartbeat
 from forebay.http.application import needs
-
-
-class TargetGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One target. Labels that begin with ``__`` are for Prometheus' own use: it drops them after relabelling."""
-
-    targets: tuple[str, ...]
-    labels: dict[str, str]
+from forebay.messages import TargetGroup
 
 
 def targets(

@@ -10,11 +10,12 @@ from litestar.handlers import HTTPRouteHandler
 from driver.metrics import definitions
 from driver.metrics.counting import Counting
 from driver.metrics.scrape import Led, Observed, Process, Scrape, ScrapeOptions
-from driver.metrics.targets import TargetGroup, targets, targets_route
+from driver.metrics.targets import targets, targets_route
 from driver.service.composition import Parts
 from driver.service.options import Given
 from driver.service.stores import Stores
 from forebay.http.address import reached_at
+from forebay.messages import TargetGroup
 from forebay.metrics.exposition import Metrics
 from forebay.metrics.route import metrics_route
 from forebay.model.errors import NotTakenError
