@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -240,6 +241,27 @@ def test_series_of_a_topic_have_sums_of_records_and_the_longest_age() -> None:
     found = scraped.read()
     assert found["forebay_partition_position"] == {("", TOPIC): 15}
     assert found["forebay_partition_lag_seconds"] == {("", TOPIC): 10.0}
+
+
+def test_scrape_of_a_thousand_partitions_takes_the_decision_loop_little_time() -> None:
+    """The loop only copies; reading, counting and formatting are done in the thread of the scrape."""
+    tracked = Tracked(partitions=1_000)
+    scraped = Scraped(tracked, partitions_max=1_000)
+    in_loop: list[float] = []
+    ask = scraped.ask
+
+    def timed(timeout_seconds: float) -> Snapshot:
+        begun = time.thread_time()
+        try:
+            return ask(timeout_seconds)
+        finally:
+            in_loop.append(time.thread_time() - begun)
+
+    scraped.shared = SharedSnapshot(timed, scraped.clock)
+    for _ in range(5):
+        assert len(scraped.read()["forebay_partition_position"]) == 1_000
+    assert len(in_loop) == 5
+    assert min(in_loop) < 0.02
 
 
 def test_targets_are_all_processes_that_serve_metrics_but_not_those_that_drained() -> None:
