@@ -153,11 +153,11 @@ def test_receiver_without_a_free_port_names_the_last_one(
 ) -> None:
     monkeypatch.setattr("receiver.main.METRICS_PORTS", 1)
     settings = settings_of(tmp_path, tracker.url, f"http://127.0.0.1:{free_port()}")
-    services = [composed(settings, FakeKafka({}), tmp_path, name) for name in ("r-1", "r-2")]
+    (one, ones), (other, others) = (composed(settings, FakeKafka({}), tmp_path, name) for name in ("r-1", "r-2"))
     with (
-        serving(settings, *services[0], "h"),
+        serving(settings, one, ones, "h"),
         pytest.raises(UsageError, match="the port is in use"),
-        serving(settings, *services[1], "h"),
+        serving(settings, other, others, "h"),
     ):
         pass
 
