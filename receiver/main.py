@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -31,20 +32,25 @@ from forebay.process.signals import stop_signals
 from forebay.security.access import Access, Guard, announce
 from forebay.settings.durability_notes import without_wal
 from forebay.settings.schema import METRICS_PORTS, Settings
+from forebay.traces.sending import spans_of
 from receiver.blocks.encoded_block import EncodingOptions
 from receiver.channels.driver_channel import DriverChannel
 from receiver.inputs import Input
 from receiver.machine import Identity, ReceiverMachine
 from receiver.metrics import ReceiverMetrics
-from receiver.service import ReceiverService
+from receiver.service import Observer, ReceiverService
 from receiver.sources.source import Source
 from receiver.stores.replica_store import AgentReplicaSender, ReplicaStore
 from receiver.stores.store import Store, StoreOptions
 from receiver.stores.wal_store import WalStore
+from receiver.traces import BlockTraces
 from wal.blocks.encryption import load_keys
 from wal.segments.writer import SegmentLimits
 from wal.storage import Storage, open_storage, tried_for
 from wal.storage.probe import probe
+
+if TYPE_CHECKING:
+    from forebay.traces.spans import Spans
 
 _log = logging.getLogger("forebay.receiver")
 
@@ -88,12 +94,17 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
         memory_bytes=settings.receiver.memory,
         clock=clock,
     )
-    service = compose(settings, receiver_id, source, storage, clock, host, metrics)
+    spans = spans_of(settings, "receiver", version("forebay"))
+    service = compose(settings, receiver_id, source, storage, clock, host, metrics, spans)
     notifier = Notifier.of(os.environ, clock, service.service_status, os.getpid())
     notifier.watch("poll")
     service.came_round = lambda: notifier.came_round("poll")
     in_main = threading.current_thread() is threading.main_thread()
-    with serving(settings, service, metrics, host), stop_signals(service.drain) if in_main else nullcontext():
+    with ExitStack() as opened:
+        if spans is not None:
+            opened.callback(spans.close)
+        opened.enter_context(serving(settings, service, metrics, host))
+        opened.enter_context(stop_signals(service.drain) if in_main else nullcontext())
         return service.run()
 
 
@@ -161,9 +172,10 @@ def compose(
     clock: Clock,
     host: str | None = None,
     metrics: ReceiverMetrics | None = None,
+    spans: Spans | None = None,
 ) -> ReceiverService:
     """Return the composed parts of one receiver, not started. ``storage``: of the WAL; None for a stream without a WAL.
-    ``metrics``: counts what the receiver does; None: nothing is counted.
+    ``metrics``: counts what the receiver does; None: nothing is counted. ``spans``: makes traces; None: there are none.
 
     Each call makes another instance of the receiver id. Its registration ends the instance before it.
     """
@@ -180,6 +192,9 @@ def compose(
         settings.stream, receiver_id, host, settings.kafka.headers, settings.wal.compression, keys
     )
     access = Access.of(settings, "receiver", receiver_id)
+    observers: list[Observer] = [] if metrics is None else [metrics]
+    if spans is not None:
+        observers.append(BlockTraces(spans, clock))
     synced = metrics.synced if metrics is not None else lambda seconds: None
     store_of = partial(_wal_store, settings, encoding, storage, clock, synced) if storage is not None else None
     service = ReceiverService(
@@ -191,7 +206,7 @@ def compose(
         channel_of=lambda name, tell: DriverChannel(
             name, DriverClient(settings.driver.all_urls, own.report_timeout, access), tell
         ),
-        observers=() if metrics is None else (metrics,),
+        observers=observers,
     )
     if metrics is not None:
         metrics.view = service.view

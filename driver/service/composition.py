@@ -40,6 +40,7 @@ from driver.service.agents import ActiveAgents
 from driver.service.commits import Commits
 from driver.service.options import Given
 from driver.service.stores import Stores
+from driver.traces import BatchTraces
 from driver.tracker import CopyRules, CursorRules, Tracker, TrackerOptions
 from forebay.model.values import TopicPartition, managed_ordinal, timeline_of
 from forebay.process.clock import Clock
@@ -86,11 +87,12 @@ def compose(
     leads_since: float,
     failed: Callable[[BaseException], None],
     counting: Counting,
+    traces: BatchTraces | None = None,
 ) -> Parts:
     """Make the parts around the journal that was opened, and connect them.
 
     ``leads_since``: when this driver began to lead, on the monotonic clock. ``failed`` gets the error that ended a part's thread.
-    ``counting``: counts what the parts do, for metrics.
+    ``counting``: counts what the parts do, for metrics. ``traces``: None: nothing is traced.
     """
     settings, clock = given.settings, given.clock
     tracker = make_tracker(settings, state, opened.epoch)
@@ -102,6 +104,8 @@ def compose(
         adoption.note(events)
         given.listeners.note(events)
         counting.note(events)
+        if traces is not None:
+            traces.note(events)
 
     loop = DriverLoop(
         tracker,
@@ -147,7 +151,14 @@ def compose(
         failed=failed,
     )
     scheduler = make_scheduler(
-        given, loop, state, epoch=opened.epoch, completions=ageing, copies=agents.copies, counting=counting
+        given,
+        loop,
+        state,
+        epoch=opened.epoch,
+        completions=ageing,
+        copies=agents.copies,
+        counting=counting,
+        traces=traces,
     )
     ends = _ends(settings, given.upstream, tracker, clock)
     reach = Reach(_probes(settings, given.upstream, stores, tracker, ends, clock))
@@ -198,6 +209,7 @@ def make_scheduler(
     completions: Clock,
     copies: Callable[[], Mapping[str, tuple[str, ...]]],
     counting: Counting,
+    traces: BatchTraces | None = None,
 ) -> Scheduler:
     """Make the scheduler of an intake's batches."""
     settings, engine, driver = given.settings, given.engine, given.settings.driver
@@ -205,6 +217,8 @@ def make_scheduler(
     def tell(happened: Sequence[Happened]) -> None:
         given.listeners.tell_all(happened)
         counting.tell(happened)
+        if traces is not None:
+            traces.tell(happened)
 
     batches = BatchLog(driver.batch_history)
     fill_from_state(batches, state, driver.batch_history)

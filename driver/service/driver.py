@@ -29,6 +29,7 @@ from driver.service.routing import Routing
 from driver.service.shutdown import Shutdown
 from driver.service.stores import Stores
 from driver.service.view import LeaderView, View
+from driver.traces import BatchTraces
 from driver.tracker.requests import KeepWindow
 from driver.web.pages import PAGES
 from forebay.http.server import Server
@@ -39,6 +40,7 @@ from forebay.security.access import Access, Guard, announce
 from forebay.settings.durability_notes import without_wal
 from forebay.settings.schema import Settings
 from forebay.sources.kind import Upstream
+from forebay.traces.sending import spans_of
 from wal.blocks.encryption import load_keys
 from wal.storage import open_storage
 
@@ -119,6 +121,11 @@ class Driver:
         if warning := without_wal(settings):
             log.warning("%s", warning)
         log.info("leads stream %s under journal epoch %x", settings.stream, opened.epoch)
+        spans = spans_of(settings, "driver", options.release)
+        traces = BatchTraces(spans, given.clock) if spans is not None else None
+        if traces is not None:
+            traces.start()
+            self._closing.callback(traces.stop)
         parts = compose(
             given,
             stores,
@@ -128,6 +135,7 @@ class Driver:
             leads_since=self._leadership.since,
             failed=self._shutdown.fail,
             counting=self._metrics.counting,
+            traces=traces,
         )
         self._shutdown.count_from(state)
         self._start_parts(parts, stores)

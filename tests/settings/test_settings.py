@@ -333,6 +333,8 @@ REFUSED: dict[str, tuple[object, str]] = {
     "spark.ship": ("always", 'allowed are "auto", "installed"'),
     "spark.modules": NO_LIST,
     "storage": ("s3", "is not a section"),
+    "traces.endpoint": NO_TEXT,
+    "traces.share": (1.5, "write a number from 0 to 1"),
     "dead_letters.url": ("/letters", 'write it as "file:///folder"'),
     "dead_letters.topic": ("a b", "a topic's name has 1 to 249 letters"),
     "dead_letters.max_fraction": (1.5, "write a number from 0 to 1"),

@@ -12,6 +12,7 @@ from forebay.settings.schema.section import Section
 from forebay.settings.schema.security import SecuritySettings
 from forebay.settings.schema.settings import LoadedSettings, Settings
 from forebay.settings.schema.spark import SparkSettings
+from forebay.settings.schema.traces import TraceSettings
 from forebay.settings.schema.wal import WalSettings
 
 __all__ = [
@@ -28,5 +29,6 @@ __all__ = [
     "SecuritySettings",
     "Settings",
     "SparkSettings",
+    "TraceSettings",
     "WalSettings",
 ]
