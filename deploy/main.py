@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -49,7 +50,10 @@ _COMMANDS = {
         "offsets": Entry(
             "deploy.commands.offsets.group", "Show, export, import or reset offsets; accept a gap that Kafka left."
         ),
-        "batch": Entry("deploy.commands.operation.batches", "Retry failed batches."),
+        "batch": Entry("deploy.commands.operation.batches", "Retry failed batches, or skip one."),
+        "pause": Entry("deploy.commands.operation.pausing", "Begin no more batches; intake continues."),
+        "resume": Entry("deploy.commands.operation.pausing", "Begin batches again after a pause."),
+        "restart-receiver": Entry("deploy.commands.operation.receivers", "Drain a receiver and have it started again."),
         "cursors": Entry("deploy.commands.operation.cursors", "Show the cursors of queries, or drop one."),
         "dead-letters": Entry(
             "deploy.commands.dead_letters.group", "Count, show or resend records that the job could not decode."
@@ -117,7 +121,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINDINGS
     except ForebayError as error:
-        click.echo(f"forebay: {error}", err=True)
+        from forebay.process import logs
+
+        if logs.is_json():
+            logging.getLogger("forebay").error("%s", error)
+        else:
+            click.echo(f"forebay: {error}", err=True)
         return error.exit_code
     return result if isinstance(result, int) else FINE
 

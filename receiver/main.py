@@ -26,7 +26,9 @@ from forebay.http.driver_client import DriverClient
 from forebay.http.server import PortInUse, Server
 from forebay.metrics.route import metrics_route
 from forebay.model.values import check_name
+from forebay.process import logs
 from forebay.process.clock import Clock, SystemClock
+from forebay.process.logs import fields
 from forebay.process.notify import Notifier
 from forebay.process.signals import stop_signals
 from forebay.security.access import Access, Guard, announce
@@ -67,12 +69,13 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     """Run receiver ``receiver_id`` until it is drained (by SIGTERM, Ctrl-C or the driver) or must end. Return the exit code.
 
     ``host``: default ``receiver.host``, then this machine's name. It must be the host of the agent whose directory keeps the
-    local copies. Exit codes: 0 drained, 1 failed, 2 refused by the driver as wrong use, 4 superseded. If a broker or the
-    driver cannot be reached, the receiver waits and shows it in its status. A second signal ends the process immediately.
-    Raises ForebayError.
+    local copies. Exit codes: 0 drained, 1 failed, 2 refused by the driver as wrong use, 4 superseded, 6 drained to be started
+    again. If a broker or the driver cannot be reached, the receiver waits and shows it in its status. A second signal ends the
+    process immediately. Raises ForebayError.
     """
-    if not logging.getLogger().handlers:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logs.configure(
+        settings.log.format, settings.log.level, service="receiver", stream=settings.stream, receiver=receiver_id
+    )
     # Blocks are allocated and freed several times a second. Arrow's own pools return the pages to the system in between, and
     # getting them zeroed again cost a tenth of the CPU and 80 MB at the peak (docs/PERFORMANCE.md).
     pa.set_memory_pool(pa.system_memory_pool())
@@ -125,7 +128,7 @@ def serving(
         server = opened.enter_context(first_free(app, settings.receiver.metrics_url, guard))
         service.metrics_url = reached_at(server.url, host or own_host(settings))
         announce(guard, server.url)
-        _log.info("serves metrics at %s/metrics", server.url)
+        _log.info("serves metrics at %s/metrics", server.url, extra=fields(url=server.url))
         yield
 
 

@@ -28,7 +28,9 @@ from forebay.model.errors import ForebayError, SourceError
 from forebay.model.values import TopicPartition
 from forebay.process import failpoints
 from forebay.process.clock import Clock
+from forebay.process.logs import fields
 from forebay.process.notify import ServiceStatus
+from forebay.process.restarts import RESTART_EXIT_CODE
 from forebay.settings.schema import Settings
 from receiver import actions as act
 from receiver import inputs as inp
@@ -173,7 +175,8 @@ class ReceiverService:
             case act.RevocationDone():
                 self._revocation_done = True
             case act.Note():
-                _log.log(logging.WARNING if action.warning else logging.INFO, "%s", action.text)
+                level = logging.WARNING if action.warning else logging.INFO
+                _log.log(level, "%s", action.text, extra=fields(**action.fields))
             case act.Exit():
                 self._exit = action
             case (
@@ -205,10 +208,11 @@ class ReceiverService:
                     _log.error("%s", error, exc_info=error.__cause__)  # the traceback of the user's class
                     self.tell(inp.SourceFailed(str(error)))
         _log.log(
-            logging.INFO if self._exit.code == 0 else logging.ERROR,
+            logging.INFO if self._exit.code in (0, RESTART_EXIT_CODE) else logging.ERROR,
             "receiver exits: code %d, reason: %s",
             self._exit.code,
             self._exit.reason,
+            extra=fields(code=self._exit.code),
         )
         return self._exit.code
 

@@ -16,12 +16,16 @@ from dataclasses import dataclass, field
 
 from driver.background.reach import Outage
 from driver.decision_loop.loop import RESERVE_REACHED
+from driver.decisions.problems import RESUME_COMMAND
 from driver.journal.receiver_limits import shortage
 from driver.journal.state import Partition
 from driver.tracker import Tracker
 from forebay.messages import Problem, StatusAnswer
 from forebay.model.errors import RefusedError
+from forebay.model.units import utc_text
 from forebay.model.values import TopicPartition, is_reserved, timeline_of
+from forebay.process.logs import fields
+from forebay.process.reminder import Reminder
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +127,7 @@ class Health:
             cause = f"{where.get(outage.name, f'the {outage.name} store is')} out of reach: {outage.cause}"
             findings.add(outage.name, cause, COMMANDS[outage.name], outage.seconds)
         self._driver(findings, now, state, detail)
+        self._pause(findings)
         if words := shortage(self._tracker.state):
             findings.add("receiver-ids", words, _FEWER_IDS)
         if state != "stopping":  # a drain ends receivers on purpose
@@ -168,6 +173,13 @@ class Health:
         known = {problem.kind for problem in findings.problems}
         if waits and kind not in known:
             findings.add(kind, f"the driver waits for {origin}: {cause}", COMMANDS[kind], seconds, WAITING_SECONDS)
+
+    def _pause(self, findings: _Findings) -> None:
+        state = self._tracker.state
+        if (pause := state.pause) is not None:
+            since = f"since {utc_text(pause.time_ms)} by {pause.cause}"
+            cause = f"no batch begins: paused {since}; {len(state.waiting)} blocks wait"
+            findings.pending.append(Problem(kind="paused", cause=cause, command=RESUME_COMMAND))
 
     def _waiting(self, name: str, waits: bool, now: float) -> float:
         if not waits:
@@ -268,31 +280,35 @@ class Health:
 
 
 class HealthLog:
-    """Writes problems to the driver's log: each kind once when it begins and once when it is over, and the reason why a start
-    waits."""
+    """Writes problems to the driver's log: each kind when it begins, then after growing delays while it lasts, and when it is
+    over; and the reason why a start waits."""
 
     def __init__(self, stream: str) -> None:
         self._stream = stream
         self._kinds: set[str] = set()
+        self._reminders: dict[str, Reminder] = {}
         self._reported: set[str] = set()
 
-    def note(self, verdict: Verdict) -> None:
+    def note(self, verdict: Verdict, now: float) -> None:
+        """Log what has changed. ``now``: monotonic seconds; call it more often than once a minute."""
         for problem in verdict.pending:
             if problem.seconds >= WAITING_SECONDS and problem.kind not in self._reported | self._kinds:
                 self._reported.add(problem.kind)
                 log.warning("stream %s waits: %s. Next step: %s", self._stream, problem.cause, problem.command)
         for problem in verdict.problems:
-            if problem.kind not in self._kinds:
+            if self._reminders.setdefault(problem.kind, Reminder()).is_due(now):
                 log.warning(
                     "stream %s, problem %s: %s. Next step: %s",
                     self._stream,
                     problem.kind,
                     problem.cause,
                     problem.command,
+                    extra=fields(problem=problem.kind, seconds=problem.seconds or None),
                 )
         kinds = {problem.kind for problem in verdict.problems}
         for kind in sorted(self._kinds - kinds):
-            log.info("stream %s, problem %s is over", self._stream, kind)
+            log.info("stream %s, problem %s is over", self._stream, kind, extra=fields(problem=kind))
+            del self._reminders[kind]
         self._kinds = kinds
         self._reported &= {problem.kind for problem in verdict.pending}
 

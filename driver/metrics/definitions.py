@@ -16,6 +16,7 @@ PROBLEMS = (
     "kafka",
     "partition",
     "partitions-without-receiver",
+    "paused",
     "receiver-gone",
     "receiver-ids",
     "receiver-not-running",
@@ -168,6 +169,7 @@ END_TO_END = histogram(
     "Time from a record's timestamp in Kafka to the end of its batch's job: the newest record of the batch's oldest range.",
     BATCH_SECONDS,
 )
+PAUSED = gauge("forebay_paused", "1 while an operator has paused the batches, else 0. Intake continues.")
 FAILED_ATTEMPTS = counter(
     "forebay_batch_failures_total",
     "Failed attempts at batches: job (the job raised an error) or unreadable (a block could not be read).",
@@ -243,6 +245,7 @@ READ = (
     WAITING_BLOCKS,
     WAITING_RECORDS,
     BATCHES,
+    PAUSED,
     QUEUED_RECORDS,
     OLDEST,
     COMPLETED_BATCHES,

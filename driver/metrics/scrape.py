@@ -174,6 +174,7 @@ class Scrape:
         running = snapshot.around.running
         states = Counter(running.get(batch.batch_id, QUEUED).state for batch in snapshot.unfinished)
         samples.counts(d.BATCHES, states)
+        samples.set(d.PAUSED, snapshot.pause is not None)
         for name, count in dict(led.scheduler.tiers).items():
             tier, _, failure = name.partition(": ")
             samples.set(d.TIER_READS, count, tier, failure or "read")

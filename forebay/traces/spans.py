@@ -81,8 +81,8 @@ class Spans:
         attributes: Attributes,
         linked: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Add the root span of a block or batch. ``kind``: block or batch. ``linked``: kinds and names of other roots, at most
-        ``LINKS_MAX`` of which are kept."""
+        """Add the root span of a block or batch. ``kind``: block or batch. ``linked``: kinds and names of other roots; the first
+        ``LINKS_MAX`` are kept."""
         links = [Link(self._context_of(*one)) for one in linked[:LINKS_MAX]]
         with self._lock:
             self._ids.root = root_ids(kind, self.stream, name)

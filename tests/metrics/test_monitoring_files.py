@@ -125,6 +125,7 @@ HEALTHY = {
     'forebay_taken_records_total{stream="s"}': "0+60000x300",
     'forebay_batches{stream="s", state="failed"}': "0x300",
     'forebay_batches{stream="s", state="unreadable"}': "0x300",
+    'forebay_paused{stream="s"}': "0x300",
     'forebay_partition_lag_seconds{stream="s", topic="t", partition="0"}': "3x300",
     'forebay_batch_scheduling_delay_seconds_sum{stream="s"}': "0+3x300",
     'forebay_batch_scheduling_delay_seconds_count{stream="s"}': "0+60x300",
@@ -161,6 +162,7 @@ CAUSES = {
         'forebay_batches{stream="s", state="unreadable"', "1x300", {"stream": "s", "state": "unreadable"}
     ),
     "ForebayBatchesBehind": ("forebay_partition_lag_seconds", "0+60x300", {"stream": "s"}),
+    "ForebayPaused": ("forebay_paused", "1x300", {"stream": "s"}),
     "ForebayBatchesSlow": ("forebay_batch_scheduling_delay_seconds_sum", "0+900x300", {"stream": "s"}),
     "ForebayStoreFails": (
         "forebay_receiver_failures", "0+2x300", {"stream": "s", "receiver": "r", "kind": "space"}
@@ -185,7 +187,11 @@ def case(cause: str, values: str, expected: dict[str, list[dict[str, Any]]]) -> 
         "interval": "1m",
         "input_series": [{"series": name, "values": one} for name, one in series.items()],
         "alert_rule_test": [
-            {"eval_time": "130m" if "build_info" in cause else "35m", "alertname": name, "exp_alerts": alerts}
+            {
+                "eval_time": "130m" if "build_info" in cause or "paused" in cause else "35m",
+                "alertname": name,
+                "exp_alerts": alerts,
+            }
             for name, alerts in expected.items()
         ],
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from forebay import messages
 from forebay.model.values import TEXT_LENGTH_MAX
+from forebay.process.restarts import RESTART
 from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver import inputs as inp
@@ -54,12 +55,14 @@ class Commands:
             self.flow.throttle.learn(command.rates, now)
             return
         self.contact.beat_at = now  # acknowledge it immediately: the process may be about to end
-        self.outbox.note(f"command of the driver: {command.kind}")
+        self.outbox.note(f"command of the driver: {command.kind}", command=command.kind)
         if command.kind == "reclaim":
             for tp in command.partitions:
                 self.claims.reclaim(tp, now)
         elif command.kind == "drain":
             self.shutdown.begin(now)
+        elif command.kind == RESTART:
+            self.shutdown.begin(now, restarts=True)
         elif command.kind == "stop":
             self.drain.stop(now)
 

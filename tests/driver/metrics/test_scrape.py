@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from driver.background.reach import Ends
 from driver.batches.entries import RunningBatch
+from driver.decisions import problems
+from driver.http import health
 from driver.http.health import Verdict
 from driver.http.observation.snapshot import SharedSnapshot, Snapshot, Surroundings, take
 from driver.http.observation.storage import WalState
@@ -295,6 +299,13 @@ def test_longest_wait_is_forgotten_after_its_time() -> None:
     assert longest.seconds() == 1.0
     clock.advance(LONGEST_SECONDS)
     assert longest.seconds() == 0
+
+
+def test_each_kind_of_problem_has_its_series() -> None:
+    named = re.compile(r'(?:kind=|findings\.add\()"([a-z-]+)"')
+    texts = [Path(str(module.__file__)).read_text() for module in (health, problems)]
+    kinds = {kind for text in texts for kind in named.findall(text)} | set(health.COMMANDS)
+    assert kinds and kinds <= set(d.PROBLEMS), kinds - set(d.PROBLEMS)
 
 
 def test_each_metric_of_the_module_is_counted_or_read() -> None:
