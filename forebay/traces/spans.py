@@ -26,7 +26,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
+Attributes = Mapping[str, Any]  # of texts, numbers, truth values and lists of texts
 
 #: maximum number of links of a span
 LINKS_MAX = 128
