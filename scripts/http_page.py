@@ -70,7 +70,8 @@ lists. At most 20 clients may listen at the same time.
 
 ## Python client
 
-`forebay.client` has a typed method for each route of people and queries. With several drivers it finds the one that leads.
+[`forebay.client`](reference/client.md) has a typed method for each route of people. With several drivers it finds the one that
+leads.
 
 ```python
 from forebay.client import Client
