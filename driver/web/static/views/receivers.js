@@ -51,7 +51,7 @@ export const receivers = {
         }}
       />
       ${row.errors.length > 0 &&
-      html`<h3>Recent errors</h3><ul class="errors">${row.errors.map((error) => html`<li>${plain(error.words)} <span class="muted">${error.count > 1 ? `${count(error.count)} times, last ` : ""}${seconds(error.seconds_ago)} ago</span></li>`)}</ul>`}
+      html`<h2>Recent errors</h2><ul class="errors">${row.errors.map((error) => html`<li>${plain(error.words)} <span class="muted">${error.count > 1 ? `${count(error.count)} times, last ` : ""}${seconds(error.seconds_ago)} ago</span></li>`)}</ul>`}
       <p class="acts">
         <${Act} store=${store} name="restart" target=${row.receiver_id} body=${{ receiver_id: row.receiver_id }} />
         ${seen(row) !== "active" && html`<${Act} store=${store} name="forget" target=${row.receiver_id} body=${{ name: row.receiver_id }} />`}
