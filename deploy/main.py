@@ -19,6 +19,10 @@ _COMMANDS = {
         "init": Entry("deploy.commands.setup.init", "Write the configuration and the job of a first stream."),
         "install": Entry("deploy.commands.setup.install", "Set up a host for systemd, or remove the setup."),
         "validate": Entry("deploy.commands.setup.validation", "Check configuration, folders, job, broker and topics."),
+        "doctor": Entry(
+            "deploy.commands.setup.doctor.command", "Check this machine, Kafka, the stores and the clocks."
+        ),
+        "config": Entry("deploy.commands.setup.config", "Show the settings in force, and where each one comes from."),
         "token": Entry("deploy.commands.setup.token", "Make access tokens for the services."),
         "completion": Entry("deploy.commands.setup.completion", "Print the script for a shell's completion."),
     },

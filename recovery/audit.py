@@ -192,7 +192,9 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
         if pending.batch_id not in in_history:
             blocks = [state.blocks[block_id] for block_id in pending.block_ids]
             add(
-                history.merge(chain((r for b in blocks for r in b.meta.ranges), history.ranges_of_spans(pending))),
+                history.merge(
+                    chain((r for b in blocks for r in b.meta.ranges), history.ranges_of_spans(pending.lived_spans))
+                ),
                 pending.batch_id,
                 pending.lost,
                 pending.loss_causes,

@@ -17,7 +17,7 @@ from forebay.model.errors import SettingsError
 from forebay_start import find_first
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Console, Group
 
     from forebay.settings.schema import Settings
 
@@ -72,6 +72,13 @@ class Invocation:
         """Print a message for a person, on stderr."""
         click.echo(message, err=True)
 
+    def console(self) -> Console:
+        """Return the console on stdout. Into a pipe it prints whole lines without colour."""
+        from rich.console import Console
+
+        # the width of a screen means nothing to the reader of a pipe
+        return Console(highlight=False) if sys.stdout.isatty() else Console(width=200, no_color=True, highlight=False)
+
     def write(self, data: object, tables: Callable[[], list[Group]] = list) -> None:
         """Print data on stdout: with ``--json`` as one JSON document, otherwise as the tables that ``tables`` makes."""
         if self.json:
@@ -79,10 +86,7 @@ class Invocation:
 
             click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2).decode())
             return
-        from rich.console import Console
-
-        # into a pipe whole lines are printed: the width of a screen means nothing to its reader
-        console = Console() if sys.stdout.isatty() else Console(width=200, no_color=True)
+        console = self.console()
         for made in tables():
             console.print(made)
 

@@ -10,16 +10,18 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from driver.background.end_history import EndHistory
 from forebay.model.errors import UnknownTopicError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
-from forebay.sources.kind import Upstream
 from wal.storage import Storage
 
 #: pause between two requests of a probe; a store of whole objects charges for each
 INTERVAL_SECONDS, INTERVAL_OF_OBJECTS_SECONDS = 5.0, 30.0
 #: time without an answer after which a request counts as failed
 HANG_SECONDS = 5.0
+#: pause between two reads of the first offsets, which change only when Kafka deletes records
+LOWS_SECONDS = 60.0
 #: maximum age of an end offset from which a lag is computed
 END_AGE_SECONDS_MAX = 10.0
 
@@ -95,16 +97,38 @@ class Probe:
 
 
 class Ends:
-    """Kafka's end offsets at the driver's last read, with the time since that read. ``ask`` reads them. Thread-safe."""
+    """Kafka's end offsets at the driver's last read, with the time since that read, and their history. Thread-safe.
 
-    def __init__(self, ask: Callable[[], Mapping[TopicPartition, int]], clock: Clock) -> None:
+    ``ask`` reads the end offsets, ``ask_lows`` the first offsets that Kafka still has.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[], Mapping[TopicPartition, int]],
+        clock: Clock,
+        ask_lows: Callable[[], Mapping[TopicPartition, int]] = dict,
+    ) -> None:
         self._ask = ask
+        self._ask_lows = ask_lows
         self._clock = clock
         self._found: tuple[Mapping[TopicPartition, int], float] = ({}, 0.0)
+        self._lows: Mapping[TopicPartition, int] = {}
+        self._lows_due = 0.0
+        self.history = EndHistory()
 
     def read(self) -> None:
+        """Read the ends, and the first offsets if the last read of these is ``LOWS_SECONDS`` old."""
         began = self._clock.monotonic()
-        self._found = (self._ask(), began)
+        found = self._ask()
+        self._found = (found, began)
+        self.history.note(began, found)
+        if began >= self._lows_due:
+            self._lows = self._ask_lows()
+            self._lows_due = began + LOWS_SECONDS if self._lows else 0.0
+
+    def low_of(self, tp: TopicPartition) -> int:
+        """Return the first offset that Kafka still has; -1 if it is not known."""
+        return self._lows.get(tp, -1)
 
     def of(self, tp: TopicPartition) -> tuple[int, float] | None:
         """Return the end offset and its age in seconds; None if it is not known."""
@@ -127,16 +151,19 @@ def still_there(exists: Callable[[], bool], words: str) -> Callable[[], None]:
     return ask
 
 
-def ends_of_known(upstream: Upstream, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-    """Return the end offsets of partitions, except of topics that are being deleted. Raises UnreachableError."""
+def offsets_of_known(
+    read: Callable[[list[TopicPartition]], Mapping[TopicPartition, int]], partitions: Iterable[TopicPartition]
+) -> Mapping[TopicPartition, int]:
+    """Return what ``read`` returns for ``partitions``, except those of topics that are being deleted. Raises
+    UnreachableError."""
     asked = list(partitions)
     try:
-        return upstream.ends(asked) if asked else {}
+        return read(asked) if asked else {}
     except UnknownTopicError:
         found: dict[TopicPartition, int] = {}
         for topic in {tp.topic for tp in asked}:
             with contextlib.suppress(UnknownTopicError):
-                found.update(upstream.ends([tp for tp in asked if tp.topic == topic]))
+                found.update(read([tp for tp in asked if tp.topic == topic]))
         return found
 
 

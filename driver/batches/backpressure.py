@@ -9,6 +9,7 @@ from driver.batches.batch import BatchWork
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.rate import Gains, RateEstimator
 from driver.journal.state import LearnedRate
+from driver.journal.statistics import BatchStatistics
 from driver.tracker.requests import LearnRate
 
 log = logging.getLogger(__name__)
@@ -28,24 +29,25 @@ class Backpressure:
         self._begun_ms = begun_ms
         self._lock = threading.Lock()
 
-    def completed(self, work: BatchWork, submitted_ms: int, started_ms: int, ended_ms: int, records: int) -> None:
-        """Learn from a batch that was due at ``submitted_ms`` and ran from ``started_ms`` to ``ended_ms``.
+    def completed(self, work: BatchWork, statistics: BatchStatistics, ended_ms: int) -> None:
+        """Learn from a batch that ended at ``ended_ms``.
 
         Called after the completion is durable, by the thread that ran the batch. On return a new rate is durable too. Replays are
-        ignored, because their batches were taken in long ago. The time in which no driver ran does not count as waiting.
+        ignored, because their batches were taken in long ago. Failed attempts count as waiting. The time in which no driver ran
+        does not.
         """
         if work.replay:
             return
         with self._lock:
-            waited_ms = started_ms - max(submitted_ms, self._begun_ms)
-            rate = self._estimator.learn(ended_ms, records, ended_ms - started_ms, waited_ms)
+            waited_ms = ended_ms - statistics.processing_ms - max(work.due_ms, self._begun_ms)
+            rate = self._estimator.learn(ended_ms, statistics.records, statistics.processing_ms, waited_ms)
         if rate is None:
             return
         log.debug(
             "rate learned: batch %d, %d records in %d ms, rate %.0f",
             work.batch_id,
-            records,
-            ended_ms - started_ms,
+            statistics.records,
+            statistics.processing_ms,
             rate,
         )
         self._loop.ask(LearnRate(rate, ended_ms))

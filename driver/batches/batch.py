@@ -46,7 +46,7 @@ class BatchWork:
 
     ``window_batches``: how many batches before this one a window may contain; ``past``: these batches, in order; ``covers``: in a
     window, ids of its batches before this one. ``spans``: in a direct stream, which has no blocks, what each task reads;
-    ``incarnations``: the incarnation of each span's partition.
+    ``incarnations``: the incarnation of each span's partition. ``replay_begun_ms``: when the replay began; 0 if none runs it.
     """
 
     batch_id: int
@@ -71,6 +71,12 @@ class BatchWork:
     decodes: list[DeadLetterPlan] = field(default_factory=list, compare=False)
     spans: tuple[OffsetRange, ...] = ()
     incarnations: tuple[int, ...] = ()
+    replay_begun_ms: int = 0
+
+    @property
+    def due_ms(self) -> int:
+        """When the run was due: at the batch's time, or in a replay when the replay began."""
+        return self.replay_begun_ms if self.replay else self.time_ms
 
     @property
     def key(self) -> str:

@@ -43,6 +43,7 @@ class BatchRun:
     stream: str
     batches: tuple[_Looked, ...]
     replay: int
+    replay_begun_ms: int
     rerun: bool
     topic_ids: Mapping[str, str]
 
@@ -68,7 +69,8 @@ class BatchRun:
             for key, partition in state.partitions.items()
             for incarnation in partition.incarnations
         }
-        return cls(state.stream, looked, replay, rerun, topic_ids)
+        begun_ms = state.replays[-1].begun_ms if replay else 0
+        return cls(state.stream, looked, replay, begun_ms, rerun, topic_ids)
 
     def work(
         self,
@@ -92,6 +94,7 @@ class BatchRun:
                 # if the setting changed, a batch may have blocks with headers and blocks without
                 headers=headers or any(map(_HAS_HEADERS, blocks)),
                 replay=self.replay,
+                replay_begun_ms=self.replay_begun_ms,
                 topic_ids=self._topic_ids(blocks),
                 stream=self.stream,
                 epoch=epoch,

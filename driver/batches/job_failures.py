@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from msgspec.structs import replace
 
 from driver.batches.batch import BatchWork
+from driver.batches.entries import RunningBatch
 from driver.batches.job_errors import JobProblem, describe
 from driver.decisions.problems import RETRY_COMMAND
 from driver.journal.events import JobFailed
@@ -153,11 +154,18 @@ class FailingJobs:
         """Return the last failure of an uncompleted batch; None if no attempt at it failed."""
         return self._last.get(batch_id)
 
-    def shown(self) -> dict[int, tuple[str, int, str]]:
-        """Return batch id → (state, attempts, detail), for status."""
+    def shown(self) -> dict[int, RunningBatch]:
+        """Return batch id → the batch as status shows it."""
         with self._lock:
             return {
-                batch_id: ("failed" if batch_id in self._failed else "failing", failure.attempts, shown(failure))
+                batch_id: RunningBatch(
+                    state="failed" if batch_id in self._failed else "failing",
+                    attempts=failure.attempts,
+                    detail=shown(failure),
+                    place=failure.place,
+                    rerun=True,
+                    replay=failure.replay,
+                )
                 for batch_id, failure in self._last.items()
             }
 

@@ -4,32 +4,30 @@ shows."""
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from driver.batches.batch import BatchWork, Engine, NamedJob, Written
+from driver.batches.batch_log import BatchLog
+from driver.batches.entries import RunningBatch, completed_entry
 from driver.batches.job_failures import FailingJobs, shown
+from driver.batches.measure import RunMeasure
 from driver.batches.progress import Progress
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.batch_order import RunKey
 from driver.journal.events import JobFailed
-from driver.listeners.events import BatchFailed, BatchStarted, Happened
+from driver.journal.statistics import BatchStatistics
+from driver.listeners.events import BatchCompleted, BatchFailed, BatchStarted, Happened
 from driver.tracker.requests import Complete, CompleteOutput, FailJob
-from forebay.kafka.consume.planning import sizes
-from forebay.messages import TrackedBatch
+from forebay.messages import BatchEntry
 from forebay.model.errors import EngineLostError, FencedError, JobError, UnreadableBlockError
 from forebay.process import failpoints
 from forebay.process.clock import Clock
 
 log = logging.getLogger(__name__)
 
-#: completed batches that status shows
-RECENT_MAX = 5
-
-#: called with a completed batch: the work, when it was due, began (without failed attempts) and ended (ms), and its records
-Completed = Callable[[BatchWork, int, int, int, int], None]
+#: called with a completed batch: the work, its statistics, and when it ended (ms)
+Completed = Callable[[BatchWork, BatchStatistics, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +66,7 @@ class BatchRunner:
     """Runs batches to their completion, each in the thread that calls :meth:`run`.
 
     ``again``: reads the batch from the journal again. ``reruns``: batches that may have run before; a failed attempt adds its
-    batch. ``completions``: the clock whose time the journal stores with a completion.
+    batch. ``completions``: the clock whose time the journal stores with a completion. ``batches``: gets the completed batches.
     """
 
     def __init__(
@@ -84,6 +82,7 @@ class BatchRunner:
         failing: FailingJobs,
         progress: Progress,
         reruns: set[RunKey],
+        batches: BatchLog,
         again: Callable[[BatchWork], BatchWork],
     ) -> None:
         self._loop = loop
@@ -97,9 +96,9 @@ class BatchRunner:
         self._progress = progress
         self._reruns = reruns
         self._again = again
-        #: for status: batch id → (state, attempts, detail); the last completed batches; ranges read by tier
-        self.running: dict[int, tuple[str, int, str]] = failing.shown()
-        self.recent: deque[TrackedBatch] = deque(maxlen=RECENT_MAX)
+        self._batches = batches
+        #: for status: batch id → the batch in work; ranges read by tier
+        self.running: dict[int, RunningBatch] = failing.shown()
         self.tiers: dict[str, int] = {}
 
     def run(self, work: BatchWork, left_over: bool = False) -> None:
@@ -114,24 +113,26 @@ class BatchRunner:
         if left_over and not self._delay(work):
             return
         attempts = 1
-        worked_ms = 0  # duration of its outputs, without failed attempts
+        measure = RunMeasure(work, self._clock)
         written: list[Written] = []
         while left := [job for job in self._jobs if job.name not in work.outputs]:
             losses_accepted = self._progress.losses_accepted
-            self._show(work, "running", attempts)
-            began = self._clock.monotonic()
+            self._show(work, "running", attempts, measure)
+            measure.begin()
             run_of = replace(work, output=left[0].name, attempt=attempts, decodes=[])
             if left_over:
                 self._loop.ask(FailJob(self._failing.begun(run_of)))
             try:
                 failpoints.hit("driver.in-job")
-                self._hooks.tell([_started(run_of, self._clock.wall_ms())])
+                self._hooks.tell([_started(run_of, measure, self._clock.wall_ms())])
                 tiers = self._engine.run(run_of, left[0].function)
                 self._hooks.confirm(run_of)
             except UnreadableBlockError as error:
                 # not a failure of the job: batches stop and intake continues until the bytes are back or an operator decides
                 words = f"{error}; restore the bytes, or run `forebay recover --accept-loss {work.batch_id} RANGE`"
-                self.running[work.batch_id] = ("unreadable", attempts, words)
+                self.running[work.batch_id] = replace(
+                    self.running[work.batch_id], state="unreadable", attempts=attempts, detail=words, place=""
+                )
                 self._progress.held_up.add(run)
                 if left_over:
                     self._loop.ask(FailJob(self._failing.unreadable(run_of)))
@@ -143,8 +144,8 @@ class BatchRunner:
             except (FencedError, EngineLostError):
                 raise  # an output has seen a newer driver (INV-4), or no attempt can succeed in this process
             except (Exception, SystemExit) as error:
-                failure = self._failing.note(run_of, error)
-                self._show(work, "failing", attempts)
+                failure = measure.failure = self._failing.note(run_of, error)
+                self._show(work, "failing", attempts, measure)
                 self._progress.held_up.add(run)
                 lost = self._hooks.lost(run_of)
                 final = attempts >= self._rules.max_failures and not lost
@@ -162,7 +163,7 @@ class BatchRunner:
                     return
                 attempts += not lost
             else:
-                worked_ms += round((self._clock.monotonic() - began) * 1000)
+                measure.add(tiers)
                 for tier, count in tiers.items():
                     self.tiers[tier] = self.tiers.get(tier, 0) + count
                 if len(left) == 1:
@@ -172,7 +173,7 @@ class BatchRunner:
                 self._failing.forget(work.batch_id)
             left_over = False
             work = replace(self._again(work), written=list(written))
-        self._complete(work, attempts, worked_ms)
+        self._complete(work, attempts, measure)
 
     def _delay(self, work: BatchWork) -> bool:
         """Delay the first attempt at a batch, as for a failed batch, if too many earlier attempts ended the driver's process.
@@ -190,16 +191,25 @@ class BatchRunner:
         batch_id = run[1]
 
         def show() -> None:
-            self.running[batch_id] = ("failed", self.running[batch_id][1], words)
+            self.running[batch_id] = replace(self.running[batch_id], state="failed", detail=words)
 
         self._progress.await_retry(run, seconds, show)
 
-    def _show(self, work: BatchWork, state: str, attempts: int) -> None:
+    def _show(self, work: BatchWork, state: str, attempts: int, measure: RunMeasure | None = None) -> None:
         """Set what status shows: the last error, and the number of all failed attempts, those of earlier drivers included."""
         failure = self._failing.of(work.batch_id)
         if failure is not None:
             attempts = failure.attempts + (state == "running")
-        self.running[work.batch_id] = (state, attempts, shown(failure) if failure is not None else "")
+        self.running[work.batch_id] = RunningBatch(
+            state=state,
+            attempts=attempts,
+            detail=shown(failure) if failure is not None else "",
+            place=failure.place if failure is not None else "",
+            bytes=measure.bytes if measure is not None else None,
+            scheduling_delay_ms=measure.scheduling_delay_ms if measure is not None else None,
+            rerun=work.rerun,
+            replay=work.replay,
+        )
 
     def _job_error(self, work: BatchWork, attempts: int, failure: JobFailed) -> JobError:
         again = "stream, with the same checkpoint," if self._rules.is_direct else "driver"
@@ -209,35 +219,37 @@ class BatchRunner:
             f"intact and runs again when the {again} is started again. Last error: {failure.error}{place}"
         )
 
-    def _complete(self, work: BatchWork, attempts: int, worked_ms: int) -> None:
+    def _complete(self, work: BatchWork, attempts: int, measure: RunMeasure) -> None:
         failpoints.hit("driver.before-complete")
-        ended_ms = self._clock.wall_ms()
-        self._loop.ask(Complete(work.batch_id, self._completions.wall_ms(), attempts, work.replay))
+        ended_ms, completed_ms = self._clock.wall_ms(), self._completions.wall_ms()
+        statistics = measure.statistics(ended_ms)
+        self._loop.ask(Complete(work.batch_id, completed_ms, attempts, work.replay, statistics))
         failpoints.hit("driver.after-complete")
         self.running.pop(work.batch_id, None)
         self._failing.forget(work.batch_id)
         self._reruns.discard((work.replay, work.batch_id))
-        references = list(chain.from_iterable(work.tasks))
-        # records of accepted losses count too
-        records = sum(reference.records for reference in references) + sizes(work.spans)
-        self.recent.append(
-            TrackedBatch(
-                batch_id=work.batch_id,
-                number=work.number,
-                time_ms=work.time_ms,
-                state="completed",
-                blocks=len(references),
-                records=records,
-                attempts=attempts,
-                replay=work.replay,
-                written=tuple(map(str, work.written)),
-            )
+        failure = measure.failure
+        entry = completed_entry(
+            statistics,
+            batch_id=work.batch_id,
+            number=work.number,
+            time_ms=work.time_ms,
+            completed_ms=completed_ms,
+            attempts=attempts,
+            blocks=measure.blocks,
+            records=measure.records,
+            replay=work.replay,
+            written=tuple(map(str, work.written)),
+            detail=shown(failure) if failure is not None else "",
+            place=failure.place if failure is not None else "",
         )
+        self._batches.add(entry)
+        self._hooks.tell([_completed(entry, measure, ended_ms)])
         if self._hooks.completed is not None:
-            self._hooks.completed(work, work.time_ms, ended_ms - worked_ms, ended_ms, records)
+            self._hooks.completed(work, statistics, ended_ms)
 
 
-def _started(work: BatchWork, now_ms: int) -> BatchStarted:
+def _started(work: BatchWork, measure: RunMeasure, now_ms: int) -> BatchStarted:
     return BatchStarted(
         time_ms=now_ms,
         batch_id=work.batch_id,
@@ -246,6 +258,32 @@ def _started(work: BatchWork, now_ms: int) -> BatchStarted:
         attempt=work.attempt,
         records=work.records,
         replay=work.replay,
+        batch_time_ms=work.time_ms,
+        bytes=measure.bytes,
+        rerun=work.rerun,
+        scheduling_delay_ms=measure.scheduling_delay_ms,
+        ranges=measure.ranges,
+    )
+
+
+def _completed(entry: BatchEntry, measure: RunMeasure, now_ms: int) -> BatchCompleted:
+    return BatchCompleted(
+        time_ms=now_ms,
+        batch_id=entry.batch_id,
+        number=entry.number,
+        attempts=entry.attempts,
+        replay=entry.replay,
+        batch_time_ms=entry.time_ms,
+        records=entry.records,
+        bytes=entry.bytes,
+        rerun=entry.rerun,
+        scheduling_delay_ms=entry.scheduling_delay_ms,
+        processing_ms=entry.processing_ms,
+        total_delay_ms=entry.total_delay_ms,
+        end_to_end_ms=entry.end_to_end_ms,
+        tiers=entry.tiers,
+        written=entry.written,
+        ranges=measure.ranges,
     )
 
 

@@ -9,12 +9,13 @@ failed attempts a batch is failed. A failed batch is intact and never skipped: i
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from driver.batches.batch import BatchWork, Engine, NamedJob
+from driver.batches.batch_log import BatchLog
 from driver.batches.batch_run import BatchRun
+from driver.batches.entries import RunningBatch
 from driver.batches.job_failures import FailingJobs
 from driver.batches.progress import Progress
 from driver.batches.reads import NextBatch, ReadUnfinished, SameBatch
@@ -24,8 +25,10 @@ from driver.decision_loop.loop import DriverLoop
 from driver.decisions.batch_order import RunKey
 from driver.journal.events import Event, LossAccepted, ReplayBegun
 from driver.tracker.requests import AllocateSpans
-from forebay.messages import TrackedBatch
 from forebay.process.clock import Clock
+
+#: completed batches that observers see, unless ``driver.batch_history`` says another number
+BATCHES_KEPT = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,7 @@ class Scheduler:
     :meth:`run` is called in the thread that may run jobs. It returns after :meth:`stop`, or raises the error that ended the
     jobs. If ``concurrent_jobs`` is above 1, the other workers have threads of their own, which end before :meth:`run` returns.
     ``completions``: gives the journal the time of a batch's completion; default: ``clock``. ``failing``: attempts that failed
-    before; default: none.
+    before; default: none. ``batches``: gets the completed batches; default: a log of ``BATCHES_KEPT``.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Scheduler:
         hooks: BatchHooks | None = None,
         failing: FailingJobs | None = None,
         completions: Clock | None = None,
+        batches: BatchLog | None = None,
     ) -> None:
         self._loop = loop
         self._options = options
@@ -79,6 +83,8 @@ class Scheduler:
         self._workers: set[int] = set()  # idents of the threads that run batches
         self._reruns: set[RunKey] = set()
         self._progress = Progress()
+        #: the newest completed batches
+        self.batches = batches if batches is not None else BatchLog(BATCHES_KEPT)
         self._runner = BatchRunner(
             loop,
             engine,
@@ -90,6 +96,7 @@ class Scheduler:
             failing=self._failing,
             progress=self._progress,
             reruns=self._reruns,
+            batches=self.batches,
             again=self._same,
         )
         self._timer = BatchTimer(
@@ -104,14 +111,9 @@ class Scheduler:
         )
 
     @property
-    def running(self) -> dict[int, tuple[str, int, str]]:
-        """Batch id → (state, attempts, detail), for status."""
+    def running(self) -> dict[int, RunningBatch]:
+        """Batch id → the batch in work, for status."""
         return self._runner.running
-
-    @property
-    def recent(self) -> deque[TrackedBatch]:
-        """The last completed batches, for status."""
-        return self._runner.recent
 
     @property
     def tiers(self) -> dict[str, int]:

@@ -19,6 +19,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody
 
 from driver.http.lag import ReadLag
+from driver.http.observation.observer import Observer
+from driver.http.observation.routes import observer_routes
 from driver.tracker.requests import Request
 from driver.web.pages import page_routes
 from forebay import messages as m
@@ -264,11 +266,13 @@ def tracker_application(
     ready: Callable[[], str | None],
     release: str,
     guard: Guard = OPEN,
+    observer: Observer | None = None,
 ) -> Direct:
     """Return the application that serves all routes.
 
     ``submit`` queues a request for the decision loop. ``status`` returns a future StatusAnswer. ``ready`` returns why the driver
-    is not ready, or None.
+    is not ready, or None. ``observer`` answers people and their tools; None: without these
+    routes.
     """
 
     answers = _Answers()
@@ -317,7 +321,10 @@ def tracker_application(
         *_handlers(QUERY_ROUTES, decided),
         *_handlers(OPERATOR_ROUTES, decided),
     ]
-    app = application("Forebay driver", release, [*posts, intake, get_status, get_lag, health, *page_routes()], guard)
+    routes = [*posts, intake, get_status, get_lag, health, *page_routes()]
+    if observer is not None:
+        routes += observer_routes(observer, lambda: guard.guarded)
+    app = application("Forebay driver", release, routes, guard)
     hot = {route.path: route.message for route in RECEIVER_ROUTES.routes if route.message in HOT}
     return Direct(app, hot, of_receiver, guard, RECEIVER["roles"])
 

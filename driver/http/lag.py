@@ -27,7 +27,7 @@ def lag(state: State) -> LagAnswer:
             records[held.tp] = records.get(held.tp, 0) + held.records
             sizes[held.tp] = sizes.get(held.tp, 0) + held.bytes
     oldest: dict[TopicPartition, int] = {}
-    for block in itertools.islice(_not_completed(state), WAITING_BLOCKS):
+    for block in itertools.islice(not_completed(state), WAITING_BLOCKS):
         for held in block.meta.ranges:
             if held.max_timestamp_ms >= 0:
                 oldest.setdefault(held.tp, held.max_timestamp_ms)
@@ -56,7 +56,8 @@ class ReadLag(Read[LagAnswer]):
         return lag(state)
 
 
-def _not_completed(state: State) -> Iterator[Block]:
+def not_completed(state: State) -> Iterator[Block]:
+    """Yield the blocks that are not completed: those of batches, then those that wait, the oldest first in each."""
     for batch in state.unfinished():
         for block_id in batch.block_ids:
             yield state.blocks[block_id]

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from driver.journal.statistics import BatchStatistics
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import ForebayError, UsageError
 from forebay.model.values import (
@@ -211,11 +212,13 @@ class WindowChanged(_Event, frozen=True, tag="window-changed"):
 
 
 class BatchCompleted(_Event, frozen=True, tag="batch-completed"):
-    """The job returned for the batch."""
+    """The job returned for the batch. ``attempts``: those of the driver that completed it. ``statistics``: None from an older
+    release."""
 
     batch_id: Number
     time_ms: TimeMs
     attempts: int
+    statistics: BatchStatistics | None = None
 
 
 class JobFailed(_Event, frozen=True, tag="job-failed"):
@@ -281,12 +284,13 @@ class ReplayBegun(_Event, frozen=True, tag="replay-begun"):
 
 
 class ReplayCompleted(_Event, frozen=True, tag="replay-completed"):
-    """The job returned for the next batch of a replay."""
+    """The job returned for the next batch of a replay. Fields as in BatchCompleted."""
 
     replay: int
     batch_id: Number
     time_ms: TimeMs
     attempts: int
+    statistics: BatchStatistics | None = None
 
 
 class CleanupIntended(_Event, frozen=True, tag="cleanup-intended"):

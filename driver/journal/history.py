@@ -7,13 +7,15 @@ killed between the two, both have the batch. Readers use each batch id once.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 
 import msgspec
 
 from driver.journal.state import Batch, State
+from driver.journal.statistics import BatchStatistics
 from forebay.kafka.consume.planning import sizes
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import CorruptionError, NewerVersionError
@@ -31,7 +33,10 @@ LEAVING_MAX = 10_000
 
 
 class FinishedRange(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    """Offsets ``[from, until)`` of one incarnation that one batch contains without a gap, and the number of records."""
+    """Offsets ``[from, until)`` of one incarnation that one batch contains without a gap, and the number of records.
+
+    ``bytes``: size of their keys and values; None under an older release, and in a direct stream.
+    """
 
     topic: str
     partition: int
@@ -39,6 +44,7 @@ class FinishedRange(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     from_offset: int
     until_offset: int
     records: int
+    bytes: int | None = None
 
 
 class FinishedBatch(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
@@ -57,6 +63,7 @@ class FinishedBatch(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     loss_causes: dict[str, str] = {}  # range → who accepted its loss, and why
     spans: tuple[OffsetRange, ...] = ()  # of a direct stream, in place of tasks: what each task read
     incarnations: tuple[int, ...] = ()  # the incarnation of each span's partition; () under an older release
+    statistics: BatchStatistics | None = None  # None under an older release
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -65,20 +72,35 @@ _decoder = msgspec.msgpack.Decoder(tuple[FinishedBatch, ...])
 
 def merge(ranges: Iterable[BlockRange | FinishedRange]) -> tuple[FinishedRange, ...]:
     """Join touching ranges of one partition and incarnation. Ranges that overlap, or have a gap between them, stay separate."""
-    lines: dict[tuple[str, int, int], list[tuple[int, int, int]]] = {}
+    lines: dict[tuple[str, int, int], list[BlockRange | FinishedRange]] = {}
     for r in ranges:
-        lines.setdefault((r.topic, r.partition, r.incarnation), []).append((r.from_offset, r.until_offset, r.records))
+        lines.setdefault((r.topic, r.partition, r.incarnation), []).append(r)
     merged: list[FinishedRange] = []
-    for (topic, partition, incarnation), pieces in sorted(lines.items()):
-        pieces.sort()
-        begin, end, records = pieces[0]
-        for from_offset, until_offset, more in pieces[1:]:
-            if from_offset != end:
-                merged.append(FinishedRange(topic, partition, incarnation, begin, end, records))
-                begin, records = from_offset, 0
-            end, records = until_offset, records + more
-        merged.append(FinishedRange(topic, partition, incarnation, begin, end, records))
+    for _, pieces in sorted(lines.items()):
+        pieces.sort(key=attrgetter("from_offset", "until_offset"))
+        parts = pieces[:1]
+        for piece in pieces[1:]:
+            if piece.from_offset != parts[-1].until_offset:
+                merged.append(_joined(parts))
+                parts = []
+            parts.append(piece)
+        merged.append(_joined(parts))
     return tuple(merged)
+
+
+def _joined(parts: Sequence[BlockRange | FinishedRange]) -> FinishedRange:
+    """Return touching ranges, in order, as one."""
+    first = parts[0]
+    sizes_known = [part.bytes for part in parts if part.bytes is not None]
+    return FinishedRange(
+        first.topic,
+        first.partition,
+        first.incarnation,
+        first.from_offset,
+        parts[-1].until_offset,
+        sum(part.records for part in parts),
+        sum(sizes_known) if len(sizes_known) == len(parts) else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +121,22 @@ class Leaving:
             completed_ms=batch.completed_ms,
             attempts=batch.attempts,
             records=sum(block.meta.records for block in self.blocks) + sizes(batch.spans),
-            ranges=merge(chain((r for block in self.blocks for r in block.meta.ranges), ranges_of_spans(batch))),
+            ranges=merge(
+                chain((r for block in self.blocks for r in block.meta.ranges), ranges_of_spans(batch.lived_spans))
+            ),
             tasks=batch.tasks,
             lost=batch.lost,
             loss_causes=batch.loss_causes,
             spans=batch.spans,
             incarnations=batch.incarnations,
+            statistics=batch.statistics,
         )
 
 
-def ranges_of_spans(batch: Batch) -> Iterator[FinishedRange]:
-    """The ranges of a direct stream's batch. The number of records in a span is unknown. The number of offsets is used instead;
-    it is too high if the topic is compacted or transactional."""
-    for span, incarnation in batch.lived_spans:
+def ranges_of_spans(lived: Iterable[tuple[OffsetRange, int]]) -> Iterator[FinishedRange]:
+    """The ranges of a direct stream's batch; ``lived``: its spans with their incarnations. The number of records in a span is
+    unknown. The number of offsets is used instead; it is too high if the topic is compacted or transactional."""
+    for span, incarnation in lived:
         yield FinishedRange(span.topic, span.partition, incarnation, span.from_offset, span.until_offset, span.size)
 
 
@@ -204,10 +229,12 @@ def read(storage: Storage, stream: str) -> Iterator[FinishedBatch]:
             yield from _batches(storage, path)
 
 
-def read_back(storage: Storage, stream: str) -> Iterator[tuple[FinishedBatch, ...]]:
-    """Return the batches of each segment, the newest segment first. A segment is read only when it is reached. Raises as
-    :func:`read`."""
+def read_back(storage: Storage, stream: str, before_epoch: int | None = None) -> Iterator[tuple[FinishedBatch, ...]]:
+    """Return the batches of each segment, the newest segment first. A segment is read only when it is reached. With
+    ``before_epoch``: only segments of older journal epochs. Raises as :func:`read`."""
     for epoch, listed in sorted(_listed(storage, stream).items(), reverse=True):
+        if before_epoch is not None and epoch >= before_epoch:
+            continue
         for path in reversed(_paths(storage, stream, epoch, listed)):
             yield tuple(_batches(storage, path))
 

@@ -10,6 +10,7 @@ import msgspec
 
 from driver.journal import events as ev
 from driver.journal.block_index import BlockIndex, Place
+from driver.journal.statistics import BatchStatistics
 from driver.journal.timeline import REBUILDER
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import ForebayError
@@ -182,6 +183,7 @@ class Batch(msgspec.Struct, rename=WIRE_NAMES):
     outputs: tuple[str, ...] = ()  # outputs that are done, while others are not
     spans: tuple[OffsetRange, ...] = ()  # of a direct stream, which has no blocks: one for each task
     incarnations: tuple[int, ...] = ()  # the incarnation of each span's partition; () under an older release
+    statistics: BatchStatistics | None = None  # once it is completed; None under an older release
 
     @property
     def block_ids(self) -> list[str]:
@@ -206,6 +208,20 @@ class Replay(msgspec.Struct):
     completed_ms: int | None = None
     attempts: int = 0
     lost: dict[str, str] = {}
+
+
+class ReplayedRun(msgspec.Struct, frozen=True):
+    """A batch that a replay has completed. ``blocks``, ``records``: how many it has."""
+
+    replay: int
+    batch_id: int
+    number: int
+    time_ms: int
+    completed_ms: int
+    attempts: int
+    blocks: int
+    records: int
+    statistics: BatchStatistics | None = None
 
 
 class LearnedRate(msgspec.Struct, frozen=True):
@@ -331,6 +347,7 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
     replays: list[Replay] = []  # the newest, with consecutive numbers; the last one may be running
     replaying: dict[int, ev.ReplayedBatch] = {}  # the batches that the running replay has not completed, in order
     replay_window: dict[int, ev.ReplayedBatch] = {}  # the batches before them that their windows contain, in order
+    replayed: list[ReplayedRun] = []  # the newest batches that replays have completed, in order
     window_batches: int = 0  # number of batches before an uncompleted one that stay readable
     shaped: int = 0  # the number after that of the newest event that added a partition or began an incarnation
     copies: tuple[SnapshotCopy, ...] = ()  # the last two, the older first

@@ -61,6 +61,7 @@ class Journal:
         self._next = self._durable = state.events  # the next event's number; the number of durable events
         self._writer: LogWriter | None = None
         self._bases: list[int] = []  # sequences of the segments that begin with a snapshot
+        self._snapshot: tuple[int, float] | None = None  # events in the newest snapshot, and its time
         self._kinds: list[str] = []  # kinds of the events that are not durable yet, for failpoints
 
     def append(self, events: Sequence[ev.Event]) -> None:
@@ -141,6 +142,14 @@ class Journal:
         assert place is not None
         self._since_snapshot = self._syncs_since_snapshot = 0
         self._bases.append(place.sequence)
+        self._snapshot = (meta.next, self._now())
+
+    @property
+    def newest_snapshot(self) -> tuple[int, float | None]:
+        """The number of events in this epoch's newest snapshot, and its age in seconds (None: there is none yet). Any thread may
+        read it."""
+        snapshot = self._snapshot
+        return (0, None) if snapshot is None else (snapshot[0], max(0.0, self._now() - snapshot[1]))
 
     def _check_room(self, snapshot_bytes: int) -> None:
         """Raise OutOfSpaceError if a snapshot would leave no space for the events after it. The first snapshot of an epoch is

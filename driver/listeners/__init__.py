@@ -14,10 +14,12 @@ from driver.listeners.events import (
     ReceiverStarted,
     ReceiverStopped,
 )
+from forebay.messages import BatchRange
 
 __all__ = [
     "BatchCompleted",
     "BatchFailed",
+    "BatchRange",
     "BatchStarted",
     "BatchSubmitted",
     "BlockAdded",

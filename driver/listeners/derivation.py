@@ -8,7 +8,6 @@ import msgspec
 
 from driver.journal import events as ev
 from driver.listeners.events import (
-    BatchCompleted,
     BatchSubmitted,
     BlockAdded,
     GapFound,
@@ -21,7 +20,8 @@ from driver.listeners.events import (
 
 
 def happened_in(event: ev.Event, now_ms: int) -> list[Happened]:
-    """Return the events for listeners that follow from an event of the journal."""
+    """Return the events for listeners that follow from an event of the journal. The thread that runs a batch tells the others:
+    that it starts, fails and is completed."""
     if isinstance(event, ev.BlockAdded):
         meta = event.block.meta
         labels = tuple(range_.label for range_ in meta.ranges)
@@ -41,10 +41,6 @@ def happened_in(event: ev.Event, now_ms: int) -> list[Happened]:
         return [_submitted(event, now_ms)]
     if isinstance(event, ev.ReplayBegun):
         return [_submitted(batch, now_ms, event.replay) for batch in event.batches]
-    if isinstance(event, ev.BatchCompleted):
-        return [BatchCompleted(time_ms=now_ms, batch_id=event.batch_id, attempts=event.attempts)]
-    if isinstance(event, ev.ReplayCompleted):
-        return [BatchCompleted(time_ms=now_ms, batch_id=event.batch_id, attempts=event.attempts, replay=event.replay)]
     if isinstance(event, ev.RateLearned):
         return [RateChanged(time_ms=now_ms, records_per_second=event.rate)]
     if isinstance(event, ev.GapRecorded):

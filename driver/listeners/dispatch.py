@@ -144,17 +144,36 @@ class Channel:
             )
 
 
+class Tap(Protocol):
+    """Gets all events beside the listeners, and derives by itself what follows from those of the journal. Never blocks."""
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether it wants events now."""
+
+    def note(self, events: Sequence[ev.Event], now_ms: int) -> None:
+        """Take durable events of the journal. Called in the decision loop."""
+
+    def tell(self, happened: Sequence[Happened]) -> None:
+        """Take events that are not the journal's."""
+
+
 class Listeners:
     """All listeners of a driver. ``tell_all`` and ``note`` may be called from any thread and never block."""
 
     def __init__(self, channels: Sequence[Channel], wall_ms: Callable[[], int]) -> None:
         self._channels = list(channels)
+        self._taps: tuple[Tap, ...] = ()
         self._wall_ms = wall_ms
         self._running = False
         self._lock = threading.Lock()
 
     def __bool__(self) -> bool:
-        return bool(self._channels)
+        return bool(self._channels) or any(tap.is_listening for tap in self._taps)
+
+    def attach(self, tap: Tap) -> None:
+        """Pass events to ``tap`` from now on."""
+        self._taps = (*self._taps, tap)
 
     def add(self, channel: Channel) -> None:
         with self._lock:
@@ -170,12 +189,21 @@ class Listeners:
 
     def note(self, events: Sequence[ev.Event]) -> None:
         """Queue the events for listeners that follow from durable events of the journal. Called in the decision loop."""
+        if not self:
+            return
+        now_ms = self._wall_ms()
+        for tap in self._taps:
+            tap.note(events, now_ms)
         if self._channels:
-            now_ms = self._wall_ms()
             for event in events:
-                self.tell_all(happened_in(event, now_ms))
+                self._queue(happened_in(event, now_ms))
 
     def tell_all(self, happened: Sequence[Happened]) -> None:
+        for tap in self._taps:
+            tap.tell(happened)
+        self._queue(happened)
+
+    def _queue(self, happened: Sequence[Happened]) -> None:
         for event in happened:
             for channel in self._channels:
                 channel.tell(event)

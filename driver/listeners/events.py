@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from forebay.messages import BatchRange
+
 
 class _Happened(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True, rename={"new_incarnation": "new_life"}):
     time_ms: int  # when the driver noticed it, milliseconds since 1970 UTC
@@ -58,7 +60,10 @@ class BatchSubmitted(_Happened, frozen=True, tag="batch-submitted"):
 
 
 class BatchStarted(_Happened, frozen=True, tag="batch-started"):
-    """The driver calls the job for ``output``."""
+    """The driver calls the job for ``output``.
+
+    ``records``: those that the job gets, without accepted losses. The other fields are as in :class:`BatchCompleted`.
+    """
 
     batch_id: int
     number: int
@@ -66,22 +71,52 @@ class BatchStarted(_Happened, frozen=True, tag="batch-started"):
     attempt: int
     records: int
     replay: int = 0
+    batch_time_ms: int = 0
+    bytes: int | None = None
+    rerun: bool = False
+    scheduling_delay_ms: int | None = None
+    ranges: tuple[BatchRange, ...] = ()
 
 
 class BatchCompleted(_Happened, frozen=True, tag="batch-completed"):
-    """All outputs of the batch are done."""
+    """All outputs of the batch are done, and the journal has its completion.
+
+    ``attempts``: those of the driver that completed it. ``batch_time_ms``: the batch's time. ``bytes``: size of keys and
+    values; None in a direct stream. ``rerun``: whether an earlier attempt or driver may have run the batch.
+
+    ``scheduling_delay_ms``: from the batch's time, or in a replay from its begin, to the first start of the job.
+    ``processing_ms``: duration of the attempt that succeeded, summed over the outputs. ``total_delay_ms``: from the batch's
+    time, or the begin of the replay, to ``time_ms``; failed attempts and the pauses after them are part of it.
+    ``end_to_end_ms``: from a record's timestamp in Kafka to ``time_ms``; of each range the newest record counts, and of these
+    the oldest one. None if it is unknown.
+
+    ``tiers``: tier → ranges that tasks read from it. ``written``: what output helpers wrote and skipped, in words. ``ranges``:
+    the offsets of the batch by partition.
+    """
 
     batch_id: int
     attempts: int
     replay: int = 0
+    number: int = 0
+    batch_time_ms: int = 0
+    records: int = 0
+    bytes: int | None = None
+    rerun: bool = False
+    scheduling_delay_ms: int | None = None
+    processing_ms: int | None = None
+    total_delay_ms: int | None = None
+    end_to_end_ms: int | None = None
+    tiers: Mapping[str, int] = {}
+    written: tuple[str, ...] = ()
+    ranges: tuple[BatchRange, ...] = ()
 
 
 class BatchFailed(_Happened, frozen=True, tag="batch-failed"):
     """One attempt at a batch failed.
 
-    ``final``: this was attempt ``driver.job_max_failures`` or a later one. The batch is failed and intact, and the driver ends or
-    tries it again after a longer delay. ``unreadable``: the task could not read a block of the batch; the driver tries again
-    without limit.
+    ``final``: this was attempt ``driver.job_max_failures`` or a later one. The batch is failed and intact, and the driver ends
+    or tries it again after a longer delay. ``unreadable``: the task could not read a block of the batch; the driver tries
+    again without limit.
     """
 
     batch_id: int
@@ -133,10 +168,11 @@ Happened: TypeAlias = (
 class Listener:
     """Base class of listeners. Override the methods of the events that you need.
 
-    One thread of its own calls each listener, in the order of the events, after the event is durable. If a listener falls behind
-    by more than ``driver.listener_queue`` events, new events are dropped and ``forebay status`` counts them. An error that a
-    method raises is logged once for each kind of error and method, and has no other effect. If a driver is killed, the next one
-    may deliver an event again, or no driver delivers it. Rely on the journal (``forebay audit``) for what must not be missed.
+    One thread of its own calls each listener, in the order of the events, after the event is durable. If a listener falls
+    behind by more than ``driver.listener_queue`` events, new events are dropped and ``forebay status`` counts them. An error
+    that a method raises is logged once for each kind of error and method, and has no other effect. If a driver is killed, the
+    next one may deliver an event again, or no driver delivers it. Rely on the journal (``forebay audit``) for what must not be
+    missed.
     """
 
     def receiver_started(self, event: ReceiverStarted) -> None: ...

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from driver.background.adoption import Adopter, AdoptionThread
+from driver.background.batch_history import BatchHistory, fill_from_state
 from driver.background.cleaner import CleanedWal, Cleaner
 from driver.background.discovery import subscription
-from driver.background.reach import INTERVAL_SECONDS, Ends, Probe, Reach, ends_of_known, store_probe
+from driver.background.reach import INTERVAL_SECONDS, Ends, Probe, Reach, offsets_of_known, store_probe
 from driver.background.snapshot_copies import SnapshotCopies
 from driver.batches.backpressure import Backpressure
+from driver.batches.batch_log import BatchLog
 from driver.batches.dead_letters import confirm_dead_letters
 from driver.batches.job_failures import FailingJobs
 from driver.batches.runner import AttemptRules, BatchHooks, Completed
@@ -58,9 +60,11 @@ class Parts:
     """The parts of a driver that leads. ``copies``: None in a stream without a WAL. ``ends``: None for a custom source."""
 
     tracker: Tracker
+    journal: Journal
     loop: DriverLoop
     scheduler: Scheduler
     cleaner: Cleaner
+    batch_history: BatchHistory
     adoption: AdoptionThread
     copies: SnapshotCopies | None
     commits: Commits
@@ -141,9 +145,13 @@ def compose(
     reach = Reach(_probes(settings, given.upstream, stores, tracker, ends, clock))
     return Parts(
         tracker=tracker,
+        journal=opened,
         loop=loop,
         scheduler=scheduler,
         cleaner=cleaner,
+        batch_history=BatchHistory(
+            scheduler.batches, stores.journal, settings.stream, epoch=opened.epoch, rebuilds=state.rebuilds
+        ),
         adoption=adoption,
         copies=copies,
         commits=Commits(settings=settings, upstream=given.upstream, ask=loop.ask, admission=admission),
@@ -184,6 +192,8 @@ def make_scheduler(
 ) -> Scheduler:
     """Make the scheduler of an intake's batches."""
     settings, engine, driver = given.settings, given.engine, given.settings.driver
+    batches = BatchLog(driver.batch_history)
+    fill_from_state(batches, state, driver.batch_history)
     return Scheduler(
         loop,
         engine,
@@ -212,6 +222,7 @@ def make_scheduler(
         ),
         failing=FailingJobs(given.clock, driver.job_max_failures, state.failures),
         completions=completions,
+        batches=batches,
     )
 
 
@@ -262,10 +273,15 @@ def _ends(settings: Settings, upstream: Upstream, tracker: Tracker, clock: Clock
         return None
 
     # the dictionary is copied in one step, since the decision loop goes on meanwhile
-    def ends() -> Mapping[TopicPartition, int]:
-        return ends_of_known(upstream, [p.tp for p in tuple(tracker.state.partitions.values())])
+    def known() -> list[TopicPartition]:
+        return [p.tp for p in tuple(tracker.state.partitions.values())]
 
-    return Ends(ends, clock)
+    def lows(partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return upstream.starting_offsets("earliest", partitions, settings.group)
+
+    return Ends(
+        lambda: offsets_of_known(upstream.ends, known()), clock, ask_lows=lambda: offsets_of_known(lows, known())
+    )
 
 
 def _probes(

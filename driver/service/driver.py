@@ -21,6 +21,7 @@ from driver.service.agents import await_hosts
 from driver.service.composition import Parts, compose
 from driver.service.housekeeping import Housekeeping
 from driver.service.leadership import Leadership, refuse_direct_stream, refuse_other_keeping
+from driver.service.observing import Observing
 from driver.service.options import DriverOptions, Given
 from driver.service.placing import Placing
 from driver.service.routing import Routing
@@ -80,6 +81,7 @@ class Driver:
         self._shutdown = Shutdown(given, activity=activity, leadership=self._leadership, parts=self._led_parts)
         self._admission = Admission(lambda: self._shutdown.is_stopping)
         self._view = View(activity, self._led_parts)
+        self._observing = Observing(given, view=self._view, leadership=self._leadership)
         self._closing = contextlib.ExitStack()
         # known once it leads
         self._parts: Parts | None = None
@@ -189,11 +191,13 @@ class Driver:
             ready=self._view.not_ready,
             release=self._given.options.release,
             guard=guard,
+            observer=self._observing,
         )
         self.watch("http")
         server = self._closing.enter_context(
             Server(app, settings.driver.url, came_round=lambda: self.came_round("http"), guard=guard)
         )
+        self._closing.callback(self._observing.hub.close)  # before the server waits for its last answers
         self._closing.callback(lambda: self._leadership.end(abandon=isinstance(self._activity.failure, FencedError)))
         self.url = server.url
         log.info("serves receivers, agents and people at %s", self.url)
@@ -229,12 +233,17 @@ class Driver:
             parts.cleaner.perform(action)
         parts.cleaner.start()
         closing.callback(parts.cleaner.stop)
+        parts.batch_history.start()
+        closing.callback(parts.batch_history.stop)
         parts.adoption.start()
         closing.callback(parts.adoption.stop)
         placing.start()
         closing.callback(placing.join)
         housekeeping.start()
         closing.callback(housekeeping.join)
+        sampler = self._observing.lead(parts, stores, view, fail)
+        sampler.start()
+        closing.callback(sampler.stop)
         if self._activity.stopping.is_set():  # stopped before there was a scheduler to stop
             parts.scheduler.stop()
 

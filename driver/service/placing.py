@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from driver.http.health import HealthLog
-from driver.http.status import receiver_state
+from driver.http.tracked import receiver_state
 from driver.journal.state import State
 from driver.listeners.derivation import SeenReceiver, ended
 from driver.service.composition import Parts
@@ -38,7 +38,7 @@ class ReadReceivers(Read[dict[str, SeenReceiver]]):
             if not is_reserved(name):
                 latest = self.tracker.receiver_heartbeats.get(name)
                 detail = latest.heartbeat.detail if latest is not None else ""
-                how = receiver_state(self.tracker, receiver, now, self.timeout_seconds)
+                how = receiver_state(self.tracker.receiver_heartbeats, receiver, now, self.timeout_seconds)
                 seen[name] = SeenReceiver(name, receiver.host, receiver.epoch, how, detail)
         return seen
 

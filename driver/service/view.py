@@ -21,10 +21,12 @@ from driver.service.futures import outcome
 from driver.service.options import Given
 from driver.service.stores import Stores
 from driver.tracker.requests import Read
-from forebay.messages import StatusAnswer
+from forebay.messages import Problem, StatusAnswer
 
 #: maximum time that the status waits for the decision loop while the journal's store is out of reach
 JOURNAL_PATIENCE_SECONDS = 2.0
+#: completed batches in the status
+RECENT_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +96,13 @@ class LeaderView:
 
     def verdict(self) -> Verdict:
         """Return the problems of the stream. Called in the decision loop."""
-        state, detail = self._shown()
+        state, detail = self.shown()
         return self._parts.health.look(self._given.clock.monotonic(), state, detail)
 
     def status(self) -> StatusAnswer:
         """Return the status. Called in the decision loop."""
         parts, clock = self._parts, self._given.clock
-        state, detail = self._shown()
+        state, detail = self.shown()
         service = PartsStatus(
             state=state,
             detail=detail,
@@ -108,7 +110,7 @@ class LeaderView:
             requests=self._requests(),
             foreign=parts.commits.foreign,
             running=dict(parts.scheduler.running),
-            recent=tuple(parts.scheduler.recent),
+            recent=parts.scheduler.batches.last(RECENT_MAX),
             listeners=self._given.listeners.status,
         )
         verdict = self.verdict()
@@ -124,7 +126,16 @@ class LeaderView:
         problems = (*verdict.problems, *in_answer(answer))
         return msgspec.structs.replace(answer, problems=problems, pending=verdict.pending)
 
-    def _shown(self) -> tuple[str, str]:
+    def away(self) -> Problem:
+        """Return the problem that keeps the decision loop from answering. May be called in any thread."""
+        loop, outages = self._parts.loop, self._parts.reach.outages()
+        outage = next((outage.cause for outage in outages if outage.name == "journal"), "")
+        if outage or loop.waiting_for_space:
+            return self._without_state(outage).problems[0]
+        return Problem(kind="driver", cause="the decision loop does not answer; the log of the driver says more")
+
+    def shown(self) -> tuple[str, str]:
+        """Return state and detail of the driver. May be called in any thread."""
         state, detail = self._view.shown()
         return state, detail or (RESERVE_REACHED if self._parts.loop.reserve_reached else "")
 

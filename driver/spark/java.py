@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from forebay.model.errors import SettingsError
 
@@ -18,8 +19,15 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d{1,5})')
 _INSTALL = "install Java 17 or 21, as in `apt-get install openjdk-17-jre-headless`"
 
 
-def check_java(environment: Mapping[str, str] | None = None) -> None:
-    """Raise SettingsError if there is no Java, if it does not run, or if it is too old."""
+class Java(NamedTuple):
+    """A Java that runs. ``version``: its major version; None if it does not say."""
+
+    path: str
+    version: int | None
+
+
+def check_java(environment: Mapping[str, str] | None = None) -> Java:
+    """Return the Java that Spark will start. Raise SettingsError if there is none, if it does not run, or if it is too old."""
     environment = os.environ if environment is None else environment
     home = environment.get("JAVA_HOME", "")
     java = str(Path(home) / "bin" / "java") if home else ""
@@ -48,3 +56,4 @@ def check_java(environment: Mapping[str, str] | None = None) -> None:
         raise SettingsError(
             f"driver.engine = 'spark': {java} is Java {version[1]}, and Spark needs {JAVA_MIN}; {_INSTALL}"
         )
+    return Java(java, int(version[1]) if version is not None else None)

@@ -131,14 +131,16 @@ class Batches:
         batch = self._recorder.state.batches.get(request.batch_id)
         if batch is None or batch.completed_ms is not None:
             raise RefusedError(f"batch {request.batch_id} is completed already", "conflict")
-        self._recorder.apply(ev.BatchCompleted(request.batch_id, request.time_ms, request.attempts))
+        self._recorder.apply(ev.BatchCompleted(request.batch_id, request.time_ms, request.attempts, request.statistics))
 
     def _complete_replayed(self, request: Complete) -> None:
         state = self._recorder.state
         replay = state.replay
         if replay is None or replay.replay != request.replay or request.batch_id not in state.replaying:
             raise RefusedError(f"batch {request.batch_id} of replay {request.replay} is completed already", "conflict")
-        self._recorder.apply(ev.ReplayCompleted(request.replay, request.batch_id, request.time_ms, request.attempts))
+        self._recorder.apply(
+            ev.ReplayCompleted(request.replay, request.batch_id, request.time_ms, request.attempts, request.statistics)
+        )
 
     def complete_output(self, request: CompleteOutput) -> None:
         """Complete one output of the batch. Raises RefusedError if it or the batch is completed."""

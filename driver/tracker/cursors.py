@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from driver.journal import events as ev
 from driver.journal.block_index import Place
-from driver.journal.state import Cursor, State
+from driver.journal.state import Cursor, EndedCursor, Partition, State
 from driver.tracker.options import CursorRules
 from driver.tracker.requests import ExpireCursors, said_by
 from forebay import messages as m
@@ -258,7 +258,20 @@ def _left(cursor: Cursor | None, left: Iterable[TopicPartition]) -> tuple[str, .
 # ---- what people see -------------------------------------------------------------------------------------------------
 
 
-def tracked(state: State, known: Cursors, now: float, now_ms: int) -> tuple[m.TrackedCursor, ...]:
+class CursorsHeld(Protocol):
+    """The part of the state that the status of cursors reads."""
+
+    @property
+    def cursors(self) -> Mapping[str, Cursor]: ...
+
+    @property
+    def ended_cursors(self) -> Sequence[EndedCursor]: ...
+
+    @property
+    def partitions(self) -> Mapping[str, Partition]: ...
+
+
+def tracked(state: CursorsHeld, known: Cursors, now: float, now_ms: int) -> tuple[m.TrackedCursor, ...]:
     """Return the cursors for the status. ``now``: seconds on the monotonic clock; ``now_ms``: wall clock."""
     heartbeats, rules = known.heartbeats, known.rules
     shown = []
@@ -294,7 +307,7 @@ def tracked(state: State, known: Cursors, now: float, now_ms: int) -> tuple[m.Tr
     return (*shown, *gone)
 
 
-def _behind(state: State, vector: Mapping[str, Place]) -> int:
+def _behind(state: CursorsHeld, vector: Mapping[str, Place]) -> int:
     total = 0
     for key, (incarnation, offset) in vector.items():
         partition = state.partitions[key]

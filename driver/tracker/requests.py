@@ -16,6 +16,7 @@ from driver.decisions.replay import HeldInKafka, RewindTo, no_spans
 from driver.journal import events as ev
 from driver.journal.history import FinishedBatch
 from driver.journal.state import SnapshotCopy, State
+from driver.journal.statistics import BatchStatistics
 from forebay import messages as m
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.values import TopicPartition
@@ -129,6 +130,7 @@ class Complete(Answered[None]):
     time_ms: int
     attempts: int
     replay: int = 0
+    statistics: BatchStatistics | None = None
 
 
 @dataclass(frozen=True, slots=True)

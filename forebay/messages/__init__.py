@@ -7,6 +7,7 @@ input), 404, or 503 (not ready yet: retry), always with a :class:`Refusal` as bo
 from __future__ import annotations
 
 from forebay.messages.agents import AgentHeartbeatAnswer, AgentHeartbeatRequest, ReceiverProcess
+from forebay.messages.batches import BatchDetail, BatchEntry, BatchesAnswer, BatchRange
 from forebay.messages.blocks import BlockResult, ReportAnswer, ReportRequest, StaleRange
 from forebay.messages.commands import Command, PartitionRate, Rates
 from forebay.messages.cursors import (
@@ -36,10 +37,6 @@ from forebay.messages.intake import (
 )
 from forebay.messages.message import PARTITIONS_MAX, Done, Message, Refusal
 from forebay.messages.observation import (
-    BatchDetail,
-    BatchEntry,
-    BatchesAnswer,
-    BatchRange,
     BlockEntry,
     BlockListAnswer,
     CallerAnswer,
@@ -108,7 +105,6 @@ from forebay.messages.status import (
     Problem,
     StatusAnswer,
     TrackedAgent,
-    TrackedBatch,
     TrackedCursor,
     TrackedListener,
     TrackedPartition,
@@ -214,7 +210,6 @@ __all__ = [
     "TimesRequest",
     "Totals",
     "TrackedAgent",
-    "TrackedBatch",
     "TrackedCursor",
     "TrackedListener",
     "TrackedPartition",

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from forebay.messages.batches import BatchEntry, BatchRange
 from forebay.messages.message import Message
 from forebay.messages.status import (
     ManagedReceiver,
@@ -24,70 +25,6 @@ from forebay.messages.status import (
     TrackedReceiver,
     TrackedReplay,
 )
-
-# ---- batches -------------------------------------------------------------------------------------------------------------
-
-
-class BatchEntry(Message, frozen=True, kw_only=True):
-    """One batch with its statistics.
-
-    ``bytes``: keys and values. ``scheduling_delay_ms``: from the batch's time to the first start of its job.
-    ``processing_ms``: duration of the job. ``total_delay_ms``: from the batch's time to its completion. ``end_to_end_ms``:
-    from the newest record in the batch's oldest range, by Kafka's timestamp, to the completion. ``tiers``: tier → ranges read
-    from it. ``place``: the frame of the user's code in which the last attempt failed.
-    """
-
-    batch_id: int
-    number: int  # number in the sequence of its timeline, from 1
-    time_ms: int
-    state: str  # queued | running | failing | failed | unreadable | completed
-    blocks: int
-    records: int
-    bytes: int = 0
-    attempts: int = 0
-    scheduling_delay_ms: int | None = None
-    processing_ms: int | None = None
-    total_delay_ms: int | None = None
-    end_to_end_ms: int | None = None
-    tiers: dict[str, int] = msgspec.field(default_factory=dict)
-    outputs: tuple[str, ...] = ()  # as TrackedBatch.outputs
-    written: tuple[str, ...] = ()  # as TrackedBatch.written
-    replay: int = 0  # number of the replay in which it runs again; 0: none
-    rerun: bool = False  # whether an earlier attempt or driver may have run it
-    detail: str = ""  # the last error
-    place: str = ""
-    completed_ms: int | None = None
-
-
-class BatchRange(Message, frozen=True, kw_only=True):
-    """Offsets ``[from, until)`` of one incarnation of a partition, with the records and the bytes of keys and values."""
-
-    topic: str
-    partition: int
-    incarnation: int
-    from_offset: int
-    until_offset: int
-    records: int
-    bytes: int = 0
-
-
-class BatchesAnswer(Message, frozen=True, kw_only=True):
-    """GET /v1/batches. The newest batch first."""
-
-    total: int
-    next: str = ""
-    batches: tuple[BatchEntry, ...] = ()
-
-
-class BatchDetail(Message, frozen=True, kw_only=True):
-    """GET /v1/batches/{batch_id}. ``tasks``: number of blocks of each task. ``ranges``, ``tasks`` and ``block_ids`` are cut
-    off at 1,000 entries; ``batch`` has the number of blocks."""
-
-    batch: BatchEntry
-    ranges: tuple[BatchRange, ...] = ()
-    tasks: tuple[int, ...] = ()
-    block_ids: tuple[str, ...] = ()
-
 
 # ---- the stream at a glance ----------------------------------------------------------------------------------------------
 
@@ -223,8 +160,8 @@ class ListenersAnswer(Message, frozen=True, kw_only=True):
 
 
 class BlockEntry(Message, frozen=True, kw_only=True):
-    """One block. ``bytes``: keys and values. ``tiers``: where it is stored, such as ``local host-1``, ``replica host-2``,
-    ``wal``."""
+    """One block. ``ranges``: at most 20 in a list, at most 1,000 in the answer for one block; ``range_count`` counts all.
+    ``bytes``: keys and values. ``tiers``: where it is stored, such as ``local host-1``, ``replica host-2``, ``wal``."""
 
     block_id: str
     receiver_id: str
@@ -234,6 +171,7 @@ class BlockEntry(Message, frozen=True, kw_only=True):
     records: int = 0
     bytes: int = 0
     created_ms: int = 0
+    range_count: int = 0
     ranges: tuple[BatchRange, ...] = ()
     handle: str = ""  # WAL segment, offset and length of the frame; "" without a WAL
     tiers: tuple[str, ...] = ()
@@ -320,7 +258,9 @@ class JournalAnswer(Message, frozen=True, kw_only=True):
     """GET /v1/journal.
 
     ``events``: applied since the timeline began. ``snapshot_events``: those in the newest snapshot; ``snapshot_ms``: its time.
-    ``holder`` and ``lease_ms``: name of the driver in the lease, and when it renewed it last.
+    ``holder``: the driver that the lease names, with its URL, host and pid. ``lease_seconds``: after this time without a
+    renewal another driver may lead. ``segments`` and ``bytes``: of this driver's epoch; ``bytes`` is None if each size would
+    be a request.
     """
 
     url: str
@@ -332,7 +272,7 @@ class JournalAnswer(Message, frozen=True, kw_only=True):
     snapshot_events: int = 0
     snapshot_ms: int | None = None
     holder: str = ""
-    lease_ms: int | None = None
+    lease_seconds: float | None = None
     free_bytes: int | None = None  # of the journal's store
     rebuilds: int = 0
 
@@ -344,6 +284,7 @@ class SettingEntry(Message, frozen=True, kw_only=True):
     key: str
     value: Any
     origin: str = "default"
+    description: str = ""
 
 
 class SettingsAnswer(Message, frozen=True, kw_only=True):

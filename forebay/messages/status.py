@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from forebay.messages.batches import BatchEntry
 from forebay.messages.cursors import CursorPlace
 from forebay.messages.message import Message
 from forebay.messages.receivers import ErrorNote
@@ -82,22 +83,6 @@ class TrackedAgent(Message, frozen=True, kw_only=True):
     damaged_blocks: int = 0
 
 
-class TrackedBatch(Message, frozen=True, kw_only=True):
-    """One batch."""
-
-    batch_id: int
-    number: int  # number in the sequence of its timeline, from 1
-    time_ms: int
-    state: str  # queued | running | failing | failed | unreadable | completed
-    blocks: int
-    records: int
-    attempts: int
-    detail: str = ""
-    replay: int = 0  # number of the replay in which it runs again; 0: none
-    written: tuple[str, ...] = ()  # what the output helpers of its job wrote and skipped, in words
-    outputs: tuple[str, ...] = ()  # if the batch has several outputs: those that are done
-
-
 class TrackedReplay(Message, frozen=True, kw_only=True):
     """The replay under way: batches ``first_id`` to ``last_id`` run again, ``completed`` of ``batches`` are done."""
 
@@ -173,7 +158,7 @@ class StatusAnswer(Message, frozen=True, kw_only=True):
     partitions: tuple[TrackedPartition, ...] = ()
     receivers: tuple[TrackedReceiver, ...] = ()
     agents: tuple[TrackedAgent, ...] = ()
-    batches: tuple[TrackedBatch, ...] = ()  # unfinished ones, the next ones of a replay, and the last few completed
+    batches: tuple[BatchEntry, ...] = ()  # unfinished ones, the next ones of a replay, and the last few completed
     replay: TrackedReplay | None = None
     managed: tuple[ManagedReceiver, ...] = ()  # in the order of their numbers; () if receivers are static
     backpressure: bool = False

@@ -36,7 +36,7 @@ def test_status_shows_tables_for_people(
         agents=(m.TrackedAgent(host="h", url="http://h:1", silent_seconds=1, blocks=2, used_bytes=1, free_bytes=2),),
         backpressure=True,
         rate=1234.5,
-        batches=(m.TrackedBatch(batch_id=1 << 40 | 3, number=3, time_ms=1, state="queued", blocks=1, records=9, attempts=0),),
+        batches=(m.BatchEntry(batch_id=1 << 40 | 3, number=3, time_ms=1, state="queued", blocks=1, records=9, attempts=0),),
     )  # fmt: skip
     assert run(project, "status") == 0
     out, err = capsys.readouterr()
@@ -87,7 +87,7 @@ def test_unreadable_batch_is_reported_with_its_command_and_exit_code_1(
 ) -> None:
     """INV-5: batches wait for a person, though the driver runs and intake goes on."""
     words = "no tier has t/0[0, 5); `forebay recover --accept-loss 3 RANGE`"
-    batch = m.TrackedBatch(
+    batch = m.BatchEntry(
         batch_id=3, number=3, time_ms=1, state="unreadable", blocks=1, records=5, attempts=1, detail=words
     )
     made_up_driver.status = make_status(batches=(batch,))
@@ -237,7 +237,7 @@ def test_gap_of_a_partition_without_a_fault_is_refused_before_any_request(
     assert part in capsys.readouterr().err
 
 
-BATCH = m.TrackedBatch(batch_id=1 << 40 | 3, number=3, time_ms=1, state="failing", blocks=1, records=9, attempts=4)
+BATCH = m.BatchEntry(batch_id=1 << 40 | 3, number=3, time_ms=1, state="failing", blocks=1, records=9, attempts=4)
 
 
 @pytest.mark.parametrize("named", ["3", str(1 << 40 | 3)])

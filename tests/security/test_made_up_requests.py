@@ -47,6 +47,7 @@ def send_to_every_route(url: str, examples: int) -> int:
     document = msgspec.json.decode(client.request("GET", "/v1/openapi.json"))
     client.close()
     document["paths"].pop("/v1/operator/stop", None)  # would be obeyed
+    document["paths"].pop("/v1/events", None)  # its answer does not end
     schema = schemathesis.openapi.from_dict(document)
     sent: list[tuple[str, int]] = []
 

@@ -290,6 +290,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "driver.unreadable_retry": NO_TIME,
     "driver.max_queued_batches": NONE_AT_ALL,
     "driver.concurrent_jobs": NONE_AT_ALL,
+    "driver.batch_history": NONE_AT_ALL,
     "driver.window_batches": NEGATIVE,
     "driver.empty_batches": ("drop", 'allowed are "skip", "deliver"'),
     "driver.stop": ("now", 'allowed are "leave", "drain"'),

@@ -10,6 +10,7 @@ from wal.storage.memory import MemoryStorage
 from wal.storage.opening import NO_OPTIONS, StorageOptions, open_folders, open_storage, tried_for
 from wal.storage.protocol import (
     AppendFile,
+    DatesObjects,
     Folders,
     KeepsFolders,
     LeavesTemporaries,
@@ -25,6 +26,7 @@ from wal.storage.protocol import (
 __all__ = [
     "NO_OPTIONS",
     "AppendFile",
+    "DatesObjects",
     "Folders",
     "KeepsFolders",
     "LeavesTemporaries",

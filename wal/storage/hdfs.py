@@ -171,14 +171,11 @@ class HdfsStorage:
         return data
 
     def size(self, path: str) -> int:
-        full = self._full(path)
-        self._count("head")
-        status = self._repeated(
-            lambda _: self._ask(lambda client: client.get_file_info(full)), f"the size of {full} can't be read", full
-        )
-        if status.isdir:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), full)
-        return status.length
+        return self._status(path, "size").length
+
+    def written_seconds(self, path: str) -> float | None:
+        """See :class:`~wal.storage.protocol.DatesObjects`. The time is the NameNode's."""
+        return self._status(path, "time").modification_time / 1000
 
     def exists(self, path: str) -> bool:
         try:
@@ -220,6 +217,16 @@ class HdfsStorage:
 
     def _full(self, path: str) -> str:
         return f"{self._root.rstrip('/')}/{check_path(path)}"
+
+    def _status(self, path: str, what: str) -> FileStatus:
+        full = self._full(path)
+        self._count("head")
+        status = self._repeated(
+            lambda _: self._ask(lambda client: client.get_file_info(full)), f"the {what} of {full} can't be read", full
+        )
+        if status.isdir:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), full)
+        return status
 
     def _delete(self, full: str) -> None:
         self._count("delete")

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -49,6 +50,8 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{1,254}")  # abfs: container@ac
 #: scheme → the package with its file system, and the options that make it create only if absent
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "abfs": "adlfs"}
 _CREATE: dict[str, dict[str, Any]] = {"s3": {"mode": "create"}, "gs": {"mode": "create"}, "abfs": {"overwrite": False}}
+#: keys of the file systems' entries with the time of the last write
+_WRITTEN = ("LastModified", "last_modified", "mtime", "updated")
 _KINDS = {
     "put_object": "put",
     "create_multipart_upload": "put",
@@ -164,6 +167,15 @@ class ObjectStorage:
         if found["type"] != "file":
             raise _absent(path)
         return int(found["size"])
+
+    def written_seconds(self, path: str) -> float | None:
+        """See :class:`~wal.storage.protocol.DatesObjects`."""
+        key = self._key(path)
+        found = self._repeated(lambda: self._call("head", f"the time of {key} can't be read", "_info", key))
+        if found["type"] != "file":
+            raise _absent(path)
+        written = next((found[name] for name in _WRITTEN if found.get(name) is not None), None)
+        return written.timestamp() if isinstance(written, datetime) else None
 
     def exists(self, path: str) -> bool:
         """Return whether the object exists, by one request. The file system's own method would also look for a folder of that

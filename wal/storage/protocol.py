@@ -191,6 +191,17 @@ class SendsParts(Protocol):
         """Create the object as ``put_new`` does, but send it in parts whatever its size."""
 
 
+@runtime_checkable
+class DatesObjects(Protocol):
+    """A remote store that keeps the time of each write by its own clock."""
+
+    def written_seconds(self, path: str) -> float | None:
+        """Return when the object was written, in seconds since 1970 by the store's clock; None if the store does not say.
+
+        The resolution may be one second. Raises FileNotFoundError.
+        """
+
+
 def is_path(path: str) -> bool:
     return _PATH.fullmatch(path) is not None
 

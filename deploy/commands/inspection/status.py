@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from deploy.console.batch_cells import BATCH_COLUMNS, batch_cells, batch_note
 from deploy.console.driver_requests import ask_status
 from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
 from deploy.supervision.verdicts import described
@@ -16,7 +17,6 @@ from forebay.messages import (
     Problem,
     StatusAnswer,
     TrackedAgent,
-    TrackedBatch,
     TrackedListener,
     TrackedPartition,
     TrackedReplay,
@@ -189,11 +189,8 @@ def tables(answer: StatusAnswer) -> list[Group]:
         ),
         table(
             "Batches",
-            ("number", "id", "state", "replay", "blocks", "records", "attempts", "detail"),
-            [
-                (b.number, b.batch_id, b.state, b.replay or "-", b.blocks, b.records, b.attempts, _detail(b))
-                for b in answer.batches
-            ],
+            (*BATCH_COLUMNS, "detail"),
+            [(*batch_cells(b), batch_note(b)) for b in answer.batches],
         ),
     ]
 
@@ -203,11 +200,6 @@ def _blocks(agent: TrackedAgent) -> str:
     if agent.damaged_blocks:
         details.append(f"{agent.damaged_blocks} more damaged: run `forebay recover` on that host")
     return f"{agent.blocks} ({', '.join(details)})" if details else str(agent.blocks)
-
-
-def _detail(batch: TrackedBatch) -> str:
-    done = [f"done: {', '.join(batch.outputs)}"] if batch.outputs else []
-    return batch.detail or "; ".join((*done, *batch.written))
 
 
 def _cursors(answer: StatusAnswer) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from deploy.console.driver_requests import ask_status, post
 from deploy.console.invocation import FINE, NOTHING_CHANGED, Invocation, person
-from forebay.messages import AcceptLossRequest, OperatorAnswer, TrackedBatch
+from forebay.messages import AcceptLossRequest, BatchEntry, OperatorAnswer
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.values import TIMELINE_SHIFT
 from forebay.settings.schema import Settings
@@ -26,7 +26,7 @@ def range_label(text: str) -> str:
     return f"{match['tp']}[{match['from']}, {match['until']})" + (f" {incarnation}" if incarnation else "")
 
 
-def find_batch(batches: Sequence[TrackedBatch], named: int) -> TrackedBatch:
+def find_batch(batches: Sequence[BatchEntry], named: int) -> BatchEntry:
     """Return the unfinished batch with this id or number. Raises RefusedError if there is none."""
     for batch in batches:
         if batch.state != "completed" and named in (batch.batch_id, batch.number):

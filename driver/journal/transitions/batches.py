@@ -59,6 +59,7 @@ def batch_completed(state: State, event: ev.BatchCompleted) -> None:
         raise BrokenInvariant(f"batch {event.batch_id} was completed twice or never allocated (INV-3)")
     batch.completed_ms = event.time_ms
     batch.attempts = event.attempts
+    batch.statistics = event.statistics
     state.failures.pop(event.batch_id, None)
     state.batches_completed += 1
     state.records_completed += state.index.records.pop(event.batch_id)

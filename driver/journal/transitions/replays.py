@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from driver.journal import events as ev
-from driver.journal.state import BrokenInvariant, Replay, State
+from driver.journal.state import BrokenInvariant, Replay, ReplayedRun, State
+from forebay.kafka.consume.planning import sizes
 from forebay.model.values import Block
 
 #: replays that the state keeps; older ones have ended, and the audit only counts them
 REPLAYS_KEPT = 1_000
+#: completed batches of replays that the state keeps
+REPLAYED_KEPT = 1_000
 
 
 def replay_begun(state: State, event: ev.ReplayBegun) -> None:
@@ -42,7 +45,8 @@ def replay_completed(state: State, event: ev.ReplayCompleted) -> None:
     following = next(iter(state.replaying), None)
     if following != event.batch_id or state.replays[-1].replay != event.replay:
         raise BrokenInvariant(f"batch {event.batch_id} is not the next one of replay {event.replay} (INV-3)")
-    state.replay_window[event.batch_id] = state.replaying.pop(event.batch_id)
+    batch = state.replay_window[event.batch_id] = state.replaying.pop(event.batch_id)
+    _remember(state, batch, event)
     state.failures.pop(event.batch_id, None)
     while len(state.replay_window) > (state.window_batches if state.replaying else 0):
         _replayed(state, state.replay_window.pop(next(iter(state.replay_window))))
@@ -51,6 +55,24 @@ def replay_completed(state: State, event: ev.ReplayCompleted) -> None:
     replay.attempts += event.attempts
     if not state.replaying:
         replay.completed_ms = event.time_ms
+
+
+def _remember(state: State, batch: ev.ReplayedBatch, event: ev.ReplayCompleted) -> None:
+    """Keep the statistics of a batch that a replay has completed, which no other place in the journal keeps."""
+    state.replayed.append(
+        ReplayedRun(
+            replay=event.replay,
+            batch_id=event.batch_id,
+            number=batch.number,
+            time_ms=batch.time_ms,
+            completed_ms=event.time_ms,
+            attempts=event.attempts,
+            blocks=sum(map(len, batch.tasks)),
+            records=sum(block.meta.records for block in _blocks_of(state, batch)) + sizes(batch.spans),
+            statistics=event.statistics,
+        )
+    )
+    del state.replayed[:-REPLAYED_KEPT]
 
 
 def _replayed(state: State, batch: ev.ReplayedBatch) -> None:

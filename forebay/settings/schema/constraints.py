@@ -66,6 +66,8 @@ def _check_finite(number: float) -> None:
 
 Count = Annotated[int, Meta(ge=0)]
 PositiveCount = Annotated[int, Meta(ge=1)]
+#: number of entries that a driver keeps in memory, each of about 1 kB
+KeptCount = Annotated[int, Meta(ge=1, le=100_000)]
 Gain = Annotated[float, Meta(ge=0), checked(_check_finite)]
 Fraction = Annotated[float, Meta(ge=0, le=1), allowed("write a number from 0 to 1, as in 0.5")]
 PositiveDuration = Annotated[Duration, Meta(extra={"positive": True})]

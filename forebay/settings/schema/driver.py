@@ -7,6 +7,7 @@ from forebay.settings.schema.constraints import (
     Count,
     FunctionName,
     Gain,
+    KeptCount,
     ListenerName,
     NonEmptySize,
     PeerUrl,
@@ -65,6 +66,12 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     concurrent_jobs: Annotated[
         PositiveCount, doc("number of batches that run at the same time; they begin in order and may end in any order")
     ] = 1
+    batch_history: Annotated[
+        KeptCount,
+        doc(
+            "number of the newest completed batches that the driver lists with their statistics; the history keeps all"
+        ),
+    ] = 1_000
     window_batches: Annotated[Count, doc("number of past batches that stay readable for batch.window()")] = 0
     empty_batches: Annotated[
         Literal["skip", "deliver"],

@@ -16,6 +16,7 @@ from driver.decisions.rate_sharing import RateLimits, RateSharing
 from driver.journal import events as ev
 from driver.journal.opening import lead
 from driver.journal.state import LearnedRate
+from driver.journal.statistics import BatchStatistics
 from driver.journal.transitions import apply
 from driver.tracker import Tracker
 from driver.tracker.requests import Allocate, LearnRate
@@ -192,6 +193,10 @@ def work(**changes: Any) -> BatchWork:
     return BatchWork(**{**values, **changes})
 
 
+def took(processing_ms: int, records: int) -> BatchStatistics:
+    return BatchStatistics(records=records, scheduling_delay_ms=0, processing_ms=processing_ms, total_delay_ms=0)
+
+
 def backpressure(heard: Heard, learned: LearnedRate | None = None, begun_ms: int = 0) -> Backpressure:
     return Backpressure(cast(DriverLoop, heard), Gains(), 1.0, learned, begun_ms)
 
@@ -200,15 +205,15 @@ def test_a_batch_that_ran_late_counts_what_it_waited_for() -> None:
     """Set to 1000 records/s; then 1000 in 1 s after 500 ms: 1000 - 0.2 x 500 x 1000 / 1000 = 900."""
     heard = Heard()
     pressure = backpressure(heard)
-    pressure.completed(work(), 1_000, 1_000, 2_000, 1000)
-    pressure.completed(work(), 2_000, 2_500, 3_500, 1000)
+    pressure.completed(work(time_ms=1_000), took(1_000, records=1000), 2_000)
+    pressure.completed(work(time_ms=2_000), took(1_000, records=1000), 3_500)
     assert heard.rates == [900]
 
 
 def test_a_replay_does_not_change_the_rate() -> None:
     heard = Heard()
     pressure = backpressure(heard, LearnedRate(1000.0, 0))
-    pressure.completed(work(replay=3), 1_000, 90_000, 99_000, 5)
+    pressure.completed(work(replay=3, time_ms=1_000), took(9_000, records=5), 99_000)
     assert heard.rates == []
 
 
@@ -217,18 +222,18 @@ def test_time_without_a_driver_does_not_count_as_waiting() -> None:
     1000 - 500 - 0.2 x 100 x 500 / 1000 = 490."""
     heard = Heard()
     pressure = backpressure(heard, LearnedRate(1000.0, 500), begun_ms=600_000)
-    pressure.completed(work(rerun=True), 1_000, 600_100, 601_100, 500)
+    pressure.completed(work(rerun=True, time_ms=1_000), took(1_000, records=500), 601_100)
     assert heard.rates == [490]
 
 
 def test_a_rate_learned_under_a_clock_ahead_is_used() -> None:
     heard = Heard()
     pressure = backpressure(heard, LearnedRate(1000.0, 10**12), begun_ms=1_000)
-    pressure.completed(work(), 2_000, 2_000, 3_000, 700)
+    pressure.completed(work(time_ms=2_000), took(1_000, records=700), 3_000)
     assert heard.rates == [700]
 
 
-def test_the_scheduler_reports_when_a_completed_batch_was_due_and_how_long_its_outputs_took() -> None:
+def test_the_scheduler_reports_how_long_the_outputs_of_a_completed_batch_took() -> None:
     """A failed attempt is waiting, not processing; two outputs are processing together."""
     t = Tracked()
     epoch = t.register()
@@ -250,8 +255,8 @@ def test_the_scheduler_reports_when_a_completed_batch_was_due_and_how_long_its_o
                 raise RuntimeError("the second output fails once")
             return {}
 
-    def completed(_: BatchWork, submitted_ms: int, started_ms: int, ended_ms: int, records: int) -> None:
-        told.append((submitted_ms - due_ms, started_ms - due_ms, ended_ms - due_ms, records))
+    def completed(work: BatchWork, statistics: BatchStatistics, ended_ms: int) -> None:
+        told.append((work.due_ms - due_ms, statistics.processing_ms, ended_ms - due_ms, statistics.records))
         scheduler.stop()
 
     jobs = [NamedJob(name, cast(Any, lambda name=name: name)) for name in ("a", "b")]
@@ -267,7 +272,7 @@ def test_the_scheduler_reports_when_a_completed_batch_was_due_and_how_long_its_o
     clock.advance(1.0)
     scheduler.run()
     assert runs == ["a", "b", "b"]
-    assert told == [(0, 3_000, 7_000, 40)]
+    assert told == [(0, 4_000, 7_000, 40)]
 
 
 def test_status_shows_the_learned_rate_and_each_receivers_limit() -> None:

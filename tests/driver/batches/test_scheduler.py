@@ -16,6 +16,7 @@ from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.batches.timer import BatchTimer
 from driver.decisions.replay import RewindTo
 from driver.tracker.requests import BeginReplay, Complete
+from forebay.messages import BatchEntry
 from forebay.model.errors import FencedError, UnreadableBlockError
 from forebay.model.values import numbered
 from forebay.process.clock import SystemClock
@@ -90,6 +91,12 @@ def scheduler_of(
             max_failures=max_failures, retry_delay_seconds=0.0, unreadable_retry_seconds=unreadable_retry_seconds
         ),
     )
+
+
+def newest(scheduler: Scheduler) -> BatchEntry:
+    entry = scheduler.batches.newest
+    assert entry is not None
+    return entry
 
 
 def begun(scheduler: Scheduler, t: Tracked) -> BatchWork | None:
@@ -192,7 +199,7 @@ def test_a_batch_that_no_tier_can_read_is_tried_again_by_itself_and_is_no_failur
 
     class Engine:
         def run(self, work: BatchWork, job: Any) -> dict[str, int]:
-            seen.append(next((state for state, *_ in scheduler.running.values()), ""))
+            seen.append(next((run.state for run in scheduler.running.values()), ""))
             if len(seen) < 3:
                 raise UnreadableBlockError("block b")
             scheduler.stop()
@@ -202,7 +209,7 @@ def test_a_batch_that_no_tier_can_read_is_tried_again_by_itself_and_is_no_failur
     scheduler.run()
     assert len(seen) == 3
     assert not t.state.unfinished()
-    assert scheduler.recent[-1].attempts == 1
+    assert newest(scheduler).attempts == 1
 
 
 def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends_the_jobs() -> None:
@@ -230,7 +237,7 @@ def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends
     work = begun(scheduler, t)
     assert work is not None
     scheduler._runner.run(work)
-    assert scheduler.recent[-1].written == ("table: 5 rows", "topic: skipped, batch 7 is there")
+    assert newest(scheduler).written == ("table: 5 rows", "topic: skipped, batch 7 is there")
 
     def fenced(_: Batch) -> None:
         runs.append(1)

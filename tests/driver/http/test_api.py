@@ -16,6 +16,7 @@ from forebay.http.client import Client
 from forebay.http.server import Server
 from forebay.model.errors import FencedError, RefusedError, UnreachableError, UsageError
 from forebay.security.access import Limits
+from tests.support.observed import no_stream
 
 
 def failed(error: Exception) -> Future[Any]:
@@ -37,6 +38,7 @@ def url(answers: list[Exception]) -> Iterator[str]:
         status=lambda: failed(UnreachableError("starting")),
         ready=lambda: "starting",
         release="test",
+        observer=no_stream(),
     )
     with Server(app, "http://127.0.0.1:0") as server:
         yield server.url
@@ -76,6 +78,22 @@ def test_the_openapi_document_names_every_route_with_its_messages(url: str) -> N
         "/v1/status",
         "/v1/lag",
         "/v1/health",
+        "/v1/overview",
+        "/v1/series",
+        "/v1/caller",
+        "/v1/partitions",
+        "/v1/receivers",
+        "/v1/hosts",
+        "/v1/cursors",
+        "/v1/direct",
+        "/v1/listeners",
+        "/v1/blocks",
+        "/v1/blocks/{block_id}",
+        "/v1/blocks/{block_id}/records",
+        "/v1/wal",
+        "/v1/journal",
+        "/v1/settings",
+        "/v1/events",
     }
     body = document["paths"]["/v1/blocks/report"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body["$ref"].endswith("ReportRequest")

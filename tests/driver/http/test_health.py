@@ -17,7 +17,7 @@ from driver.background.reach import (
     Ends,
     Outage,
     Probe,
-    ends_of_known,
+    offsets_of_known,
     soon,
     still_there,
 )
@@ -474,8 +474,7 @@ def test_topic_that_is_being_deleted_leaves_the_ends_of_the_others() -> None:
             return dict.fromkeys(partitions, 7)
 
     both: Any = [TopicPartition("gone", 0), TopicPartition("t", 1)]
-    upstream: Any = Upstream()
-    assert ends_of_known(upstream, both) == {TopicPartition("t", 1): 7}
+    assert offsets_of_known(Upstream().ends, both) == {TopicPartition("t", 1): 7}
 
 
 def test_lag_is_unknown_when_the_end_is_old_and_never_zero() -> None:
@@ -511,7 +510,7 @@ def test_status_that_the_journal_holds_up_is_answered_without_it() -> None:
 
 @pytest.mark.parametrize("state", ["failing", "failed", "running"])
 def test_batch_whose_job_fails_is_a_problem_in_every_attempt(state: str) -> None:
-    batch = m.TrackedBatch(
+    batch = m.BatchEntry(
         batch_id=7, number=7, time_ms=0, state=state, blocks=1, records=5, attempts=4, detail="KeyError: 'carrier'"
     )
     answer = m.StatusAnswer(

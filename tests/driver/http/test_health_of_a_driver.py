@@ -24,7 +24,7 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Moc
     monkeypatch.setattr(reach, "INTERVAL_SECONDS", 0.1)
     monkeypatch.setattr("driver.service.composition.INTERVAL_SECONDS", 0.1)
     monkeypatch.setattr(reach, "HANG_SECONDS", 0.5)
-    monkeypatch.setattr("driver.http.status.END_AGE_SECONDS_MAX", 1.5)
+    monkeypatch.setattr("driver.http.tracked.END_AGE_SECONDS_MAX", 1.5)
 
     def configure(broker: MockBroker) -> Settings:
         broker.create_topic("t")

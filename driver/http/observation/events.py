@@ -1,0 +1,222 @@
+"""Server-sent events: an overview each second, and each event that listeners get, for a bounded number of clients.
+
+While no client listens, an event costs the decision loop one check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from driver.journal import events as ev
+from driver.listeners.derivation import happened_in
+from driver.listeners.events import Happened
+from forebay import messages as m
+from forebay.model.errors import ForebayError, TurnedAwayError
+
+#: maximum number of clients
+CLIENTS_MAX = 20
+#: maximum number of frames that wait for one client; a client that is slower is dropped
+FRAMES_MAX = 1_000
+#: maximum number of journal events that wait for the serving loop; beyond it, clients are dropped
+WAITING_MAX = 10_000
+#: pause between two overviews
+OVERVIEW_SECONDS = 1.0
+
+Send = Callable[[Any], Awaitable[None]]
+Receive = Callable[[], Awaitable[Any]]
+
+
+def frame(kind: str, data: bytes, number: int | None = None) -> bytes:
+    """Return one event as bytes of ``text/event-stream``. ``data``: JSON, which has no line break."""
+    head = b"" if number is None else b"id: %d\n" % number
+    return b"%sevent: %s\ndata: %s\n\n" % (head, kind.encode(), data)
+
+
+class Client:
+    """One client: the frames that wait for it. For the serving loop only."""
+
+    def __init__(self) -> None:
+        self._frames: deque[bytes] = deque()
+        self._arrived = asyncio.Event()
+        self._ended = False
+        self._overview = b""
+
+    def put(self, data: bytes) -> None:
+        """Queue a frame. A client with too many frames waiting is dropped."""
+        if self._ended:
+            return
+        if len(self._frames) >= FRAMES_MAX:
+            self.end(frame("dropped", b'{"reason": "the client is too slow"}'))
+            return
+        self._frames.append(data)
+        self._arrived.set()
+
+    def show(self, overview: bytes) -> None:
+        """Send ``overview`` next; one that still waits is replaced."""
+        if not self._ended:
+            self._overview = overview
+            self._arrived.set()
+
+    def end(self, last: bytes) -> None:
+        """Send ``last`` in place of all frames that wait, and end."""
+        self._ended = True
+        self._overview = b""
+        self._frames = deque([last])
+        self._arrived.set()
+
+    async def next(self) -> tuple[bytes, bool]:
+        """Wait for frames; return them, and whether more may follow."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        taken, self._frames = b"".join((*self._frames, self._overview)), deque()
+        self._overview = b""
+        return taken, not self._ended
+
+
+class EventHub:
+    """All clients of a driver, and the events for them.
+
+    ``overview`` returns the present overview; it may take a while, and raises ForebayError. :meth:`note` and :meth:`tell` may be
+    called from any thread and never block; all else belongs to the serving loop.
+    """
+
+    def __init__(self, overview: Callable[[], Awaitable[m.OverviewAnswer]]) -> None:
+        self._overview = overview
+        self._clients: set[Client] = set()
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None  # set while a client listens
+        self._waiting: deque[tuple[int, Sequence[ev.Event], Sequence[Happened]]] = deque()
+        self._overflown = False
+        self._numbers = itertools.count(1)
+        self._ticking: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # ---- any thread --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether a client listens."""
+        return self._loop is not None
+
+    def note(self, events: Sequence[ev.Event], now_ms: int) -> None:
+        """Pass on what follows from events of the journal. Called in the decision loop."""
+        if self._loop is not None:
+            self._enqueue(now_ms, events, ())
+
+    def tell(self, happened: Sequence[Happened]) -> None:
+        """Pass on events for listeners."""
+        if self._loop is not None:
+            self._enqueue(0, (), happened)
+
+    def close(self) -> None:
+        """End all clients, and accept no more."""
+        with self._lock:
+            self._closed, loop = True, self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the serving loop has ended
+                loop.call_soon_threadsafe(self._end_all, frame("end", b'{"reason": "the driver is stopping"}'))
+
+    def _enqueue(self, now_ms: int, events: Sequence[ev.Event], happened: Sequence[Happened]) -> None:
+        with self._lock:
+            loop = self._loop
+            if loop is None or self._overflown:
+                return
+            first = not self._waiting
+            self._overflown = len(self._waiting) >= WAITING_MAX
+            if not self._overflown:
+                self._waiting.append((now_ms, events, happened))
+        if first:
+            with contextlib.suppress(RuntimeError):  # the serving loop has ended: no client waits
+                loop.call_soon_threadsafe(self._hand_out)
+
+    # ---- the serving loop --------------------------------------------------------------------------------------------
+
+    async def serve(self, receive: Receive, send: Send) -> None:
+        """Send events until the client disconnects, is dropped, or the driver stops. Raises TurnedAwayError before the answer
+        begins if there are too many clients."""
+        client = self._join()
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            with contextlib.suppress(ForebayError):
+                client.show(frame("overview", msgspec.json.encode(await self._overview())))
+            more = True
+            while more:
+                frames = asyncio.ensure_future(client.next())
+                await asyncio.wait((frames, gone), return_when=asyncio.FIRST_COMPLETED)
+                if not frames.done():
+                    frames.cancel()
+                    return
+                data, more = frames.result()
+                await send({"type": "http.response.body", "body": data, "more_body": more})
+        finally:
+            gone.cancel()
+            self._leave(client)
+
+    def _join(self) -> Client:
+        with self._lock:
+            if self._closed or len(self._clients) >= CLIENTS_MAX:
+                raise TurnedAwayError(
+                    "the driver is stopping" if self._closed else f"{CLIENTS_MAX} clients listen to events already"
+                )
+            client = Client()
+            self._clients.add(client)
+            self._loop = asyncio.get_running_loop()
+        if self._ticking is None:
+            self._ticking = asyncio.ensure_future(self._tick())
+        return client
+
+    def _leave(self, client: Client) -> None:
+        with self._lock:
+            self._clients.discard(client)
+            if self._clients:
+                return
+            self._loop = None
+            self._waiting.clear()
+            self._overflown = False
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+
+    def _hand_out(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, deque()
+            overflown, self._overflown = self._overflown, False
+        if overflown:
+            self._end_all(frame("dropped", b'{"reason": "too many events at the same time"}'))
+        for now_ms, events, happened in waiting:
+            derived = itertools.chain.from_iterable(happened_in(event, now_ms) for event in events)
+            for one in itertools.chain(derived, happened):
+                data = frame(_kind(one), msgspec.json.encode(one), next(self._numbers))
+                for client in self._clients:
+                    client.put(data)
+
+    def _end_all(self, last: bytes) -> None:
+        for client in self._clients:
+            client.end(last)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(OVERVIEW_SECONDS)
+            with contextlib.suppress(ForebayError):  # the decision loop does not answer, so nothing is new
+                data = frame("overview", msgspec.json.encode(await self._overview()))
+                for client in self._clients:
+                    client.show(data)
+
+
+def _kind(happened: Happened) -> str:
+    return str(type(happened).__struct_config__.tag)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,163 @@
+"""The stream at a glance: state, problems, counts, and the steps on the way of a record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from driver.batches.entries import QUEUED
+from driver.decisions.problems import in_answer
+from driver.http.observation.snapshot import Snapshot
+from driver.http.observation.steps import Rates, steps
+from forebay import messages as m
+
+#: maximum number of problems, and of pending ones, in an overview; the counts name all
+PROBLEMS_MAX = 20
+#: maximum characters of each text of a problem
+PROBLEM_LENGTH_MAX = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What an overview says about the driver itself, which does not change while it leads."""
+
+    stream: str
+    release: str
+    job: str = ""
+    batch_interval_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What an overview says about the present work, besides the snapshot. ``spark_ui``: URL of Spark's pages; "": none."""
+
+    rates: Rates
+    last_batch: m.BatchEntry | None = None
+    spark_ui: str = ""
+    paused: bool = False
+    pause_cause: str = ""
+
+
+def overview(snapshot: Snapshot, identity: Identity, activity: Activity) -> m.OverviewAnswer:
+    """Return the overview of a driver that leads."""
+    found, around, totals = problems(snapshot), snapshot.around, snapshot.totals
+    pending = around.verdict.pending
+    partitions = snapshot.tracked_partitions
+    states = {batch.batch_id: around.running.get(batch.batch_id, QUEUED).state for batch in snapshot.unfinished}
+    return m.OverviewAnswer(
+        time_ms=snapshot.now_ms,
+        stream=identity.stream,
+        release=identity.release,
+        state=around.state,
+        detail=around.detail,
+        driver_epoch=snapshot.driver_epoch,
+        spark_ui=activity.spark_ui,
+        job=identity.job,
+        batch_interval_ms=identity.batch_interval_ms,
+        paused=activity.paused,
+        pause_cause=activity.pause_cause,
+        problems=tuple(map(_short, found[:PROBLEMS_MAX])),
+        problem_count=len(found),
+        pending=tuple(map(_short, pending[:PROBLEMS_MAX])),
+        pending_count=len(pending),
+        steps=steps(snapshot, activity.rates),
+        partitions=_counts(partition.state for partition in partitions),
+        receivers=_counts(receiver.state for receiver in snapshot.receivers),
+        hosts=_counts(agent_state(agent, around.receiver_timeout) for agent in snapshot.agents),
+        batches={**_counts(states.values()), "completed": totals.batches_completed},
+        totals=m.Totals(
+            records_taken=totals.records_taken,
+            records_completed=totals.records_completed,
+            batches_completed=totals.batches_completed,
+            bytes=totals.wal_bytes,
+        ),
+        waiting_blocks=totals.waiting_blocks,
+        waiting_records=totals.waiting_records,
+        last_batch=activity.last_batch,
+        replay=snapshot.replay,
+        rate=snapshot.rate,
+        lag_records=lag_records(partitions),
+        lag_seconds=lag_seconds(partitions),
+    )
+
+
+def late(answer: m.OverviewAnswer, problem: m.Problem) -> m.OverviewAnswer:
+    """Return the last overview of a driver whose decision loop does not answer, with the reason. Its ``time_ms`` stays, so it
+    shows its age."""
+    return msgspec.structs.replace(
+        answer, state="waiting", detail=problem.cause, problems=(problem, *answer.problems)[:PROBLEMS_MAX]
+    )
+
+
+def problems(snapshot: Snapshot) -> tuple[m.Problem, ...]:
+    """Return all problems of the stream, as ``StatusAnswer.problems``."""
+    around = snapshot.around
+    named = m.StatusAnswer(  # only what names problems
+        stream="",
+        release="",
+        timeline=0,
+        driver_epoch=0,
+        state=around.state,
+        detail=around.detail,
+        topic_ids_known=True,
+        waiting_blocks=0,
+        waiting_records=0,
+        batches_completed=0,
+        records_completed=0,
+        partitions=tuple(partition for partition in snapshot.tracked_partitions if partition.fault),
+        managed=snapshot.managed,
+        batches=tuple(_unfinished(snapshot)),
+        cursors=tuple(cursor for cursor in snapshot.tracked_cursors if cursor.state == "expired"),
+    )
+    return (*around.verdict.problems, *in_answer(named))
+
+
+def agent_state(agent: m.TrackedAgent, receiver_timeout: float) -> str:
+    """Return active, draining, or lost."""
+    return "lost" if agent.silent_seconds > receiver_timeout else agent.state
+
+
+def lag_records(partitions: Iterable[m.TrackedPartition]) -> int | None:
+    """Return the records that are not taken in; None if that of one partition is unknown."""
+    lags = [partition.lag for partition in partitions]
+    return None if not lags or None in lags else sum(lag for lag in lags if lag is not None)
+
+
+def lag_seconds(partitions: Iterable[m.TrackedPartition]) -> float | None:
+    """Return the age of the oldest record that is not completed; None if that of one partition is unknown."""
+    ages = [partition.lag_seconds for partition in partitions]
+    return None if not ages or None in ages else max(age for age in ages if age is not None)
+
+
+def _counts(states: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(states).items()))
+
+
+def _short(problem: m.Problem) -> m.Problem:
+    if len(problem.cause) <= PROBLEM_LENGTH_MAX and len(problem.command) <= PROBLEM_LENGTH_MAX:
+        return problem
+    return msgspec.structs.replace(problem, cause=_cut(problem.cause), command=_cut(problem.command))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= PROBLEM_LENGTH_MAX else text[: PROBLEM_LENGTH_MAX - 1] + "…"
+
+
+def _unfinished(snapshot: Snapshot) -> Iterable[m.BatchEntry]:
+    """Yield the unfinished batches that run or ran, for the problems that their state names."""
+    for batch in snapshot.unfinished:
+        run = snapshot.around.running.get(batch.batch_id, QUEUED)
+        if run.state != QUEUED.state:
+            yield m.BatchEntry(
+                batch_id=batch.batch_id,
+                number=batch.number,
+                time_ms=batch.time_ms,
+                state=run.state,
+                blocks=0,
+                records=0,
+                attempts=run.attempts,
+                detail=run.detail,
+            )

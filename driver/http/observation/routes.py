@@ -1,0 +1,243 @@
+"""The routes of observers: GET requests for people, the page, commands and monitoring."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from litestar import Response, get
+from litestar.di import NamedDependency, Provide
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import PathParameter, QueryParameter
+from litestar.response.base import ASGIResponse
+
+from driver.http.observation import answers
+from driver.http.observation.blocks import BlockQuery
+from driver.http.observation.events import EventHub
+from driver.http.observation.lists import LIMIT, LIMIT_MAX, Query
+from driver.http.observation.observer import Observer
+from driver.http.observation.records import RECORDS, RECORDS_MAX, VALUE_BYTES, VALUE_BYTES_MAX
+from driver.http.observation.series import POINTS_MAX
+from forebay import messages as m
+from forebay.http.application import caller, needs
+from forebay.model.errors import TurnedAwayError
+from forebay.model.values import INT32_MAX, NUMBER_MAX, OFFSET_MAX, TEXT_LENGTH_MAX, TOPIC_LENGTH_MAX
+from forebay.security.roles import ROLES
+
+Answer = TypeVar("Answer")
+
+WATCHER, QUERY = needs("reader", "operator"), needs("query", "operator")
+
+#: maximum number of requests that wait for the reading of a block; only one is read at a time
+READS_MAX = 10
+
+Limit = Annotated[int, QueryParameter(ge=1, le=LIMIT_MAX, description="Maximum number of entries")]
+After = Annotated[str, QueryParameter(max_length=TEXT_LENGTH_MAX, description="`next` of the page before")]
+State = Annotated[str, QueryParameter(name="state", max_length=32, description="Only entries in this state")]
+PartOfName = Annotated[
+    str, QueryParameter(max_length=TOPIC_LENGTH_MAX, description="Part of the name; case is ignored")
+]
+TopicName = Annotated[str, QueryParameter(max_length=TOPIC_LENGTH_MAX, description="Only blocks with this topic")]
+PartitionOrNone = Annotated[
+    int | None, QueryParameter(ge=0, le=INT32_MAX, description="Only blocks with this partition")
+]
+OffsetOrNone = Annotated[int | None, QueryParameter(ge=0, le=OFFSET_MAX, description="Only blocks with this offset")]
+BatchOrZero = Annotated[int, QueryParameter(ge=0, le=NUMBER_MAX, description="Only blocks of this batch; 0: of all")]
+SinceMs = Annotated[int, QueryParameter(ge=0, le=NUMBER_MAX, description="Milliseconds since 1970 UTC")]
+Points = Annotated[int, QueryParameter(ge=1, le=POINTS_MAX, description="Maximum number of points; more are joined")]
+BlockId = Annotated[str, PathParameter(max_length=TEXT_LENGTH_MAX, description="Id of a block")]
+First = Annotated[
+    int, QueryParameter(name="from", ge=0, le=INT32_MAX, description="Number of the first record in the block, from 0")
+]
+RecordLimit = Annotated[int, QueryParameter(ge=1, le=RECORDS_MAX, description="Maximum number of records")]
+BytesMax = Annotated[
+    int, QueryParameter(ge=0, le=VALUE_BYTES_MAX, description="Bytes after which a key, a value or headers are cut off")
+]
+
+
+def _query(limit: Limit = LIMIT, after: After = "", in_state: State = "", text: PartOfName = "") -> Query:
+    return Query(limit=limit, after=after, state=in_state, text=text)
+
+
+Wanted = NamedDependency[Query]
+LISTED = {"wanted": Provide(_query, sync_to_thread=False)}
+
+
+def observer_routes(observer: Observer, is_guarded: Callable[[], bool]) -> list[HTTPRouteHandler]:
+    """Return the routes. ``is_guarded``: whether the service requires tokens."""
+    return [
+        *_glance_routes(observer, is_guarded),
+        *_list_routes(observer),
+        *_block_routes(observer),
+        *_storage_routes(observer),
+        _events_route(observer.hub),
+    ]
+
+
+async def _away(function: Callable[..., Answer], *arguments: Any) -> Answer:
+    """Call ``function`` in another thread: it may wait for the decision loop or a store."""
+    return await asyncio.to_thread(function, *arguments)
+
+
+def _glance_routes(observer: Observer, is_guarded: Callable[[], bool]) -> list[HTTPRouteHandler]:
+    @get("/v1/overview", summary="The stream at a glance; a standby names the leader", tags=["people"], opt=WATCHER)
+    async def overview() -> m.OverviewAnswer:
+        return await _away(observer.overview)
+
+    @get("/v1/series", summary="Rates, lag and delays of the last day", tags=["people"], opt=WATCHER)
+    async def series(since_ms: SinceMs = 0, points_max: Points = 360) -> m.SeriesAnswer:
+        return await _away(observer.series, since_ms, points_max)
+
+    @get("/v1/caller", summary="The roles of the token that was sent", tags=["people"], opt=needs(*ROLES))
+    async def get_caller() -> m.CallerAnswer:
+        own = caller.get()
+        return m.CallerAnswer(roles=tuple(role for role in ROLES if own.has([role])), guarded=is_guarded())
+
+    return [overview, series, get_caller]
+
+
+def _list_routes(observer: Observer) -> list[HTTPRouteHandler]:
+    @get(
+        "/v1/partitions",
+        summary="Partitions, with positions, watermarks and lag",
+        tags=["people"],
+        opt=WATCHER,
+        dependencies=LISTED,
+    )
+    async def partitions(wanted: Wanted) -> m.PartitionsAnswer:
+        return await _away(lambda: answers.partitions(observer.snapshot(), wanted))
+
+    @get(
+        "/v1/receivers",
+        summary="Receivers, as in their last heartbeats",
+        tags=["people"],
+        opt=WATCHER,
+        dependencies=LISTED,
+    )
+    async def receivers(wanted: Wanted) -> m.ReceiversAnswer:
+        return await _away(lambda: answers.receivers(observer.snapshot(), wanted))
+
+    @get(
+        "/v1/hosts",
+        summary="Hosts with agents, as in their last heartbeats",
+        tags=["people"],
+        opt=WATCHER,
+        dependencies=LISTED,
+    )
+    async def hosts(wanted: Wanted) -> m.HostsAnswer:
+        return await _away(lambda: answers.hosts(observer.snapshot(), wanted))
+
+    @get("/v1/cursors", summary="Cursors of queries over the intake", tags=["people"], opt=WATCHER, dependencies=LISTED)
+    async def cursors(wanted: Wanted) -> m.CursorsAnswer:
+        return await _away(lambda: answers.cursors(observer.snapshot(), wanted, observer.held_for_cursors()))
+
+    @get("/v1/direct", summary="Direct streams that read through the intake", tags=["people"], opt=WATCHER)
+    async def direct() -> m.DirectAnswer:
+        return await _away(lambda: answers.direct(observer.snapshot()))
+
+    @get("/v1/listeners", summary="Listeners, with the events that they got and lost", tags=["people"], opt=WATCHER)
+    async def listeners() -> m.ListenersAnswer:
+        return await _away(observer.listeners)
+
+    return [partitions, receivers, hosts, cursors, direct, listeners]
+
+
+def _block_routes(observer: Observer) -> list[HTTPRouteHandler]:
+    reading = asyncio.Semaphore(1)
+    waiting = 0
+
+    @get("/v1/blocks", summary="Blocks that the journal names, newest first", tags=["people"], opt=WATCHER)
+    async def blocks(
+        limit: Limit = LIMIT,
+        after: After = "",
+        in_state: State = "",
+        text: PartOfName = "",
+        batch: BatchOrZero = 0,
+        topic: TopicName = "",
+        partition: PartitionOrNone = None,
+        offset: OffsetOrNone = None,
+    ) -> m.BlockListAnswer:
+        query = BlockQuery(
+            limit=limit,
+            after=after,
+            state=in_state,
+            text=text,
+            batch_id=batch,
+            topic=topic,
+            partition=partition,
+            offset=offset,
+        )
+        return await _away(observer.blocks, query)
+
+    @get("/v1/blocks/{block_id:str}", summary="One block, with its ranges", tags=["people"], opt=WATCHER)
+    async def block(block_id: BlockId) -> m.BlockEntry:
+        return await _away(observer.block, block_id)
+
+    @get("/v1/blocks/{block_id:str}/records", summary="Some records of a block", tags=["queries"], opt=QUERY)
+    async def records(
+        block_id: BlockId, first: First = 0, limit: RecordLimit = RECORDS, bytes_max: BytesMax = VALUE_BYTES
+    ) -> m.RecordsAnswer:
+        nonlocal waiting
+        if waiting >= READS_MAX:
+            raise TurnedAwayError(f"{READS_MAX} requests wait for records already: try again")
+        waiting += 1
+        try:
+            async with reading:
+                return await _away(observer.records, block_id, first, limit, bytes_max)
+        finally:
+            waiting -= 1
+
+    return [blocks, block, records]
+
+
+def _storage_routes(observer: Observer) -> list[HTTPRouteHandler]:
+    @get("/v1/wal", summary="The WAL's segments, retention, and what waits for them", tags=["people"], opt=WATCHER)
+    async def wal() -> m.WalAnswer:
+        return await _away(observer.wal)
+
+    @get("/v1/journal", summary="The journal's segments, its snapshot and its lease", tags=["people"], opt=WATCHER)
+    async def journal() -> m.JournalAnswer:
+        return await _away(observer.journal)
+
+    @get("/v1/settings", summary="Settings in force and their origin, without secrets", tags=["people"], opt=WATCHER)
+    async def settings() -> m.SettingsAnswer:
+        return await _away(observer.settings)
+
+    return [wal, journal, settings]
+
+
+class _EventStream(Response[None]):
+    """The answer that the hub sends until the client goes."""
+
+    def __init__(self, hub: EventHub) -> None:
+        super().__init__(None, media_type="text/event-stream")
+        self._hub = hub
+
+    def to_asgi_response(self, *_: Any, **__: Any) -> ASGIResponse:
+        return _Events(self._hub)
+
+
+class _Events(ASGIResponse):
+    __slots__ = ("_hub",)
+
+    def __init__(self, hub: EventHub) -> None:
+        super().__init__(media_type="text/event-stream")
+        self._hub = hub
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._hub.serve(receive, send)
+
+
+def _events_route(hub: EventHub) -> HTTPRouteHandler:
+    @get(
+        "/v1/events",
+        summary="Server-sent events: an overview each second, and each event that listeners get",
+        tags=["people"],
+        opt=WATCHER,
+        media_type="text/event-stream",
+    )
+    async def events() -> Response[None]:
+        return _EventStream(hub)
+
+    return events

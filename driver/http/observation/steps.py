@@ -1,0 +1,101 @@
+"""The steps on the way of a record, with rate, waiting records, their age, and the delay of each step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from driver.http.observation.snapshot import Snapshot
+from forebay import messages as m
+from forebay.model.values import Block, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Records per second, as means of about a minute; None before the second sample."""
+
+    taken: float | None = None
+    completed: float | None = None
+
+
+def steps(snapshot: Snapshot, rates: Rates) -> tuple[m.Step, ...]:
+    """Return the six steps in order.
+
+    ``delay_seconds`` is the number of waiting records divided by the rate (Little's law), where the rate is above 0.
+    """
+    totals, now_ms = snapshot.totals, snapshot.now_ms
+    lags = [partition.lag for partition in snapshot.tracked_partitions]
+    in_kafka = None if not lags or None in lags else sum(lag for lag in lags if lag is not None)
+    at_receivers = _at_receivers(snapshot)
+    first_unfinished = snapshot.oldest_blocks[0] if snapshot.unfinished and snapshot.oldest_blocks else None
+    buffered = sum(last.heartbeat.buffered_bytes for last in snapshot.receiver_heartbeats.values())
+    batches = len(snapshot.unfinished)
+    return (
+        _step("kafka", rates.taken, in_kafka, _oldest_in_kafka(snapshot, in_kafka), "not taken in yet"),
+        _step("blocks", rates.taken, at_receivers, None, f"{buffered} bytes buffered at receivers"),
+        m.Step(
+            name="wal",
+            records_per_second=rates.taken,
+            detail=f"{totals.wal_blocks} blocks in {totals.wal_segments} segments, {totals.wal_bytes} bytes",
+        ),
+        _step(
+            "tracker",
+            rates.taken,
+            totals.waiting_records,
+            _age(snapshot.first_waiting, now_ms),
+            f"{totals.waiting_blocks} blocks wait for a batch",
+        ),
+        _step(
+            "batches",
+            rates.completed,
+            totals.unfinished_records,
+            _age(first_unfinished, now_ms),
+            f"{batches} batch{'es' if batches != 1 else ''} not completed",
+        ),
+        m.Step(
+            name="committed",
+            records_per_second=rates.completed,
+            detail=f"{totals.records_completed} records in {totals.batches_completed} batches",
+        ),
+    )
+
+
+def _step(name: str, rate: float | None, waiting: int | None, oldest_seconds: float | None, detail: str) -> m.Step:
+    delay = round(waiting / rate, 3) if rate and waiting is not None else None
+    return m.Step(
+        name=name,
+        records_per_second=rate,
+        waiting_records=waiting,
+        oldest_seconds=0.0 if waiting == 0 else oldest_seconds,
+        delay_seconds=0.0 if waiting == 0 else delay,
+        detail=detail,
+    )
+
+
+def _age(block: Block | None, now_ms: int) -> float | None:
+    return None if block is None else round(max(0, now_ms - block.meta.created_ms) / 1000, 1)
+
+
+def _at_receivers(snapshot: Snapshot) -> int | None:
+    """Return the offsets that receivers have polled and the journal does not have, by the last heartbeats; None if no receiver
+    has claimed a partition."""
+    polled: dict[tuple[str, TopicPartition], int] = {
+        (receiver_id, TopicPartition(p.topic, p.partition)): p.position
+        for receiver_id, last in snapshot.receiver_heartbeats.items()
+        for p in last.heartbeat.partitions
+    }
+    known = [
+        max(0, position - partition.position)
+        for partition in snapshot.partitions.values()
+        if (position := polled.get((partition.owner, partition.tp), -1)) >= 0
+    ]
+    return sum(known) if known else None
+
+
+def _oldest_in_kafka(snapshot: Snapshot, waiting: int | None) -> float | None:
+    """Return the age of the oldest record that is not taken in; None if it is unknown."""
+    ends = snapshot.around.ends
+    if not waiting or ends is None:
+        return None
+    ages = [ends.history.seconds_since(p.tp, p.position, snapshot.now) for p in snapshot.partitions.values()]
+    known = [age for age in ages if age is not None]
+    return round(max(known), 1) if known and len(known) == len(ages) else None

@@ -1,0 +1,144 @@
+"""What brokers say about themselves and about a client's rights, with a real Kafka that has an authorizer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from deploy.commands.setup.doctor.brokers import findings_of
+from deploy.commands.setup.doctor.findings import Finding
+from forebay.kafka.client.inspection import Broker, Cluster, Rights, inspect_cluster, release_of
+from forebay.kafka.embedded.broker import MockBroker
+from tests.conftest import require_kafka
+from tests.support.guarded_broker import USER, GuardedBroker
+from tests.support.ports import free_port
+
+TIMEOUT_SECONDS = 5.0
+
+
+class BrokerWithRights(GuardedBroker):
+    """A broker with an authorizer. At ``away`` it advertises an address where no process listens."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.away = f"127.0.0.1:{free_port()}"
+
+    def _server_properties(self) -> dict[str, str]:
+        made = super()._server_properties()
+        return {
+            **made,
+            "listeners": f"{made['listeners']},AWAY://{self.away}",
+            "advertised.listeners": f"{made['advertised.listeners']},AWAY://127.0.0.1:1",
+            "listener.security.protocol.map": f"{made['listener.security.protocol.map']},AWAY:PLAINTEXT",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerWithRights]:
+    require_kafka()
+    broker = BrokerWithRights(tmp_path_factory.mktemp("rights"))
+    with broker:
+        broker.create_topic("seen", 1)
+        broker.create_topic("unseen", 1)
+        allowed = [
+            (ResourceType.TOPIC, "seen", AclOperation.DESCRIBE), (ResourceType.TOPIC, "seen", AclOperation.READ),
+            (ResourceType.GROUP, "half", AclOperation.DESCRIBE),
+        ]  # fmt: skip
+        bindings = [
+            AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{USER}", "*", operation, AclPermissionType.ALLOW)
+            for kind, name, operation in allowed
+        ]
+        admin = AdminClient({**broker.options})  # futures of a collected client fail
+        for future in admin.create_acls(bindings).values():
+            future.result()
+        yield broker
+
+
+def by_name(findings: Iterator[Finding]) -> dict[str, Finding]:
+    return {f"{one.name} {one.detail.partition(':')[0]}" if "rights" in one.name else one.name: one for one in findings}
+
+
+@pytest.mark.kafka
+def test_missing_rights_are_named_with_the_command_that_grants_them(guarded: BrokerWithRights) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    producer = Producer(guarded.options)
+    producer.produce("seen", b"a", timestamp=now_ms)
+    assert producer.flush(30.0) == 0
+    cluster = inspect_cluster(guarded.sasl_options, ["seen", "unseen"], ["half", "none"], TIMEOUT_SECONDS)
+    (broker,) = cluster.brokers
+    assert (broker.address, broker.controller, broker.error) == (guarded.sasl, True, "")
+    assert release_of(broker.versions) == "4.1"
+    assert cluster.newest_ms == {"seen/0": now_ms}
+    found = by_name(findings_of(cluster, now_ms))
+    assert found["rights on topic DESCRIBE, READ allowed on seen"].outcome == "fine"
+    assert found["rights on topic unseen"].outcome == "wrong"
+    assert found["rights on topic unseen"].step == (
+        "kafka-acls.sh --add --allow-principal User:NAME --operation Describe --operation Read --topic unseen"
+    )
+    assert found["rights on group half"].detail == "half: READ not allowed"
+    assert found["rights on group half"].step.endswith("--operation Read --group half")
+    assert found["rights on group none"].outcome == "wrong"
+    assert found["record times"].outcome == "fine"
+    assert found["broker 1"].outcome == "fine"
+
+
+@pytest.mark.kafka
+def test_a_broker_that_advertises_an_unreachable_address_is_named(guarded: BrokerWithRights) -> None:
+    """A client reaches its bootstrap server, but no receiver could read from the partitions' leader."""
+    cluster = inspect_cluster({"bootstrap.servers": guarded.away}, ["seen"], [], 1.0)
+    (broker,) = cluster.brokers
+    assert broker.address == "127.0.0.1:1" and broker.error
+    found = by_name(findings_of(cluster, 0))["broker 1"]
+    assert found.outcome == "unreachable" and "advertised.listeners" in found.step
+
+
+def test_a_cluster_without_controller_says_nothing_about_rights() -> None:
+    with MockBroker() as mock:
+        mock.create_topic("t")
+        cluster = inspect_cluster(mock.options, ["t"], ["g"], TIMEOUT_SECONDS)
+    assert [broker.error for broker in cluster.brokers] == [""]
+    found = by_name(findings_of(cluster, 0))
+    assert found["rights on topic t"].outcome == found["rights on group g"].outcome == "unknown"
+    assert found["broker 1"].outcome == "fine"
+
+
+@pytest.mark.parametrize(
+    ("fetch", "release"),
+    [
+        ((0, 8), "2.0"), ((0, 11), "2.3"), ((0, 12), "2.7"), ((0, 13), "3.1"), ((0, 15), "3.5"), ((0, 16), "3.7"),
+        ((0, 17), "3.9"), ((4, 17), "4.0"), ((4, 18), "4.1"), ((4, 30), "4.1"), ((0, 5), ""),
+    ],
+)  # fmt: skip
+def test_the_release_is_known_by_the_versions_of_fetch(fetch: tuple[int, int], release: str) -> None:
+    assert release_of({"Fetch": fetch}) == release
+    assert release_of({}) == ""
+
+
+def test_faults_of_a_cluster_are_findings_with_a_step() -> None:
+    old = Broker(1, "b1:9092", True, {"Fetch": (0, 11), "Metadata": (0, 9)})
+    cluster = Cluster(
+        (old,), {"t": Rights(frozenset({"DESCRIBE", "READ"}))}, {}, {"t/0": 20_000, "t/1": 1},
+        under_replicated=tuple(f"t/{n}" for n in range(7)), leaderless=("t/1",),
+    )  # fmt: skip
+    found = by_name(findings_of(cluster, 10_000))
+    assert found["broker 1"].outcome == "note" and "no topic ids" in found["broker 1"].detail
+    assert found["leaders"].outcome == "wrong"
+    assert found["replicas"].detail.endswith("t/3, t/4 and 2 more")
+    assert found["record times"].outcome == "wrong"
+    assert found["record times"].detail == "the newest record of t/0 is 10.0 s ahead of this machine's clock"
+    for finding in found.values():
+        assert finding.outcome == "fine" or finding.step
