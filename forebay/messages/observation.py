@@ -72,6 +72,7 @@ class OverviewAnswer(Message, frozen=True, kw_only=True):
     spark_ui: str = ""  # URL of Spark's own pages; "": none
     job: str = ""
     batch_interval_ms: int = 0
+    heartbeat_seconds: float = 1.0  # the longer one of the intervals of receivers and agents
     paused: bool = False  # whether the driver begins no batch until an operator resumes it
     pause_cause: str = ""
     problems: tuple[Problem, ...] = ()

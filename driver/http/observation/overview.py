@@ -28,6 +28,7 @@ class Identity:
     release: str
     job: str = ""
     batch_interval_ms: int = 0
+    heartbeat_seconds: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,7 @@ def overview(snapshot: Snapshot, identity: Identity, activity: Activity) -> m.Ov
         spark_ui=activity.spark_ui,
         job=identity.job,
         batch_interval_ms=identity.batch_interval_ms,
+        heartbeat_seconds=identity.heartbeat_seconds,
         paused=activity.paused,
         pause_cause=activity.pause_cause,
         problems=tuple(map(_short, found[:PROBLEMS_MAX])),

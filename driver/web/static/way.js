@@ -29,7 +29,7 @@ export function Way({ steps, intervalMs }) {
               <span class="step">${plain(title)}</span>
               <span class="rate">${rate(step.records_per_second)}</span>
               <span class="fact"><span class="label">waiting</span> <b>${compact(step.waiting_records)}</b></span>
-              <span class="fact"><span class="label">oldest</span> <b>${seconds(step.oldest_seconds)}</b></span>
+              <span class="fact"><span class="label">oldest</span> <b>${step.waiting_records === 0 ? "–" : seconds(step.oldest_seconds)}</b></span>
               <span class="fact"><span class="label">delay</span> <b>${seconds(step.delay_seconds)}</b></span>
               ${isLate && step.name === most && html`<span class="mark">Most wait here</span>`}
               ${step.detail && html`<span class="note">${plain(step.detail)}</span>`}

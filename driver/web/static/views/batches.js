@@ -31,7 +31,7 @@ const base = {
 
 export const batches = {
   ...base,
-  text: false,
+  text: "Id, number or error contains",
   states: ["queued", "running", "failing", "failed", "unreadable", "completed"],
   filters: [{ name: "failed", label: "failed only", kind: "check" }],
 };

@@ -32,7 +32,7 @@ export const blocks = {
     { name: "bytes", title: "Bytes", numeric: true, wide: true, sort: (row) => row.bytes, show: (row) => sizeOf(row.bytes) },
     { name: "host", title: "Host", wide: true, sort: (row) => row.host, show: (row) => html`<${Name} text=${row.host} />` },
     { name: "batch", title: "Batch", numeric: true, sort: (row) => row.batch_id, show: (row) => row.batch_id || "none yet" },
-    { name: "ranges", title: "Ranges", wide: true, show: (row) => html`<${Name} text=${row.ranges.slice(0, 3).map(rangeText).join(", ") + (row.ranges.length > 3 ? ` and ${row.ranges.length - 3} more` : "")} />` },
+    { name: "ranges", title: "Ranges", wide: true, show: (row) => html`<${Name} text=${row.ranges.slice(0, 3).map(rangeText).join(", ") + (row.range_count > 3 ? ` and ${row.range_count - 3} more` : "")} />` },
   ],
 };
 
@@ -66,6 +66,7 @@ export class BlockView extends Fetching {
         />
         <h2>Ranges</h2>
         ${RangeTable(block.ranges)}
+        ${block.range_count > block.ranges.length && html`<p class="muted">The first ${count(block.ranges.length)} of ${count(block.range_count)} are shown.</p>`}
         <${Records} key=${id} store=${store} route=${route} id=${id} />
       `}
     `;

@@ -102,7 +102,9 @@ const Tile = ({ label, value, note }) => html`
 `;
 
 export class Overview extends Fetching {
-  everyMs = 10000;
+  get everyMs() {
+    return 10000;
+  }
 
   question() {
     return this.props.route.query.range ?? "1 h";
