@@ -81,7 +81,7 @@ class Driver:
         self._shutdown = Shutdown(given, activity=activity, leadership=self._leadership, parts=self._led_parts)
         self._admission = Admission(lambda: self._shutdown.is_stopping)
         self._view = View(activity, self._led_parts)
-        self._observing = Observing(given, view=self._view, leadership=self._leadership)
+        self._observing = Observing(given, activity=activity, view=self._view, leadership=self._leadership)
         self._closing = contextlib.ExitStack()
         # known once it leads
         self._parts: Parts | None = None

@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as LateError
 from dataclasses import dataclass
+from itertools import takewhile
 
+from driver.http.batches import BatchAnswers, BatchQuery
 from driver.http.observation.blocks import (
     RANGES_ALONE_MAX,
     BlockQuery,
@@ -26,6 +28,7 @@ from driver.http.observation.series import Sampler, Series
 from driver.http.observation.snapshot import SharedSnapshot, Snapshot, Surroundings, take
 from driver.http.observation.storage import ReadJournal, ReadWal, WalState, journal_answer, wal_answer
 from driver.journal.state import State
+from driver.service.activity import Activity as DriverActivity
 from driver.service.composition import Parts
 from driver.service.leadership import Leadership
 from driver.service.options import Given
@@ -37,7 +40,7 @@ from forebay.model.errors import RefusedError, UnreachableError
 from forebay.settings.in_force import in_force
 
 #: how long a list of all blocks, and an answer about the journal's files, is used again
-BLOCKS_SECONDS, JOURNAL_SECONDS = 2.0, 10.0
+BLOCKS_SECONDS, JOURNAL_SECONDS = 1.0, 10.0
 #: maximum time that an observer waits for the decision loop
 ASK_SECONDS = 10.0
 #: name of the leader in a standby's overview while it knows none
@@ -65,7 +68,14 @@ class Leading:
         self.view = view
         self.series = Series()
         self.shared = SharedSnapshot(self._ask_for_snapshot, given.clock)
-        self.sampler = Sampler(self.series, self.shared.get, lambda since_ms: (), failed)
+        self.sampler = Sampler(self.series, self.shared.get, self._completed_since, failed)
+        self.batches = BatchAnswers(
+            ask=self.ask,
+            running=parts.scheduler.running,
+            completed=parts.scheduler.batches,
+            storage=stores.journal,
+            stream=given.settings.stream,
+        )
         self._given = given
         self._lock = threading.Lock()
         self._blocks: tuple[float, BlockTable] | None = None
@@ -86,7 +96,7 @@ class Leading:
         )
         return take(parts.tracker, around, given.clock.monotonic(), given.clock.wall_ms())
 
-    def ask(self, request: Answered[AnswerType]) -> AnswerType:
+    def ask(self, request: Answered[AnswerType], /) -> AnswerType:
         """Send ``request`` to the decision loop and return the answer. Raises UnreachableError if there is none in time."""
         if self.parts.loop.waiting_for_space:  # it answers no request
             raise UnreachableError(self.view.away().cause)
@@ -119,6 +129,10 @@ class Leading:
         """Return what the decision loop knows of the WAL."""
         return self.ask(ReadWal())
 
+    def _completed_since(self, since_ms: int) -> list[m.BatchEntry]:
+        newest_first = self.parts.scheduler.batches.entries()
+        return list(takewhile(lambda batch: (batch.completed_ms or 0) >= since_ms, newest_first))
+
     def _ask_for_snapshot(self, timeout_seconds: float) -> Snapshot:
         if self.parts.loop.waiting_for_space:
             raise UnreachableError(self.view.away().cause)
@@ -128,8 +142,9 @@ class Leading:
 class Observing:
     """Answers observers, as ``driver.http.observation.observer.Observer``. ``lead`` is called when the driver leads."""
 
-    def __init__(self, given: Given, *, view: View, leadership: Leadership) -> None:
+    def __init__(self, given: Given, *, activity: DriverActivity, view: View, leadership: Leadership) -> None:
         self._given = given
+        self._activity = activity
         self._view = view
         self._leadership = leadership
         self._leading: Leading | None = None
@@ -154,7 +169,7 @@ class Observing:
         if leading is None:
             return self._without_lead()
         snapshot = leading.shared.get()
-        activity = Activity(rates=leading.sampler.rates(snapshot))
+        activity = Activity(rates=leading.sampler.rates(snapshot), last_batch=leading.parts.scheduler.batches.newest)
         answer = overview(snapshot, self._identity, activity)
         return late(answer, leading.view.away()) if leading.shared.is_late else answer
 
@@ -166,6 +181,12 @@ class Observing:
 
     def held_for_cursors(self) -> int:
         return self._led().wal().held_for_cursors
+
+    def batches(self, query: BatchQuery) -> m.BatchesAnswer:
+        return self._led().batches.list(query)
+
+    def batch(self, batch_id: int) -> m.BatchDetail:
+        return self._led().batches.detail(batch_id)
 
     def blocks(self, query: BlockQuery) -> m.BlockListAnswer:
         leading = self._led()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import msgspec
 import urllib3
@@ -22,6 +24,9 @@ from forebay.security.access import NO_ACCESS, Access
 
 Answer = TypeVar("Answer")
 
+#: maximum bytes of a part of an answer that is read as it arrives
+_PART_BYTES = 1 << 16
+
 
 class Client:
     """Calls one service. Thread-safe; keeps connections. It never retries: callers decide which requests may be repeated."""
@@ -30,6 +35,10 @@ class Client:
         self._url = url.rstrip("/")
         self._access = access
         self._pool = connections(url, access, urllib3.Timeout(connect=min(timeout_seconds, 5.0), read=timeout_seconds))
+
+    @property
+    def url(self) -> str:
+        return self._url
 
     def post(self, path: str, body: msgspec.Struct, answer: type[Answer]) -> Answer:
         """Send ``body``, and return the answer as type ``answer``.
@@ -47,23 +56,49 @@ class Client:
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> bytes:
         """Return the body of a 2xx answer. Raises as :meth:`post`."""
+        return self._request(method, path, body, headers or {}).data
+
+    @contextmanager
+    def stream(self, path: str, idle_seconds: float) -> Iterator[Iterator[bytes]]:
+        """Request ``path``, and give the parts of the body as they arrive. Raises as :meth:`post`; also UnreachableError if no
+        part arrives for ``idle_seconds``."""
+        timeout = urllib3.Timeout(connect=min(idle_seconds, 5.0), read=idle_seconds)
+        response = self._request("GET", path, None, {}, preload_content=False, timeout=timeout)
+        try:
+            yield self._parts(path, response)
+        finally:
+            response.close()  # its connection has unread bytes
+
+    def _parts(self, path: str, response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+        try:
+            yield from response.stream(_PART_BYTES)
+        except urllib3.exceptions.HTTPError as error:
+            raise UnreachableError(f"{self._url}: the answer to GET {path} broke off: {_reason(error)}") from None
+
+    def _request(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str], **how: Any
+    ) -> urllib3.BaseHTTPResponse:
+        """Return a 2xx answer. Raises as :meth:`post`."""
         try:
             response = self._pool.request(
                 method,
                 self._url + path,
                 body=body,
-                headers={"content-type": "application/json", **self._access.headers(), **(headers or {})},
+                headers={"content-type": "application/json", **self._access.headers(), **headers},
                 redirect=False,
+                **how,
             )
+            is_answer = 200 <= response.status < 300
+            body = b"" if is_answer else response.data
         except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
             words = f"{self._url} did not answer {method} {path}: {_reason(error)}"
             raise NoListenerError(words, _reason(error)) from None
         except urllib3.exceptions.HTTPError as error:
             raise UnreachableError(f"{self._url} did not answer {method} {path}: {_reason(error)}") from None
-        if 200 <= response.status < 300:
-            return response.data
+        if is_answer:
+            return response
         try:
-            refusal = msgspec.json.decode(response.data, type=messages.Refusal)
+            refusal = msgspec.json.decode(body, type=messages.Refusal)
         except msgspec.DecodeError:
             refusal = messages.Refusal(code="unknown", message=f"HTTP {response.status}")
         if refusal.code == "fenced":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
@@ -52,9 +54,22 @@ class DriverClient:
         """As ``Client.post``."""
         return self._ask(lambda client: client.post(path, body, answer))
 
-    def get(self, path: str, answer: type[Answer]) -> Answer:
-        """As ``Client.get``. A request without an answer is sent to the next URL too."""
-        return self._ask(lambda client: client.get(path, answer), repeatable=True)
+    def get(self, path: str, answer: type[Answer], accept: Callable[[Answer], bool] = lambda _: True) -> Answer:
+        """As ``Client.get``. A request without an answer, or with one that ``accept`` refuses, is sent to the next URL too."""
+
+        def ask(client: Client) -> Answer:
+            found = client.get(path, answer)
+            if not accept(found):
+                raise NotTakenError(f"{client.url} does not lead", "")
+            return found
+
+        return self._ask(ask, repeatable=True)
+
+    @contextmanager
+    def stream(self, path: str, idle_seconds: float) -> Iterator[Iterator[bytes]]:
+        """As ``Client.stream``, from the leading driver."""
+        with contextlib.ExitStack() as opened:
+            yield self._ask(lambda client: opened.enter_context(client.stream(path, idle_seconds)), repeatable=True)
 
     def close(self) -> None:
         for client in self._clients:

@@ -44,6 +44,7 @@ MAY = {
     "/v1/cursors": ("reader", "operator"),
     "/v1/direct": ("reader", "operator"),
     "/v1/listeners": ("reader", "operator"),
+    "/v1/batches": ("reader", "operator"),
     "/v1/blocks": ("reader", "operator"),
     "/v1/blocks/{block_id}/records": ("query", "operator"),
     "/v1/wal": ("reader", "operator"),
@@ -134,7 +135,7 @@ def ask(url: str, method: str, path: str, authorization: str | None, body: bytes
     headers = {"content-type": "application/json"}
     if authorization is not None:
         headers["authorization"] = authorization
-    path = path.replace("{stream}", "s").replace("{block_id}", "r1-1-1")
+    path = path.replace("{stream}", "s").replace("{block_id}", "r1-1-1").replace("{batch_id}", "1")
     return urllib3.request(method, url + path, headers=headers, body=body if method == "POST" else None, retries=False)
 
 

@@ -23,8 +23,8 @@ from forebay.model.errors import ForebayError, TurnedAwayError
 
 #: maximum number of clients
 CLIENTS_MAX = 20
-#: maximum number of frames that wait for one client; a client that is slower is dropped
-FRAMES_MAX = 1_000
+#: maximum number of frames that wait for one client; a client that is slower is dropped. All clients wait for the same bytes
+FRAMES_MAX = 10_000
 #: maximum number of journal events that wait for the serving loop; beyond it, clients are dropped
 WAITING_MAX = 10_000
 #: pause between two overviews

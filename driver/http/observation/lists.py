@@ -46,8 +46,8 @@ def check_limit(limit: int) -> None:
 def page(items: Iterable[Item], query: Query, name: Callable[[Item], str], state: Callable[[Item], str]) -> Page[Item]:
     """Return the page that ``query`` asks for, in the order of ``items``.
 
-    ``name``: a name that no other item has; a page continues after the item of this name. If that item no longer exists, the page
-    begins where it would be, by the order of the names. Raises UsageError for a limit outside its bounds.
+    ``name``: a name that no other item has; a page continues after the item of this name. If that item no longer exists, the
+    page begins where it would be, by the order of the names. Raises UsageError for a limit outside its bounds.
     """
     check_limit(query.limit)
     wanted = query.text.lower()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from driver.http.batches import BatchQuery
 from driver.http.observation.blocks import BlockQuery
 from driver.http.observation.events import EventHub
 from driver.http.observation.snapshot import Snapshot
@@ -31,6 +32,12 @@ class Observer(Protocol):
 
     def held_for_cursors(self) -> int:
         """Return the bytes of WAL segments that are kept only for cursors."""
+
+    def batches(self, query: BatchQuery) -> m.BatchesAnswer:
+        """Return a page of the unfinished and the newest completed batches."""
+
+    def batch(self, batch_id: int) -> m.BatchDetail:
+        """Return one batch, by its id or number. Raises RefusedError, StoreError."""
 
     def blocks(self, query: BlockQuery) -> m.BlockListAnswer:
         """Return a page of blocks. Raises UsageError."""

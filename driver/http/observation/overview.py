@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from driver.batches.entries import QUEUED
 from driver.decisions.problems import in_answer
 from driver.http.observation.snapshot import Snapshot
 from driver.http.observation.steps import Rates, steps
@@ -47,7 +46,6 @@ def overview(snapshot: Snapshot, identity: Identity, activity: Activity) -> m.Ov
     found, around, totals = problems(snapshot), snapshot.around, snapshot.totals
     pending = around.verdict.pending
     partitions = snapshot.tracked_partitions
-    states = {batch.batch_id: around.running.get(batch.batch_id, QUEUED).state for batch in snapshot.unfinished}
     return m.OverviewAnswer(
         time_ms=snapshot.now_ms,
         stream=identity.stream,
@@ -69,7 +67,7 @@ def overview(snapshot: Snapshot, identity: Identity, activity: Activity) -> m.Ov
         partitions=_counts(partition.state for partition in partitions),
         receivers=_counts(receiver.state for receiver in snapshot.receivers),
         hosts=_counts(agent_state(agent, around.receiver_timeout) for agent in snapshot.agents),
-        batches={**_counts(states.values()), "completed": totals.batches_completed},
+        batches={**_counts(batch.state for batch in snapshot.unfinished), "completed": totals.batches_completed},
         totals=m.Totals(
             records_taken=totals.records_taken,
             records_completed=totals.records_completed,
@@ -111,7 +109,7 @@ def problems(snapshot: Snapshot) -> tuple[m.Problem, ...]:
         records_completed=0,
         partitions=tuple(partition for partition in snapshot.tracked_partitions if partition.fault),
         managed=snapshot.managed,
-        batches=tuple(_unfinished(snapshot)),
+        batches=snapshot.unfinished,
         cursors=tuple(cursor for cursor in snapshot.tracked_cursors if cursor.state == "expired"),
     )
     return (*around.verdict.problems, *in_answer(named))
@@ -146,20 +144,3 @@ def _short(problem: m.Problem) -> m.Problem:
 
 def _cut(text: str) -> str:
     return text if len(text) <= PROBLEM_LENGTH_MAX else text[: PROBLEM_LENGTH_MAX - 1] + "…"
-
-
-def _unfinished(snapshot: Snapshot) -> Iterable[m.BatchEntry]:
-    """Yield the unfinished batches that run or ran, for the problems that their state names."""
-    for batch in snapshot.unfinished:
-        run = snapshot.around.running.get(batch.batch_id, QUEUED)
-        if run.state != QUEUED.state:
-            yield m.BatchEntry(
-                batch_id=batch.batch_id,
-                number=batch.number,
-                time_ms=batch.time_ms,
-                state=run.state,
-                blocks=0,
-                records=0,
-                attempts=run.attempts,
-                detail=run.detail,
-            )

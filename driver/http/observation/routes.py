@@ -12,6 +12,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import PathParameter, QueryParameter
 from litestar.response.base import ASGIResponse
 
+from driver.http.batches import BatchQuery
 from driver.http.observation import answers
 from driver.http.observation.blocks import BlockQuery
 from driver.http.observation.events import EventHub
@@ -46,6 +47,8 @@ OffsetOrNone = Annotated[int | None, QueryParameter(ge=0, le=OFFSET_MAX, descrip
 BatchOrZero = Annotated[int, QueryParameter(ge=0, le=NUMBER_MAX, description="Only blocks of this batch; 0: of all")]
 SinceMs = Annotated[int, QueryParameter(ge=0, le=NUMBER_MAX, description="Milliseconds since 1970 UTC")]
 Points = Annotated[int, QueryParameter(ge=1, le=POINTS_MAX, description="Maximum number of points; more are joined")]
+Failed = Annotated[bool, QueryParameter(description="Only batches with a failed attempt")]
+BatchId = Annotated[int, PathParameter(ge=0, le=NUMBER_MAX, description="Id or number of a batch")]
 BlockId = Annotated[str, PathParameter(max_length=TEXT_LENGTH_MAX, description="Id of a block")]
 First = Annotated[
     int, QueryParameter(name="from", ge=0, le=INT32_MAX, description="Number of the first record in the block, from 0")
@@ -69,6 +72,7 @@ def observer_routes(observer: Observer, is_guarded: Callable[[], bool]) -> list[
     return [
         *_glance_routes(observer, is_guarded),
         *_list_routes(observer),
+        *_batch_routes(observer),
         *_block_routes(observer),
         *_storage_routes(observer),
         _events_route(observer.hub),
@@ -141,6 +145,26 @@ def _list_routes(observer: Observer) -> list[HTTPRouteHandler]:
         return await _away(observer.listeners)
 
     return [partitions, receivers, hosts, cursors, direct, listeners]
+
+
+def _batch_routes(observer: Observer) -> list[HTTPRouteHandler]:
+    @get("/v1/batches", summary="Unfinished and newest completed batches, newest first", tags=["people"], opt=WATCHER)
+    async def batches(
+        limit: Limit = LIMIT,
+        after: After = "",
+        in_state: State = "",
+        text: PartOfName = "",
+        failed: Failed = False,
+        since_ms: SinceMs = 0,
+    ) -> m.BatchesAnswer:
+        query = BatchQuery(limit=limit, after=after, state=in_state, text=text, failed=failed, since_ms=since_ms)
+        return await _away(observer.batches, query)
+
+    @get("/v1/batches/{batch_id:int}", summary="One batch, by its id or number", tags=["people"], opt=WATCHER)
+    async def batch(batch_id: BatchId) -> m.BatchDetail:
+        return await _away(observer.batch, batch_id)
+
+    return [batches, batch]
 
 
 def _block_routes(observer: Observer) -> list[HTTPRouteHandler]:

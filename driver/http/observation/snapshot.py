@@ -15,12 +15,12 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from driver.background.reach import Ends
-from driver.batches.entries import RunningBatch
+from driver.batches.entries import RunningBatch, unfinished_entries
 from driver.http.health import Verdict
 from driver.http.lag import not_completed
 from driver.http.status import tracked_replay
 from driver.http.tracked import tracked_agents, tracked_partitions, tracked_receivers
-from driver.journal.state import Batch, Cursor, EndedCursor, Partition, Receiver
+from driver.journal.state import Cursor, EndedCursor, Partition, Receiver
 from driver.tracker import LastAgentHeartbeat, LastHeartbeat, Tracker
 from driver.tracker.cursors import Cursors, tracked
 from forebay import messages as m
@@ -89,7 +89,7 @@ class Snapshot:
     receiver_heartbeats: Mapping[str, LastHeartbeat]
     agent_heartbeats: Mapping[str, LastAgentHeartbeat]
     managed: tuple[m.ManagedReceiver, ...]
-    unfinished: tuple[Batch, ...]
+    unfinished: tuple[m.BatchEntry, ...]
     oldest_blocks: tuple[Block, ...]
     first_waiting: Block | None
     cursors: Mapping[str, Cursor]
@@ -152,7 +152,7 @@ class Snapshot:
 
 
 def take(tracker: Tracker, around: Surroundings, now: float, now_ms: int) -> Snapshot:
-    """Return a snapshot. Called in the decision loop: it copies and formats nothing else."""
+    """Return a snapshot. Called in the decision loop: it copies references, and formats only what is short."""
     state, index = tracker.state, tracker.state.index
     partitions = {key: replace(partition) for key, partition in state.partitions.items()}
     first = next(iter(state.waiting), None)
@@ -177,7 +177,7 @@ def take(tracker: Tracker, around: Surroundings, now: float, now_ms: int) -> Sna
         receiver_heartbeats=dict(tracker.receiver_heartbeats),
         agent_heartbeats=dict(tracker.agent_heartbeats),
         managed=tuple(tracker.managed.status(now)),
-        unfinished=tuple(state.unfinished()),
+        unfinished=unfinished_entries(state, around.running),
         oldest_blocks=tuple(itertools.islice(not_completed(state), OLDEST_BLOCKS)),
         first_waiting=state.blocks[first] if first is not None else None,
         cursors={name: _copied(cursor) for name, cursor in state.cursors.items()},

@@ -26,7 +26,7 @@ def steps(snapshot: Snapshot, rates: Rates) -> tuple[m.Step, ...]:
     lags = [partition.lag for partition in snapshot.tracked_partitions]
     in_kafka = None if not lags or None in lags else sum(lag for lag in lags if lag is not None)
     at_receivers = _at_receivers(snapshot)
-    first_unfinished = snapshot.oldest_blocks[0] if snapshot.unfinished and snapshot.oldest_blocks else None
+    first_unfinished = snapshot.oldest_blocks[0] if totals.unfinished_records and snapshot.oldest_blocks else None
     buffered = sum(last.heartbeat.buffered_bytes for last in snapshot.receiver_heartbeats.values())
     batches = len(snapshot.unfinished)
     return (

@@ -87,6 +87,8 @@ def test_the_openapi_document_names_every_route_with_its_messages(url: str) -> N
         "/v1/cursors",
         "/v1/direct",
         "/v1/listeners",
+        "/v1/batches",
+        "/v1/batches/{batch_id}",
         "/v1/blocks",
         "/v1/blocks/{block_id}",
         "/v1/blocks/{block_id}/records",

@@ -12,6 +12,8 @@ import pytest
 from driver import IngestContext
 from driver.batches.batch import Batch
 from forebay import messages as m
+from forebay.client import Client as StreamClient
+from forebay.client import Event
 from forebay.http.client import Client
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import RefusedError, UsageError
@@ -202,3 +204,62 @@ def test_series_has_every_name_and_as_many_values_as_times(running: Running) -> 
 def test_caller_of_a_service_without_tokens_has_every_role(running: Running) -> None:
     answer = running.client.get("/v1/caller", m.CallerAnswer)
     assert "operator" in answer.roles and not answer.guarded
+
+
+# ---- the Python client -----------------------------------------------------------------------------------------------
+
+
+def test_client_reads_every_route_and_all_pages(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    for count in (2, 3):
+        running.take_in(count)
+    monkeypatch.setattr("forebay.client.client.EACH_LIMIT", 2)
+    with StreamClient([running.intake.url], token="of-nobody-since-there-are-no-tokens") as client:
+        assert client.overview().state == "running" and client.status().stream == "s"
+        assert [p.partition for p in client.each_partition()] == list(range(client.partitions().total))
+        assert [r.receiver_id for r in client.each_receiver()] == ["r1"]
+        assert list(client.each_host(state="lost")) == [] and client.direct().streams == client.direct().streams
+        assert len(list(client.each_cursor())) == client.cursors().total
+        blocks = list(client.each_block(topic="t"))
+        assert len(blocks) > 2 and len({block.block_id for block in blocks}) == len(blocks)
+        assert client.block(blocks[0].block_id).ranges == blocks[0].ranges
+        assert len(client.records(blocks[0].block_id, limit=2).records) == 2
+        batches = list(client.each_batch(state="completed"))
+        assert [batch.number for batch in batches] == sorted((batch.number for batch in batches), reverse=True)
+        detail = client.batch(batches[0].batch_id)
+        assert detail.batch.batch_id == batches[0].batch_id and detail.ranges[0].topic == "t"
+        assert client.series(points_max=1).step_ms and client.caller().roles and client.lag().partitions
+        assert client.wal().segments and client.journal().segments and client.settings().settings
+        assert client.listeners().listeners == ()
+        assert "no batch is failed" in client.retry()
+        with pytest.raises(RefusedError, match="named 'x'"):
+            client.forget("x")
+
+
+def test_batch_shows_its_statistics(running: Running) -> None:
+    block = running.take_in(7)
+    entry = running.until(m.BlockEntry, f"/v1/blocks/{block.id}", lambda answer: answer.state == "completed")
+    batch = running.client.get(f"/v1/batches/{entry.batch_id}", m.BatchDetail).batch
+    assert batch.state == "completed" and batch.records >= 7 and batch.processing_ms is not None
+    assert running.client.get("/v1/batches?failed=true", m.BatchesAnswer).batches == ()
+    overview = running.client.get("/v1/overview", m.OverviewAnswer)
+    assert overview.last_batch is not None and overview.last_batch.batch_id >= batch.batch_id
+    with pytest.raises(RefusedError, match="batch 999999"):
+        running.client.get("/v1/batches/999999", m.BatchDetail)
+
+
+def test_events_arrive_as_they_happen(running: Running) -> None:
+    with StreamClient(running.intake.url) as client:
+        events = client.events()
+        first = next(events)
+        assert first.kind == "overview" and first.data.stream == "s"
+        block = running.take_in(4)
+        seen: list[Event] = []
+        for event in events:
+            seen.append(event)
+            if event.kind == "batch-completed":
+                break
+        added = next(event for event in seen if event.kind == "block-added")
+        assert added.data["block_id"] == block.id and added.data["records"] == 4
+        numbers = [event.number for event in seen if event.kind != "overview"]
+        assert numbers == sorted(set(numbers)) and numbers[0] > 0
+        events.close()

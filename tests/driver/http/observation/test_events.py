@@ -1,0 +1,181 @@
+"""Server-sent events: bounded queues, bounded clients, and no work while no client listens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from driver.http.observation import events as events_module
+from driver.http.observation.events import CLIENTS_MAX, EventHub
+from driver.journal import events as ev
+from driver.listeners.events import RateChanged
+from forebay import messages as m
+from forebay.client.events import parse_events
+from forebay.model.errors import TurnedAwayError, UnreachableError
+
+
+def overview() -> m.OverviewAnswer:
+    return m.OverviewAnswer(time_ms=1, stream="s", release="1", state="running")
+
+
+async def present() -> m.OverviewAnswer:
+    return overview()
+
+
+class Listening:
+    """A client of a hub. ``paused``: it accepts nothing."""
+
+    def __init__(self, hub: EventHub) -> None:
+        self.body: list[bytes] = []
+        self.paused = asyncio.Event()
+        self.paused.set()
+        self.gone = asyncio.Event()
+        self.ended = False
+        self.arrived = asyncio.Event()
+        self.task = asyncio.ensure_future(hub.serve(self._receive, self._send))
+
+    async def _receive(self) -> Any:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        await self.paused.wait()
+        if message["type"] == "http.response.body":
+            self.body.append(message["body"])
+            self.ended = not message["more_body"]
+        self.arrived.set()
+
+    @property
+    def kinds(self) -> list[str]:
+        return [kind for kind, _, _ in parse_events(self.body)]
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async def wait() -> None:
+            while not holds():
+                self.arrived.clear()
+                await self.arrived.wait()
+
+        await asyncio.wait_for(wait(), 30)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_client_gets_the_overview_and_events_in_order() -> None:
+    async def test() -> None:
+        hub = EventHub(present)
+        assert not hub.is_listening
+        client = Listening(hub)
+        await client.until(lambda: client.kinds == ["overview"])
+        assert hub.is_listening
+        hub.note([ev.RateLearned(rate=7.0, time_ms=5)], now_ms=9)
+        hub.tell([RateChanged(time_ms=10, records_per_second=8.0)])
+        await client.until(lambda: len(client.kinds) >= 3)
+        found = [event for event in parse_events(client.body) if event[0] != "overview"]
+        assert [msgspec.json.decode(data)["records_per_second"] for _, data, _ in found] == [7.0, 8.0]
+        assert [(kind, number) for kind, _, number in found] == [("rate-changed", 1), ("rate-changed", 2)]
+        client.gone.set()
+        await client.task
+        assert not hub.is_listening
+        hub.tell([RateChanged(time_ms=10, records_per_second=8.0)])  # nobody listens: it is dropped
+
+    run(test)
+
+
+def test_client_that_accepts_nothing_is_dropped_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6."""
+    monkeypatch.setattr(events_module, "FRAMES_MAX", 100)
+
+    async def test() -> None:
+        hub = EventHub(present)
+        slow, quick = Listening(hub), Listening(hub)
+        await slow.until(lambda: bool(slow.body))
+        await quick.until(lambda: bool(quick.body))
+        slow.paused.clear()
+        for sent in range(50, 300, 50):  # the first frames are on their way when the client pauses
+            for _ in range(50):
+                hub.tell([RateChanged(time_ms=10, records_per_second=8.0)])
+            await quick.until(lambda sent=sent: quick.kinds.count("rate-changed") == sent)  # type: ignore[misc]
+        slow.paused.set()
+        await slow.until(lambda: slow.ended)
+        assert slow.kinds[-1] == "dropped" and slow.kinds.count("rate-changed") < 100
+        await slow.task
+        hub.tell([RateChanged(time_ms=11, records_per_second=9.0)])
+        before = len(quick.kinds)
+        await quick.until(lambda: len(quick.kinds) > before)
+        assert "dropped" not in quick.kinds
+        hub.close()
+        await quick.until(lambda: quick.ended)
+        assert quick.kinds[-1] == "end"
+        await quick.task
+
+    run(test)
+
+
+def test_burst_beyond_the_bound_drops_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6: the queue between the decision loop and the serving loop."""
+    monkeypatch.setattr(events_module, "WAITING_MAX", 10)
+
+    async def test() -> None:
+        hub = EventHub(present)
+        client = Listening(hub)
+        await client.until(lambda: bool(client.body))
+        for _ in range(12):
+            hub.tell([RateChanged(time_ms=10, records_per_second=8.0)])
+        await client.until(lambda: client.ended)
+        assert client.kinds[-1] == "dropped"
+        await client.task
+
+    run(test)
+
+
+def test_clients_beyond_the_maximum_and_after_the_end_are_refused() -> None:
+    async def test() -> None:
+        hub = EventHub(present)
+        clients = [Listening(hub) for _ in range(CLIENTS_MAX)]
+        await clients[-1].until(lambda: bool(clients[-1].body))
+        with pytest.raises(TurnedAwayError, match="20 clients"):
+            await Listening(hub).task
+        clients[0].gone.set()
+        await clients[0].task
+        more = Listening(hub)
+        await more.until(lambda: bool(more.body))
+        hub.close()
+        for client in [*clients[1:], more]:
+            await client.until(lambda client=client: client.ended)  # type: ignore[misc]
+            await client.task
+        with pytest.raises(TurnedAwayError, match="stopping"):
+            await Listening(hub).task
+
+    run(test)
+
+
+def test_overview_that_cannot_be_had_leaves_the_events() -> None:
+    async def away() -> m.OverviewAnswer:
+        raise UnreachableError("the decision loop does not answer")
+
+    async def test() -> None:
+        hub = EventHub(away)
+        client = Listening(hub)
+        await client.until(lambda: hub.is_listening)
+        hub.tell([RateChanged(time_ms=10, records_per_second=8.0)])
+        await client.until(lambda: bool(client.body))
+        assert client.kinds == ["rate-changed"]
+        hub.close()
+        await client.task
+
+    run(test)
+
+
+def test_events_are_parsed_whatever_the_parts_in_which_they_arrive() -> None:
+    body = b': a comment\nid: 3\nevent: x\ndata: {"a": 1}\n\nevent: y\ndata: [\ndata: 2]\n\nevent: cut off\nda'
+    wanted = [("x", b'{"a": 1}', 3), ("y", b"[2]", 0)]
+    for size in (1, 2, 7, len(body)):
+        assert list(parse_events(body[at : at + size] for at in range(0, len(body), size))) == wanted
+    with pytest.raises(ValueError, match="more than"):
+        list(parse_events([b"data: " + b"x" * (16 << 20), b"x" * 10]))
