@@ -105,7 +105,8 @@ export class BatchView extends Fetching {
         }}
       />
       <p class="acts">
-        ${["failing", "failed", "unreadable"].includes(batch.state) &&
+        ${batch.state === "failing" && html`<span class="muted">The driver tries again by itself. After <code>driver.job_max_failures</code> attempts the batch is failed, and an operator can retry or skip it.</span>`}
+        ${["failed", "unreadable"].includes(batch.state) &&
         html`<${Act} store=${store} name="retry" target=${store.overview.stream} /><${Act} store=${store} name="skip" target=${id} body=${{ batch_id: batch.batch_id }} />`}
         ${batch.state === "unreadable" && html`<${Act} store=${store} name="acceptLoss" target=${id} body=${{ batch_id: batch.batch_id }} />`}
         ${batch.state === "completed" && html`<${Act} store=${store} name="replay" target=${id} body=${{ batch: batch.batch_id }} />`}
