@@ -8,8 +8,8 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 # an import that is compiled anew takes twice as long, and the tests start hundreds of processes
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup kafka services demo test test-fast test-long sim check bench clean lock \
-	fetch-jars fetch-hdfs fetch-versitygw fetch-jvm_spark fetch-apicurio fetch-packages
+.PHONY: help setup kafka services demo test test-fast test-long sim check docs bench clean lock \
+	fetch-jars fetch-hdfs fetch-versitygw fetch-jvm_spark fetch-apicurio fetch-packages fetch-deployment_tools
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -20,16 +20,16 @@ setup:  ## .venv with everything in it, and Java if it is missing and may be ins
 kafka: setup  ## fetch Apache Kafka's jars, for the tests and for `forebay demo --broker kafka`
 	@$(PYTHON_IN) -m forebay.kafka.embedded.jars
 
-services: setup  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with its own Kafka source, a schema registry, an S3 server (built with Go, some minutes), iproute2, systemd, nginx, Chromium
+services: setup  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with its own Kafka source, a schema registry, an S3 server (built with Go, some minutes), helm, hadolint, iproute2, systemd, nginx, Chromium
 	@$(FETCH)
 
 # side by side, as they wait for others' servers; one goes on where another fails
-FETCH := $(MAKE) --no-print-directory -k -j6 fetch-jars fetch-hdfs fetch-versitygw fetch-jvm_spark fetch-apicurio fetch-packages
+FETCH := $(MAKE) --no-print-directory -k -j7 fetch-jars fetch-hdfs fetch-versitygw fetch-jvm_spark fetch-apicurio fetch-deployment_tools fetch-packages
 
 fetch-jars:
 	@$(PYTHON_IN) -m forebay.kafka.embedded.jars
 
-fetch-hdfs fetch-versitygw fetch-jvm_spark fetch-apicurio: fetch-%:
+fetch-hdfs fetch-versitygw fetch-jvm_spark fetch-apicurio fetch-deployment_tools: fetch-%:
 	@$(PYTHON_IN) -m tests.support.$*
 
 # one after another: apt-get has one lock
@@ -63,6 +63,9 @@ sim: setup  ## the simulation, with new seeds until it is stopped (ARGS= for its
 
 check: setup  ## format, lint, types, direction of imports, wording, links and names in the docs
 	@sh scripts/check.sh
+
+docs: setup  ## the documentation site, into site/
+	@$(PYTHON_IN) scripts/site_pages.py
 
 bench: kafka  ## the benchmarks (ARGS= for their options)
 	@$(PYTHON_IN) -m benchmarks $(ARGS)

@@ -24,6 +24,7 @@ _COMMANDS = {
         ),
         "config": Entry("deploy.commands.setup.config", "Show the settings in force, and where each one comes from."),
         "token": Entry("deploy.commands.setup.token", "Make access tokens for the services."),
+        "size": Entry("deploy.commands.setup.sizing", "Calculate the receivers, disks and memory that a load needs."),
         "completion": Entry("deploy.commands.setup.completion", "Print the script for a shell's completion."),
     },
     "Run": {
@@ -35,9 +36,14 @@ _COMMANDS = {
         "stop": Entry("deploy.commands.running.stop", "Stop the driver; with --drain, drain the receivers first."),
     },
     "Inspect": {
+        "top": Entry("deploy.commands.inspection.top.command", "Show the stream at a glance, live in the terminal."),
         "status": Entry("deploy.commands.inspection.status", "Show partitions, receivers, agents, batches, problems."),
+        "batches": Entry(
+            "deploy.commands.inspection.batches", "Show the newest batches with their delays, or one batch."
+        ),
         "lag": Entry("deploy.commands.inspection.lag", "Show how far intake and batches are behind Kafka."),
         "audit": Entry("deploy.commands.inspection.audit", "Prove that each offset is in exactly one batch."),
+        "debug": Entry("deploy.commands.debug.group", "Collect status, settings, logs and threads, without secrets."),
     },
     "Operate": {
         "offsets": Entry(

@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable
+
 from forebay_start import find_first
+
+
+def ends_quietly(worker: Callable[[socket.socket, bool], int]) -> Callable[[socket.socket, bool], int]:
+    """Return ``worker`` of ``pyspark.daemon`` without its traceback when Spark needs no further rows, as after ``df.show(3)``.
+
+    Spark then closes the connection, on which the worker still writes. The worker process ends either way.
+    """
+
+    def run(connection: socket.socket, authenticated: bool) -> int:
+        try:
+            return worker(connection, authenticated)
+        except (BrokenPipeError, ConnectionResetError):
+            return 1  # ends the process
+
+    return run
+
 
 if __name__ == "__main__":
     find_first()
-    from pyspark.daemon import manager
+    from pyspark import daemon
 
-    manager()
+    daemon.worker = ends_quietly(daemon.worker)  # type: ignore[assignment]
+    daemon.manager()

@@ -24,5 +24,6 @@ run imports $bin/lint-imports
 # a checkout overwrites ignored files: a tracked .cache would replace a developer's fetched jars
 run ignored sh -c 'git ls-files --cached --ignored --exclude-standard | { ! grep . ; }'
 run docs $bin/python scripts/check_docs.py
+run site $bin/python scripts/site_pages.py --check
 run words $bin/python scripts/check_words.py
 [ -z "$failed" ]

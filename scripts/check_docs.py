@@ -1,5 +1,5 @@
-"""Checks README, CHANGELOG and docs: links resolve, named `make` targets, `forebay` commands, modules and files exist, and files
-generated from the settings are current."""
+"""Checks README, CHANGELOG and docs: links resolve, named `make` targets, `forebay` commands, modules and files exist, generated
+files are current, and every public name has a description."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import click
+import drawings
+import reference_pages
 import settings_page
 
 from deploy.main import commands
@@ -119,7 +121,7 @@ def main() -> int:
         problems += broken_links(page, text) + unknown_commands(page, text)
         if page.name != "CHANGELOG.md":
             problems += unknown_names(page, text)
-    problems += settings_page.problems()
+    problems += [*settings_page.problems(), *reference_pages.problems(), *drawings.problems()]
     print("\n".join(problems))
     return 1 if problems else 0
 

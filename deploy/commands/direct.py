@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from datetime import datetime, timezone
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +83,7 @@ class DirectStatus(msgspec.Struct, frozen=True, rename={"status": "standing"}):
 
 
 class ShownBatch(msgspec.Struct, frozen=True):
-    """A batch with its offset ranges. ``lost``: accepted losses."""
+    """A batch with its offset ranges. ``lost``: accepted losses. The statistics are as in the HTTP API; None if unknown."""
 
     batch_id: int
     number: int
@@ -93,6 +92,10 @@ class ShownBatch(msgspec.Struct, frozen=True):
     records: int
     ranges: tuple[str, ...]
     lost: tuple[str, ...]
+    attempts: int | None = None
+    scheduling_delay_ms: int | None = None
+    processing_ms: int | None = None
+    total_delay_ms: int | None = None
 
 
 def of_checkpoint(kafka: bool, intake: bool = False) -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -231,7 +234,7 @@ def status(invocation: Invocation, checkpoint: Checkpoint) -> int:
 )
 @of_checkpoint(kafka=False)
 def batches(invocation: Invocation, checkpoint: Checkpoint, last: int) -> int:
-    """Show the unfinished batches and the newest completed ones: ids, times, and offset ranges."""
+    """Show the unfinished batches and the newest completed ones: ids, times, delays, and offset ranges."""
     shown = [*islice(_finished(checkpoint), last)][::-1]
     shown += [
         ShownBatch(
@@ -254,7 +257,20 @@ def _finished(checkpoint: Checkpoint) -> Any:
         for b in sorted(segment, key=lambda b: -b.batch_id):
             if b.batch_id not in seen:
                 seen.add(b.batch_id)
-                yield ShownBatch(b.batch_id, b.number, b.time_ms, "completed", b.records, _labels(b.spans), b.lost)
+                of = b.statistics
+                yield ShownBatch(
+                    b.batch_id,
+                    b.number,
+                    b.time_ms,
+                    "completed",
+                    b.records,
+                    _labels(b.spans),
+                    b.lost,
+                    b.attempts,
+                    of.scheduling_delay_ms if of is not None else None,
+                    of.processing_ms if of is not None else None,
+                    of.total_delay_ms if of is not None else None,
+                )
 
 
 def _labels(spans: Any) -> tuple[str, ...]:
@@ -262,18 +278,30 @@ def _labels(spans: Any) -> tuple[str, ...]:
 
 
 def _batch_tables(name: str, shown: list[ShownBatch]) -> list[Group]:
+    from deploy.console.batch_tables import delay, moment
     from deploy.console.table import table
 
     rows = [
-        (b.number, b.batch_id, _moment(b.time_ms), b.state, b.records, "\n".join(b.ranges), ", ".join(b.lost) or "none")
+        (
+            b.number,
+            b.batch_id,
+            moment(b.time_ms),
+            b.state,
+            b.records,
+            b.attempts or "-",
+            delay(b.scheduling_delay_ms),
+            delay(b.processing_ms),
+            delay(b.total_delay_ms),
+            "\n".join(b.ranges),
+            ", ".join(b.lost) or "none",
+        )
         for b in shown
     ]
-    columns = ("number", "id", "time", "state", "offsets", "ranges", "accepted losses")
+    columns = (
+        "number", "id", "time", "state", "offsets", "attempts", "scheduling", "processing", "total", "ranges",
+        "accepted losses",
+    )  # fmt: skip
     return [table(f"Batches of direct stream {name}", columns, rows)]
-
-
-def _moment(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
 
 
 @direct.command(

@@ -30,7 +30,7 @@ class LazyGroup(click.Group):
 
     def __init__(self, *arguments: Any, sections: Mapping[str, Mapping[str, Entry]], **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._sections = sections
+        self.sections = sections
         self._entries = {name: entry for section in sections.values() for name, entry in section.items()}
 
     def list_commands(self, _: click.Context) -> list[str]:
@@ -65,6 +65,6 @@ class LazyGroup(click.Group):
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(len(name) for name in self._entries)
-        for heading, entries in self._sections.items():
+        for heading, entries in self.sections.items():
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(width), entry.summary) for name, entry in entries.items()])

@@ -1,10 +1,14 @@
-"""The progress bar of a long command, shown only on a terminal."""
+"""The progress of a long command, shown only on a terminal, and on stderr: data on stdout stays as it is."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
 
 
 @contextmanager
@@ -16,34 +20,37 @@ def progress_bar(title: str, total: int | None, unit_bytes: bool = True) -> Iter
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
         MofNCompleteColumn,
-        Progress,
         TextColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
     )
 
     figures = (DownloadColumn(), TransferSpeedColumn()) if unit_bytes else (MofNCompleteColumn(),)
-    columns = (TextColumn(title, markup=False), BarColumn(), *figures, TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+    title_column = TextColumn("{task.description}", markup=False)
+    with _on_stderr(title_column, BarColumn(), *figures, TimeRemainingColumn()) as shown:
         task = shown.add_task(title, total=total)
         yield lambda done: shown.advance(task, done)
 
 
 @contextmanager
 def spinner(title: str) -> Iterator[None]:
-    """Show ``title`` and the time since the start while open, for work without a known amount; nothing if not on a terminal."""
+    """Show ``title`` and the time since the start while open, for work without a known amount."""
     if not sys.stderr.isatty():
         yield
         return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn(title, markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+    with _on_stderr(SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()) as shown:
         shown.add_task(title, total=None)
         yield
+
+
+def _on_stderr(*columns: ProgressColumn) -> Progress:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    return Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)

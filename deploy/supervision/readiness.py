@@ -15,11 +15,13 @@ _DATAGRAM_BYTES = 4096
 class ReadySocket:
     """The notification socket of one child. Its ``environment`` must be set for the child.
 
-    ``ready``: called once, from the socket's own thread, when the child is ready.
+    ``ready``: called once, from the socket's own thread, when the child is ready. ``status``: called with each status line of the
+    child, in the same thread.
     """
 
-    def __init__(self, ready: Callable[[], None]) -> None:
+    def __init__(self, ready: Callable[[], None], status: Callable[[str], None] = lambda _: None) -> None:
         self._ready = ready
+        self._status = status
         self._folder = tempfile.TemporaryDirectory(prefix="forebay-up-")  # only this user can write to the socket
         path = str(Path(self._folder.name) / "notify")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
@@ -43,6 +45,10 @@ class ReadySocket:
         """Receive all messages of the child, so that it never finds a full queue."""
         called = False
         while message := self._socket.recv(_DATAGRAM_BYTES):
-            if not called and b"READY=1" in message.split(b"\n"):
+            lines = message.split(b"\n")
+            for line in lines:
+                if line.startswith(b"STATUS="):
+                    self._status(line.removeprefix(b"STATUS=").decode("utf-8", "replace"))
+            if not called and b"READY=1" in lines:
                 called = True
                 self._ready()

@@ -45,6 +45,10 @@ class ChildSpec:
 _LAST_LINES_SECONDS = 5.0
 
 
+#: maximum part of a child's last line that an event shows
+_LAST_LINE_BYTES = 500
+
+
 @dataclass(slots=True)
 class _Child:
     spec: ChildSpec
@@ -94,8 +98,18 @@ class LogLines:
         return open(os.open(self._file(self.folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
     def where(self, name: str) -> str:
-        """Return the place of a child's last lines, to append to a sentence; "" if they precede the sentence."""
-        return f" (last lines in {self._file(self.folder, name)})" if self.folder is not None else ""
+        """Return the place and the text of a child's last line, to append to a sentence; "" if the lines precede the sentence."""
+        if self.folder is None:
+            return ""
+        path = self._file(self.folder, name)
+        try:
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - _LAST_LINE_BYTES))
+                lines = file.read().decode("utf-8", "replace").split("\n")
+        except OSError as error:
+            return f" (last lines in {path}, which can't be read: {error.strerror})"
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f" (last line in {path}: {last})"
 
     @staticmethod
     def _file(folder: Path, name: str) -> Path:
@@ -112,7 +126,8 @@ class LogLines:
 class Supervisor:
     """Runs ``children`` until :meth:`stop` is called or no child is left to run.
 
-    ``say``: called with each event as a sentence. :meth:`stop`, :meth:`kill` and :meth:`pid` are thread-safe.
+    ``say``: called with each event as a sentence. ``ready``: called when all children were started; not if no child goes first.
+    :meth:`stop`, :meth:`kill` and :meth:`pid` are thread-safe.
     """
 
     def __init__(
@@ -123,6 +138,7 @@ class Supervisor:
         environment: Mapping[str, str] | None = None,
         logs: LogLines | None = None,
         say: Callable[[str], None] = lambda event: None,
+        ready: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
         self._children = [_Child(spec) for spec in children]
@@ -131,6 +147,7 @@ class Supervisor:
         self._first_environment = self._environment  # of the child with goes_first
         self._logs = logs or LogLines()
         self._say = say
+        self._ready = ready
         self._clock = clock or SystemClock()
         self._happened: queue.SimpleQueue[_Ended | _Asked | _Ready] = queue.SimpleQueue()
         self._waiting = [
@@ -216,6 +233,7 @@ class Supervisor:
             return
         for child in waiting:
             self._start(child)
+        self._ready()
 
     def _start(self, child: _Child) -> None:
         child.restart_at = None

@@ -6,11 +6,12 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from driver.decision_loop.loop import DriverLoop
 from driver.journal import opening
+from driver.journal.events import Event
 from driver.journal.lease import LeaseKeeper
 from driver.journal.state import State
 from driver.tracker import Tracker, TrackerOptions
@@ -39,10 +40,12 @@ def lead(
     max_queued_batches: int,
     clock: Clock,
     failed: Callable[[BaseException], None],
+    durable: Callable[[Sequence[Event]], None] = lambda _: None,
 ) -> Iterator[Leadership]:
     """Lead the checkpoint of the stream ``name`` until the context ends. This fences its previous leader.
 
-    ``failed``: called with the error if the leadership ends before. Raises UsageError if the journal is an intake's;
+    ``failed``: called with the error if the leadership ends before. ``durable``: called with events that have become durable, in
+    the decision loop. Raises UsageError if the journal is an intake's;
     FencedError, StoreError, CorruptionError, NewerVersionError.
     """
     owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -68,7 +71,7 @@ def lead(
             opened.epoch,
             TrackerOptions(on_gap="stop", max_queued_batches=max_queued_batches, retention=Limits(0)),
         )
-        loop = DriverLoop(tracker, opened, clock, perform=lambda _: None, failed=failed)
+        loop = DriverLoop(tracker, opened, clock, perform=lambda _: None, failed=failed, durable=durable)
         loop.start()
         closing.callback(loop.stop)
         yield Leadership(opened.epoch, state, loop, lease)

@@ -16,8 +16,9 @@ class IntakeAccess:
     """The intake through which records are read.
 
     ``url``: the url of its driver; with standbys all urls, separated by commas. ``token_file``: a file with a ``query``
-    token, which may also be in the environment variable ``FOREBAY_TOKENS``. ``timeout_seconds``: how long the driver
-    may be unavailable.
+    token, which may also be in the environment variable ``FOREBAY_TOKENS``. ``ca_file``: the authorities that sign the
+    driver's certificate. ``cert_file``, ``key_file``: the caller's own certificate and its key. All three are PEM files.
+    ``timeout_seconds``: how long the driver may be unavailable.
     """
 
     url: str

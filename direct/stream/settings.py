@@ -48,6 +48,7 @@ class StreamSettings:
 
     @property
     def storage_options(self) -> StorageOptions:
+        """``storage`` as the stores take it."""
         return {key: dict(own) for key, own in (self.storage or {}).items()}
 
     def __post_init__(self) -> None:

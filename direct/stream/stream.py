@@ -34,13 +34,17 @@ from driver.batches.runner import AttemptRules, BatchHooks
 from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.rate import Gains
+from driver.http.batches import ReadUnfinishedBatches, with_completed
 from driver.journal import history
 from driver.journal.lease import Lease, await_tasks_of, read_lease, wait_until_stale
+from driver.listeners.dispatch import Channel, Listeners, ListenerSink
+from driver.listeners.events import Listener
 from driver.tracker.requests import KeepWindow, NameCursor
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.options.access import KafkaAccess
 from forebay.kafka.options.safe import SafeOptions
+from forebay.messages import BatchEntry
 from forebay.model.errors import FencedError, UsageError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock, SystemClock
@@ -52,6 +56,8 @@ from wal.storage.probe import probe
 #: pause between two moves of finished batches to the history
 HISTORY_SECONDS = 10.0
 HISTORY_SEGMENT_BYTES = 64_000_000
+#: maximum number of events that wait for a listener; later ones are dropped, like ``driver.listener_queue`` of an intake
+LISTENER_QUEUE = 10_000
 #: pause before a batch with unreadable records is tried again, like ``driver.unreadable_retry`` of an intake
 UNREADABLE_RETRY_SECONDS = 30.0
 
@@ -136,6 +142,7 @@ class DirectStream:
         self._scheduler: Scheduler | None = None
         self._admin: KafkaAdmin | None = None
         self._lease_before: Lease | None = None
+        self._listeners = Listeners([], self._clock.wall_ms)
 
     def foreach_batch(self, job: Job, name: str = "job") -> DirectStream:
         """Set the job, which is called with each :class:`direct.DirectBatch` in order; or add one of several outputs.
@@ -146,6 +153,12 @@ class DirectStream:
         if self._loop is not None or name in (known.name for known in self._jobs):
             raise UsageError(f"output {name!r}: name each output of a batch once, before the stream starts")
         self._jobs = (*self._jobs, NamedJob(name, job))
+        return self
+
+    def add_listener(self, listener: Listener) -> DirectStream:
+        """Pass the stream's events of batches, rates and gaps to ``listener`` from now on; see ``driver.listeners``. Returns the
+        stream."""
+        self._listeners.add(Channel(ListenerSink(listener), LISTENER_QUEUE))
         return self
 
     def start(self) -> None:
@@ -169,11 +182,12 @@ class DirectStream:
     def stop(self) -> None:
         """Let the running job finish, and begin no other.
 
-        Return immediately when called in the job, in a callback of a commit or before the start has returned, else when
-        the stream has ended. May be repeated.
+        Return immediately when called in the job, by a listener, in a callback of a commit or before the start has
+        returned, else when the stream has ended. May be repeated.
         """
         self._begin_stop()
         own = threading.current_thread() is self._thread or (self._scheduler is not None and self._scheduler.in_job())
+        own = own or self._listeners.in_listener()
         if self._started and not own:
             self._ending.wait()
 
@@ -190,6 +204,15 @@ class DirectStream:
     def offsets(self) -> dict[TopicPartition, int]:
         """The offset of each partition at which the next batch begins."""
         return self._running_loop.ask(ReadProgress()).positions
+
+    @property
+    def batches(self) -> tuple[BatchEntry, ...]:
+        """The unfinished batches, and the newest ones that this process has completed, with their statistics, the newest
+        first."""
+        loop = self._running_loop
+        assert self._scheduler is not None
+        unfinished = loop.ask(ReadUnfinishedBatches(self._scheduler.running))
+        return with_completed(unfinished, self._scheduler.batches.entries())
 
     @property
     def _running_loop(self) -> DriverLoop:
@@ -213,8 +236,10 @@ class DirectStream:
         )
         find_partitions(self._admin, self._strategy)  # Kafka must answer before the previous leader is fenced
         led = self._closing.enter_context(
-            lead(storage, settings.name, settings.max_queued_batches, self._clock, self._fail)
+            lead(storage, settings.name, settings.max_queued_batches, self._clock, self._fail, self._listeners.note)
         )
+        self._listeners.start()
+        self._closing.callback(self._listeners.stop)
         loop, state = led.loop, led.state
         kept = self._open_intake(self._endpoint) if self._endpoint is not None else None
         planner = BatchPlanner(
@@ -256,6 +281,7 @@ class DirectStream:
                 completed=learned if settings.backpressure else None,
                 confirm=confirm_dead_letters,
                 lost=planner.journal_lost,
+                tell=self._listeners.tell_all,
             ),
         )
         self._loop = loop

@@ -56,8 +56,9 @@ def preferred_hosts(references: Sequence[BlockReference], hosts: Collection[str]
 class KafkaRecord(NamedTuple):
     """One record of ``batch.rdd``, with the columns of Spark's Kafka source.
 
-    ``timestamp``: Kafka's, in milliseconds since 1970 UTC (-1: none). ``headers``: (key, value) pairs; None for a record without
-    headers, and in a stream that does not take headers in.
+    ``key``, ``value``: its bytes, or None. ``topic``, ``partition``, ``offset``: its place in Kafka. ``timestamp``: Kafka's, in
+    milliseconds since 1970 UTC (-1: none). ``timestampType``: 0 create time, 1 log append time, -1 none. ``headers``: (key,
+    value) pairs; None for a record without headers, and in a stream that does not take headers in.
     """
 
     key: bytes | None

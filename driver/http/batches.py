@@ -19,9 +19,6 @@ from wal.storage import Storage
 
 #: maximum entries of a page, and of the lists of one batch
 PAGE_MAX = 1_000
-#: states of a batch whose last attempt failed
-FAILED_STATES = ("failing", "failed", "unreadable")
-STATES = ("queued", "running", *FAILED_STATES, "completed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +27,8 @@ class BatchQuery:
 
     ``limit``: entries of a page, 1 to ``PAGE_MAX``. ``after``: the ``next`` of the page before; "" for the first page. ``state``:
     only batches in this state. ``failed``: only batches with a failed attempt. ``since_ms``: only batches of this time or later.
-    ``text``: only batches with this text in their id, number, error or output. Raises UsageError for an invalid value.
+    ``text``: only batches with this text in their id, number, error or output, in any case. Raises UsageError for an invalid
+    value.
     """
 
     limit: int = 100
@@ -43,17 +41,17 @@ class BatchQuery:
     def __post_init__(self) -> None:
         if not 1 <= self.limit <= PAGE_MAX:
             raise UsageError(f"limit {self.limit}: a page has 1 to {PAGE_MAX} entries")
-        if self.state and self.state not in STATES:
-            raise UsageError(f"state {self.state!r}: the states of a batch are {', '.join(STATES)}")
+        if self.state and self.state not in m.BATCH_STATES:
+            raise UsageError(f"state {self.state!r}: the states of a batch are {', '.join(m.BATCH_STATES)}")
         _place(self.after)
 
     def selects(self, batch: m.BatchEntry) -> bool:
         """Return whether the list contains ``batch``."""
         return (
             (not self.state or batch.state == self.state)
-            and (not self.failed or batch.state in FAILED_STATES or batch.attempts > 1)
+            and (not self.failed or batch.state in m.FAILED_STATES or batch.attempts > 1)
             and batch.time_ms >= self.since_ms
-            and (not self.text or any(self.text in words for words in _words(batch)))
+            and (not self.text or any(self.text.lower() in words.lower() for words in _words(batch)))
         )
 
 
@@ -98,6 +96,13 @@ class ReadUnfinishedBatches(Read[tuple[m.BatchEntry, ...]]):
 
     def read(self, state: State) -> tuple[m.BatchEntry, ...]:
         return unfinished_entries(state, dict(self.running))
+
+
+def with_completed(unfinished: Iterable[m.BatchEntry], completed: Sequence[m.BatchEntry]) -> tuple[m.BatchEntry, ...]:
+    """Return all batches, the newest first. ``completed``: read after ``unfinished``, so a batch may be in both."""
+    known = set(map(_order, completed))
+    batches = (*(batch for batch in unfinished if _order(batch) not in known), *completed)
+    return tuple(sorted(batches, key=_order, reverse=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +171,9 @@ class BatchAnswers:
     stream: str
 
     def all(self) -> Sequence[m.BatchEntry]:
-        """Return the unfinished batches, and the newest completed ones."""
+        """Return the unfinished batches, and the newest completed ones, the newest first."""
         unfinished = self.ask(ReadUnfinishedBatches(self.running))
-        completed = self.completed.entries()
-        known = {_order(batch) for batch in completed}  # one may have been completed since the first read
-        return (*(batch for batch in unfinished if _order(batch) not in known), *completed)
+        return with_completed(unfinished, self.completed.entries())
 
     def list(self, query: BatchQuery) -> m.BatchesAnswer:
         """Return a page of the unfinished and the newest completed batches."""
@@ -188,7 +191,7 @@ class BatchAnswers:
                 "(driver.batch_history)",
                 "not-found",
             )
-        batch = max(runs, key=_order)
+        batch = runs[0]
         content = self.ask(ReadContent(batch.batch_id)) or archived_content(self.storage, self.stream, batch.batch_id)
         if (
             content is None

@@ -17,6 +17,7 @@ from driver.listeners.events import (
     ReceiverStarted,
     ReceiverStopped,
 )
+from forebay.kafka.consume.spans import OffsetRange
 
 
 def happened_in(event: ev.Event, now_ms: int) -> list[Happened]:
@@ -39,6 +40,10 @@ def happened_in(event: ev.Event, now_ms: int) -> list[Happened]:
         ]
     if isinstance(event, ev.BatchAllocated):
         return [_submitted(event, now_ms)]
+    if isinstance(event, ev.SpansAllocated):
+        return [BatchSubmitted(time_ms=now_ms, batch_id=event.batch_id, number=event.number, blocks=0)]
+    if isinstance(event, ev.SpansSkipped):
+        return [_skipped(span, event.cause, now_ms) for span in event.spans]
     if isinstance(event, ev.ReplayBegun):
         return [_submitted(batch, now_ms, event.replay) for batch in event.batches]
     if isinstance(event, ev.RateLearned):
@@ -69,6 +74,18 @@ def happened_in(event: ev.Event, now_ms: int) -> list[Happened]:
             )
         ]
     return []
+
+
+def _skipped(span: OffsetRange, cause: str, now_ms: int) -> GapFound:
+    return GapFound(
+        time_ms=now_ms,
+        topic=span.topic,
+        partition=span.partition,
+        from_offset=span.from_offset,
+        until_offset=span.until_offset,
+        recorded=True,
+        detail=cause,
+    )
 
 
 def _submitted(batch: ev.BatchAllocated | ev.ReplayedBatch, now_ms: int, replay: int = 0) -> BatchSubmitted:

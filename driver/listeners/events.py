@@ -14,10 +14,25 @@ from forebay.messages import BatchRange
 
 
 class _Happened(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True, rename={"new_incarnation": "new_life"}):
-    time_ms: int  # when the driver noticed it, milliseconds since 1970 UTC
+    """What the events of a stream have in common.
+
+    - ``time_ms``: when the driver noticed the event, in milliseconds since 1970 UTC.
+    - ``receiver_id``, ``host``, ``epoch``: the receiver, its host, and the receiver's epoch, which is higher after each start.
+    - ``topic``, ``partition``: a partition of Kafka or of a custom source.
+    - ``block_id``, ``records``, ``blocks``: the id of a block, the number of records, and the number of blocks.
+    - ``batch_id``, ``number``: the id of a batch, and its place in the order of all batches, from 1.
+    - ``output``, ``attempt``, ``attempts``: the name of an output, the attempt of this driver at the batch from 1, and the number
+      of attempts.
+    - ``replay``: the number of the replay that runs the batch; 0 outside a replay.
+    - ``detail``: the cause, as a sentence.
+    """
+
+    time_ms: int
 
 
 class ReceiverStarted(_Happened, frozen=True, tag="receiver-started"):
+    """A receiver registered with the driver."""
+
     receiver_id: str
     host: str
     epoch: int
@@ -51,7 +66,8 @@ class BlockAdded(_Happened, frozen=True, tag="block-added"):
 
 
 class BatchSubmitted(_Happened, frozen=True, tag="batch-submitted"):
-    """The journal has the batch, so it will run. ``replay``: the number of the replay that runs it; 0 outside a replay."""
+    """The journal has the batch, so it will run. ``blocks``: 0 in a direct stream. ``replay``: the number of the replay that runs
+    it; 0 outside a replay."""
 
     batch_id: int
     number: int
@@ -138,8 +154,9 @@ class RateChanged(_Happened, frozen=True, tag="rate-changed"):
 class GapFound(_Happened, frozen=True, tag="gap-found"):
     """Kafka lost the offsets ``[from_offset, until_offset)`` of a partition.
 
-    ``new_incarnation``: Kafka did not lose offsets; from ``until_offset`` on its offsets mean other records. ``recorded``: the
-    journal continues without the offsets; if not, the partition waits for the decision of an operator.
+    ``from_offset``, ``until_offset``: the first lost offset, and the next one that exists. ``new_incarnation``: Kafka did not
+    lose offsets; from ``until_offset`` on its offsets mean other records. ``recorded``: the journal continues without the
+    offsets; if not, the partition waits for the decision of an operator.
     """
 
     topic: str

@@ -37,10 +37,12 @@ def transaction(run: OutputRun) -> tuple[str, int]:
 
 
 def transaction_of(batch: Batch, output: str) -> tuple[str, int]:
-    """Return :func:`transaction` of ``batch``, for jobs that write with Spark's own Delta Lake (``delta-spark``)::
+    """Return Delta's ``txnAppId`` and ``txnVersion`` for this run of ``batch``.
 
-    app_id, version = transaction_of(batch, "flights")
-    frame.write.format("delta").mode("append").option("txnAppId", app_id).option("txnVersion", version).save(path)
+    Jobs that write with Spark's own Delta Lake use it::
+
+        app_id, version = transaction_of(batch, "flights")
+        frame.write.format("delta").mode("append").option("txnAppId", app_id).option("txnVersion", version).save(path)
     """
     return transaction(run_of(batch, check_output_name(output)))
 

@@ -27,7 +27,9 @@ class Output(Protocol):
     def name(self) -> str:
         """The output's name, unique in the stream. The output finds its marker by it, so it must not change."""
 
-    def write(self, batch: Batch, data: Any) -> Written: ...
+    def write(self, batch: Batch, data: Any) -> Written:
+        """Write ``data`` as the rows of ``batch``, and return what was written or why it was skipped."""
+        ...
 
 
 def noted(batch: Batch, written: Written) -> Written:

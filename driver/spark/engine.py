@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from driver.batches.batch import Batch, BatchWork, Job
 from driver.batches.decoding import DeadLetterPlan, Decoder, decode_in_task
+from driver.batches.description import job_description
 from driver.batches.local_engine import LocalRows, dead_letter_plan, read_plan
 from driver.batches.tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in, unreadable
 from driver.decisions.batch_order import RunKey
@@ -182,10 +183,10 @@ class SparkJobs(ABC):
         batch = self._batch(work, counts)
         with self._lock:
             self._attempts += 1
-            group = f"forebay-batch-{work.batch_id}-{self._number}-{self._attempts}"
+            group = f"forebay-{work.stream}-batch-{work.batch_id}-{self._number}-{self._attempts}"
             self._groups[run] = group
         # a property of this thread, inherited by threads that the job starts
-        context.setJobGroup(group, f"batch {work.number} (id {work.batch_id})", interruptOnCancel=True)
+        context.setJobGroup(group, job_description(work), interruptOnCancel=True)
         try:
             job(batch)
         except (Exception, SystemExit) as error:

@@ -16,6 +16,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 
 from forebay import messages
 from forebay.http.refusals import JSON_BYTES, refusal_of
+from forebay.http.threads import threads_route
 from forebay.model.errors import (
     AccessError,
 )
@@ -37,8 +38,8 @@ def needs(*roles: Role) -> dict[str, Any]:
 
 
 def application(title: str, release: str, routes: Sequence[Any], guard: Guard | None = None) -> Litestar:
-    """Return a Litestar application of ``routes``, which answers errors with a ``messages.Refusal`` and serves
-    ``/v1/openapi.json`` to every role.
+    """Return a Litestar application of ``routes``, which answers errors with a ``messages.Refusal``, and serves
+    ``/v1/openapi.json`` to every role and ``/v1/threads`` to operators.
 
     ``guard``: requires the roles that each route :func:`needs`. Raises ValueError if a route does not name any.
     """
@@ -48,7 +49,7 @@ def application(title: str, release: str, routes: Sequence[Any], guard: Guard | 
             raise ValueError(f"these routes do not name the roles that they need: {', '.join(silent)}")
         guards.append(_guarding(guard))
     return Litestar(
-        route_handlers=list(routes),
+        route_handlers=[*routes, threads_route(needs("operator"))],
         guards=guards,
         openapi_config=OpenAPIConfig(
             title=title, version=release, path="/v1", render_plugins=[JsonRenderPlugin(path="/openapi.json")]

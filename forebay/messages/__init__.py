@@ -7,7 +7,7 @@ input), 404, or 503 (not ready yet: retry), always with a :class:`Refusal` as bo
 from __future__ import annotations
 
 from forebay.messages.agents import AgentHeartbeatAnswer, AgentHeartbeatRequest, ReceiverProcess
-from forebay.messages.batches import BatchDetail, BatchEntry, BatchesAnswer, BatchRange
+from forebay.messages.batches import BATCH_STATES, FAILED_STATES, BatchDetail, BatchEntry, BatchesAnswer, BatchRange
 from forebay.messages.blocks import BlockResult, ReportAnswer, ReportRequest, StaleRange
 from forebay.messages.commands import Command, PartitionRate, Rates
 from forebay.messages.cursors import (
@@ -111,8 +111,11 @@ from forebay.messages.status import (
     TrackedReceiver,
     TrackedReplay,
 )
+from forebay.messages.threads import ThreadsAnswer, ThreadStack
 
 __all__ = [
+    "BATCH_STATES",
+    "FAILED_STATES",
     "HEARTBEAT_ITEMS_MAX",
     "PARTITIONS_MAX",
     "AcceptGapRequest",
@@ -204,6 +207,8 @@ __all__ = [
     "StatusAnswer",
     "Step",
     "StopRequest",
+    "ThreadStack",
+    "ThreadsAnswer",
     "TimedBlock",
     "TimedSpan",
     "TimesAnswer",

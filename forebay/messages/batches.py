@@ -6,6 +6,11 @@ import msgspec
 
 from forebay.messages.message import Message
 
+#: states of a batch whose last attempt failed
+FAILED_STATES = ("failing", "failed", "unreadable")
+#: all states of a batch
+BATCH_STATES = ("queued", "running", *FAILED_STATES, "completed")
+
 
 class BatchEntry(Message, frozen=True, kw_only=True):
     """One run of a batch with its statistics. Durations are in milliseconds.
@@ -26,7 +31,7 @@ class BatchEntry(Message, frozen=True, kw_only=True):
     batch_id: int
     number: int  # number in the sequence of its timeline, from 1
     time_ms: int
-    state: str  # queued | running | failing | failed | unreadable | completed
+    state: str  # one of BATCH_STATES
     blocks: int
     records: int
     bytes: int | None = None

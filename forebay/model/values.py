@@ -117,6 +117,8 @@ def check_name(kind: str, name: str) -> str:
 
 
 class TopicPartition(msgspec.Struct, frozen=True, order=True):
+    """A ``partition``, by its number, of a ``topic``."""
+
     topic: Topic
     partition: PartitionNumber
 

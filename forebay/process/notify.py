@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from forebay.process.clock import Clock
@@ -76,7 +76,7 @@ class Notifier:
     def __init__(
         self, address: str, watchdog_seconds: float, clock: Clock, service_status: Callable[[], ServiceStatus]
     ) -> None:
-        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._address = address
         self._watchdog_seconds = watchdog_seconds
         self._clock = clock
         self._service_status = service_status
@@ -128,16 +128,21 @@ class Notifier:
     def _send(self, lines: list[str]) -> None:
         words = ""
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as line:
-                line.setblocking(False)  # a service's loop must not wait for systemd
-                line.connect(self._address)
-                line.send("\n".join(lines).encode())
+            send(self._address, lines)
         except OSError as error:
             self._said = None  # the whole status is sent again in the next turn
             words = f"cannot send the status to systemd: {error}"
         if words and words != self._failed:
             log.warning("%s", words)
         self._failed = words
+
+
+def send(address: str, lines: Sequence[str]) -> None:
+    """Send ``lines`` to the notification socket at ``address`` without waiting. Raises OSError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as line:
+        line.setblocking(False)  # a service's loop must not wait for systemd
+        line.connect("\0" + address[1:] if address.startswith("@") else address)
+        line.send("\n".join(lines).encode())
 
 
 def changes(before: ServiceStatus | None, now: ServiceStatus) -> list[str]:

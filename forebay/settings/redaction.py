@@ -18,10 +18,14 @@ _SECRET_NAME = re.compile(rf"{_SECRET}|(?:^|[._])key$", re.IGNORECASE)
 #: names that match, but hold a path or an address
 _NO_SECRET_NAME = re.compile(r"(?:[._](?:file|location|path|endpoint\.url|timeout|interval))$", re.IGNORECASE)
 #: user and password in a URL; a URL of another scheme than HTTP may name a container before the @
-_CREDENTIALS = re.compile(r"((?:https?://)|(?:[a-z][a-z0-9+.-]*://(?=[^/\s@:]*:)))[^/\s@]+@", re.IGNORECASE)
-#: name=value or name: value in a text, as in -Djavax.net.ssl.keyStorePassword=… or {"password": "…"}
+_CREDENTIALS = re.compile(
+    r"(https?://|(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://(?=[^\s/@:]{0,300}:))[^\s/@]{1,2000}@", re.IGNORECASE
+)
+#: name=value or name: value in a text, as in -Djavax.net.ssl.keyStorePassword=… or {"password": "…"}, also in a JSON text in JSON
 _ASSIGNED = re.compile(
-    rf"([\w.-]*(?:{_SECRET})[\w.-]*[\"']?\s*[=:]\s*)(\"(?:\\.|[^\"\\])*\"|'[^']*'|[^\s,;&\"'}}\]]+)", re.IGNORECASE
+    rf"(?<![\w.-])([\w.-]{{0,80}}?(?:{_SECRET})[\w.-]{{0,80}})((?:\\*[\"'])?)(\s*[=:]\s*)"
+    rf"(\\+\".*?\\+\"|\"(?:\\.|[^\"\\])*\"|'[^']*'|(?:[^\s,;&\"'}}\]\\]|\\(?![\"']))+)",
+    re.IGNORECASE,
 )
 _BEARER = re.compile(r"(\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE)
 _PEM = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
@@ -52,10 +56,14 @@ def redacted(text: str, secrets: Iterable[str] = ()) -> str:
     text = _PEM.sub(rf"\1{HIDDEN}", text)
     text = _CREDENTIALS.sub(rf"\1{HIDDEN}@", text)
     text = _BEARER.sub(rf"\1{HIDDEN}", text)
-    return _ASSIGNED.sub(lambda found: found[0] if HIDDEN in found[2] else f"{found[1]}{_quoted(found[2])}", text)
+    return _ASSIGNED.sub(_without_value, text)
 
 
-def _quoted(value: str) -> str:
-    """Return HIDDEN in the quotes of ``value``, so that a JSON document stays one."""
-    quote = value[0] if value[0] in "\"'" else ""
-    return f"{quote}{HIDDEN}{quote}"
+def _without_value(found: re.Match[str]) -> str:
+    name, quote, sign, value = found.groups()
+    quoted = re.match(r"\\*[\"']", value)
+    # an unquoted value of JSON is a number, a truth value, or a list or table, whose own names are looked at
+    if HIDDEN in value or not is_secret_name(name) or (quote and not quoted):
+        return found[0]
+    around = quoted[0] if quoted else ""
+    return f"{name}{quote}{sign}{around}{HIDDEN}{around}"

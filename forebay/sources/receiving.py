@@ -42,8 +42,9 @@ class OffsetGone(Exception):
 class Record:
     """One record.
 
-    ``offset``: from a reliable source, ascending within its partition, gaps allowed; an unreliable source does not set it.
-    ``timestamp_ms``: since 1970 UTC; -1 for none. ``headers``: taken in if ``kafka.headers`` is set.
+    ``key``, ``value``: its bytes, or None. ``offset``: from a reliable source, ascending within its partition, gaps allowed; an
+    unreliable source does not set it. ``timestamp_ms``: since 1970 UTC; -1 for none. ``headers``: taken in if ``kafka.headers``
+    is set.
     """
 
     value: bytes | None

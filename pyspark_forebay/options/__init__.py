@@ -5,6 +5,7 @@ ignored, as in Spark, and a warning names it.
 
 ::
 
+    catalog        every option: name, default, meaning
     source         all options of a query that reads
     limits         where a query starts and ends
     subscription   which topics and partitions it reads

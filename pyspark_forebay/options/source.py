@@ -14,8 +14,9 @@ from forebay.kafka.options.safe import without_forced
 from forebay.model.errors import UsageError
 from forebay.model.values import check_name
 from forebay.security.access import Access
+from pyspark_forebay.options import catalog
 from pyspark_forebay.options.limits import Limit, check_batch_limits, latest_without_match, read_limit
-from pyspark_forebay.options.subscription import STRATEGIES, Subscription, read_subscription
+from pyspark_forebay.options.subscription import Subscription, read_subscription
 from pyspark_forebay.options.values import (
     by_name,
     flag,
@@ -30,23 +31,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: options of streaming queries; a batch query ignores them
-_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_STREAM_ONLY = tuple(option.name for option in catalog.READING if option.queries == catalog.STREAMING)
 #: options of batch queries; a streaming query refuses them
 _BATCH_ONLY = {
     "endingOffsets": "ending offset not valid in streaming queries",
     "endingOffsetsByTimestamp": "ending timestamp not valid in streaming queries",
 }
 #: options of queries over an intake
-_INTAKE_ONLY = ("cursor", "progressGroup", "tokenFile", "caFile", "certFile", "keyFile")
-#: options of each column that is decoded, after "key" or "value"
-_DECODING = ("Format", "Subject", "Record", "SchemaVersion", "SchemaId")
-KNOWN = (
-    *STRATEGIES, *_STREAM_ONLY, *_BATCH_ONLY, "endingTimestamp", "startingOffsets", "startingOffsetsByTimestamp",
-    "startingTimestamp", "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition",
-    "includeHeaders", "groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs", "tracker", *_INTAKE_ONLY, "mode", "subjectNameStrategy",
-    *(f"{column}{what}" for column in ("key", "value") for what in _DECODING),
-)  # fmt: skip
+_INTAKE_ONLY = tuple(name for name in catalog.names(catalog.INTAKE) if name != "tracker")
+KNOWN = catalog.names(catalog.READING, catalog.INTAKE, catalog.DECODING)
 _REFUSED_KAFKA = {
     "auto.offset.reset": (
         "set the option startingOffsets to 'earliest' or 'latest' instead to say where a new query starts: the query itself "

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from forebay.kafka.options.java import translate
 from forebay.model.errors import UsageError
+from pyspark_forebay.options import catalog
 from pyspark_forebay.options.values import by_name, flag, kafka_options, unknown_options
 
-KNOWN = ("topic", "transactional", "groupIdPrefix", "checkpointLocation")
+KNOWN = catalog.names(catalog.WRITING)
 _REFUSED = {
     "key.serializer": "keys are written as bytes or text: serialise them by DataFrame operations",
     "value.serializer": "values are written as bytes or text: serialise them by DataFrame operations",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from forebay_start import NAMES, hidden
+from forebay_start.spark_daemon import ends_quietly
 
 _ROOT = str(Path(__file__).parents[2])
 
@@ -49,3 +51,22 @@ def test_modules_with_names_of_forebay_are_found(file: str, tmp_path: Path) -> N
     (tmp_path / "jobs.py").touch()
     assert hidden(tmp_path) == [path]
     assert hidden(Path(_ROOT)) == []
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError, ConnectionResetError])
+def test_task_whose_rows_spark_no_longer_needs_ends_its_worker_without_a_traceback(error: type[OSError]) -> None:
+    def worker(connection: socket.socket, authenticated: bool) -> int:
+        raise error
+
+    with socket.socket() as connection:
+        assert ends_quietly(worker)(connection, True) == 1
+
+
+def test_other_errors_and_the_exit_code_of_a_worker_are_kept() -> None:
+    def broken(connection: socket.socket, authenticated: bool) -> int:
+        raise OSError("of another kind")
+
+    with socket.socket() as connection:
+        assert ends_quietly(lambda _, authenticated: 7 if authenticated else 0)(connection, True) == 7
+        with pytest.raises(OSError, match="of another kind"):
+            ends_quietly(broken)(connection, True)

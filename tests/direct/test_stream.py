@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import socket
@@ -16,6 +17,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 
+from deploy.main import main
 from direct.parameters import warn_once
 from direct.stream.commits import Commits
 from direct.stream.settings import StreamSettings
@@ -24,6 +26,7 @@ from direct.stream.stream import DirectStream
 from driver.batches.batch import Batch, BatchWork
 from driver.journal.lease import Lease, LeaseHeld
 from driver.journal.processes import process_start
+from driver.listeners.events import BatchCompleted, BatchStarted, BatchSubmitted, Happened, Listener
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.planning import PartitionRates
 from forebay.kafka.consume.spans import OffsetRange
@@ -419,3 +422,59 @@ def test_invalid_streams_are_refused(runs: Runs) -> None:
     ):
         with pytest.raises(UsageError, match=words):
             make()
+
+
+def test_statistics_and_offsets_of_batches_reach_listeners_the_stream_and_the_history(
+    runs: Runs, tps: list[TopicPartition], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A failed attempt counts in the total delay. After a restart, the checkpoint still has the statistics."""
+    one, two = tps
+    heard: list[Happened] = []
+
+    class Kept(Listener):
+        def batch_submitted(self, event: BatchSubmitted) -> None:
+            heard.append(event)
+
+        def batch_started(self, event: BatchStarted) -> None:
+            heard.append(event)
+
+        def batch_completed(self, event: BatchCompleted) -> None:
+            heard.append(event)
+            runs.streams[-1].stop()  # returns at once in a listener
+            completed.set()
+
+    completed = threading.Event()
+
+    def fails_once(work: Batch) -> None:
+        runs.job(work)
+        if len(runs.works) == 1:
+            raise ValueError("once")
+
+    stream = runs.make(Subscribe([one.topic])).foreach_batch(fails_once).add_listener(Kept())
+    stream.start()
+    assert completed.wait(PATIENCE_SECONDS)
+    submitted, first, second, done = heard
+    assert (
+        isinstance(submitted, BatchSubmitted) and isinstance(first, BatchStarted) and isinstance(done, BatchCompleted)
+    )
+    assert isinstance(second, BatchStarted) and (first.attempt, second.attempt) == (1, 2)
+    assert [(r.partition, r.from_offset, r.until_offset, r.records) for r in done.ranges] == [
+        (0, 0, 30, 30),
+        (1, 0, 10, 10),
+    ]
+    assert (done.records, done.bytes, done.end_to_end_ms, done.attempts) == (40, None, None, 2)
+    assert done.scheduling_delay_ms is not None and done.processing_ms is not None and done.total_delay_ms is not None
+    assert done.total_delay_ms >= done.scheduling_delay_ms + done.processing_ms + 10, (
+        "the pause after the failed attempt"
+    )
+    assert stream.await_termination(PATIENCE_SECONDS)
+    again = runs.start(Subscribe([two.topic]))
+    produce(runs.options, two, 3)
+    runs.await_records(83)
+    assert main(["direct", "batches", runs.checkpoint.as_uri(), "s", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)[0]
+    assert (shown["scheduling_delay_ms"], shown["processing_ms"], shown["total_delay_ms"], shown["attempts"]) == (
+        done.scheduling_delay_ms, done.processing_ms, done.total_delay_ms, 2
+    )  # fmt: skip
+    newest = again.batches[0]
+    assert (newest.batch_id, newest.records) == (runs.works[-1].batch_id, 3)

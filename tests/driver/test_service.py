@@ -19,12 +19,14 @@ from driver.batches.local_engine import LocalEngine
 from driver.decisions.allocation import BatchLimits
 from driver.decisions.rate import Gains
 from driver.decisions.rate_sharing import RateLimits
+from driver.journal import history
 from driver.journal import opening as journal
 from driver.journal.lease import Lease, LeaseHeld, lease_path, read_lease
 from driver.journal.timeline import TimelineFound
 from driver.listeners.events import BatchCompleted, BlockAdded, Listener, ReceiverFailed, ReceiverStarted
 from driver.service import Driver, DriverOptions
 from forebay import messages as m
+from forebay.client import Client as ObserverClient
 from forebay.http.client import Client
 from forebay.kafka.client.admin import Committed, KafkaAdmin
 from forebay.kafka.embedded.broker import MockBroker
@@ -34,6 +36,7 @@ from forebay.model.errors import (
     ForebayError,
     JobError,
     NotTakenError,
+    RefusedError,
     StoreError,
     UnknownTopicError,
     UnreachableError,
@@ -916,3 +919,60 @@ def test_each_part_is_held_to_what_the_settings_say(settings: Configure) -> None
         assert learning._estimator._interval_ms == 7_000
     finally:
         driver.close()
+
+
+def test_the_newest_batches_are_listed_with_their_statistics_also_by_the_next_driver(settings: Configure) -> None:
+    """INV-7: the next driver reads them from the history; only errors and written rows are the first one's alone."""
+    s = settings(batch_history=3)
+    s = msgspec.structs.replace(s, wal=msgspec.structs.replace(s.wal, cleanup_interval=Duration(0.05)))
+    completed = threading.Semaphore(0)
+
+    class Counting(Listener):
+        def batch_completed(self, event: BatchCompleted) -> None:
+            completed.release()
+
+    runs: list[int] = []
+
+    def fails_once(batch: Batch) -> None:
+        runs.append(sum(rows.num_rows for rows in batch.read()))
+        if len(runs) == 3:
+            raise ValueError("once")
+
+    with IngestContext(None, s) as intake:
+        intake.add_listener(Counting()).foreach_batch(fails_once)
+        tp = ready(intake, s)
+        receiver = PlayedReceiver(s, intake.url)
+        for count in (5, 6, 7, 8):
+            receiver.take_in(tp, count)
+            assert completed.acquire(timeout=30)
+        with ObserverClient(intake.url) as client:
+            answer = client.batches()
+            assert [(b.number, b.records, b.state, b.attempts) for b in answer.batches] == [
+                (4, 8, "completed", 1), (3, 7, "completed", 2), (2, 6, "completed", 1),
+            ]  # fmt: skip
+            assert all(sum(b.tiers.values()) == 1 and b.total_delay_ms is not None for b in answer.batches)
+            failed = client.batches(failed=True).batches
+            assert [(b.number, b.detail[:17]) for b in failed] == [(3, "ValueError: once ")]
+            detail = client.batch(3)
+            assert [(r.partition, r.from_offset, r.until_offset, r.records) for r in detail.ranges] == [(0, 11, 18, 7)]
+            with pytest.raises(RefusedError, match="batch_history"):
+                client.batch(1)
+        journal_storage = open_storage(s.driver.journal)
+        until(lambda: len(list(history.read(journal_storage, "s"))) == 4)
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(Collecting(1))
+        ready(intake, s)
+        with ObserverClient(intake.url) as client:
+            until(lambda: client.batches().total == 3)
+            again = client.batches().batches
+            assert again == tuple(msgspec.structs.replace(b, detail="", place="") for b in answer.batches)
+            assert client.batch(3).ranges == detail.ranges
+            assert client.batch(3).block_ids == detail.block_ids
+
+
+def until(condition: Callable[[], bool]) -> None:
+    for _ in range(1_500):
+        if condition():
+            return
+        threading.Event().wait(0.02)
+    raise AssertionError("it did not come to be")

@@ -20,6 +20,7 @@ from py4j.protocol import Py4JError
 from pyspark import InheritableThread
 
 from driver.batches.batch import Batch, BatchWork
+from driver.batches.description import offsets_in_words
 from driver.batches.job_errors import describe
 from driver.batches.local_engine import read_plan
 from driver.batches.tasks import KafkaRecord
@@ -324,17 +325,27 @@ def _quietly(action: Any) -> None:
         action()
 
 
-def test_jobs_run_under_a_group_that_names_the_batch(engine: SparkEngine, stored: Stored) -> None:
-    work = store(stored)
-    seen: list[str | None] = []
+def test_sparks_pages_name_stream_batch_and_offsets_of_its_jobs(engine: SparkEngine, stored: Stored) -> None:
+    work = replace(store(stored), stream="flights", output="delays", attempt=2)
+    context = engine.session.sparkContext
+    groups: list[str] = []
 
     def job(batch: Batch) -> None:
-        context = engine.session.sparkContext
-        seen.append(context.getLocalProperty("spark.job.description"))
+        groups.append(context.getLocalProperty("spark.jobGroup.id") or "")
+        assert batch.arrow.count()
 
     engine.run(work, job)
-    assert seen == [f"batch 7 (id {work.batch_id})"]
-    assert engine.session.sparkContext.getLocalProperty("spark.job.description") is None
+    assert groups[0].startswith(f"forebay-flights-batch-{work.batch_id}-")
+    java: Any = context._jsc.sc()
+    java.listenerBus().waitUntilEmpty()
+    (job_id,) = context.statusTracker().getJobIdsForGroup(groups[0])
+    shown = java.statusStore().job(job_id)
+    assert shown.description().get() == (
+        f"flights: batch 7 (id {work.batch_id}), output delays, attempt 2, {work.records} records: "
+        f"{offsets_in_words(work.ranges)}"
+    )
+    assert shown.jobGroup().get() == groups[0]
+    assert context.getLocalProperty("spark.job.description") is None
 
 
 def test_engines_of_one_session_never_share_cancelled_groups(spark: Any, stored: Stored) -> None:

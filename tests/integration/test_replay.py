@@ -68,6 +68,9 @@ def test_completed_batches_run_again_from_the_wal_though_kafka_has_dropped_them(
         )  # fmt: skip
         again = list(dict.fromkeys(run for run in runs(cluster) if run[0] == 1))
         assert again == [(1, batch_id, f"1-1-{batch_id}", True) for batch_id in ids[1:]]
+        replayed = cluster.state().replayed
+        assert [(run.replay, run.batch_id) for run in replayed] == [(1, batch_id) for batch_id in ids[1:]]
+        assert all(run.statistics is not None and run.statistics.records == run.records for run in replayed)
         after = cluster.wait(cluster.status, "status")
         assert (after.batches_completed, after.records_completed) == (
             before.batches_completed,

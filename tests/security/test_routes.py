@@ -33,6 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 MAY = {
     "/v1/health": (),
     "/v1/openapi.json": ROLES,
+    "/v1/threads": ("operator",),
     "/v1/status": ("reader", "operator"),
     "/v1/lag": ("reader", "operator"),
     "/v1/overview": ("reader", "operator"),

@@ -122,10 +122,20 @@ def test_names_that_hold_no_secret(name: str) -> None:
         ),
         ("cut off -----BEGIN PRIVATE KEY-----\nMIIE", f"cut off -----BEGIN PRIVATE KEY-----{HIDDEN}"),
         ("claim token 7 of t/0", "claim token 7 of t/0"),
+        ('{"token": 7, "tokens": {"a": 1}}', '{"token": 7, "tokens": {"a": 1}}'),
+        ('"{\\"password\\": \\"abc\\"}"', f'"{{\\"password\\": \\"{HIDDEN}\\"}}"'),
+        ("token_file = /etc/forebay/tokens", "token_file = /etc/forebay/tokens"),
+        ("db.password: abc, user: me", f"db.password: {HIDDEN}, user: me"),
+        ("--conf spark.authenticate.secret=abc next", f"--conf spark.authenticate.secret={HIDDEN} next"),
     ],
 )
 def test_secrets_in_a_text_are_replaced(text: str, left: str) -> None:
     assert redacted(text) == left
+
+
+def test_a_long_text_is_searched_in_linear_time() -> None:
+    text = "a" * 2_000_000 + " password=abc " + "password" * 100_000
+    assert redacted(text).count(HIDDEN) == 1
 
 
 def test_known_secrets_are_replaced_anywhere_the_longest_first() -> None:

@@ -509,12 +509,22 @@ class Cluster:
         """Check the invariants INV-1, INV-2 and INV-3.
 
         Every produced record is in exactly one completed batch with its key and value; the audit is clean, by function and by
-        command; nothing is committed to Kafka beyond the journal's position.
+        command; nothing is committed to Kafka beyond the journal's position. Each completed batch has its statistics.
         """
         report = self.check_audit()
+        self.check_statistics()
         witness.assert_same_records(self.records_seen(), truth.table())
         self.check_commits()
         return report
+
+    def check_statistics(self) -> None:
+        """Check that the statistics of each completed batch count the records and bytes of its ranges (INV-7)."""
+        for batch in self.finished_batches():
+            counted = batch.statistics
+            assert counted is not None, batch
+            assert counted.records == batch.records == sum(r.records for r in batch.ranges)
+            assert counted.bytes == sum(r.bytes or 0 for r in batch.ranges)
+            assert counted.total_delay_ms >= counted.scheduling_delay_ms
 
     def check_audit(self) -> AuditReport:
         report = self.audit()

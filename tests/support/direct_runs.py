@@ -44,6 +44,18 @@ class Runs:
         timeout_seconds: float = 20.0,
         **settings: object,
     ) -> DirectStream:
+        stream = self.make(strategy, params, timeout_seconds, **settings)
+        stream.foreach_batch(job or self.job).start()
+        return stream
+
+    def make(
+        self,
+        strategy: ConsumerStrategy,
+        params: Mapping[str, object] | None = None,
+        timeout_seconds: float = 20.0,
+        **settings: object,
+    ) -> DirectStream:
+        """Return a stream without a job that is not started."""
         safe = checked_options({**self.options, "auto.offset.reset": "earliest", **(params or {})})
         own = {"interval_seconds": 0.05, "retry_seconds": 0.01, **settings}
         self.commits = Commits(safe.group)
@@ -56,7 +68,6 @@ class Runs:
             timeout_seconds=timeout_seconds,
         )
         self.streams.append(stream)
-        stream.foreach_batch(job or self.job).start()
         return stream
 
     def stop(self, stream: DirectStream) -> None:

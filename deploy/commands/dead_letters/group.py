@@ -22,6 +22,7 @@ from deploy.console.invocation import (
     shared_options,
 )
 from deploy.console.parameters import MomentType
+from deploy.console.progress import spinner
 from forebay.model.errors import UsageError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -75,7 +76,9 @@ def list_(
 
     Exits with 1 if some of them were not sent into a topic yet.
     """
-    counted = count(invocation.settings(), LetterFilter(topic, cause, batch, since, before))
+    settings = invocation.settings()
+    with spinner("reading dead letters"):
+        counted = count(settings, LetterFilter(topic, cause, batch, since, before))
     invocation.write(counted, lambda: tables(counted))
     return FINDINGS if any(row.sent < row.records for row in counted) else FINE
 
@@ -94,7 +97,9 @@ def list_(
 def show(invocation: Invocation, record: str, raw: bool) -> int:
     """Show a dead letter: cause, key, value and headers, as text if readable, otherwise as hexadecimal digits."""
     name = record_name(record)
-    found = find(invocation.settings(), name)
+    settings = invocation.settings()
+    with spinner("reading dead letters"):
+        found = find(settings, name)
     if not found:
         invocation.say(f"forebay: {record} is not a dead letter; `forebay dead-letters list` names some of each cause")
         return FINDINGS
@@ -157,7 +162,9 @@ def replay(
     if (target is None) != to_source:
         raise click.UsageError("give either --to-topic TOPIC or --to-source")
     wanted = LetterFilter(topic, cause, batch, since, before)
-    done = send_back(invocation.settings(), wanted, target, because, yes)
+    settings = invocation.settings()
+    with spinner("sending dead letters" if yes else "reading dead letters"):
+        done = send_back(settings, wanted, target, because, yes)
     invocation.write(done, lambda: replay_tables(done))
     if done.waiting:
         invocation.say(f"{done.waiting} records are not sent, because their batches are not completed yet")

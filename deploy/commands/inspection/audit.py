@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
+from deploy.console.progress import spinner
 from forebay.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ def read(settings: Settings) -> AuditReport:
     from recovery import audit as driver_audit
     from wal.storage import open_storage
 
-    return driver_audit.audit(open_storage(settings.driver.journal, settings.storage), settings.stream)
+    with spinner("reading the journal"):
+        return driver_audit.audit(open_storage(settings.driver.journal, settings.storage), settings.stream)
 
 
 def tables(report: AuditReport) -> list[Group]:

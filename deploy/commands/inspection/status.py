@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from deploy.console.batch_cells import BATCH_COLUMNS, batch_cells, batch_note
+from deploy.console.batch_tables import batch_tables
 from deploy.console.driver_requests import ask_status
 from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
 from deploy.supervision.verdicts import described
@@ -187,11 +187,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
                 for a in answer.agents
             ],
         ),
-        table(
-            "Batches",
-            (*BATCH_COLUMNS, "detail"),
-            [(*batch_cells(b), batch_note(b)) for b in answer.batches],
-        ),
+        *batch_tables(answer.batches),
     ]
 
 

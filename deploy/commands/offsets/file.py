@@ -20,6 +20,7 @@ from deploy.console.invocation import (
     pass_invocation,
     shared_options,
 )
+from deploy.console.progress import spinner
 from forebay.model.errors import ForebayError, RefusedError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
 from forebay.model.wire import WIRE_NAMES
@@ -251,7 +252,8 @@ def _journal(settings: Settings) -> State | None:
     from wal.storage import open_storage
 
     storage = open_storage(settings.driver.journal, settings.storage)
-    return journal.read_beside_a_writer(storage, settings.stream).state
+    with spinner("reading the journal"):
+        return journal.read_beside_a_writer(storage, settings.stream).state
 
 
 @click.command(
@@ -372,7 +374,7 @@ def import_offsets(
     if yes:
         from forebay.kafka.client.admin import Committed, KafkaAdmin
 
-        with KafkaAdmin(settings.kafka.options) as admin:
+        with spinner("setting offsets"), KafkaAdmin(settings.kafka.options) as admin:
             for name in dict.fromkeys(commit.group for commit in wanted):
                 points = {c.tp: Committed(c.offset, c.leader_epoch, c.metadata) for c in wanted if c.group == name}
                 failed = admin.publish(name, points)
@@ -399,7 +401,7 @@ def _check_with_kafka(
     """
     from forebay.kafka.client.admin import KafkaAdmin
 
-    with KafkaAdmin(settings.kafka.options) as admin:
+    with spinner("comparing with Kafka"), KafkaAdmin(settings.kafka.options) as admin:
         _refuse_other_records(offsets, admin.topic_ids({p.topic for p in offsets.partitions}))
         counts = admin.topics()
         there = dict.fromkeys(c.tp for c in wanted if c.partition < counts.get(c.topic, 0))

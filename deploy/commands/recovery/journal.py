@@ -26,6 +26,7 @@ from deploy.console.invocation import (
     prepare_job_imports,
     shared_options,
 )
+from deploy.console.progress import spinner
 from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError, UsageError
 from forebay.model.wire import WIRE_NAMES
 from forebay.sources.kind import source_kind
@@ -398,7 +399,8 @@ def inspect(invocation: Invocation) -> int:
     settings = invocation.settings()
     journal_storage = open_storage(settings.driver.journal, settings.storage)
     wal_storage = open_storage(settings.wal.url, settings.storage) if settings.has_wal else None
-    found = inspect_journal(journal_storage, wal_storage, settings.stream)
+    with spinner("reading the journal"):
+        found = inspect_journal(journal_storage, wal_storage, settings.stream)
     invocation.write(found, lambda: inspection_tables(found))
     damage = [f"epoch {epoch.epoch:x}: {words}" for epoch in found.epochs for words in epoch.damage]
     if found.unreadable:
@@ -437,7 +439,8 @@ def rebuild_command(invocation: Invocation, even_if_intact: bool, yes: bool) -> 
     settings = invocation.settings()
     if source_kind(settings).runs_user_code:
         prepare_job_imports(invocation.config_path)
-    plan = _rebuild(settings, yes, even_if_intact)
+    with spinner("reading the WAL"):
+        plan = _rebuild(settings, yes, even_if_intact)
     report = report_of(plan, yes)
     invocation.write(report, lambda: rebuild_tables(report))
     _say(invocation, report)

@@ -18,6 +18,7 @@ from deploy.console.invocation import (
     shared_options,
 )
 from deploy.console.parameters import MomentType
+from deploy.console.progress import spinner
 from forebay.settings.schema import Settings
 
 
@@ -124,7 +125,8 @@ def recover_copies(invocation: Invocation, settings: Settings, yes: bool) -> int
     from wal.storage import open_storage
 
     execute = damaged_copies.repair_copies if yes else damaged_copies.plan_copies
-    plan = execute(settings, open_storage(settings.driver.journal, settings.storage))
+    with spinner("reading the journal and copies"):
+        plan = execute(settings, open_storage(settings.driver.journal, settings.storage))
     invocation.write(plan, lambda: tables_of_copies(plan))
     for words in damaged_copies.sentences(plan):
         invocation.say(f"forebay: {words}")

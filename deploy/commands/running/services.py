@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import io
 import logging
+import os
 import socket
 import sys
 from contextlib import suppress
@@ -13,9 +14,21 @@ from pathlib import Path
 import click
 
 from deploy.commands.setup.validation import import_jobs, require_writable
-from deploy.console.invocation import Invocation, example, pass_invocation, prepare_job_imports, shared_options
+from deploy.console.invocation import (
+    FINDINGS,
+    FINE,
+    Invocation,
+    example,
+    pass_invocation,
+    prepare_job_imports,
+    shared_options,
+)
+from deploy.supervision.detached import Announcer, start_detached
+from deploy.supervision.run_lock import holder as open_lock_holder
 from deploy.supervision.run_lock import only_one
 from deploy.supervision.supervisor import ChildSpec, LogLines, Supervisor
+from driver.spark.java import check_java
+from forebay.model.errors import AlreadyRunningError
 from forebay.model.values import check_name, managed_id
 from forebay.process.signals import stop_signals
 from forebay.settings.schema import Settings
@@ -123,34 +136,78 @@ def receiver(invocation: Invocation, receiver_id: str) -> int:
     help="Folder for one log file per service [default: all log lines go to stderr, after the service's name].",
 )
 @click.option("--standby", is_flag=True, help="Run the driver as a standby of a driver on another machine.")
+@click.option(
+    "--detach",
+    is_flag=True,
+    help="Run the services in the background, and return when all are started; their logs go to --logs [default: DATA/logs].",
+)
 @shared_options
 @pass_invocation
-def up(invocation: Invocation, folder: Path | None, standby: bool) -> int:
+def up(invocation: Invocation, folder: Path | None, standby: bool, detach: bool) -> int:
     """Run driver, agent and receivers of this machine, and restart a service that fails.
 
     The agent and the receivers start once the driver leads (with --standby: once it stands by). With receiver.mode =
     "managed", the agent runs the receivers that the driver places on it.
 
-    SIGTERM or Ctrl-C stops all services: the receivers drain first, then the driver stops, then the agent. A second signal
-    kills them. A service that exits with 4 (fenced) is not restarted. A service that exits with 2 (wrong use) stops all
-    services, because they share the configuration.
+    SIGTERM, Ctrl-C or `forebay down` stops all services: the receivers drain first, then the driver stops, then the agent. A
+    second signal kills them. A service that exits with 4 (fenced) is not restarted. A service that exits with 2 (wrong use)
+    stops all services, because they share the configuration.
 
     If the stream already runs, by another `forebay up` on this machine or under a driver elsewhere, the command names that
     process, starts nothing, and exits with 5.
     """
     settings = invocation.settings()
+    if settings.driver.engine == "spark" and settings.driver.job is not None:
+        check_java()  # before anything is started
+    if detach:
+        return _detached(invocation, settings, folder, standby)
+    announcer = Announcer(os.environ)
 
     def say(event: str) -> None:
         invocation.say(f"up | {event}")
+        announcer.event(event)
+
+    def ready() -> None:
+        invocation.say(f"up | all services are started; the page of the stream is {settings.driver.url}/")
+        announcer.ready()
 
     with only_one(settings.agent.blocks, settings.stream, say):
         supervisor = Supervisor(
             children(settings, invocation.config_path, range(1, settings.receiver.count + 1), standby),
             logs=LogLines(folder),
             say=say,
+            ready=ready,
         )
         with stop_signals(supervisor.stop, supervisor.stop):
             return supervisor.run()
+
+
+def _detached(invocation: Invocation, settings: Settings, folder: Path | None, standby: bool) -> int:
+    """Run `forebay up` in the background. Return 0 when all services are started, or its exit code if it ended before."""
+    if folder is None and settings.data is None:
+        raise click.UsageError("--detach: name the folder of the logs with --logs DIR")
+    logs = (folder or Path(str(settings.data)) / "logs").resolve()
+    with open_lock_holder(settings.agent.blocks, settings.stream) as running:
+        if running is not None:
+            message = f"process {running.pid} runs stream {settings.stream!r} already; `forebay down` stops it"
+            raise AlreadyRunningError(message)
+    command = [*_base(invocation.config_path), "up", "--logs", str(logs), *(["--standby"] if standby else [])]
+    invocation.say(f"starting the services; their logs are in {logs}")
+    started = start_detached(command, logs / "up.log", lambda event: invocation.say(f"up | {event}"))
+    if started.exit_code is not None:
+        # what it reported as an event was shown already
+        for line in started.printed.splitlines():
+            if not line.startswith("up | "):
+                invocation.say(line)
+        invocation.say(f"forebay: nothing runs: `forebay up` ended with exit code {started.exit_code}")
+        return started.exit_code or FINDINGS
+    if invocation.json:
+        invocation.write({"process": started.pid, "driver": settings.driver.url, "logs": str(logs)})
+    invocation.say(
+        f"stream {settings.stream!r} runs as process {started.pid}; its page is {settings.driver.url}/, and `forebay down` "
+        "stops it"
+    )
+    return FINE
 
 
 def _base(config_path: Path) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import click
 from deploy.console.driver_requests import TIMEOUT_SECONDS
 from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
 from deploy.console.parameters import DurationType
+from deploy.console.progress import spinner
 from forebay.messages import OperatorAnswer, StopRequest
 
 _POLL_SECONDS = 0.2
@@ -48,7 +49,8 @@ def stop(invocation: Invocation, drain: bool, seconds: float | None) -> int:
         client.close()
     invocation.say(answer.message)
     allowed = (seconds or settings.driver.stop_timeout) + _END_SECONDS
-    stopped = _await_end(leader, allowed)
+    with spinner("waiting for the driver to end"):
+        stopped = _await_end(leader, allowed)
     message = "the driver has stopped" if stopped else f"the driver is still running after {allowed:g} s"
     invocation.write({"stopped": stopped, "message": message})
     invocation.say(message)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
 from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
-from deploy.console.progress import progress_bar
+from deploy.console.progress import progress_bar, spinner
 from forebay.model.errors import UsageError
 from forebay.process.signals import stop_signals
 
@@ -44,7 +44,9 @@ def opened(kind: str, folder: Path, port: int) -> Iterator[Any]:
 
     if kind == "kafka":
         fetch_kafka()
-    with MockBroker() if kind == "mock" else KafkaBroker(folder, port=port) as broker:
+    with ExitStack() as stack:
+        with spinner("starting the broker"):
+            broker = stack.enter_context(MockBroker() if kind == "mock" else KafkaBroker(folder, port=port))
         yield broker
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -72,6 +73,8 @@ def produce(
     require_topic(settings, topic)
     from forebay.kafka.embedded import loader
 
+    # the client's retries, which end well or in an error
+    logging.getLogger("forebay.kafka").addHandler(logging.NullHandler())
     total = loader.FLIGHTS if flights else limit
     source: Iterable[Record] = loader.flights(limit) if flights else _lines(path, key_separator)
     counted = min(loader.FLIGHTS, limit) if flights and limit is not None else total

@@ -13,6 +13,7 @@ import msgspec
 
 from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
 from deploy.console.parameters import MomentType, PartitionType
+from deploy.console.progress import progress_bar
 from forebay.model.errors import CorruptionError, UsageError
 from forebay.model.values import BlockRange, TopicPartition
 
@@ -118,17 +119,18 @@ def inspect_log(storage: Storage, paths: Sequence[str], filters: Filters) -> Ins
 
     segments: list[SegmentSummary] = []
     entries: list[Entry] = []
-    for path in paths:
-        if not filters.takes_segment(parse_block(path)):
-            continue
-        found = [
-            entry
-            for scanned in scan_segment(storage, path)
-            for entry, held in [describe(path, scanned)]
-            if filters.takes(held)
-        ]
-        entries += found
-        segments.append(_summary(path, storage.size(path), found))
+    wanted = [path for path in paths if filters.takes_segment(parse_block(path))]
+    with progress_bar("segments", len(wanted), unit_bytes=False) as progress:
+        for path in wanted:
+            found = [
+                entry
+                for scanned in scan_segment(storage, path)
+                for entry, held in [describe(path, scanned)]
+                if filters.takes(held)
+            ]
+            entries += found
+            segments.append(_summary(path, storage.size(path), found))
+            progress(1)
     return Inspection(tuple(segments), tuple(entries))
 
 

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
+from deploy.console.progress import spinner
 from forebay.model.errors import UsageError
 
 if TYPE_CHECKING:
@@ -193,12 +194,13 @@ def retention(invocation: Invocation, dry_run: bool) -> int:
     from wal.storage import open_storage
 
     settings = invocation.settings()
-    report = judge_segments(
-        open_storage(settings.driver.journal, settings.storage),
-        open_storage(settings.wal.url, settings.storage),
-        settings.stream,
-        retention_limits(settings),
-        int(time.time() * 1000),
-    )
+    with spinner("reading the journal"):
+        report = judge_segments(
+            open_storage(settings.driver.journal, settings.storage),
+            open_storage(settings.wal.url, settings.storage),
+            settings.stream,
+            retention_limits(settings),
+            int(time.time() * 1000),
+        )
     invocation.write(report, lambda: tables(report))
     return FINE

@@ -13,10 +13,10 @@ from forebay.model.wire import WIRE_NAMES
 
 
 class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
-    """Offsets ``[from, until)`` of one partition; empty if both are equal.
+    """Offsets ``[from_offset, until_offset)`` of one partition; empty if both are equal.
 
-    ``topic_id``: the required id of the topic when the range is read ("": any). ``records``: the required number of records
-    (None: any). Raises UsageError for impossible values.
+    ``topic``, ``partition``: the partition. ``topic_id``: the required id of the topic when the range is read ("": any).
+    ``records``: the required number of records (None: any). Raises UsageError for impossible values.
     """
 
     topic: str
@@ -40,6 +40,7 @@ class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
 
     @property
     def tp(self) -> TopicPartition:
+        """The partition."""
         return TopicPartition(self.topic, self.partition)
 
     @property

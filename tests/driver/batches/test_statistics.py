@@ -13,6 +13,7 @@ import pytest
 from driver.background.batch_history import BatchHistory, fill_from_state
 from driver.batches.batch import Batch, BatchWork, NamedJob, Written
 from driver.batches.batch_log import BatchLog
+from driver.batches.description import job_description, offsets_in_words
 from driver.batches.runner import AttemptRules, BatchHooks
 from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decisions.replay import RewindTo
@@ -24,6 +25,7 @@ from driver.journal.statistics import BatchStatistics
 from driver.journal.transitions import apply
 from driver.listeners.events import BatchCompleted, BatchStarted, Happened
 from driver.tracker.requests import Allocate, BeginReplay
+from forebay.kafka.consume.spans import OffsetRange
 from forebay.messages import BatchEntry, BatchRange
 from forebay.model.values import BlockRange, numbered
 from forebay.process.clock import ManualClock
@@ -345,3 +347,22 @@ def test_the_log_is_bounded_and_never_has_a_run_twice() -> None:
     assert [one.batch_id for one in log.last(2)] == [6, 5]
     assert log.newest == entry(5, replay=1)
     assert not log.add_older([entry(1)])
+
+
+# ---- in words --------------------------------------------------------------------------------------------------------
+
+
+def test_the_description_for_spark_names_the_first_partitions_and_counts_the_others() -> None:
+    ranges = [offsets(start, start + 5, 1, partition) for partition in range(9, -1, -1) for start in (0, 5)]
+    assert offsets_in_words(ranges) == "t/0[0, 10), t/1[0, 10), t/2[0, 10) and 7 more partitions"
+    assert offsets_in_words(ranges[-8:]) == "t/0[0, 10), t/1[0, 10), t/2[0, 10) and 1 more partition"
+    assert offsets_in_words([]) == ""
+
+
+def test_names_in_the_description_for_spark_are_text_and_no_markup() -> None:
+    """A custom source may give its topics any name."""
+    span = OffsetRange("<a href='/jobs/job/kill'>x</a>", 0, 1, 3)
+    work = BatchWork(1, 7, 0, False, (), stream="s", replay=2, spans=(span,), incarnations=(1,))
+    assert job_description(work) == (
+        "s: batch 7 (id 1), replay 2, 2 records: &lt;a href='/jobs/job/kill'&gt;x&lt;/a&gt;/0[1, 3)"
+    )

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from forebay.messages import BatchEntry
 
-#: heads of the columns that :func:`batch_cells` fills
-BATCH_COLUMNS = (
-    "number", "id", "state", "blocks", "records", "size", "attempts", "scheduling", "processing", "total", "end to end",
-)  # fmt: skip
+if TYPE_CHECKING:
+    from rich.console import Group
 
 
-def batch_cells(batch: BatchEntry) -> tuple[object, ...]:
-    """Return the cells of ``BATCH_COLUMNS`` for a batch; "-" for what is unknown."""
+def batch_tables(batches: Sequence[BatchEntry]) -> list[Group]:
+    """Return a table of batches with their delays, and one of their errors and outputs; "-" for what is unknown."""
     from rich.filesize import decimal
 
-    return (
-        batch.number,
-        batch.batch_id,
-        f"{batch.state}, replay {batch.replay}" if batch.replay else batch.state,
-        batch.blocks,
-        batch.records,
-        decimal(batch.bytes) if batch.bytes is not None else "-",
-        batch.attempts,
-        delay(batch.scheduling_delay_ms),
-        delay(batch.processing_ms),
-        delay(batch.total_delay_ms),
-        delay(batch.end_to_end_ms),
-    )
+    from deploy.console.table import table
+
+    columns = ("number", "state", "records", "size", "attempts", "scheduling", "processing", "total", "end to end")
+    rows = [
+        (
+            b.number,
+            f"{b.state}, replay {b.replay}" if b.replay else b.state,
+            b.records,
+            decimal(b.bytes) if b.bytes is not None else "-",
+            b.attempts,
+            delay(b.scheduling_delay_ms),
+            delay(b.processing_ms),
+            delay(b.total_delay_ms),
+            delay(b.end_to_end_ms),
+        )
+        for b in batches
+    ]
+    notes = [(b.number, note) for b in batches if (note := batch_note(b))]
+    return [
+        table("Batches", columns, rows),
+        *([table("Errors and outputs of batches", ("number", "detail"), notes)] if notes else []),
+    ]
 
 
 def batch_note(batch: BatchEntry) -> str:

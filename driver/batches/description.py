@@ -1,0 +1,51 @@
+"""A batch in a few words, for Spark's pages."""
+
+from __future__ import annotations
+
+import html
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import chain
+from typing import Protocol
+
+from driver.batches.batch import BatchWork
+
+#: partitions whose offsets are named; the others are counted
+PARTITIONS_SHOWN = 3
+
+
+class _Range(Protocol):
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def from_offset(self) -> int: ...
+    @property
+    def until_offset(self) -> int: ...
+
+
+def offsets_in_words(ranges: Iterable[_Range]) -> str:
+    """Return the offsets of the first partitions, such as ``flights/0[0, 90), flights/1[5, 8) and 14 more partitions``; ""
+    without ranges."""
+    parts: dict[tuple[str, int], list[_Range]] = defaultdict(list)
+    for r in ranges:
+        parts[r.topic, r.partition].append(r)
+    shown = sorted(parts)[:PARTITIONS_SHOWN]
+    words = ", ".join(
+        f"{topic}/{partition}[{min(r.from_offset for r in parts[topic, partition])}, "
+        f"{max(r.until_offset for r in parts[topic, partition])})"
+        for topic, partition in shown
+    )
+    more = len(parts) - len(shown)
+    return words + (f" and {more} more partition{'s' if more > 1 else ''}" if more else "")
+
+
+def job_description(work: BatchWork) -> str:
+    """Return the description of the Spark jobs of a batch. Spark's pages show it as HTML, so names are escaped."""
+    run = f", replay {work.replay}" if work.replay else ""
+    attempt = f", attempt {work.attempt}" if work.attempt > 1 else ""
+    output = f", output {work.output}" if work.output else ""
+    offsets = offsets_in_words(chain(work.ranges, work.spans))
+    words = f"{work.stream}: batch {work.number} (id {work.batch_id}){run}{output}{attempt}, {work.records} records"
+    return html.escape(f"{words}: {offsets}" if offsets else words, quote=False)
