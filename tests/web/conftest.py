@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,13 @@ from tests.web import canned
 
 SIZES = {"wide": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 TOKENS = {role: f"the-token-of-a-{role}" for role in ("reader", "operator", "query", "receiver")}
-expect.set_options(timeout=15_000)  # the machine may be busy; a page that shows it earlier does not wait
+PATIENCE_MS = 60_000  # the machine may be busy; a page that shows it earlier does not wait
+expect.set_options(timeout=PATIENCE_MS)
+
+
+def busy() -> float:
+    """Return the number of processes that wait for each core, at least 1: a time on an idle machine is to be multiplied by it."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +63,7 @@ class Watched:
     ) -> Page:
         """A page in a profile of its own. ``prepare``: called before it loads."""
         context = self.browser.new_context(viewport=SIZES[size], color_scheme=theme)  # type: ignore[arg-type]
+        context.set_default_timeout(PATIENCE_MS)
         self.contexts.append(context)
         return self.tab(context, url, view, prepare)
 
