@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import drawings
+import http_page
 import reference_pages
 import settings_page
 
@@ -121,7 +122,7 @@ def main() -> int:
         problems += broken_links(page, text) + unknown_commands(page, text)
         if page.name != "CHANGELOG.md":
             problems += unknown_names(page, text)
-    problems += [*settings_page.problems(), *reference_pages.problems(), *drawings.problems()]
+    problems += [*settings_page.problems(), *http_page.problems(), *reference_pages.problems(), *drawings.problems()]
     print("\n".join(problems))
     return 1 if problems else 0
 

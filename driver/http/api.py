@@ -22,6 +22,7 @@ from driver.http.lag import ReadLag
 from driver.http.observation.observer import Observer
 from driver.http.observation.routes import observer_routes
 from driver.tracker.requests import Request
+from driver.web.documentation import documentation_routes
 from driver.web.pages import page_routes
 from forebay import messages as m
 from forebay.http.application import Direct, application, caller, needs
@@ -321,7 +322,7 @@ def tracker_application(
         *_handlers(QUERY_ROUTES, decided),
         *_handlers(OPERATOR_ROUTES, decided),
     ]
-    routes = [*posts, intake, get_status, get_lag, health, *page_routes()]
+    routes = [*posts, intake, get_status, get_lag, health, *page_routes(), *documentation_routes()]
     if observer is not None:
         routes += observer_routes(observer, lambda: guard.guarded)
     app = application("Forebay driver", release, routes, guard)

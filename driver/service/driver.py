@@ -29,6 +29,7 @@ from driver.service.shutdown import Shutdown
 from driver.service.stores import Stores
 from driver.service.view import LeaderView, View
 from driver.tracker.requests import KeepWindow
+from driver.web.pages import PAGES
 from forebay.http.server import Server
 from forebay.model.errors import FencedError
 from forebay.process.clock import Clock
@@ -195,7 +196,7 @@ class Driver:
         )
         self.watch("http")
         server = self._closing.enter_context(
-            Server(app, settings.driver.url, came_round=lambda: self.came_round("http"), guard=guard)
+            Server(app, settings.driver.url, came_round=lambda: self.came_round("http"), guard=guard, pages=PAGES)
         )
         self._closing.callback(self._observing.hub.close)  # before the server waits for its last answers
         self._closing.callback(lambda: self._leadership.end(abandon=isinstance(self._activity.failure, FencedError)))

@@ -41,9 +41,11 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "vary": "accept-encoding",
 }
-_KEEP = "public, max-age=31536000, immutable"
-_ASK_AGAIN = "no-cache"
-_GET_AND_HEAD = [HttpMethod.GET, HttpMethod.HEAD]
+#: paths of the pages, to which another site may link
+PAGES = frozenset({"/", "/docs"})
+KEEP = "public, max-age=31536000, immutable"
+ASK_AGAIN = "no-cache"
+GET_AND_HEAD = [HttpMethod.GET, HttpMethod.HEAD]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +85,12 @@ def read_files(folder: Path = STATIC) -> tuple[File, dict[str, File]]:
     )
     index = (folder / "index.html").read_text(encoding="utf-8")
     index = index.replace("{version}", version).replace("{preloads}", preloads)
-    files = {f"{version}/{name}": _file(body, Path(name).suffix, _KEEP) for name, body in bodies.items()}
-    return _file(index.encode(), ".html", _ASK_AGAIN), files
+    files = {f"{version}/{name}": file_of(body, Path(name).suffix, KEEP) for name, body in bodies.items()}
+    return file_of(index.encode(), ".html", ASK_AGAIN), files
 
 
-def _file(body: bytes, suffix: str, cache: str) -> File:
+def file_of(body: bytes, suffix: str, cache: str) -> File:
+    """Return the file, also compressed. ``cache``: the value of ``cache-control``."""
     compressed = gzip.compress(body, compresslevel=9, mtime=0)
     return File(body, compressed, MEDIA_TYPES[suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"', cache)
 
@@ -96,11 +99,11 @@ def page_routes() -> list[HTTPRouteHandler]:
     """Return the routes ``/`` and ``/web/…``."""
     first, files = read_files()
 
-    @route("/", http_method=_GET_AND_HEAD, include_in_schema=False, opt=needs())
+    @route("/", http_method=GET_AND_HEAD, include_in_schema=False, opt=needs())
     async def page(request: Request[Any, Any, Any]) -> Response[bytes]:
         return first.answer(request.headers)
 
-    @route("/web/{path:path}", http_method=_GET_AND_HEAD, include_in_schema=False, opt=needs())
+    @route("/web/{path:path}", http_method=GET_AND_HEAD, include_in_schema=False, opt=needs())
     async def page_file(request: Request[Any, Any, Any], path: FromPath[str]) -> Response[bytes]:
         found = files.get(path.lstrip("/"))
         if found is None:

@@ -286,6 +286,10 @@ class Client:
         """Return the driver's settings in force, without secrets."""
         return self._get("/v1/settings", m.SettingsAnswer)
 
+    def threads(self) -> m.ThreadsAnswer:
+        """Return what each thread of the driver is doing, for diagnosis. Needs the role ``operator``."""
+        return self._get("/v1/threads", m.ThreadsAnswer)
+
     def listeners(self) -> m.ListenersAnswer:
         """Return the listeners of the driver."""
         return self._get("/v1/listeners", m.ListenersAnswer)

@@ -11,8 +11,9 @@ from litestar import Litestar, Request, Response
 from litestar.connection import ASGIConnection
 from litestar.exceptions import ClientException, HTTPException, ValidationException
 from litestar.handlers.base import BaseRouteHandler
-from litestar.openapi import OpenAPIConfig
+from litestar.openapi import OpenAPIConfig, ResponseSpec
 from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme
 
 from forebay import messages
 from forebay.http.refusals import JSON_BYTES, refusal_of
@@ -21,12 +22,25 @@ from forebay.model.errors import (
     AccessError,
 )
 from forebay.security.access import OPEN, Guard
-from forebay.security.roles import ANY_ROLE, EVERYBODY, Caller, Role
+from forebay.security.roles import ANY_ROLE, EVERYBODY, ROLES, Caller, Role
 
 #: the authentication scheme that a 401 must name (RFC 9110, 11.6.1)
 _CHALLENGE = "Bearer"
 
 _ROLES = "roles"
+
+#: what each route answers instead of its own answer, for the OpenAPI document
+_REFUSALS = {
+    status: ResponseSpec(messages.Refusal, generate_examples=False, description=words)
+    for status, words in {
+        400: "The request is wrong",
+        401: "The token is missing or unknown",
+        403: "The token is of another role",
+        404: "It does not exist",
+        409: "It conflicts with the present state",
+        503: "The service can't answer now",
+    }.items()
+}
 
 #: the sender of the request that is being handled
 caller: ContextVar[Caller] = ContextVar("caller", default=EVERYBODY)
@@ -48,11 +62,21 @@ def application(title: str, release: str, routes: Sequence[Any], guard: Guard | 
         if silent := [str(route) for route in routes if _ROLES not in route.opt]:
             raise ValueError(f"these routes do not name the roles that they need: {', '.join(silent)}")
         guards.append(_guarding(guard))
+    for route in routes:
+        roles = [role for role in ROLES if role in route.opt.get(_ROLES, ())]
+        if route.description is None and roles:
+            route.description = f"Roles: {', '.join(roles) if len(roles) < len(ROLES) else 'any'}"
+        route.responses = {**_REFUSALS, **(route.responses or {})}
     return Litestar(
         route_handlers=[*routes, threads_route(needs("operator"))],
         guards=guards,
         openapi_config=OpenAPIConfig(
-            title=title, version=release, path="/v1", render_plugins=[JsonRenderPlugin(path="/openapi.json")]
+            title=title,
+            version=release,
+            path="/v1",
+            render_plugins=[JsonRenderPlugin(path="/openapi.json")],
+            components=Components(security_schemes={"token": SecurityScheme(type="http", scheme=_CHALLENGE.lower())}),
+            security=[{"token": []}, {}],
         ),
         exception_handlers={Exception: _refuse},
         request_class=_Request,
@@ -111,7 +135,7 @@ class Direct:
     It decodes the body, calls ``handle``, and sends the answer. For a small message, the framework's layers cost more than all
     the rest. ``app`` has the same routes, describes them in its OpenAPI document, and receives every other request (another
     method, no length, too long, no token, an invalid body), so that only it decides how a request is refused. ``roles``: those
-    that may use ``routes``.
+    that may use ``routes``. ``described``: ``app``, whose OpenAPI document describes all routes.
     """
 
     def __init__(
@@ -122,7 +146,7 @@ class Direct:
         guard: Guard = OPEN,
         roles: frozenset[Role] = ANY_ROLE,
     ) -> None:
-        self._app = app
+        self._app = self.described = app
         self._decoders = {path: msgspec.json.Decoder(body) for path, body in routes.items()}
         self._handle = handle
         self._guard = guard

@@ -11,6 +11,9 @@ are two such attacks:
   harmless.
 
 With tokens, rebinding gains nothing, since no browser has the token. Then every ``Host`` is accepted.
+
+A link on another site may lead to a service's own pages. They hold no data, and no other site can put them into a frame. The
+browser marks such a request as a navigation to a document, which a page cannot pretend.
 """
 
 from __future__ import annotations
@@ -41,20 +44,22 @@ class CrossSite:
     """Decides for one service which requests it refuses.
 
     ``hosts``: its host names, besides the loopback names and all numeric addresses. ``proxies``: names of proxies in front of it,
-    whose pages count as its own. ``guarded``: whether it requires tokens.
+    whose pages count as its own. ``guarded``: whether it requires tokens. ``pages``: the paths of its pages without data.
     """
 
-    def __init__(self, hosts: Iterable[str], proxies: Iterable[str], guarded: bool) -> None:
+    def __init__(self, hosts: Iterable[str], proxies: Iterable[str], guarded: bool, pages: Iterable[str] = ()) -> None:
+        self._pages = frozenset(pages)
         self._proxies = frozenset(_plain(host) for host in proxies)
         self._hosts = self._proxies | {_plain(host) for host in hosts}
         self._guarded = guarded
 
-    def check(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> Refused | None:
+    def check(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> Refused | None:
         """Return the refusal; None if the request may be served. ``headers``: as in ASGI, with names in lower case."""
         hosts: list[str] = []
         origins: list[str] = []
         sites: list[str] = []
         types: list[str] = []
+        fetched: dict[bytes, str] = {}
         for name, value in headers:
             if name == b"host":
                 hosts.append(value.decode("latin-1"))
@@ -62,6 +67,8 @@ class CrossSite:
                 origins.append(value.decode("latin-1"))
             elif name == b"sec-fetch-site":
                 sites.append(value.decode("latin-1"))
+            elif name in (b"sec-fetch-mode", b"sec-fetch-dest"):
+                fetched[name] = value.decode("latin-1").strip().lower()
             elif name == b"content-type":
                 types.append(value.decode("latin-1"))
         if len(hosts) != 1:
@@ -81,7 +88,8 @@ class CrossSite:
                     f"origin {_shown(origin)} is another site than {_shown(hosts[0])}: its pages may not send requests "
                     f"here; if it is a proxy of this service, add its host name to security.hosts",
                 )
-        for site in sites:
+        followed = fetched == {b"sec-fetch-mode": "navigate", b"sec-fetch-dest": "document"}
+        for site in () if followed and method == "GET" and path in self._pages else sites:
             if site.strip().lower() not in _OWN_SITE:
                 return Refused(
                     403,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,7 +39,7 @@ class _Gated:
         self._cross_site = cross_site
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        refused = self._cross_site.check(scope["method"], scope["headers"])
+        refused = self._cross_site.check(scope["method"], scope["path"], scope["headers"])
         if refused is None:
             await self._app(scope, receive, send)
         else:
@@ -53,7 +53,7 @@ class Server:
     ``idle_seconds``: maximum time in which a reader accepts no byte of an answer. ``connections_max``: maximum of authenticated
     connections, beyond which requests are refused with 503; by default that of ``guard``. ``guard`` also has the certificates,
     the limits of a request, the host names, and decides where the server may listen without tokens. ``came_round``: called in
-    each turn of the serving loop, ten times per second.
+    each turn of the serving loop, ten times per second. ``pages``: as in :class:`forebay.http.cross_site.CrossSite`.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Server:
         connections_max: int | None = None,
         came_round: Callable[[], None] = lambda: None,
         guard: Guard = OPEN,
+        pages: Collection[str] = (),
     ) -> None:
         parts = urlsplit(url)
         self._wanted = url
@@ -75,6 +76,7 @@ class Server:
         self._senders: Senders | None = None
         self._came_round = came_round
         self._app = app
+        self._pages = pages
         self._hosts = {*guard.hosts, parts.hostname or ""} - {""}
         self._config = uvicorn.Config(
             app,
@@ -143,7 +145,7 @@ class Server:
         host, port = bound.getsockname()[:2]
         try:
             self._guard.check_address(host, self._wanted)
-            cross_site = CrossSite(self._hosts, self._guard.proxies, self._guard.guarded)
+            cross_site = CrossSite(self._hosts, self._guard.proxies, self._guard.guarded, self._pages)
         except SettingsError:
             bound.close()
             raise

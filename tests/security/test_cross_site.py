@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from driver.http.api import tracker_application
+from driver.web.pages import PAGES
 from executor_agent.api import AgentStatus, agent_application
 from executor_agent.store import BlockStore
 from forebay import messages as m
@@ -216,7 +217,7 @@ def test_host_names_in_settings_are_accepted(submitted: Submitted, tmp_path: Pat
     check = CrossSite(Guard(made).hosts, (), guarded=False).check
     hosts = ("one.example:1", "two.example", "agent.example", "h1:7081")
     for host in hosts:
-        assert check("GET", [(b"host", host.encode())]) is None
+        assert check("GET", "/v1/health", [(b"host", host.encode())]) is None
     app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=Guard(made))
     with Server(app, "http://127.1:0", guard=Guard(made)) as server:  # a name that is no address, and its own
         for host in (*hosts, "127.1"):
@@ -240,6 +241,36 @@ def test_service_with_tokens_accepts_any_host_but_no_other_origin(submitted: Sub
         assert ask(server.url, "POST", STOP, ("content-type", "text/plain"), bearer)[0] == 415
         assert ask(server.url, "POST", STOP, JSON, ("host", "any.example"))[0] == 401
     assert len(submitted.requests) == 1
+
+
+FOLLOWED = [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")]
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/", FOLLOWED, 200),
+        ("/docs", FOLLOWED, 200),
+        ("/v1/status", FOLLOWED, 403),
+        ("/v1/openapi.json", FOLLOWED, 403),
+        ("//", FOLLOWED, 403),
+        ("/", FOLLOWED[:2], 403),
+        ("/", [FOLLOWED[0], FOLLOWED[2]], 403),
+        ("/", [*FOLLOWED[:2], ("sec-fetch-dest", "iframe")], 403),
+        ("/", [FOLLOWED[0], ("sec-fetch-mode", "no-cors"), FOLLOWED[2]], 403),
+        ("/", [*FOLLOWED, ("origin", "https://evil.example")], 403),
+        ("/", [*FOLLOWED, ("host", "evil.example")], 421),
+    ],
+)
+def test_link_of_another_site_leads_only_to_pages_without_data(
+    submitted: Submitted, tmp_path: Path, path: str, headers: list[tuple[str, str]], status: int
+) -> None:
+    open_guard = guard(tmp_path)
+    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=open_guard)
+    with Server(app, "http://127.0.0.1:0", guard=open_guard, pages=PAGES) as server:
+        assert ask(server.url, "GET", path, *headers)[0] == status
+        assert ask(server.url, "POST", path, JSON, *headers)[0] in (403, 421)
+    assert not submitted.requests
 
 
 def test_own_client_is_served(driver: str, submitted: Submitted) -> None:

@@ -79,6 +79,7 @@ def test_the_openapi_document_names_every_route_with_its_messages(url: str) -> N
         "/v1/lag",
         "/v1/health",
         "/v1/overview",
+        "/v1/threads",
         "/v1/series",
         "/v1/caller",
         "/v1/partitions",
