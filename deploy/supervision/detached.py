@@ -18,7 +18,7 @@ from forebay.process.secret_file import make_private_folder
 
 
 class Announcer:
-    """Reports events, and that all services were started, to the process that listens: ``forebay up --detach``, or systemd.
+    """Reports events, and that all services are ready, to the process that listens: ``forebay up --detach``, or systemd.
 
     ``environment``: without the variable afterwards, so that no service reports in the name of this process.
     """
@@ -42,7 +42,7 @@ class Announcer:
 
 
 class Started(NamedTuple):
-    """A background process. ``exit_code``: None if it runs and has started all services. ``printed``: what it printed."""
+    """A background process. ``exit_code``: None if it runs and all its services are ready. ``printed``: what it printed."""
 
     pid: int
     exit_code: int | None
@@ -50,7 +50,7 @@ class Started(NamedTuple):
 
 
 def start_detached(command: Sequence[str], log: Path, say: Callable[[str], None]) -> Started:
-    """Start ``command``, a ``forebay up``, in the background. Return when all its services were started, or when it has ended.
+    """Start ``command``, a ``forebay up``, in the background. Return when all its services are ready, or when it has ended.
 
     ``log``: file for what the process itself prints. ``say``: called with each event until the return. After Ctrl-C the process
     is stopped. Raises UsageError.

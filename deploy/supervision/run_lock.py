@@ -1,4 +1,5 @@
-"""The lock that a ``forebay up`` holds for its stream on a machine: a second one starts nothing, and ``down`` finds the first."""
+"""Locks of processes that must run once on a machine, as ``forebay up`` of a stream: a second one starts nothing, and the command
+that stops the first one finds it."""
 
 from __future__ import annotations
 
@@ -19,52 +20,86 @@ from forebay.process.secret_file import make_private_folder
 _TOLERATED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOLCK, errno.EOPNOTSUPP})
 
 
+#: the holder of a lock whose file names no process
+_ANOTHER = "another process"
+
+
 def lock_path(blocks: str | Path, stream: str) -> Path:
     """Return the path of the lock's file, in the machine's folder for blocks. The file is never deleted."""
     return Path(blocks) / f"up-{stream}.lock"
 
 
+def broker_lock_path(data: Path) -> Path:
+    """Return the path of the lock's file of the broker with the data in ``data``."""
+    return data / "broker.lock"
+
+
 @contextmanager
 def only_one(blocks: str | Path, stream: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock while open. The kernel also releases it when the process dies.
+    """Hold the lock of ``forebay up`` while open. The kernel also releases it when the process dies.
 
     ``say``: called with a warning if the lock can't be taken for a reason that does not stop the stream. Raises
     AlreadyRunningError with the process that holds the lock, UsageError if the folder can't be written.
     """
     path = lock_path(blocks, stream)
+
+    def busy(process: str) -> str:
+        end = "stop it first" if process == _ANOTHER else "`forebay down` stops it"
+        return (
+            f"`forebay up` of stream {stream!r} runs already on this machine: {process} holds {path}. Nothing was started; "
+            f"`forebay status` shows its state; {end}"
+        )
+
+    with _held(path, "agent.blocks", busy, say):
+        yield
+
+
+@contextmanager
+def only_broker(data: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock of ``forebay broker`` in its folder ``data`` while open. Raises as :func:`only_one`."""
+    path = broker_lock_path(data)
+
+    def busy(process: str) -> str:
+        return (
+            f"{process} runs a broker with the data in {data} already; `forebay broker --stop --data {data}` stops it"
+        )
+
+    with _held(path, "--data", busy, say):
+        yield
+
+
+@contextmanager
+def _held(path: Path, key: str, busy: Callable[[str], str], say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock in the file ``path``. ``key``: of its folder, for errors. ``busy``: says that a process holds it."""
     try:
         make_private_folder(path.parent)
         # os.open, whose descriptor the services do not inherit: they may outlive a killed `up` for a moment
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         if error.errno not in _TOLERATED:
-            raise UsageError(f"agent.blocks: {path.parent} can't be written: {error.strerror}") from None
-        say(f"{path} can't be created ({error.strerror}): a second `forebay up` would not be refused")
+            raise UsageError(f"{key}: {path.parent} can't be written: {error.strerror}") from None
+        say(f"{path} can't be created ({error.strerror}): a second process of this kind would not be refused")
         yield
         return
     try:
-        _take(descriptor, path, stream, say)
+        _take(descriptor, path, key, busy, say)
         yield
     finally:
         os.close(descriptor)
 
 
-def _take(descriptor: int, path: Path, stream: str, say: Callable[[str], None]) -> None:
+def _take(descriptor: int, path: Path, key: str, busy: Callable[[str], str], say: Callable[[str], None]) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
     except BlockingIOError:
         pid = _written_pid(descriptor)
-        process, end = (f"process {pid}", "`forebay down` stops it") if pid else ("another process", "stop it first")
-        raise AlreadyRunningError(
-            f"`forebay up` of stream {stream!r} runs already on this machine: {process} holds {path}. Nothing was started; "
-            f"`forebay status` shows its state; {end}"
-        ) from None
+        raise AlreadyRunningError(busy(f"process {pid}" if pid else _ANOTHER)) from None
     except OSError as error:
         if error.errno not in _TOLERATED:
-            raise UsageError(f"agent.blocks: {path} can't be locked: {error.strerror}") from None
-        say(f"{path} can't be written or locked ({error.strerror}): a second `forebay up` might not be refused")
+            raise UsageError(f"{key}: {path} can't be locked: {error.strerror}") from None
+        say(f"{path} can't be written or locked ({error.strerror}): a second process of this kind might not be refused")
 
 
 def _written_pid(descriptor: int) -> int:
@@ -74,7 +109,7 @@ def _written_pid(descriptor: int) -> int:
 
 
 class Holder(NamedTuple):
-    """A running ``forebay up``. ``descriptor``: refers to this process, even if its id is given to another one later."""
+    """The process that holds a lock. ``descriptor``: refers to this process, even if its id is given to another one later."""
 
     pid: int
     descriptor: int
@@ -94,12 +129,11 @@ class Holder(NamedTuple):
 
 
 @contextmanager
-def holder(blocks: str | Path, stream: str) -> Iterator[Holder | None]:
-    """Yield the process that holds the lock, or None if there is none.
+def holder(path: Path) -> Iterator[Holder | None]:
+    """Yield the process that holds the lock in the file ``path``, or None if there is none.
 
     Raises UsageError if the lock is held, but not by the process that its file names: no other process may get a signal.
     """
-    path = lock_path(blocks, stream)
     try:
         lock = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -116,8 +150,8 @@ def holder(blocks: str | Path, stream: str) -> Iterator[Holder | None]:
                 yield Holder(pid, process)
             elif _is_held(lock):
                 raise UsageError(
-                    f"a `forebay up` holds {path}, but process {pid or '?'}, which the file names, is not that process here, "
-                    "as in another container: run `forebay down` where it runs"
+                    f"a process holds {path}, but process {pid or '?'}, which the file names, is not that process here, as in "
+                    "another container: stop it where it runs"
                 )
             else:
                 yield None

@@ -13,8 +13,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -56,6 +57,9 @@ class _Child:
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     failures: int = 0
+    socket: ReadySocket | None = None
+    ready: bool = False
+    stays_down: bool = False
     restart_at: float | None = None
     kill_at: float | None = None
 
@@ -72,7 +76,9 @@ class _Ended:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """The child with ``goes_first`` is ready, so the other children can start."""
+    """A child has reported that it is ready. After the child with ``goes_first``, the other children can start."""
+
+    child: _Child
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +132,8 @@ class LogLines:
 class Supervisor:
     """Runs ``children`` until :meth:`stop` is called or no child is left to run.
 
-    ``say``: called with each event as a sentence. ``ready``: called when all children were started; not if no child goes first.
-    :meth:`stop`, :meth:`kill` and :meth:`pid` are thread-safe.
+    ``say``: called with each event as a sentence. ``ready``: called once, when each child that is to run has reported that it is
+    ready; not if no child goes first. :meth:`stop`, :meth:`kill` and :meth:`pid` are thread-safe.
     """
 
     def __init__(
@@ -144,7 +150,6 @@ class Supervisor:
         self._children = [_Child(spec) for spec in children]
         self._policy = policy or RestartPolicy()
         self._environment = dict(os.environ if environment is None else environment)
-        self._first_environment = self._environment  # of the child with goes_first
         self._logs = logs or LogLines()
         self._say = say
         self._ready = ready
@@ -157,6 +162,7 @@ class Supervisor:
             self._waiting = []
         self._stopping = False
         self._killing = False
+        self._announced = False
         self._worst = 0
 
     def run(self) -> int:
@@ -164,9 +170,9 @@ class Supervisor:
 
         Return 0, or the exit code of the first child that stays down.
         """
-        with ReadySocket(lambda: self._happened.put(_Ready())) if self._waiting else nullcontext() as ready:
-            if ready is not None:
-                self._first_environment = {**self._environment, **ready.environment}
+        with ExitStack() as sockets:
+            for child in self._children if self._waiting else ():
+                child.socket = sockets.enter_context(ReadySocket(partial(self._happened.put, _Ready(child))))
             try:
                 for child in self._children:
                     if child not in self._waiting:
@@ -219,7 +225,10 @@ class Supervisor:
         if isinstance(happened, _Ended):
             self._ended(happened.child, happened.return_code)
         elif isinstance(happened, _Ready):
-            self._start_waiting()
+            happened.child.ready = True
+            if happened.child.spec.goes_first:
+                self._start_waiting()
+            self._announce()
         elif not self._stopping:
             self._begin_stop("stopping")
         elif not self._killing:
@@ -233,7 +242,13 @@ class Supervisor:
             return
         for child in waiting:
             self._start(child)
-        self._ready()
+
+    def _announce(self) -> None:
+        """Call ``ready`` if no child that is to run is still starting."""
+        starting = any(not child.ready and not child.stays_down for child in self._children)
+        if not (self._announced or self._stopping or self._waiting or starting):
+            self._announced = True
+            self._ready()
 
     def _start(self, child: _Child) -> None:
         child.restart_at = None
@@ -245,7 +260,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=self._first_environment if child.spec.goes_first else self._environment,
+                env={**self._environment, **(child.socket.environment if child.socket is not None else {})},
                 start_new_session=True,  # Ctrl-C at the terminal reaches only the supervisor, which stops in order
             )
         finally:
@@ -284,8 +299,10 @@ class Supervisor:
             return
         self._worst = self._worst or return_code
         self._say(f"{what} and is not restarted{self._logs.where(child.spec.name)}: {reason}")
+        child.stays_down = True
         if verdict is Verdict.STOP_ALL:
             self._begin_stop("stopping the others")
+        self._announce()
 
     def _restart_due(self) -> None:
         now = self._clock.monotonic()

@@ -88,7 +88,7 @@ class Leading:
         around = Surroundings(
             state=state,
             detail=detail,
-            verdict=self.view.verdict(),
+            verdict=self.view.recent_verdict(),
             receiver_timeout=given.settings.driver.receiver_timeout,
             running=dict(parts.scheduler.running),
             foreign=parts.commits.foreign,

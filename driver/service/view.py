@@ -25,6 +25,8 @@ from forebay.messages import Problem, StatusAnswer
 
 #: maximum time that the status waits for the decision loop while the journal's store is out of reach
 JOURNAL_PATIENCE_SECONDS = 2.0
+#: maximum age of the problems in a snapshot for observers
+VERDICT_SECONDS = 1.0
 #: completed batches in the status
 RECENT_MAX = 5
 
@@ -82,6 +84,7 @@ class LeaderView:
         self._stores = stores
         self._view = view
         self._started_at = started_at
+        self._seen = (-VERDICT_SECONDS, Verdict())
 
     def answer(self) -> Future[Any]:
         """Return the status. While the journal's store does not answer, the status says so and shows no state."""
@@ -97,7 +100,16 @@ class LeaderView:
     def verdict(self) -> Verdict:
         """Return the problems of the stream. Called in the decision loop."""
         state, detail = self.shown()
-        return self._parts.health.look(self._given.clock.monotonic(), state, detail)
+        now = self._given.clock.monotonic()
+        verdict = self._parts.health.look(now, state, detail)
+        self._seen = (now, verdict)
+        return verdict
+
+    def recent_verdict(self) -> Verdict:
+        """Return the problems as they were at most ``VERDICT_SECONDS`` ago: the placing thread asks for them all the time, and
+        with many partitions it takes some milliseconds. Called in the decision loop."""
+        seen_at, verdict = self._seen
+        return verdict if self._given.clock.monotonic() - seen_at < VERDICT_SECONDS else self.verdict()
 
     def status(self) -> StatusAnswer:
         """Return the status. Called in the decision loop."""

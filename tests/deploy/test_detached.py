@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,8 @@ from typing import Any
 
 from deploy.supervision.detached import Announcer, start_detached
 from deploy.supervision.readiness import ReadySocket
+from forebay.settings.load import load
+from forebay.settings.schema.constraints import service_address
 from tests.support.kafka import PATIENCE_SECONDS
 from tests.support.up import status, until
 
@@ -34,7 +37,17 @@ def test_up_in_the_background_runs_until_down(project: Any, url: str) -> None:
     assert down.returncode == 0 and f"process {process} has stopped" in down.stderr
     assert status(url) is None
     assert {path.name for path in logs.iterdir()} == {"up.log", "driver.log", "agent.log", "receiver-1.log"}
-    assert (logs / "up.log").read_text().splitlines()[0].startswith("up | all services are started")
+    assert (logs / "up.log").read_text().splitlines()[0].startswith("up | all services are ready")
+
+    # the agent's port is in use: what was started stops again, and nothing is reported as running
+    with socket.socket() as taken:
+        agent = service_address(load(project.config, {}).agent.url)
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(agent)
+        taken.listen()
+        failed = project.forebay("up", "--detach")
+    assert failed.returncode == 2 and f"cannot listen on {agent[0]}:{agent[1]}: the port is in use" in failed.stderr
+    assert "runs as process" not in failed.stderr and status(url) is None
 
     # the job can no longer be imported
     (project.folder / "jobs.py").write_text("import nothing_like_this\n")

@@ -37,14 +37,14 @@ def sources(kind: str) -> list[str]:
 def test_notebook_has_the_steps_of_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     quickstart = readme.partition("\n## Quickstart\n")[2].partition("\n## ")[0]
-    commands = re.findall(
-        r"^forebay ([a-z]+(?: --(?:detach|drain|flights|topic \S+ --data \S+))*)", quickstart, re.MULTILINE
-    )
+    options = r" --(?:detach|drain|flights|stop --data \S+|topic \S+ --data \S+)"
+    commands = re.findall(rf"^forebay ([a-z]+(?:{options})*)", quickstart, re.MULTILINE)
     assert commands == [
-        "init", "broker --topic flights:4 --data kafka", "up --detach", "produce --flights", "stop --drain", "audit", "down",
+        "init", "broker --topic flights:4 --data kafka --detach", "up --detach", "produce --flights", "stop --drain", "audit",
+        "down", "broker --stop --data kafka",
     ]  # fmt: skip
     cells = "\n".join(sources("code"))
-    assert [command for command in commands if f"forebay {command}" not in cells] == []
+    assert [command for command in commands if f"!forebay {command}" not in cells] == []
     reading = re.findall(r"spark\.read\.format\(.*\)", quickstart)
     assert len(reading) == 1 and reading[0] in cells
     assert "http://127.0.0.1:7080/" in quickstart and "http://127.0.0.1:7080/" in "\n".join(sources("markdown"))
@@ -81,7 +81,7 @@ def test_notebook_shows_records_in_a_dataframe_and_in_batches(folder: Path) -> N
     """Its ports are replaced by free ones; all else is as a reader runs it."""
     broker, driver, agent = free_port(), free_port(), free_port()
     text = NOTEBOOK.read_text(encoding="utf-8").replace("127.0.0.1:7080", f"127.0.0.1:{driver}")
-    text = text.replace("forebay broker ", f"forebay broker --port {broker} ")
+    text = text.replace("forebay broker --topic", f"forebay broker --port {broker} --topic")
     text = text.replace("!forebay init", f"!forebay init --broker 127.0.0.1:{broker}")
     (folder / "quickstart.ipynb").write_text(text, encoding="utf-8")
     environment = {
@@ -99,7 +99,7 @@ def test_notebook_shows_records_in_a_dataframe_and_in_batches(folder: Path) -> N
     def output(part: str) -> str:
         return next(text for source, text in cells.items() if part in source)
 
-    assert output("forebay broker") == f"'127.0.0.1:{broker}\\n'"
+    assert f"127.0.0.1:{broker}\n" in plain(output("forebay broker --port"))
     assert "wrong" not in output("forebay validate") and "flights: 4 partitions" in output("forebay validate")
     assert "sent 20000 records to flights, all acknowledged" in output("forebay produce")
     assert '"year":2013' in output(".load()") and output(".load()").rstrip().endswith("20000")
@@ -111,4 +111,5 @@ def test_notebook_shows_records_in_a_dataframe_and_in_batches(folder: Path) -> N
     counts = re.findall(r"^(duplicates|missing) +(\d+) *$", plain(output("forebay audit")), re.MULTILINE)
     assert counts == [("duplicates", "0"), ("missing", "0")] * 4, output("forebay audit")
     assert "has stopped all services" in output("forebay down")
+    assert output("forebay broker --stop").count("has stopped") == 2
     assert "Traceback" not in shown

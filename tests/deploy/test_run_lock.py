@@ -108,19 +108,19 @@ def test_full_disk_does_not_keep_a_stream_from_running(tmp_path: Path, monkeypat
 
 def test_holder_is_found_stopped_and_awaited(tmp_path: Path) -> None:
     with holding(tmp_path) as process:
-        with holder(tmp_path, "flights") as found:
+        with holder(lock_path(tmp_path, "flights")) as found:
             assert found is not None and found.pid == process.pid
             assert not found.wait(0.0)
             found.terminate()
             assert found.wait(30.0)
             found.terminate()  # no error, although it has ended
         assert process.wait() == -15
-    with holder(tmp_path, "flights") as found:
+    with holder(lock_path(tmp_path, "flights")) as found:
         assert found is None
 
 
 def test_there_is_no_holder_of_a_lock_that_was_never_taken(tmp_path: Path) -> None:
-    with holder(tmp_path / "blocks", "flights") as found:
+    with holder(lock_path(tmp_path / "blocks", "flights")) as found:
         assert found is None
     assert list(tmp_path.iterdir()) == []
 
@@ -130,12 +130,12 @@ def test_no_process_but_the_holder_is_stopped(tmp_path: Path, written: str) -> N
     """A process id may be taken by another process after the end of `up`, or name one in another container."""
     own = str(os.getpid()) if written == "own" else written
     lock_path(tmp_path, "flights").write_text(f"{own}\n")
-    with holder(tmp_path, "flights") as found:
+    with holder(lock_path(tmp_path, "flights")) as found:
         assert found is None
     with holding(tmp_path):
         lock_path(tmp_path, "flights").write_text(f"{own}\n")
         with pytest.raises(UsageError, match="which the file names, is not that process here"):
-            holder(tmp_path, "flights").__enter__()
+            holder(lock_path(tmp_path, "flights")).__enter__()
 
 
 def test_down_says_what_it_did(project: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -315,6 +315,60 @@ def test_children_start_when_the_first_one_is_ready(tmp_path: Path) -> None:
     assert lines.getvalue().count("| drained") == 2
 
 
+#: a child that says that it is ready, or exits with a code
+REPORTS = """
+import os, signal, socket, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+if len(sys.argv) > 1:
+    sys.exit(int(sys.argv[1]))
+print("reports", flush=True)
+socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"READY=1", os.environ["NOTIFY_SOCKET"])
+while True:
+    time.sleep(0.02)
+"""
+
+
+def reporting(name: str, *arguments: str) -> ChildSpec:
+    return ChildSpec(name, (sys.executable, "-u", "-c", REPORTS, *arguments))
+
+
+def test_all_are_ready_when_each_child_has_reported_or_stays_down(tmp_path: Path) -> None:
+    told, lines, ready = Told(), Lines(), threading.Event()
+    (tmp_path / "may").touch()
+    supervisor = Supervisor(
+        [first(FIRST), reporting("a"), reporting("b"), reporting("fenced", "4")],
+        policy=QUICK,
+        say=told,
+        ready=ready.set,
+        logs=LogLines(stream=lines),
+        environment={**os.environ, "MAY": str(tmp_path / "may")},
+    )
+    with running(supervisor) as ended:
+        assert ready.wait(WAIT_SECONDS)
+        assert lines.getvalue().count("reports") == 2
+        supervisor.stop()
+        assert ended() == 4
+
+
+def test_all_are_not_ready_while_a_child_fails(tmp_path: Path) -> None:
+    told, lines, ready = Told(), Lines(), threading.Event()
+    (tmp_path / "may").touch()
+    supervisor = Supervisor(
+        [first(FIRST), reporting("a"), reporting("b", "1")],
+        policy=QUICK,
+        say=told,
+        ready=ready.set,
+        logs=LogLines(stream=lines),
+        environment={**os.environ, "MAY": str(tmp_path / "may")},
+    )
+    with running(supervisor) as ended:
+        told.wait("b failed (exit code 1)", times=3)
+        lines.wait("a | reports")
+        assert not ready.is_set()
+        supervisor.stop()
+        assert ended() == 0
+
+
 def test_children_are_not_started_when_the_first_one_finds_the_stream_running() -> None:
     told, lines = Told(), Lines()
     busy = first("import sys; sys.exit(5)")

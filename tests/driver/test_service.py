@@ -27,6 +27,7 @@ from driver.listeners.events import BatchCompleted, BlockAdded, Listener, Receiv
 from driver.service import Driver, DriverOptions
 from forebay import messages as m
 from forebay.client import Client as ObserverClient
+from forebay.client import Client as StreamClient
 from forebay.http.client import Client
 from forebay.kafka.client.admin import Committed, KafkaAdmin
 from forebay.kafka.embedded.broker import MockBroker
@@ -661,9 +662,17 @@ def test_standby_decides_nothing_names_the_leader_and_ends_on_a_stop(settings: C
                 break
             threading.Event().wait(0.02)
         client = Client(standby.url)
-        for path in ("/v1/status", "/v1/health"):
+        for path in ("/v1/status", "/v1/health", "/v1/partitions", "/v1/batches", "/v1/wal"):
             with pytest.raises(UnreachableError, match=f"standby.*{intake.url}"):
                 client.request("GET", path)
+        assert client.get("/v1/settings", m.SettingsAnswer).settings
+        with StreamClient([standby.url]) as alone, StreamClient([standby.url, intake.url]) as both:
+            shown = alone.overview()
+            assert (shown.state, shown.leader, shown.stream, shown.steps) == ("standby", intake.url, "s", ())
+            events = alone.events()
+            assert next(events).data.leader == intake.url
+            events.close()
+            assert (both.overview().leader, both.url) == ("", intake.url)
         with pytest.raises(NotTakenError) as refused:
             client.post("/v1/operator/stop", m.StopRequest(), m.OperatorAnswer)
         assert refused.value.leader == intake.url

@@ -8,17 +8,26 @@ import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
 import urllib3
+from playwright.sync_api import expect
 
 from driver.http.api import tracker_application
 from driver.web.documentation import REFERENCE
+from driver.web.pages import PAGES
 from forebay.http.server import Server
+from forebay.model.errors import UsageError
+from forebay.security.access import Guard
+from tests.conftest import missing
+from tests.support import chromium
+from tests.support.guarded import settings
 from tests.support.observed import no_stream
 
 VENDOR = REFERENCE / "vendor"
+TOKEN = "the-token-of-a-reader"
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +88,56 @@ def test_document_names_roles_refusals_and_the_token(url: str) -> None:
     assert refused == {"$ref": "#/components/schemas/Refusal"}
     assert found["components"]["securitySchemes"]["token"] == {"type": "http", "scheme": "bearer"}
     assert {"life", "from", "until"} <= found["components"]["schemas"]["BatchRange"]["properties"].keys()
+
+
+def test_browser_shows_the_api_after_a_login_and_asks_no_other_host(tmp_path: Path) -> None:
+    """Chromium, against a service with tokens. The document needs one, the page does not."""
+    tokens = tmp_path / "tokens"
+    tokens.touch(mode=0o600)
+    tokens.write_text(f"reader {TOKEN}\n")
+    guard = Guard(settings(tmp_path, token_file=str(tokens)))
+
+    def nothing(*_: Any) -> Future[Any]:
+        return Future()
+
+    app = tracker_application(
+        nothing, status=nothing, ready=lambda: None, release="test", guard=guard, observer=no_stream()
+    )
+    try:
+        opened = chromium.running()
+        browser = opened.__enter__()
+    except UsageError as error:
+        missing(str(error))
+    wrong: list[str] = []
+    try:
+        with Server(app, "http://127.0.0.1:0", guard=guard, pages=PAGES) as server:
+            page = browser.new_page()
+            page.on("pageerror", lambda error: wrong.append(str(error)))
+            page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+            page.on(
+                "request",
+                lambda asked: None if asked.url.startswith((server.url, "data:")) else wrong.append(asked.url),
+            )
+            page.goto(f"{server.url}/docs")
+            field = page.get_by_label("Token of any role")
+            field.fill("not-a-token-of-this-service")
+            field.press("Enter")
+            expect(page.get_by_text("does not know this token")).to_be_visible(timeout=30_000)
+            field.fill(TOKEN)
+            field.press("Enter")
+            row = page.get_by_text("/v1/blocks/{block_id}/records")
+            expect(row).to_be_visible(timeout=30_000)
+            row.click()
+            expect(page.get_by_text("Roles: query, operator").first).to_be_visible()
+            page.get_by_text("/v1/operator/stop").click()
+            expect(page.get_by_text("Roles: operator").first).to_be_visible()
+            page.get_by_text("/v1/caller").click()
+            expect(page.get_by_role("button", name="Try it out")).to_have_count(2)  # not at the action
+            page.get_by_role("button", name="Try it out").last.click()
+            page.get_by_role("button", name="Execute").click()
+            expect(page.get_by_text('"reader"').first).to_be_visible(timeout=30_000)
+            assert field.is_hidden() and TOKEN not in page.url
+    finally:
+        opened.__exit__(None, None, None)
+    refused = [said for said in wrong if "401" in said]
+    assert len(refused) == 2 and refused == wrong, wrong

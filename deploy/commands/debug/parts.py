@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from deploy.commands.recovery.journal import JournalInspection, inspect_journal
-from deploy.supervision.run_lock import holder
+from deploy.supervision.run_lock import holder, lock_path
 from driver.spark.java import check_java
 from forebay.http.client import Client
 from forebay.http.driver_client import DriverClient
@@ -185,7 +185,7 @@ def logs(settings: Settings, folder: Path | None) -> Iterator[tuple[str, Any]]:
 def _folder_of_up(settings: Settings) -> Path | None:
     """Return the folder of the option ``--logs`` of this machine's ``forebay up``."""
     try:
-        with holder(settings.agent.blocks, settings.stream) as found:
+        with holder(lock_path(settings.agent.blocks, settings.stream)) as found:
             if found is None:
                 return None
             words = Path(f"/proc/{found.pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")

@@ -10,7 +10,7 @@ from deploy.commands.running.services import children
 from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
 from deploy.console.parameters import DurationType
 from deploy.console.progress import spinner
-from deploy.supervision.run_lock import holder
+from deploy.supervision.run_lock import holder, lock_path
 from forebay.settings.schema import Settings
 
 
@@ -33,7 +33,7 @@ def down(invocation: Invocation, seconds: float | None) -> int:
     """
     settings = invocation.settings()
     allowed = seconds if seconds is not None else _stop_seconds(settings)
-    with holder(settings.agent.blocks, settings.stream) as running:
+    with holder(lock_path(settings.agent.blocks, settings.stream)) as running:
         if running is None:
             message = f"no `forebay up` of stream {settings.stream!r} runs on this machine"
             return _finish(invocation, FINE, "not running", message)

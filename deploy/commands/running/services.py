@@ -24,8 +24,7 @@ from deploy.console.invocation import (
     shared_options,
 )
 from deploy.supervision.detached import Announcer, start_detached
-from deploy.supervision.run_lock import holder as open_lock_holder
-from deploy.supervision.run_lock import only_one
+from deploy.supervision.run_lock import holder, lock_path, only_one
 from deploy.supervision.supervisor import ChildSpec, LogLines, Supervisor
 from driver.spark.java import check_java
 from forebay.model.errors import AlreadyRunningError
@@ -139,7 +138,7 @@ def receiver(invocation: Invocation, receiver_id: str) -> int:
 @click.option(
     "--detach",
     is_flag=True,
-    help="Run the services in the background, and return when all are started; their logs go to --logs [default: DATA/logs].",
+    help="Run the services in the background, and return when all are ready; their logs go to --logs [default: DATA/logs].",
 )
 @shared_options
 @pass_invocation
@@ -168,7 +167,7 @@ def up(invocation: Invocation, folder: Path | None, standby: bool, detach: bool)
         announcer.event(event)
 
     def ready() -> None:
-        invocation.say(f"up | all services are started; the page of the stream is {settings.driver.url}/")
+        invocation.say(f"up | all services are ready; the page of the stream is {settings.driver.url}/")
         announcer.ready()
 
     with only_one(settings.agent.blocks, settings.stream, say):
@@ -183,11 +182,11 @@ def up(invocation: Invocation, folder: Path | None, standby: bool, detach: bool)
 
 
 def _detached(invocation: Invocation, settings: Settings, folder: Path | None, standby: bool) -> int:
-    """Run `forebay up` in the background. Return 0 when all services are started, or its exit code if it ended before."""
+    """Run `forebay up` in the background. Return 0 when all services are ready, or its exit code if it ended before."""
     if folder is None and settings.data is None:
         raise click.UsageError("--detach: name the folder of the logs with --logs DIR")
     logs = (folder or Path(str(settings.data)) / "logs").resolve()
-    with open_lock_holder(settings.agent.blocks, settings.stream) as running:
+    with holder(lock_path(settings.agent.blocks, settings.stream)) as running:
         if running is not None:
             message = f"process {running.pid} runs stream {settings.stream!r} already; `forebay down` stops it"
             raise AlreadyRunningError(message)
@@ -195,9 +194,8 @@ def _detached(invocation: Invocation, settings: Settings, folder: Path | None, s
     invocation.say(f"starting the services; their logs are in {logs}")
     started = start_detached(command, logs / "up.log", lambda event: invocation.say(f"up | {event}"))
     if started.exit_code is not None:
-        # what it reported as an event was shown already
         for line in started.printed.splitlines():
-            if not line.startswith("up | "):
+            if not line.startswith("up | "):  # reported as an event, and so shown already
                 invocation.say(line)
         invocation.say(f"forebay: nothing runs: `forebay up` ended with exit code {started.exit_code}")
         return started.exit_code or FINDINGS

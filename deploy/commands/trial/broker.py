@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -11,13 +13,17 @@ from typing import Any
 
 import click
 
-from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
+from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
 from deploy.console.progress import progress_bar, spinner
+from deploy.supervision.detached import Announcer, start_detached
+from deploy.supervision.run_lock import broker_lock_path, holder, only_broker
 from forebay.model.errors import UsageError
 from forebay.process.signals import stop_signals
 
 #: Kafka's usual port
 PORT = 9092
+#: maximum time for a broker to stop
+_STOP_SECONDS = 60.0
 
 
 class TopicType(click.ParamType[tuple[str, int]]):
@@ -82,7 +88,9 @@ def make_topic(running: Any, topic: str, partitions: int) -> None:
 
 @click.command(
     epilog=example(
-        "forebay broker --topic flights:4 --data kafka-data", "forebay broker --kind mock --topic flights:4"
+        "forebay broker --topic flights:4 --data kafka --detach",
+        "forebay broker --stop --data kafka",
+        "forebay broker --kind mock --topic flights:4",
     ),
 )
 @click.option(
@@ -107,10 +115,22 @@ def make_topic(running: Any, topic: str, partitions: int) -> None:
     type=click.IntRange(0, 65_535),
     help=f"Port on loopback of --kind kafka; 0: any free one [default: {PORT}].",
 )
+@click.option(
+    "--detach",
+    is_flag=True,
+    help="Run it in the background, and return when it answers; its log is broker.log in --data.",
+)
+@click.option("--stop", is_flag=True, help="Stop the broker that runs with the data in --data.")
 @shared_options
 @pass_invocation
 def broker(
-    invocation: Invocation, kind: str, topics: tuple[tuple[str, int], ...], data: Path | None, port: int | None
+    invocation: Invocation,
+    kind: str,
+    topics: tuple[tuple[str, int], ...],
+    data: Path | None,
+    port: int | None,
+    detach: bool,
+    stop: bool,
 ) -> int:
     """Run a Kafka broker on loopback until SIGTERM or Ctrl-C. Its address (host:port) is printed on stdout.
 
@@ -118,11 +138,22 @@ def broker(
     """
     if kind == "mock" and port:
         raise click.UsageError("--kind mock chooses its port itself: leave out --port")
-    stopped = threading.Event()
+    if (detach or stop) and data is None:
+        raise click.UsageError(f"{'--detach' if detach else '--stop'}: name the broker's folder with --data DIR")
+    if stop and (detach or topics or port is not None):
+        raise click.UsageError("--stop excludes --detach, --topic and --port")
+    port = PORT if port is None else port
+    if data is not None and stop:
+        return _stopped(invocation, data.resolve())
+    if data is not None and detach:
+        return _detached(invocation, kind, topics, data.resolve(), port)
+    announcer = Announcer(os.environ)
+    ended = threading.Event()
     with (
-        stop_signals(stopped.set, stopped.set),
+        stop_signals(ended.set, ended.set),
         tempfile.TemporaryDirectory(prefix="forebay-broker-") as scratch,
-        opened(kind, data or Path(scratch), PORT if port is None else port) as running,
+        only_broker(data.resolve() if data is not None else Path(scratch), invocation.say),
+        opened(kind, data or Path(scratch), port) as running,
     ):
         for topic, partitions in topics:
             make_topic(running, topic, partitions)
@@ -131,5 +162,43 @@ def broker(
         else:
             click.echo(running.address)
         invocation.say(f"broker ({kind}) is running at {running.address}; stop it with Ctrl-C")
-        stopped.wait()
+        announcer.ready()
+        ended.wait()
     return FINE
+
+
+def _detached(invocation: Invocation, kind: str, topics: tuple[tuple[str, int], ...], data: Path, port: int) -> int:
+    """Run the broker in the background. Return 0 when it answers and has the topics, or its exit code if it ended before."""
+    if kind == "kafka":
+        fetch_kafka()  # here, with the progress on the terminal
+    command = [sys.executable, "-m", "forebay_start", "broker", "--kind", kind, "--data", str(data)]
+    command += ["--port", str(port)] if kind == "kafka" else []
+    command += [part for topic, partitions in topics for part in ("--topic", f"{topic}:{partitions}")]
+    with spinner("starting the broker"):
+        started = start_detached(command, data / "broker.log", invocation.say)
+    if started.exit_code is not None:
+        invocation.say(started.printed.rstrip("\n"))
+        return started.exit_code or FINDINGS
+    address = started.printed.partition("\n")[0]
+    if invocation.json:
+        invocation.write({"address": address, "process": started.pid})
+    else:
+        click.echo(address)
+    invocation.say(f"broker ({kind}) runs as process {started.pid}; `forebay broker --stop --data {data}` stops it")
+    return FINE
+
+
+def _stopped(invocation: Invocation, data: Path) -> int:
+    with holder(broker_lock_path(data)) as running:
+        if running is None:
+            message, code = f"no broker runs with the data in {data}", FINE
+        else:
+            running.terminate()
+            with spinner(f"stopping process {running.pid}"):
+                ended = running.wait(_STOP_SECONDS)
+            message = f"process {running.pid} has stopped" if ended else f"process {running.pid} is still running"
+            code = FINE if ended else FINDINGS
+    if invocation.json:
+        invocation.write({"message": message})
+    invocation.say(message)
+    return code
