@@ -18,8 +18,11 @@ from tests.conftest import missing
 from tests.support import chromium
 from tests.support.guarded import settings
 from tests.support.ports import free_port
+from tests.support.wheel import ROOT
 from tests.web import canned
 
+#: folder of the documentation's pictures
+IMAGES = ROOT / "docs" / "images"
 SIZES = {"wide": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 TOKENS = {role: f"the-token-of-a-{role}" for role in ("reader", "operator", "query", "receiver")}
 PATIENCE_MS = 60_000  # the machine may be busy; a page that shows it earlier does not wait
@@ -78,6 +81,12 @@ class Watched:
         page.on("request", lambda request: self._asked(url, request.url))
         page.goto(f"{url}/{view}")
         return page
+
+    def shoot(self, page: Page, name: str) -> None:
+        """Keep what the page shows as a picture of the documentation, if that is wanted (`make screenshots`)."""
+        if os.environ.get("FOREBAY_SCREENSHOTS"):
+            page.mouse.move(0, 0)
+            page.screenshot(path=IMAGES / f"page-{name}.png", animations="disabled", scale="css")
 
     def _said(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):

@@ -15,7 +15,7 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow
 from tests.web import canned
-from tests.web.conftest import TOKENS, Watched, busy
+from tests.web.conftest import SIZES, TOKENS, Watched, busy
 from tests.web.test_page import heading, sign_in
 
 # a server's thread leaves its loop's sockets to the collector
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-TOPIC = "flights-of-the-page"
+TOPIC = "departures"
 HEARTBEAT_SECONDS = 1.0
 
 
@@ -48,7 +48,7 @@ def stream(tmp_path_factory: pytest.TempPathFactory, kafka_broker: KafkaBroker) 
             security={"token_file": str(tokens)},
             wal={"retention": "1h", "segment_size": "1MB"},
         ) as cluster,
-        Flow(kafka_broker.options, TOPIC, rate=200),
+        Flow(kafka_broker.options, TOPIC, rate=1200),
     ):
         cluster.await_records(400)
         yield cluster
@@ -85,7 +85,7 @@ def test_every_view_shows_the_running_stream(stream: Cluster, watched: Watched) 
     expect(page.get_by_text("Nothing needs a person.")).to_be_visible()
     steps = page.locator(".way li")
     expect(steps.locator(".step")).to_have_text(["Kafka", "Blocks", "WAL", "Tracker", "Batches", "Committed"])
-    expect(steps.first.locator(".rate")).to_have_text(re.compile(r"^[1-9][0-9]*/s$"))
+    expect(steps.first.locator(".rate")).to_have_text(re.compile(r"^[1-9][0-9,]*/s$"))
     shown = {
         "Partitions": f"{TOPIC}/3",
         "Receivers": "r2",
@@ -115,6 +115,11 @@ def test_numbers_follow_the_stream_live(stream: Cluster, watched: Watched) -> No
     newest = page.get_by_role("region", name="Newest batches").get_by_role("row").nth(1)
     number = newest.get_by_role("rowheader").inner_text()
     expect(newest.get_by_role("rowheader")).not_to_have_text(number)
+    expect(page.locator(".chart canvas").last).to_be_visible()
+    watched.shoot(page, "overview")
+    page.set_viewport_size(SIZES["phone"])
+    page.emulate_media(color_scheme="dark")
+    watched.shoot(page, "phone")
 
 
 def test_batch_leads_to_its_blocks_and_their_records(stream: Cluster, watched: Watched) -> None:
@@ -123,6 +128,7 @@ def test_batch_leads_to_its_blocks_and_their_records(stream: Cluster, watched: W
     expect(row).to_contain_text(re.compile(r"\d+ ms"))
     row.get_by_role("link").click()
     heading(page, "completed")
+    watched.shoot(page, "batch")
     for fact in ("scheduling delay", "processing", "total delay", "end to end", "tiers read"):
         expect(page.locator(".facts > div", has=page.get_by_text(fact, exact=True))).not_to_contain_text("–")
     expect(page.get_by_role("region", name="Ranges")).to_contain_text(f"{TOPIC}/")
@@ -130,6 +136,7 @@ def test_batch_leads_to_its_blocks_and_their_records(stream: Cluster, watched: W
     heading(page, "Block ")
     page.get_by_role("button", name="Show records").click()
     expect(page.locator(".record").first).to_contain_text(re.compile(r"value.*\d+ \.\.\.", re.DOTALL))
+    watched.shoot(page, "records")
     page.get_by_role("button", name="hex").click()
     expect(page.locator(".record").first).to_contain_text("000000  ")
 
@@ -141,6 +148,10 @@ def test_killed_receiver_is_shown_within_two_heartbeats(stream: Cluster, watched
     expect(row).to_contain_text("active")
     stream.kill9("r1")
     expect(row).to_contain_text("silent", timeout=(2 * HEARTBEAT_SECONDS + 2) * 1000 * busy())
+    watched.shoot(page, "receivers")
+    page.get_by_role("link", name="Forebay", exact=True).click()
+    expect(page.locator(".tile", has_text=re.compile("^Receivers"))).to_contain_text("1silent")
+    page.go_back()
     stream.restart("r1")
     expect(row).to_contain_text(re.compile("active|waiting"))  # the other one may have its partitions now
     await_more(stream)
@@ -154,6 +165,7 @@ def test_failing_job_is_shown_with_its_error_and_repaired(stream: Cluster, watch
     expect(page.get_by_role("link", name="failed", exact=False).first).to_be_visible()
     problems.get_by_role("link", name="job").click()
     page.locator("tbody").get_by_role("link").first.click()
+    watched.shoot(page, "problem")
     error = page.get_by_role("region", name="Error")
     expect(error).to_contain_text("RuntimeError: failing on request")
     expect(error).to_contain_text("jobs.py")

@@ -63,6 +63,12 @@ const Timeline = ({ batch }) => {
   return html`<div class="timeline">${part("scheduling", "waited", batch.scheduling_delay_ms)}${part("processing", "processing", batch.processing_ms)}${part("rest", "other", rest)}</div>`;
 };
 
+function tasks(blocks) {
+  if (!blocks.length) return "–";
+  const [least, most] = [Math.min(...blocks), Math.max(...blocks)];
+  return `${count(blocks.length)}, with ${least === most ? least : `${least} to ${most}`} blocks each`;
+}
+
 export class BatchView extends Fetching {
   question() {
     return this.props.route.args[0];
@@ -98,7 +104,7 @@ export class BatchView extends Fetching {
           "end to end": millis(batch.end_to_end_ms),
           attempts: batch.attempts,
           "tiers read": counters(batch.tiers),
-          tasks: detail.tasks.length ? `${detail.tasks.length}, with ${Math.min(...detail.tasks)} to ${Math.max(...detail.tasks)} blocks each` : "–",
+          tasks: tasks(detail.tasks),
           run: batch.replay ? `replay ${batch.replay}` : batch.rerun ? "rerun: an earlier attempt may have run it" : "first",
           "outputs done": batch.outputs.length ? batch.outputs.map(plain).join(", ") : null,
           written: batch.written.length ? batch.written.map(plain).join("; ") : null,

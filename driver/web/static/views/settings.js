@@ -24,7 +24,7 @@ export class SettingsView extends Fetching {
       <p class="intro">Secrets are hidden. To change a setting, change <code>forebay.toml</code> and restart the service.</p>
       <form class="filters" role="search" aria-label="Filter settings" onSubmit=${(event) => event.preventDefault()}>
         <label>Key contains<input type="search" value=${text} onInput=${(event) => refine(route, { text: event.target.value.trim() })} /></label>
-        <label class="check"><input type="checkbox" checked=${changed === "true"} onChange=${(event) => refine(route, { changed: event.target.checked ? "true" : "" })} /> only those that differ in origin from the default</label>
+        <label class="check"><input type="checkbox" checked=${changed === "true"} onChange=${(event) => refine(route, { changed: event.target.checked ? "true" : "" })} /> only those that are set</label>
       </form>
       ${error && html`<${Failure} error=${error} />`}
       ${answer && rows.length === 0 && html`<${Empty}>Nothing matches.<//>`}
