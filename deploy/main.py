@@ -49,7 +49,10 @@ _COMMANDS = {
         "offsets": Entry(
             "deploy.commands.offsets.group", "Show, export, import or reset offsets; accept a gap that Kafka left."
         ),
-        "batch": Entry("deploy.commands.operation.batches", "Retry failed batches."),
+        "batch": Entry("deploy.commands.operation.batches", "Retry failed batches, or skip one."),
+        "pause": Entry("deploy.commands.operation.pausing", "Begin no more batches; intake continues."),
+        "resume": Entry("deploy.commands.operation.pausing", "Begin batches again after a pause."),
+        "restart-receiver": Entry("deploy.commands.operation.receivers", "Drain a receiver and have it started again."),
         "cursors": Entry("deploy.commands.operation.cursors", "Show the cursors of queries, or drop one."),
         "dead-letters": Entry(
             "deploy.commands.dead_letters.group", "Count, show or resend records that the job could not decode."

@@ -54,9 +54,9 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     """Run receiver ``receiver_id`` until it is drained (by SIGTERM, Ctrl-C or the driver) or must end. Return the exit code.
 
     ``host``: default ``receiver.host``, then this machine's name. It must be the host of the agent whose directory keeps the
-    local copies. Exit codes: 0 drained, 1 failed, 2 refused by the driver as wrong use, 4 superseded. If a broker or the
-    driver cannot be reached, the receiver waits and shows it in its status. A second signal ends the process immediately.
-    Raises ForebayError.
+    local copies. Exit codes: 0 drained, 1 failed, 2 refused by the driver as wrong use, 4 superseded, 6 drained to be started
+    again. If a broker or the driver cannot be reached, the receiver waits and shows it in its status. A second signal ends the
+    process immediately. Raises ForebayError.
     """
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

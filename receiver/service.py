@@ -28,6 +28,7 @@ from forebay.model.values import TopicPartition
 from forebay.process import failpoints
 from forebay.process.clock import Clock
 from forebay.process.notify import ServiceStatus
+from forebay.process.restarts import RESTART_EXIT_CODE
 from forebay.settings.schema import Settings
 from receiver import actions as act
 from receiver import inputs as inp
@@ -165,7 +166,7 @@ class ReceiverService:
                     _log.error("%s", error, exc_info=error.__cause__)  # the traceback of the user's class
                     self.tell(inp.SourceFailed(str(error)))
         _log.log(
-            logging.INFO if self._exit.code == 0 else logging.ERROR,
+            logging.INFO if self._exit.code in (0, RESTART_EXIT_CODE) else logging.ERROR,
             "receiver exits: code %d, reason: %s",
             self._exit.code,
             self._exit.reason,

@@ -8,7 +8,7 @@ Gaps, new incarnations, accepted losses and replays are no findings: each was de
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -172,8 +172,15 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
     losses: list[AuditedLoss] = []
 
     def add(
-        ranges: Iterable[FinishedRange], batch_id: int, lost: Iterable[str], causes: Mapping[str, str] = _NO_CAUSES
+        ranges: Sequence[FinishedRange],
+        batch_id: int,
+        lost: Iterable[str],
+        causes: Mapping[str, str] = _NO_CAUSES,
+        skipped: str = "",
     ) -> None:
+        if skipped:  # no output has any of its records
+            causes = {**causes, **{r.label: f"the batch was skipped by {skipped}" for r in ranges}}
+            lost = list(causes)
         losses.extend(AuditedLoss(label, batch_id, causes.get(label, "")) for label in lost)
         for r in ranges:
             line = lines.setdefault((r.topic, r.partition, r.incarnation), _Line())
@@ -187,7 +194,7 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
 
     in_history = {batch.batch_id: batch for batch in archived if not state.is_void(batch.batch_id, batch.number)}
     for batch in in_history.values():
-        add(batch.ranges, batch.batch_id, batch.lost, batch.loss_causes)
+        add(batch.ranges, batch.batch_id, batch.lost, batch.loss_causes, batch.skipped)
     for pending in state.batches.values():
         if pending.batch_id not in in_history:
             blocks = [state.blocks[block_id] for block_id in pending.block_ids]
@@ -198,6 +205,7 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
                 pending.batch_id,
                 pending.lost,
                 pending.loss_causes,
+                pending.skipped,
             )
     add(history.merge(r for b in state.waiting for r in state.blocks[b].meta.ranges), WAITING, ())
 

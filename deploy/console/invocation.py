@@ -101,9 +101,14 @@ def person(because: str = "") -> str:
 
 
 def because_option(function: _Function) -> _Function:
-    """Add ``--because TEXT`` to a command whose decision is journalled; it gets ``because: str``."""
+    """Add ``--because TEXT``, also ``--cause``, to a command whose decision is recorded; it gets ``because: str``."""
     return click.option(
-        "--because", metavar="TEXT", default="", help="Reason for the decision; the journal keeps it with your name."
+        "--because",
+        "--cause",
+        "because",
+        metavar="TEXT",
+        default="",
+        help="Reason for the decision; it is recorded with your name.",
     )(function)
 
 

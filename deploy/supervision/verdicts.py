@@ -6,6 +6,7 @@ import signal
 from enum import Enum
 
 from forebay.model.errors import AlreadyRunningError, FencedError, UsageError
+from forebay.process.restarts import RESTART_EXIT_CODE
 
 
 class Verdict(Enum):
@@ -20,6 +21,7 @@ class How(Enum):
     """How a child ended."""
 
     FINISHED = "finished"
+    TO_RESTART = "drained to be started again"
     WRONG_USE = "found wrong settings or options"
     FENCED = "was fenced"
     NOT_NEEDED = "found the stream already running"  # at the start of `up`, before the other children are started
@@ -31,6 +33,7 @@ class How(Enum):
 #: how a child ended → what happens, and why; docs/operations/start.md documents each row, and a test covers all rows
 VERDICTS: dict[How, tuple[Verdict, str]] = {
     How.FINISHED: (Verdict.STAY_DOWN, "it was asked to stop"),
+    How.TO_RESTART: (Verdict.RESTART, "an operator requested it at the driver"),
     How.WRONG_USE: (Verdict.STOP_ALL, "all children share the configuration, which must be corrected first"),
     How.FENCED: (Verdict.STAY_DOWN, "another process has replaced it, and the two would fence each other (INV-4)"),
     How.NOT_NEEDED: (Verdict.STOP_ALL, "two instances would fence each other, so no further service was started"),
@@ -49,6 +52,7 @@ def how_it_ended(return_code: int, alone: bool = False) -> How:
         return How.KILLED
     return {
         0: How.FINISHED,
+        RESTART_EXIT_CODE: How.TO_RESTART,
         UsageError.exit_code: How.WRONG_USE,
         FencedError.exit_code: How.FENCED,
         AlreadyRunningError.exit_code: How.NOT_NEEDED if alone else How.REPLACED,

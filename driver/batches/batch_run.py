@@ -23,7 +23,8 @@ _HAS_HEADERS = attrgetter("meta.headers")
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """One batch as the journal has it. ``tasks``: for each task its blocks."""
+    """One batch as the journal has it. ``tasks``: for each task its blocks. ``skipped``: whether a window shows it as empty,
+    because an operator skipped it: its records may be the reason why a job fails."""
 
     batch_id: int
     number: int
@@ -33,6 +34,14 @@ class _Looked:
     outputs: tuple[str, ...]
     spans: tuple[OffsetRange, ...]
     incarnations: tuple[int, ...]
+    skipped: bool
+
+    @property
+    def omitted(self) -> frozenset[str]:
+        """The labels of the ranges that the job does not get."""
+        if not self.skipped:
+            return frozenset(self.lost)
+        return frozenset(r.label for task in self.tasks for block in task for r in block.meta.ranges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +70,7 @@ class BatchRun:
                 tuple(batch.outputs),
                 batch.spans,
                 batch.incarnations,
+                bool(batch.skipped),
             )
             for batch in batches
         )
@@ -90,7 +100,7 @@ class BatchRun:
                 time_ms=batch.time_ms,
                 rerun=self.rerun,
                 tasks=tuple(tuple(_references(task, copies)) for task in batch.tasks),
-                lost=frozenset(batch.lost),
+                lost=batch.omitted,
                 # if the setting changed, a batch may have blocks with headers and blocks without
                 headers=headers or any(map(_HAS_HEADERS, blocks)),
                 replay=self.replay,

@@ -127,7 +127,13 @@ def entry_of_finished(batch: FinishedBatch) -> BatchEntry:
         attempts=batch.attempts,
         blocks=sum(map(len, batch.tasks)),
         records=batch.records,
+        detail=skipped_detail(batch.skipped),
     )
+
+
+def skipped_detail(cause: str) -> str:
+    """Return the detail of a batch that an operator skipped; "" if ``cause`` is ""."""
+    return f"skipped by {cause}" if cause else ""
 
 
 def entry_of_replayed(run: ReplayedRun) -> BatchEntry:

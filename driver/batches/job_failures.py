@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from datetime import datetime, timezone
 
 from msgspec.structs import replace
 
@@ -21,6 +20,7 @@ from driver.batches.entries import RunningBatch
 from driver.batches.job_errors import JobProblem, describe
 from driver.decisions.problems import RETRY_COMMAND
 from driver.journal.events import JobFailed
+from forebay.model.units import utc_text
 from forebay.process.clock import Clock
 from forebay.process.restarts import RestartPolicy
 
@@ -128,7 +128,7 @@ class FailingJobs:
             first = work.batch_id not in self._failed or rounds == 1
             self._failed.add(work.batch_id)
         delay = self._retries.delay_seconds(rounds)
-        words = f"{shown(failure)}; next attempt at {_time(self._clock.wall_ms() + round(delay * 1000))}"
+        words = f"{shown(failure)}; next attempt at {utc_text(self._clock.wall_ms() + round(delay * 1000))}"
         if first:
             log.error(
                 "batch %d failed after %d attempts. It is intact; no other batch begins until it succeeds. The driver retries "
@@ -140,14 +140,14 @@ class FailingJobs:
             )
         return delay, words
 
-    def forget(self, batch_id: int) -> None:
-        """Forget the failures of a batch: the job succeeded for the output that had failed."""
+    def forget(self, batch_id: int, succeeded: bool = True) -> None:
+        """Forget the failures of a batch: the job succeeded for the output that had failed, or the batch was skipped."""
         with self._lock:
             failure = self._last.pop(batch_id, None)
             self._failed.discard(batch_id)
             self._rounds.pop(batch_id, None)
             self._logged.pop(batch_id, None)
-        if failure is not None:
+        if failure is not None and succeeded:
             log.info("batch %d: the job succeeded after %d attempts that failed", batch_id, failure.attempts)
 
     def of(self, batch_id: int) -> JobFailed | None:
@@ -187,8 +187,4 @@ def shown(failure: JobFailed) -> str:
     )
     times = f"{failure.attempts} attempts failed" if failure.attempts > 1 else "1 attempt failed"
     same = f", the last {failure.repeats} with this error" if 1 < failure.repeats < failure.attempts else ""
-    return f"{error}{place} ({times} since {_time(failure.since_ms)}{same})"
-
-
-def _time(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return f"{error}{place} ({times} since {utc_text(failure.since_ms)}{same})"

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
 
 from driver.decisions.batch_order import RunKey
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """An operator's request to end a batch without its job. ``answer`` ends when that is durable, or with the refusal."""
+
+    cause: str
+    answer: Future[Any] = field(default_factory=Future)
 
 
 class Progress:
     """The batches in work, and the signals that end a wait. Thread-safe.
 
     ``in_work``: batches from their first start until they are completed. ``held_up``: the batches in work that have failed or
-    can't be read. While there is one, no other batch begins.
+    can't be read. While there is one, no other batch begins. ``paused``: whether an operator has paused the batches; then no
+    attempt begins.
     """
 
     def __init__(self) -> None:
@@ -24,6 +36,9 @@ class Progress:
         self._losses_accepted = 0
         self._retries = 0  # how often an operator requested the next attempt
         self._waiting: set[RunKey] = set()  # failed batches that wait for their next attempt
+        self._between: set[RunKey] = set()  # all batches between two attempts
+        self._skips: dict[RunKey, Skip] = {}
+        self.paused = False
 
     @property
     def changes(self) -> int:
@@ -48,6 +63,11 @@ class Progress:
             self._losses_accepted += losses_accepted
             self._changed.notify_all()
 
+    def pause(self, paused: bool) -> None:
+        """Set whether batches are paused."""
+        self.paused = paused
+        self.wake()
+
     def finish(self, run: RunKey) -> None:
         """Remove a completed batch from the batches in work."""
         self.in_work.discard(run)
@@ -69,26 +89,59 @@ class Progress:
         with self._changed:
             return bool(self._waiting) and self.in_work <= self.held_up
 
-    def await_change(self, seen: int) -> None:
-        """Wait until :attr:`changes` is no longer ``seen``."""
-        self._wait(lambda: self._changes != seen)
+    @property
+    def is_idle_in_pause(self) -> bool:
+        """Whether batches are paused and no attempt runs."""
+        with self._changed:
+            return self.paused and self.in_work <= self._between
 
-    def await_retry(self, run: RunKey, seconds: float, announce: Callable[[], None]) -> None:
-        """Wait until the next attempt at a failed batch is due, after ``seconds``, or an operator requests it. A request after
-        the call of ``announce`` is not missed."""
+    def skip(self, batch_id: int, skip: Skip) -> bool:
+        """Have the thread that runs the batch end it. Return False if the batch is not between two attempts."""
+        with self._changed:
+            run = next((run for run in self._between if run[1] == batch_id and run not in self._skips), None)
+            if run is None:
+                return False
+            self._skips[run] = skip
+            self._changed.notify_all()
+            return True
+
+    def await_attempt(
+        self,
+        run: RunKey,
+        seconds: float,
+        *,
+        failed: bool = False,
+        losses_seen: int | None = None,
+        announce: Callable[[], None] = lambda: None,
+    ) -> Skip | None:
+        """Wait until the next attempt at a batch may begin. Return the request to skip the batch, if an operator made one.
+
+        The wait ends after ``seconds``, or when an operator requests the attempt or, with ``losses_seen``, accepts a loss
+        (:attr:`losses_accepted` is no longer ``losses_seen``); and not before a pause ends. ``failed``: whether the batch is
+        failed. A request after the call of ``announce`` is not missed.
+        """
         with self._changed:
             announce()
-            self._waiting.add(run)
-            self._changed.wait_for(lambda: run not in self._waiting or self.stopping.is_set(), seconds)
+            retries = self._retries
+            self._between.add(run)
+            if failed:
+                self._waiting.add(run)
+
+            def is_due() -> bool:
+                accepted = losses_seen is not None and self._losses_accepted != losses_seen
+                return accepted or self._retries != retries
+
+            def has_ended() -> bool:
+                return self.stopping.is_set() or run in self._skips
+
+            self._changed.wait_for(lambda: is_due() or has_ended(), seconds)
+            self._changed.wait_for(lambda: not self.paused or has_ended())
             self._waiting.discard(run)
+            self._between.discard(run)
+            return self._skips.pop(run, None)
 
-    def await_loss(self, seen: int, seconds: float) -> None:
-        """Wait until an operator accepts a loss (:attr:`losses_accepted` is no longer ``seen``) or requests the next attempt, or
-        ``seconds`` have passed."""
-        retries = self._retries
-        self._wait(lambda: self._losses_accepted != seen or self._retries != retries, seconds)
-
-    def _wait(self, decided: Callable[[], bool], seconds: float | None = None) -> None:
+    def await_change(self, seen: int) -> None:
+        """Wait until :attr:`changes` is no longer ``seen``."""
         with self._changed:
-            # ``stop`` may have been called before ``decided`` is evaluated for the first time
-            self._changed.wait_for(lambda: decided() or self.stopping.is_set(), seconds)
+            # ``stop`` may have been called before the condition is evaluated for the first time
+            self._changed.wait_for(lambda: self._changes != seen or self.stopping.is_set())

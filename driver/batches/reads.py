@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from driver.batches.batch_run import BatchRun
 from driver.batches.progress import Progress
 from driver.decisions.batch_order import RunKey, following, window
-from driver.journal.events import ReplayedBatch
+from driver.journal.events import PauseChanged, ReplayedBatch
 from driver.journal.state import Batch, State
 from driver.tracker.requests import Read
 
@@ -23,8 +23,16 @@ class ReadUnfinished(Read[tuple[int, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadPause(Read["PauseChanged | None"]):
+    """Reads the pause; None: the batches are not paused."""
+
+    def read(self, state: State) -> PauseChanged | None:
+        return state.pause
+
+
+@dataclass(frozen=True, slots=True)
 class NextBatch(Read["BatchRun | None"]):
-    """Reads the next batch to run; None: there is none, or a batch blocks the others.
+    """Reads the next batch to run; None: there is none, a batch blocks the others, or an operator has paused them.
 
     The batch is added to the batches in work of ``progress`` in the decision loop, so that no two workers get the same batch.
     ``reruns``: batches that may have run before. ``window_batches``: how many earlier batches the job can read.
@@ -36,7 +44,8 @@ class NextBatch(Read["BatchRun | None"]):
 
     def read(self, state: State) -> BatchRun | None:
         progress = self.progress
-        found = following(state, frozenset(progress.in_work)) if not progress.held_up else None
+        may_begin = not progress.held_up and state.pause is None
+        found = following(state, frozenset(progress.in_work)) if may_begin else None
         if found is None:
             return None
         batch, replay = found

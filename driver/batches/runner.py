@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 
 from driver.batches.batch import BatchWork, Engine, NamedJob, Written
 from driver.batches.batch_log import BatchLog
-from driver.batches.entries import RunningBatch, completed_entry
+from driver.batches.entries import RunningBatch, completed_entry, skipped_detail
 from driver.batches.job_failures import FailingJobs, shown
 from driver.batches.measure import RunMeasure
-from driver.batches.progress import Progress
+from driver.batches.progress import Progress, Skip
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.batch_order import RunKey
 from driver.journal.events import JobFailed
 from driver.journal.statistics import BatchStatistics
 from driver.listeners.events import BatchCompleted, BatchFailed, BatchStarted, Happened
-from driver.tracker.requests import Complete, CompleteOutput, FailJob
-from forebay.messages import BatchEntry
+from driver.tracker.requests import Complete, CompleteOutput, FailJob, SkipBatch
+from forebay.messages import BatchEntry, OperatorAnswer
 from forebay.model.errors import EngineLostError, FencedError, JobError, UnreadableBlockError
 from forebay.process import failpoints
 from forebay.process.clock import Clock
@@ -138,8 +138,10 @@ class BatchRunner:
                     self._loop.ask(FailJob(self._failing.unreadable(run_of)))
                 log.error("batch %d can't be read; no other batch begins until it can: %s", work.batch_id, words)
                 self._hooks.tell([_failed(run_of, self._clock.wall_ms(), words, final=False, unreadable=True)])
-                self._progress.await_loss(losses_accepted, self._rules.unreadable_retry_seconds)
-                if self._progress.stopping.is_set():
+                skip = self._progress.await_attempt(
+                    run, self._rules.unreadable_retry_seconds, losses_seen=losses_accepted
+                )
+                if self._is_over(work, attempts, skip):
                     return
             except (FencedError, EngineLostError):
                 raise  # an output has seen a newer driver (INV-4), or no attempt can succeed in this process
@@ -156,10 +158,10 @@ class BatchRunner:
                 if final and not self._rules.waits_when_failed:
                     raise self._job_error(work, attempts, failure) from error
                 if final:
-                    self._await_retry(run, *self._failing.fail(run_of, failure))
-                    if self._progress.stopping.is_set():
-                        return
-                elif self._progress.stopping.wait(self._rules.retry_delay_seconds):
+                    skip = self._await_retry(run, *self._failing.fail(run_of, failure))
+                else:
+                    skip = self._progress.await_attempt(run, self._rules.retry_delay_seconds)
+                if self._is_over(work, attempts, skip):
                     return
                 attempts += not lost
             else:
@@ -177,23 +179,29 @@ class BatchRunner:
 
     def _delay(self, work: BatchWork) -> bool:
         """Delay the first attempt at a batch, as for a failed batch, if too many earlier attempts ended the driver's process.
-        Return False if the driver must end."""
+        Return False if the batch must not run in this driver."""
         failure = self._failing.delayed(work.batch_id) if self._rules.waits_when_failed else None
         if failure is None:
             return True
         self._progress.held_up.add((work.replay, work.batch_id))
         self._show(work, "failed", failure.attempts)
-        self._await_retry((work.replay, work.batch_id), *self._failing.fail(work, failure))
-        return not self._progress.stopping.is_set()
+        skip = self._await_retry((work.replay, work.batch_id), *self._failing.fail(work, failure))
+        return not self._is_over(work, failure.attempts, skip)
 
-    def _await_retry(self, run: RunKey, seconds: float, words: str) -> None:
-        """Show a failed batch as ``words`` and wait for its next attempt."""
+    def _is_over(self, work: BatchWork, attempts: int, skip: Skip | None) -> bool:
+        """Return whether no further attempt follows a failed one: the jobs are to stop, or the batch was skipped here."""
+        if skip is not None:
+            self._skip(work, attempts, skip)
+        return skip is not None or self._progress.stopping.is_set()
+
+    def _await_retry(self, run: RunKey, seconds: float, words: str) -> Skip | None:
+        """Show a failed batch as ``words`` and wait for its next attempt. Return the request to skip the batch, if any."""
         batch_id = run[1]
 
         def show() -> None:
             self.running[batch_id] = replace(self.running[batch_id], state="failed", detail=words)
 
-        self._progress.await_retry(run, seconds, show)
+        return self._progress.await_attempt(run, seconds, failed=True, announce=show)
 
     def _show(self, work: BatchWork, state: str, attempts: int, measure: RunMeasure | None = None) -> None:
         """Set what status shows: the last error, and the number of all failed attempts, those of earlier drivers included."""
@@ -225,10 +233,51 @@ class BatchRunner:
         statistics = measure.statistics(ended_ms)
         self._loop.ask(Complete(work.batch_id, completed_ms, attempts, work.replay, statistics))
         failpoints.hit("driver.after-complete")
-        self.running.pop(work.batch_id, None)
         self._failing.forget(work.batch_id)
-        self._reruns.discard((work.replay, work.batch_id))
         failure = measure.failure
+        entry = self._finish(
+            work,
+            measure,
+            statistics,
+            completed_ms=completed_ms,
+            attempts=attempts,
+            detail=shown(failure) if failure is not None else "",
+            place=failure.place if failure is not None else "",
+        )
+        self._hooks.tell([_completed(entry, measure, ended_ms)])
+        if self._hooks.completed is not None:
+            self._hooks.completed(work, statistics, ended_ms)
+
+    def _skip(self, work: BatchWork, attempts: int, skip: Skip) -> None:
+        """End the batch without its job, durably, and answer the operator."""
+        completed_ms = self._completions.wall_ms()
+        try:
+            self._loop.ask(SkipBatch(work.batch_id, completed_ms, attempts, skip.cause, replay=work.replay))
+        except BaseException as error:
+            skip.answer.set_exception(error)
+            raise
+        self._failing.forget(work.batch_id, succeeded=False)
+        detail = skipped_detail(skip.cause)
+        measure = RunMeasure(work, self._clock)
+        entry = self._finish(work, measure, None, completed_ms=completed_ms, attempts=attempts, detail=detail)
+        log.warning("batch %d with %d records is %s", work.batch_id, entry.records, detail)
+        words = f"batch {work.batch_id} is skipped: the audit lists its {entry.records} records as a loss; the next batch begins"
+        skip.answer.set_result(OperatorAnswer(message=words))
+
+    def _finish(
+        self,
+        work: BatchWork,
+        measure: RunMeasure,
+        statistics: BatchStatistics | None,
+        *,
+        completed_ms: int,
+        attempts: int,
+        detail: str,
+        place: str = "",
+    ) -> BatchEntry:
+        """Move an ended batch from the running to the completed ones, for observers. Return its entry."""
+        self.running.pop(work.batch_id, None)
+        self._reruns.discard((work.replay, work.batch_id))
         entry = completed_entry(
             statistics,
             batch_id=work.batch_id,
@@ -240,13 +289,11 @@ class BatchRunner:
             records=measure.records,
             replay=work.replay,
             written=tuple(map(str, work.written)),
-            detail=shown(failure) if failure is not None else "",
-            place=failure.place if failure is not None else "",
+            detail=detail,
+            place=place,
         )
         self._batches.add(entry)
-        self._hooks.tell([_completed(entry, measure, ended_ms)])
-        if self._hooks.completed is not None:
-            self._hooks.completed(work, statistics, ended_ms)
+        return entry
 
 
 def _started(work: BatchWork, measure: RunMeasure, now_ms: int) -> BatchStarted:

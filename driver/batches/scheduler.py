@@ -2,30 +2,36 @@
 
 Each of ``concurrent_jobs`` workers takes the next unfinished batch in order and makes its outputs one after the other
 (``driver.batches.runner``). The batch timer (``driver.batches.timer``) makes the batches. After ``driver.job_max_failures``
-failed attempts a batch is failed. A failed batch is intact and never skipped: it is tried again after growing delays
+failed attempts a batch is failed. A failed batch is intact and only an operator skips it: it is tried again after growing delays
 (``driver.batches.job_failures``), or its failure ends the jobs. While a batch fails or can't be read, no other batch begins.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from typing import Any
 
 from driver.batches.batch import BatchWork, Engine, NamedJob
 from driver.batches.batch_log import BatchLog
 from driver.batches.batch_run import BatchRun
 from driver.batches.entries import RunningBatch
 from driver.batches.job_failures import FailingJobs
-from driver.batches.progress import Progress
-from driver.batches.reads import NextBatch, ReadUnfinished, SameBatch
+from driver.batches.progress import Progress, Skip
+from driver.batches.reads import NextBatch, ReadPause, ReadUnfinished, SameBatch
 from driver.batches.runner import AttemptRules, BatchHooks, BatchRunner
 from driver.batches.timer import BatchTimer
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.batch_order import RunKey
-from driver.journal.events import Event, LossAccepted, ReplayBegun
+from driver.journal.events import Event, LossAccepted, PauseChanged, ReplayBegun
 from driver.tracker.requests import AllocateSpans
+from forebay.model.errors import RefusedError
 from forebay.process.clock import Clock
+
+log = logging.getLogger(__name__)
 
 #: completed batches that observers see, unless ``driver.batch_history`` says another number
 BATCHES_KEPT = 1_000
@@ -126,12 +132,17 @@ class Scheduler:
         return self._failing.words
 
     @property
-    def waits_for_retry(self) -> bool:
-        """Whether every batch in work is held up, and at least one waits for its next attempt."""
-        return self._progress.waits_for_retry
+    def held_up(self) -> str:
+        """Why a drain can complete no batch; "" if it can. A failed batch blocks the others, or the batches are paused."""
+        if self._progress.waits_for_retry:
+            return "a batch failed again"
+        return "the batches are paused" if self._progress.is_idle_in_pause else ""
 
     def start(self) -> None:
         """Start the timer. Every batch that is not completed in the journal counts as a rerun: it may have run in part."""
+        if (pause := self._loop.ask(ReadPause())) is not None:
+            self._progress.pause(True)
+            log.info("batches stay paused, by %s", pause.cause)
         self._reruns.update((0, batch_id) for batch_id in self._loop.ask(ReadUnfinished()))
         self._failing.log_ended()
         self._timer.start()
@@ -146,6 +157,10 @@ class Scheduler:
 
     def note(self, events: Sequence[Event]) -> None:
         """Process events that have become durable. Called in the decision loop."""
+        for event in events:
+            if isinstance(event, PauseChanged):
+                self._progress.pause(event.paused)
+                log.info("batches %s by %s", "paused" if event.paused else "resumed", event.cause)
         losses = sum(isinstance(event, LossAccepted) for event in events)
         if losses or any(isinstance(event, ReplayBegun) for event in events):
             self._progress.wake(losses)
@@ -153,6 +168,27 @@ class Scheduler:
     def retry(self) -> tuple[int, ...]:
         """Begin the next attempt at every failed and every unreadable batch now; return their ids."""
         return self._progress.retry()
+
+    def skip(self, batch_id: int, cause: str) -> Future[Any]:
+        """End a failed or unreadable batch without its job. Return a future that ends when that is durable.
+
+        The future ends with RefusedError if the batch is not one, or if an attempt at it runs now.
+        """
+        skip = Skip(cause)
+        if not self._progress.skip(batch_id, skip):
+            known = self._runner.running.get(batch_id)
+            words = (
+                f"attempt {known.attempts} at batch {batch_id} runs now: try again when it has failed"
+                if known is not None and known.state == "running" and known.detail
+                else f"batch {batch_id} is not a failed or unreadable batch; `forebay status` shows these batches"
+            )
+            skip.answer.set_exception(RefusedError(words, "conflict"))
+        return skip.answer
+
+    @property
+    def paused(self) -> bool:
+        """Whether an operator has paused the batches."""
+        return self._progress.paused
 
     def drain(self) -> None:
         """Allocate no empty batch from now on, and begin the next attempt at a failed batch now."""

@@ -110,9 +110,9 @@ class Drain:
     """Drains receivers and completes batches until all batches are completed, the time limit is reached, or another thread sets
     ``stopped``.
 
-    ``held_up``: returns whether a failed batch blocks the other batches; the drain then does not wait for them. ``allocate``:
-    makes a batch of the waiting blocks. ``receivers``: the receivers that were ordered to drain. ``left``: what the drain still
-    waited for when it ended.
+    ``held_up``: returns why no batch can be completed now, "" if one can; if it is set, the drain does not wait for batches.
+    ``allocate``: makes a batch of the waiting blocks. ``receivers``: the receivers that were ordered to drain. ``left``: what the
+    drain still waited for when it ended.
     """
 
     def __init__(
@@ -124,10 +124,10 @@ class Drain:
         stopped: threading.Event,
         clock: Clock,
         timeout_seconds: float,
-        held_up: Callable[[], bool] = lambda: False,
+        held_up: Callable[[], str] = lambda: "",
     ) -> None:
         self._held_up = held_up
-        self.hopeless = False  # it ended since a failed batch holds the others up
+        self.hopeless = ""  # why no batch could be completed, if the drain ended because of that
         self._ask = ask
         self._look = look
         self._allocate = allocate

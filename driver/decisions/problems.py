@@ -6,6 +6,8 @@ from forebay.messages import Problem, StatusAnswer
 
 #: the command that begins the next attempt at a failed batch now
 RETRY_COMMAND = "forebay batch retry"
+#: the command that ends a pause of the batches
+RESUME_COMMAND = "forebay resume"
 
 
 def in_answer(answer: StatusAnswer) -> tuple[Problem, ...]:

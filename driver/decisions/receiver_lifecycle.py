@@ -46,6 +46,7 @@ class ReceiverChange(Enum):
     LOST = "neither its host nor the receiver sends heartbeats"
     HANGS = "its host sends heartbeats, the receiver does not"
     MOVED = "it moves to another host"
+    RESTARTED = "an operator restarts it"
     UNWANTED = "it is no longer needed"
     WANTED = "it is needed, and its restart delay is over"
 
@@ -60,6 +61,7 @@ TRANSITIONS: dict[tuple[ReceiverState, ReceiverChange], ReceiverState] = {
     (ReceiverState.ACTIVE, ReceiverChange.LOST): ReceiverState.FAILED,
     (ReceiverState.ACTIVE, ReceiverChange.HANGS): ReceiverState.DRAINING,  # it is killed, and started elsewhere
     (ReceiverState.ACTIVE, ReceiverChange.MOVED): ReceiverState.DRAINING,
+    (ReceiverState.ACTIVE, ReceiverChange.RESTARTED): ReceiverState.DRAINING,
     (ReceiverState.ACTIVE, ReceiverChange.UNWANTED): ReceiverState.DRAINING,
     (ReceiverState.DRAINING, ReceiverChange.ENDED): ReceiverState.STOPPED,
     (ReceiverState.DRAINING, ReceiverChange.LOST): ReceiverState.STOPPED,
@@ -196,6 +198,18 @@ class ManagedReceivers:
             if number not in self._receivers:
                 self._add(number)
         self._schedule_and_drain(now)
+
+    def restart(self, receiver_id: str, now: float) -> bool:
+        """Drain a receiver, which then starts again on its host; start one that waits for its restart delay immediately.
+
+        Return False if ``receiver_id`` is not one of the receivers to keep running. May be repeated.
+        """
+        receiver = next((r for r in self._receivers.values() if r.receiver_id == receiver_id), None)
+        if receiver is None or receiver.number >= self._count:
+            return False
+        receiver.due_at = min(receiver.due_at, now)
+        self._change(receiver, ReceiverChange.RESTARTED, now)
+        return True
 
     def notes(self) -> list[str]:
         """Return what changed since the last call, one sentence each, for the log."""

@@ -38,6 +38,7 @@ ServiceRequest = (
     m.ReplayRequest
     | m.ResetRequest
     | m.RetryRequest
+    | m.SkipBatchRequest
     | m.ForgetRequest
     | m.StopRequest
     | m.IntakeRequest
@@ -193,6 +194,27 @@ OPERATOR_ROUTES = RouteGroup(
             m.ForgetRequest,
             m.OperatorAnswer,
             "Expect no heartbeats of a receiver or host",
+        ),
+        Route(
+            "pause",
+            "/v1/operator/pause",
+            m.PauseRequest,
+            m.OperatorAnswer,
+            "Begin no more batches, or begin them again",
+        ),
+        Route(
+            "skip",
+            "/v1/operator/skip",
+            m.SkipBatchRequest,
+            m.OperatorAnswer,
+            "End a failed batch without its job, as a loss",
+        ),
+        Route(
+            "restart_receiver",
+            "/v1/operator/restart-receiver",
+            m.RestartReceiverRequest,
+            m.OperatorAnswer,
+            "Drain a receiver and have it started again",
         ),
         Route("retry", "/v1/operator/retry", m.RetryRequest, m.OperatorAnswer, "Try failed batches again immediately"),
         Route(

@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 
 from driver.background.reach import Outage
 from driver.decision_loop.loop import RESERVE_REACHED
+from driver.decisions.problems import RESUME_COMMAND
 from driver.journal.receiver_limits import shortage
 from driver.journal.state import Partition
 from driver.tracker import Tracker
 from forebay.messages import Problem, StatusAnswer
 from forebay.model.errors import RefusedError
+from forebay.model.units import utc_text
 from forebay.model.values import TopicPartition, is_reserved, timeline_of
 
 log = logging.getLogger(__name__)
@@ -123,6 +125,7 @@ class Health:
             cause = f"{where.get(outage.name, f'the {outage.name} store is')} out of reach: {outage.cause}"
             findings.add(outage.name, cause, COMMANDS[outage.name], outage.seconds)
         self._driver(findings, now, state, detail)
+        self._pause(findings)
         if words := shortage(self._tracker.state):
             findings.add("receiver-ids", words, _FEWER_IDS)
         if state != "stopping":  # a drain ends receivers on purpose
@@ -168,6 +171,13 @@ class Health:
         known = {problem.kind for problem in findings.problems}
         if waits and kind not in known:
             findings.add(kind, f"the driver waits for {origin}: {cause}", COMMANDS[kind], seconds, WAITING_SECONDS)
+
+    def _pause(self, findings: _Findings) -> None:
+        state = self._tracker.state
+        if (pause := state.pause) is not None:
+            since = f"since {utc_text(pause.time_ms)} by {pause.cause}"
+            cause = f"no batch begins: paused {since}; {len(state.waiting)} blocks wait"
+            findings.pending.append(Problem(kind="paused", cause=cause, command=RESUME_COMMAND))
 
     def _waiting(self, name: str, waits: bool, now: float) -> float:
         if not waits:

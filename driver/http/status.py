@@ -82,6 +82,8 @@ def status(
         managed=tuple(tracker.managed.status(now)),
         listeners=service.listeners,
         cursors=cursors.tracked(state, tracker.cursors, now, now_ms),
+        paused_ms=state.pause.time_ms if state.pause is not None else 0,
+        pause_cause=state.pause.cause if state.pause is not None else "",
         held_for_cursors=sum(s.bytes for s in state.index.segments.values() if s.unread and not s.held)
         if state.cursors
         else 0,

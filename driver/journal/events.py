@@ -221,6 +221,27 @@ class BatchCompleted(_Event, frozen=True, tag="batch-completed"):
     statistics: BatchStatistics | None = None
 
 
+class BatchSkipped(_Event, frozen=True, tag="batch-skipped"):
+    """An operator ended a batch that the job can't complete. No output gets its records any more; the audit lists them as a loss.
+
+    ``cause``: who skipped it, and why. ``replay``: the replay that ran the batch; 0: its first run.
+    """
+
+    batch_id: Number
+    time_ms: TimeMs
+    attempts: int
+    cause: str
+    replay: int = 0
+
+
+class PauseChanged(_Event, frozen=True, tag="pause-changed"):
+    """An operator paused or resumed the batches. While they are paused, no batch begins, and intake continues."""
+
+    paused: bool
+    time_ms: TimeMs
+    cause: str
+
+
 class JobFailed(_Event, frozen=True, tag="job-failed"):
     """An attempt at an output of a batch failed.
 
@@ -268,6 +289,7 @@ class ReplayedBatch(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     outputs: tuple[str, ...] = ()  # outputs done in this replay, while others are not
     spans: tuple[OffsetRange, ...] = ()  # of a direct stream
     incarnations: tuple[int, ...] = ()  # the incarnation of each span's partition; () under an older release
+    skipped: bool = False  # in a window: an operator skipped it
 
 
 class ReplayBegun(_Event, frozen=True, tag="replay-begun"):
@@ -426,6 +448,8 @@ Event: TypeAlias = (
     | OutputCompleted
     | WindowChanged
     | BatchCompleted
+    | BatchSkipped
+    | PauseChanged
     | JobFailed
     | RateLearned
     | LossAccepted

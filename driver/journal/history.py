@@ -46,10 +46,16 @@ class FinishedRange(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     records: int
     bytes: int | None = None
 
+    @property
+    def label(self) -> str:
+        """The range as ``BlockRange.label`` writes it."""
+        incarnation = "" if self.incarnation == 1 else f" life {self.incarnation}"
+        return f"{self.topic}/{self.partition}[{self.from_offset}, {self.until_offset}){incarnation}"
+
 
 class FinishedBatch(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """A completed batch. ``tasks``: for each task its block ids, for a replay within the rewind horizon. ``lost``: accepted
-    losses."""
+    losses. ``skipped``: who skipped the batch, and why; "": it was not skipped."""
 
     batch_id: int
     number: int
@@ -63,6 +69,7 @@ class FinishedBatch(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     loss_causes: dict[str, str] = {}  # range → who accepted its loss, and why
     spans: tuple[OffsetRange, ...] = ()  # of a direct stream, in place of tasks: what each task read
     incarnations: tuple[int, ...] = ()  # the incarnation of each span's partition; () under an older release
+    skipped: str = ""
     statistics: BatchStatistics | None = None  # None under an older release
 
 
@@ -129,6 +136,7 @@ class Leaving:
             loss_causes=batch.loss_causes,
             spans=batch.spans,
             incarnations=batch.incarnations,
+            skipped=batch.skipped,
             statistics=batch.statistics,
         )
 

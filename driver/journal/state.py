@@ -180,6 +180,7 @@ class Batch(msgspec.Struct, rename=WIRE_NAMES):
     attempts: int = 0
     lost: tuple[str, ...] = ()
     loss_causes: dict[str, str] = {}  # range → who accepted its loss, and why
+    skipped: str = ""  # who skipped the batch, and why; "": it was not skipped
     outputs: tuple[str, ...] = ()  # outputs that are done, while others are not
     spans: tuple[OffsetRange, ...] = ()  # of a direct stream, which has no blocks: one for each task
     incarnations: tuple[int, ...] = ()  # the incarnation of each span's partition; () under an older release
@@ -362,6 +363,7 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
     ended_cursors: list[EndedCursor] = []  # the newest ones, in the order in which they ended
     lost: dict[str, str] = {}  # label of a range whose loss an operator accepted → the cause
     failures: dict[int, ev.JobFailed] = {}  # uncompleted batch → its last attempt, if that failed
+    pause: ev.PauseChanged | None = None  # while an operator has paused the batches
 
     @property
     def is_direct(self) -> bool:

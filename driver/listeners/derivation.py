@@ -8,10 +8,12 @@ import msgspec
 
 from driver.journal import events as ev
 from driver.listeners.events import (
+    BatchSkipped,
     BatchSubmitted,
     BlockAdded,
     GapFound,
     Happened,
+    PauseChanged,
     RateChanged,
     ReceiverFailed,
     ReceiverStarted,
@@ -46,6 +48,18 @@ def happened_in(event: ev.Event, now_ms: int) -> list[Happened]:
         return [_skipped(span, event.cause, now_ms) for span in event.spans]
     if isinstance(event, ev.ReplayBegun):
         return [_submitted(batch, now_ms, event.replay) for batch in event.batches]
+    if isinstance(event, ev.BatchSkipped):
+        return [
+            BatchSkipped(
+                time_ms=now_ms,
+                batch_id=event.batch_id,
+                attempts=event.attempts,
+                cause=event.cause,
+                replay=event.replay,
+            )
+        ]
+    if isinstance(event, ev.PauseChanged):
+        return [PauseChanged(time_ms=now_ms, paused=event.paused, cause=event.cause)]
     if isinstance(event, ev.RateLearned):
         return [RateChanged(time_ms=now_ms, records_per_second=event.rate)]
     if isinstance(event, ev.GapRecorded):

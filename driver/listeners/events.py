@@ -127,6 +127,22 @@ class BatchCompleted(_Happened, frozen=True, tag="batch-completed"):
     ranges: tuple[BatchRange, ...] = ()
 
 
+class BatchSkipped(_Happened, frozen=True, tag="batch-skipped"):
+    """An operator ended a failed or unreadable batch without its job. ``cause``: the operator and the reason."""
+
+    batch_id: int
+    attempts: int
+    cause: str
+    replay: int = 0
+
+
+class PauseChanged(_Happened, frozen=True, tag="pause-changed"):
+    """An operator paused or resumed the batches. ``cause``: the operator and the reason."""
+
+    paused: bool
+    cause: str
+
+
 class BatchFailed(_Happened, frozen=True, tag="batch-failed"):
     """One attempt at a batch failed.
 
@@ -176,6 +192,8 @@ Happened: TypeAlias = (
     | BatchSubmitted
     | BatchStarted
     | BatchCompleted
+    | BatchSkipped
+    | PauseChanged
     | BatchFailed
     | RateChanged
     | GapFound
@@ -206,6 +224,10 @@ class Listener:
 
     def batch_completed(self, event: BatchCompleted) -> None: ...
 
+    def batch_skipped(self, event: BatchSkipped) -> None: ...
+
+    def pause_changed(self, event: PauseChanged) -> None: ...
+
     def batch_failed(self, event: BatchFailed) -> None: ...
 
     def rate_changed(self, event: RateChanged) -> None: ...
@@ -222,6 +244,8 @@ METHODS: Mapping[type[Any], str] = {
     BatchSubmitted: "batch_submitted",
     BatchStarted: "batch_started",
     BatchCompleted: "batch_completed",
+    BatchSkipped: "batch_skipped",
+    PauseChanged: "pause_changed",
     BatchFailed: "batch_failed",
     RateChanged: "rate_changed",
     GapFound: "gap_found",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 from driver.background.resetting import Resetting
 from driver.decision_loop.rewinding import begin_replay
 from driver.decisions.intake import intake, span
+from driver.decisions.problems import RESUME_COMMAND
 from driver.http.api import Submitted
 from driver.http.health import Health
 from driver.journal.state import State
@@ -21,13 +23,15 @@ from driver.service.futures import failed, outcome, refused
 from driver.service.leadership import Leadership
 from driver.service.options import Given
 from driver.service.shutdown import Shutdown
-from driver.tracker.requests import Read
+from driver.tracker.requests import Read, said_by
 from forebay import messages as m
-from forebay.model.errors import UnreachableError, UsageError
+from forebay.model.errors import RefusedError, UnreachableError, UsageError
 from forebay.process.clock import Clock
 from forebay.settings.schema import Settings
 from forebay.sources.kind import source_kind
 from wal.storage import open_storage
+
+log = logging.getLogger(__name__)
 
 #: the options of Kafka's client that queries over the intake get; the others may be secrets
 SHOWN_OPTIONS = ("bootstrap.servers", "isolation.level")
@@ -138,9 +142,15 @@ class Routing:
                 return parts.loop.submit(ForgetSilent(request.name, parts.health, self._given.clock))
             case m.RetryRequest():
                 return outcome(lambda: self._retry(parts))
+            case m.SkipBatchRequest():
+                return self._skip(parts, request)
+            case m.PauseRequest(paused=True) | m.RestartReceiverRequest() if self._shutdown.is_stopping:
+                return failed(RefusedError("the driver is stopping: send the request to the next driver", "conflict"))
             case m.StopRequest():
                 return outcome(lambda: self._stop(request))
             case _:
+                if isinstance(request, m.RestartReceiverRequest):
+                    log.info("restart of receiver %s requested by %s", request.receiver_id, said_by(request.cause))
                 try:
                     admitted = self._admission.admit(request)
                 except UnreachableError as refusal:
@@ -159,12 +169,23 @@ class Routing:
         )
         return self._operator.submit(resetting.run, request)
 
+    def _skip(self, parts: Parts, request: m.SkipBatchRequest) -> Future[Any]:
+        if not request.cause.strip():
+            return failed(UsageError("a batch is skipped only with a reason, which the audit keeps: give the cause"))
+        return parts.scheduler.skip(request.batch_id, said_by(request.cause))
+
     def _retry(self, parts: Parts) -> m.OperatorAnswer:
+        if parts.scheduler.paused:
+            raise RefusedError(f"the batches are paused: `{RESUME_COMMAND}` begins the next attempt too", "conflict")
         batches = parts.scheduler.retry()
         if not batches:
             return m.OperatorAnswer(message="no batch is failed or unreadable: nothing to try again")
         ids = ", ".join(map(str, batches))
         return m.OperatorAnswer(message=f"batch {ids} is tried again now; `forebay status` shows how it goes")
+
+    def _is_paused(self) -> bool:
+        parts = self._parts()
+        return parts is not None and parts.scheduler.paused
 
     def _stop(self, request: m.StopRequest) -> m.OperatorAnswer:
         if not 0 <= request.timeout_seconds <= STOP_SECONDS_MAX:
@@ -172,6 +193,9 @@ class Routing:
         if not request.drain:
             self._shutdown.stop()
             return m.OperatorAnswer(message="stopping when the running jobs have finished")
+        if self._is_paused():
+            words = f"the batches are paused, and a drain completes all batches: run `{RESUME_COMMAND}` first, or stop without"
+            raise RefusedError(f"{words} a drain", "conflict")
         seconds = request.timeout_seconds or self._given.settings.driver.stop_timeout
         self._shutdown.stop(drain=True, timeout_seconds=seconds)
         return m.OperatorAnswer(message=f"draining, for {seconds:g} s at most; `forebay status` shows how far it is")

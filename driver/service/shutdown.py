@@ -127,7 +127,7 @@ class Shutdown:
             stopped=self._activity.stopping,
             clock=clock,
             timeout_seconds=driver.stop_timeout if timeout_seconds is None else timeout_seconds,
-            held_up=lambda: scheduler.waits_for_retry,
+            held_up=lambda: scheduler.held_up,
         )
         scheduler.drain()
         threading.Thread(target=self._drain_and_stop, args=(self._drain,), name="drain", daemon=True).start()
@@ -142,7 +142,7 @@ class Shutdown:
         self.stop()
         if not cut_off:
             return
-        why = "a batch failed again" if drain.hopeless else "its time limit is reached"
+        why = drain.hopeless or "its time limit is reached"
         log.warning("the drain ends incomplete: %s; not completed: %s", why, drain.left.words)
         self._given.engine.cancel()
         if not self._activity.jobs_ended.wait(GRACE_SECONDS):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
+
 from driver.decisions.allocation import UNLIMITED, BatchLimits, longest_prefix
 from driver.decisions.packing import pack
 from driver.decisions.replay import REPLAY_BLOCKS_MAX, plan, refuse
@@ -24,6 +26,7 @@ from driver.tracker.requests import (
     FoundPartitions,
     KeepWindow,
     NameCursor,
+    SkipBatch,
     SkipSpans,
     said_by,
 )
@@ -161,6 +164,34 @@ class Batches:
         if batch_id in state.replaying or (batch is not None and batch.completed_ms is None):
             self._recorder.apply(request.failure)
 
+    def skip(self, request: SkipBatch) -> None:
+        """End a batch without its job. Raises RefusedError if it is completed."""
+        state, batch_id = self._recorder.state, request.batch_id
+        if request.replay:
+            is_open = state.replay is not None and state.replay.replay == request.replay and batch_id in state.replaying
+        else:
+            is_open = batch_id in state.batches and state.batches[batch_id].completed_ms is None
+        if not is_open:
+            raise RefusedError(f"batch {batch_id} is completed already", "conflict")
+        cause = said_by(request.cause)
+        self._recorder.apply(ev.BatchSkipped(batch_id, request.time_ms, request.attempts, cause, request.replay))
+
+    def pause(self, request: m.PauseRequest, now_ms: int) -> m.OperatorAnswer:
+        """Pause or resume the batches. May be repeated."""
+        before = self._recorder.state.pause
+        if (before is not None) != request.paused:
+            self._recorder.apply(ev.PauseChanged(request.paused, now_ms, said_by(request.cause)))
+        elif before is not None:
+            return m.OperatorAnswer(message=f"the batches are paused already, by {before.cause}")
+        else:
+            return m.OperatorAnswer(message="the batches are not paused")
+        if request.paused:
+            return m.OperatorAnswer(
+                message="no batch begins from now on; jobs that run continue to their end, and receivers take records in; "
+                "`forebay resume` ends the pause"
+            )
+        return m.OperatorAnswer(message="batches begin again")
+
     def keep_window(self, request: KeepWindow) -> None:
         """Journal how many batches before an unfinished one stay readable."""
         if request.batches != self._recorder.state.window_batches:
@@ -195,13 +226,18 @@ class Batches:
             batches=tuple(map(_again, found.batches)),
             time_ms=now_ms,
             cause=said_by(request.cause),
-            window=tuple(map(_again, found.window)),
+            window=tuple(map(_before, found.window)),
         )
         self._recorder.apply(begun)
         return m.OperatorAnswer(
             message=f"replay {begun.replay}: {len(begun.batches)} batches run again, from {begun.batches[0].batch_id} to "
             f"{begun.batches[-1].batch_id}; `forebay status` shows how far it is"
         )
+
+
+def _before(batch: FinishedBatch) -> ev.ReplayedBatch:
+    """Return a batch of a replay's window: unlike the batches that run again, it stays skipped."""
+    return msgspec.structs.replace(_again(batch), skipped=bool(batch.skipped))
 
 
 def _again(batch: FinishedBatch) -> ev.ReplayedBatch:

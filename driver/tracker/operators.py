@@ -1,4 +1,4 @@
-"""Decisions of operators: accepting gaps and losses, resetting partitions, and fencing receivers."""
+"""Decisions of operators: accepting gaps and losses, resetting partitions, fencing and restarting receivers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from driver.decisions.batch_order import window
 from driver.journal import events as ev
+from driver.tracker.agents import Agents
 from driver.tracker.decision import Recorder
 from driver.tracker.partitions.claims import Claims
 from driver.tracker.partitions.commands import Commands
@@ -17,11 +18,12 @@ from forebay import messages as m
 from forebay.kafka.consume.spans import is_inside
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.values import TopicPartition, is_reserved
+from forebay.process.restarts import RESTART, RESTART_EXIT_CODE
 
 
 class Operators:
     """Carries out an operator's decision exactly as ``forebay status`` showed it. Otherwise each call raises RefusedError or
-    UsageError."""
+    UsageError. ``receiver_timeout_seconds``: how long after its last heartbeat a receiver counts as running."""
 
     def __init__(
         self,
@@ -32,6 +34,8 @@ class Operators:
         claims: Claims,
         faults: Faults,
         receivers: Receivers,
+        agents: Agents,
+        receiver_timeout_seconds: float,
     ) -> None:
         self._recorder = recorder
         self._commands = commands
@@ -39,6 +43,8 @@ class Operators:
         self._claims = claims
         self._faults = faults
         self._receivers = receivers
+        self._agents = agents
+        self._receiver_timeout_seconds = receiver_timeout_seconds
 
     # ---- faults ------------------------------------------------------------------------------------------------------
 
@@ -84,6 +90,26 @@ class Operators:
         self._receivers.fence(request.receiver_id)
         return m.OperatorAnswer(
             message=f"receiver {request.receiver_id} is fenced: if it runs again it ends, and nothing that it writes counts"
+        )
+
+    # ---- receivers ---------------------------------------------------------------------------------------------------
+
+    def restart_receiver(self, request: m.RestartReceiverRequest, now: float) -> m.OperatorAnswer:
+        """Drain a receiver that runs; its agent or its supervisor then starts it again. May be repeated."""
+        name = request.receiver_id
+        if self._agents.managed.restart(name, now):
+            return m.OperatorAnswer(message=f"receiver {name} drains if it runs, and its agent starts it again")
+        known = self._recorder.state.receivers.get(name)
+        if known is None or is_reserved(name):
+            raise RefusedError(f"no receiver is named {name!r}: `forebay status` shows the receivers", "not-found")
+        latest = self._receivers.latest.get(name)
+        if latest is None or now - latest.at > self._receiver_timeout_seconds or latest.heartbeat.state == "draining":
+            raise RefusedError(f"receiver {name} does not run: start it on host {known.host}", "conflict")
+        if not any(command.kind == RESTART for command in self._commands.open(name)):
+            self._commands.order(name, RESTART)
+        return m.OperatorAnswer(
+            message=f"receiver {name} drains and exits with {RESTART_EXIT_CODE}; its supervisor (`forebay up`, systemd) starts "
+            "it again"
         )
 
     # ---- resets ------------------------------------------------------------------------------------------------------

@@ -151,6 +151,17 @@ class FailJob(Answered[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class SkipBatch(Answered[None]):
+    """End a batch that the job can't complete, as an operator requests. ``replay``: as in :class:`Complete`."""
+
+    batch_id: int
+    time_ms: int
+    attempts: int
+    cause: str
+    replay: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class KeepWindow(Answered[None]):
     """From now on, keep the ``batches`` batches before each unfinished batch readable."""
 
@@ -308,6 +319,8 @@ Request = (
     | m.AcceptGapRequest
     | m.AcceptLossRequest
     | m.FenceRequest
+    | m.PauseRequest
+    | m.RestartReceiverRequest
     | m.OpenCursorRequest
     | m.MoveCursorRequest
     | m.CloseCursorRequest
@@ -329,6 +342,7 @@ Request = (
     | Complete
     | CompleteOutput
     | FailJob
+    | SkipBatch
     | KeepWindow
     | LearnRate
     | BeginDrain

@@ -62,6 +62,7 @@ from driver.tracker.requests import (
     Request,
     Reset,
     Searches,
+    SkipBatch,
     SkipSpans,
 )
 from forebay import messages as m
@@ -128,6 +129,8 @@ class Tracker:
             claims=self.claims,
             faults=self.faults,
             receivers=self.receivers,
+            agents=self.agents,
+            receiver_timeout_seconds=options.host_timeout_seconds,
         )
         self.batches = Batches(recorder=recorder, max_queued=options.max_queued_batches, limits=options.batch_limits)
         self.cursors = Cursors(state=state, rules=options.cursor_rules, has_wal=options.copy_rules is None)
@@ -200,6 +203,8 @@ class Tracker:
                 return self.operators.accept_gap(request, now_ms)
             case m.AcceptLossRequest():
                 return self.operators.accept_loss(request, now_ms)
+            case m.RestartReceiverRequest():
+                return self.operators.restart_receiver(request, now)
             case m.FenceRequest():
                 return self.operators.fence(request)
             case HoldForReset():
@@ -229,6 +234,10 @@ class Tracker:
                 self.batches.complete_output(request)
             case FailJob():
                 self.batches.fail_job(request)
+            case SkipBatch():
+                self.batches.skip(request)
+            case m.PauseRequest():
+                return self.batches.pause(request, now_ms)
             case KeepWindow():
                 self.batches.keep_window(request)
             case Archived():

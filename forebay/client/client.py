@@ -308,6 +308,22 @@ class Client:
         """Begin the next attempt at each failed or unreadable batch now."""
         return self._do("retry", m.RetryRequest())
 
+    def skip(self, batch_id: int, cause: str) -> str:
+        """End a failed or unreadable batch without its job. The audit lists its records as a loss, with ``cause``."""
+        return self._do("skip", m.SkipBatchRequest(batch_id=batch_id, cause=cause))
+
+    def pause(self, *, cause: str = "") -> str:
+        """Begin no more batches until :meth:`resume`; intake continues."""
+        return self._do("pause", m.PauseRequest(paused=True, cause=cause))
+
+    def resume(self, *, cause: str = "") -> str:
+        """Begin batches again after :meth:`pause`."""
+        return self._do("pause", m.PauseRequest(paused=False, cause=cause))
+
+    def restart_receiver(self, receiver_id: str, *, cause: str = "") -> str:
+        """Drain a receiver; its agent or its supervisor then starts it again."""
+        return self._do("restart-receiver", m.RestartReceiverRequest(receiver_id=receiver_id, cause=cause))
+
     def replay(self, *, batch: int = 0, time_ms: int = 0, cause: str = "") -> str:
         """Run completed batches again, from an id or number, or from a time on."""
         return self._do("replay", m.ReplayRequest(batch=batch, time_ms=time_ms, cause=cause))

@@ -24,8 +24,9 @@ class Rates(Message, frozen=True, kw_only=True):
 class Command(Message, frozen=True, kw_only=True):
     """One command. It is idempotent, and the driver repeats it until its ``version`` is acknowledged.
 
-    ``kind`` for receivers: ``stop``, ``drain``, ``reclaim`` (claim ``partitions`` again) or ``rate`` (take in at most ``rates``;
-    a newer command replaces an older one).
+    ``kind`` for receivers: ``stop``, ``drain``, ``restart`` (drain, and exit with the code after which a supervisor starts the
+    receiver again), ``reclaim`` (claim ``partitions`` again) or ``rate`` (take in at most ``rates``; a newer command replaces an
+    older one).
 
     ``kind`` for agents: ``delete`` (delete ``blocks``), ``start-receiver``, ``stop-receiver`` (it drains) or ``kill-receiver``
     (these three: ``receiver_id``). The last three are not acknowledged. The driver repeats them until the agent's heartbeat shows

@@ -59,8 +59,8 @@ class OverviewAnswer(Message, frozen=True, kw_only=True):
 
     ``leader``: "" if this driver leads. Otherwise ``state`` is ``standby``, ``leader`` is the URL of the driver that leads, or
     "?" if it is unknown, and the counts are empty. ``partitions``, ``receivers``, ``hosts`` and ``batches``: state → how many
-    are in it; a receiver that missed two heartbeats counts as ``silent``. ``problems`` and ``pending`` are cut off at 20 entries
-    each; the counts say how many there are.
+    are in it; a receiver that missed two heartbeats counts as ``silent``. ``problems`` and ``pending`` are cut off at 10 entries
+    each, and long texts at 300 characters; the counts say how many there are.
     """
 
     time_ms: int

@@ -110,6 +110,27 @@ class RetryRequest(Message, frozen=True, kw_only=True):
     """POST /v1/operator/retry. Begins the next attempt at each failed or unreadable batch now."""
 
 
+class PauseRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/operator/pause. Pauses or resumes the batches; intake continues. The journal keeps the pause over a restart."""
+
+    paused: bool
+    cause: str = ""  # the operator and the reason
+
+
+class SkipBatchRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/operator/skip. Ends a failed or unreadable batch without its job. The audit lists its records as a loss."""
+
+    batch_id: Number
+    cause: Text  # the operator and the reason
+
+
+class RestartReceiverRequest(Message, frozen=True, kw_only=True):
+    """POST /v1/operator/restart-receiver. Drains a receiver; its agent or its supervisor then starts it again."""
+
+    receiver_id: Text
+    cause: str = ""  # the operator and the reason
+
+
 class OperatorAnswer(Message, frozen=True, kw_only=True):
     """Answer to an operator's request, in words."""
 

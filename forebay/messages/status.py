@@ -126,8 +126,9 @@ class TrackedCursor(Message, frozen=True, kw_only=True):
 class Problem(Message, frozen=True, kw_only=True):
     """A state that does not recover by itself, or has not recovered for too long.
 
-    ``kind``: kafka | source | wal | journal | partitions-without-receiver | receiver-gone | receiver-waiting |
-    receiver-not-running | receiver-without-host | agent-gone | partition | batch-unreadable | job | cursor | driver.
+    ``kind``: paused (only as pending) | kafka | source | wal | journal | partitions-without-receiver | receiver-gone |
+    receiver-waiting | receiver-not-running | receiver-without-host | agent-gone | partition | batch-unreadable | job | cursor |
+    driver.
 
     ``command``: what to do; "" if ``cause`` says it. ``seconds``: duration of the problem as far as it is known.
     """
@@ -167,7 +168,9 @@ class StatusAnswer(Message, frozen=True, kw_only=True):
     cursors: tuple[TrackedCursor, ...] = ()  # active and silent ones, and the last that ended
     held_for_cursors: int = 0  # bytes of WAL segments that are kept only for cursors
     problems: tuple[Problem, ...] = ()  # `forebay status` exits with 1 if there is one
-    pending: tuple[Problem, ...] = ()  # become problems when their grace period ends
+    pending: tuple[Problem, ...] = ()  # become problems when their grace period ends; and a pause of the batches
+    paused_ms: int = 0  # when an operator paused the batches; 0: they are not paused
+    pause_cause: str = ""  # the operator and the reason
 
 
 class PartitionProgress(Message, frozen=True, kw_only=True):

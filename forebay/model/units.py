@@ -1,8 +1,9 @@
-"""Durations and sizes in the notation of the configuration: ``200ms``, ``64MB``."""
+"""Durations and sizes in the notation of the configuration (``200ms``, ``64MB``), and times as text."""
 
 from __future__ import annotations
 
 import re
+from datetime import datetime, timezone
 from decimal import Decimal
 
 _DURATIONS = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)}
@@ -54,3 +55,11 @@ def parse_size(text: object) -> Size:
     if size > _LARGEST_BYTES:
         raise ValueError("is larger than any store: write a smaller size")
     return Size(size)
+
+
+def utc_text(time_ms: int, timespec: str = "seconds") -> str:
+    """Return a time, in milliseconds since 1970 UTC, as ISO 8601 text with its zone: ``2026-11-23T08:15:00Z``.
+
+    ``timespec``: the precision, as in ``datetime.isoformat``.
+    """
+    return datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec=timespec).replace("+00:00", "Z")

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: kind of the driver's command that has a receiver drain and exit, to be started again
+RESTART = "restart"
+#: the exit code of a receiver that a supervisor is to start again
+RESTART_EXIT_CODE = 6
+
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:

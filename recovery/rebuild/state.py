@@ -208,12 +208,7 @@ def _repeated(
 
 
 def _labels(blocks: Iterable[Block]) -> tuple[str, ...]:
-    ranges = history.merge(r for block in blocks for r in block.meta.ranges)
-    return tuple(
-        f"{r.topic}/{r.partition}[{r.from_offset}, {r.until_offset})"
-        + ("" if r.incarnation == 1 else f" life {r.incarnation}")
-        for r in ranges
-    )
+    return tuple(r.label for r in history.merge(r for block in blocks for r in block.meta.ranges))
 
 
 def _attested(

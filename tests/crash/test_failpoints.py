@@ -202,6 +202,8 @@ ELSEWHERE = {
     "GapRecorded": "tests/integration/test_topics.py",
     "IncarnationBegun": "tests/integration/test_topics.py",
     "LossAccepted": "tests/integration/test_lost_block.py",
+    "BatchSkipped": "tests/integration/test_operator_actions.py",
+    "PauseChanged": "tests/integration/test_operator_actions.py",
     "ReplayBegun": "tests/integration/test_replay.py",
     "ReplayCompleted": "tests/integration/test_replay.py",
     "JobFailed": "tests/driver/batches/test_failing_jobs.py: one that is lost is found again by the next attempt",

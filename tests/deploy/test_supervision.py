@@ -17,6 +17,7 @@ from forebay.process.restarts import RestartPolicy
         (3, How.FAILED, Verdict.RESTART),
         (4, How.FENCED, Verdict.STAY_DOWN),
         (5, How.REPLACED, Verdict.RESTART),
+        (6, How.TO_RESTART, Verdict.RESTART),
         (130, How.FAILED, Verdict.RESTART),
         (-9, How.KILLED, Verdict.RESTART),
         (-15, How.KILLED, Verdict.RESTART),

@@ -22,6 +22,7 @@ from forebay.messages import (
     TrackedReplay,
 )
 from forebay.model.errors import AccessError, ForebayError, NotTakenError
+from forebay.model.units import utc_text
 from forebay.settings.schema import Settings
 from wal.reading import TIERS
 
@@ -81,6 +82,10 @@ def _releases(answer: StatusAnswer) -> str:
     return f"{answer.release}; others: {', '.join(others)}" if others else answer.release
 
 
+def _pause(answer: StatusAnswer) -> str:
+    return f"paused since {utc_text(answer.paused_ms)} by {answer.pause_cause}"
+
+
 def tables(answer: StatusAnswer) -> list[Group]:
     from rich.filesize import decimal
 
@@ -96,6 +101,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
                 ("release", _releases(answer)),
                 ("journal", f"timeline {answer.timeline}, epoch {answer.driver_epoch:x}"),
                 ("waiting", f"{answer.waiting_blocks} blocks, {answer.waiting_records} records"),
+                *([("batches", _pause(answer))] if answer.paused_ms else []),
                 ("replay", _replay(answer.replay)),
                 *([("rate learned from the job", _learned(answer.rate))] if answer.backpressure else []),
                 ("completed", f"{answer.batches_completed} batches, {answer.records_completed} records"),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from deploy.console.driver_requests import ask_status, post
 from deploy.console.invocation import FINE, NOTHING_CHANGED, Invocation, person
-from forebay.messages import AcceptLossRequest, BatchEntry, OperatorAnswer
-from forebay.model.errors import RefusedError, UsageError
-from forebay.model.values import TIMELINE_SHIFT
+from deploy.console.unfinished import find_batch
+from forebay.messages import AcceptLossRequest, OperatorAnswer
+from forebay.model.errors import UsageError
 from forebay.settings.schema import Settings
 
 _RANGE = re.compile(
@@ -24,15 +23,6 @@ def range_label(text: str) -> str:
         raise UsageError(f"{text!r} is no range: write 'TOPIC/PARTITION[FROM, UNTIL)', as `forebay recover` prints it")
     incarnation = " ".join((match["life"] or "").split())
     return f"{match['tp']}[{match['from']}, {match['until']})" + (f" {incarnation}" if incarnation else "")
-
-
-def find_batch(batches: Sequence[BatchEntry], named: int) -> BatchEntry:
-    """Return the unfinished batch with this id or number. Raises RefusedError if there is none."""
-    for batch in batches:
-        if batch.state != "completed" and named in (batch.batch_id, batch.number):
-            return batch
-    what = "id" if named >= 1 << TIMELINE_SHIFT else "number or id"
-    raise RefusedError(f"no unfinished batch has the {what} {named}; `forebay status` lists the batches", "not-found")
 
 
 def accept_loss(

@@ -105,7 +105,8 @@ def agent(invocation: Invocation) -> int:
 def receiver(invocation: Invocation, receiver_id: str) -> int:
     """Run one receiver: consume partitions, make blocks durable, and report them to the driver.
 
-    SIGTERM drains the receiver: it seals, stores, reports and commits the open block, and exits with 0.
+    SIGTERM drains the receiver: it seals, stores, reports and commits the open block, and exits with 0. After `forebay
+    restart-receiver` it drains too, and exits with 6, so that a supervisor starts it again.
     """
     try:
         check_name("--id", receiver_id)

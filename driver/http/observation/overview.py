@@ -14,11 +14,11 @@ from driver.http.observation.steps import Rates, steps
 from forebay import messages as m
 
 #: maximum number of problems, and of pending ones, in an overview; the counts name all
-PROBLEMS_MAX = 20
+PROBLEMS_MAX = 10
 #: missing heartbeats after which a receiver counts as silent
 HEARTBEATS_MISSED = 2
-#: maximum characters of each text of a problem
-PROBLEM_LENGTH_MAX = 400
+#: maximum characters of each text in an overview, and of texts of the last batch
+LENGTH_MAX, TEXTS_MAX = 300, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,6 @@ class Activity:
     rates: Rates
     last_batch: m.BatchEntry | None = None
     spark_ui: str = ""
-    paused: bool = False
-    pause_cause: str = ""
 
 
 def overview(snapshot: Snapshot, identity: Identity, activity: Activity) -> m.OverviewAnswer:
@@ -59,8 +57,8 @@ def overview(snapshot: Snapshot, identity: Identity, activity: Activity) -> m.Ov
         job=identity.job,
         batch_interval_ms=identity.batch_interval_ms,
         heartbeat_seconds=identity.heartbeat_seconds,
-        paused=activity.paused,
-        pause_cause=activity.pause_cause,
+        paused=snapshot.pause is not None,
+        pause_cause=snapshot.pause.cause if snapshot.pause is not None else "",
         problems=tuple(map(_short, found[:PROBLEMS_MAX])),
         problem_count=len(found),
         pending=tuple(map(_short, pending[:PROBLEMS_MAX])),
@@ -78,7 +76,7 @@ def overview(snapshot: Snapshot, identity: Identity, activity: Activity) -> m.Ov
         ),
         waiting_blocks=totals.waiting_blocks,
         waiting_records=totals.waiting_records,
-        last_batch=activity.last_batch,
+        last_batch=None if activity.last_batch is None else _short_batch(activity.last_batch),
         replay=snapshot.replay,
         rate=snapshot.rate,
         lag_records=lag_records(partitions),
@@ -145,10 +143,20 @@ def _counts(states: Iterable[str]) -> dict[str, int]:
 
 
 def _short(problem: m.Problem) -> m.Problem:
-    if len(problem.cause) <= PROBLEM_LENGTH_MAX and len(problem.command) <= PROBLEM_LENGTH_MAX:
+    if len(problem.cause) <= LENGTH_MAX and len(problem.command) <= LENGTH_MAX:
         return problem
     return msgspec.structs.replace(problem, cause=_cut(problem.cause), command=_cut(problem.command))
 
 
+def _short_batch(batch: m.BatchEntry) -> m.BatchEntry:
+    return msgspec.structs.replace(
+        batch,
+        detail=_cut(batch.detail),
+        place=_cut(batch.place),
+        outputs=tuple(map(_cut, batch.outputs[:TEXTS_MAX])),
+        written=tuple(map(_cut, batch.written[:TEXTS_MAX])),
+    )
+
+
 def _cut(text: str) -> str:
-    return text if len(text) <= PROBLEM_LENGTH_MAX else text[: PROBLEM_LENGTH_MAX - 1] + "…"
+    return text if len(text) <= LENGTH_MAX else text[: LENGTH_MAX - 1] + "…"

@@ -20,6 +20,7 @@ from driver.http.health import Verdict
 from driver.http.lag import not_completed
 from driver.http.status import tracked_replay
 from driver.http.tracked import tracked_agents, tracked_partitions, tracked_receivers
+from driver.journal.events import PauseChanged
 from driver.journal.state import Cursor, EndedCursor, Partition, Receiver
 from driver.tracker import LastAgentHeartbeat, LastHeartbeat, Tracker
 from driver.tracker.cursors import Cursors, tracked
@@ -96,6 +97,7 @@ class Snapshot:
     ended_cursors: tuple[EndedCursor, ...]
     known_cursors: Cursors
     replay: m.TrackedReplay | None
+    pause: PauseChanged | None
     rate: float
 
     @cached_property
@@ -184,6 +186,7 @@ def take(tracker: Tracker, around: Surroundings, now: float, now_ms: int) -> Sna
         ended_cursors=tuple(state.ended_cursors),
         known_cursors=tracker.cursors,
         replay=tracked_replay(state),
+        pause=state.pause,
         rate=tracker.sharing.rate if tracker.sharing is not None else 0.0,
     )
 

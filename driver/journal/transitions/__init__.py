@@ -60,6 +60,10 @@ def _change(state: State, event: ev.Event) -> None:
             partitions.adoption_tried(state, event)
         case ev.GapRecorded():
             partitions.gap_recorded(state, event)
+        case ev.BatchSkipped():
+            batches.batch_skipped(state, event)
+        case ev.PauseChanged():
+            batches.pause_changed(state, event)
         case ev.OutputCompleted():
             batches.output_completed(state, event)
         case ev.WindowChanged():

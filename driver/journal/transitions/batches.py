@@ -7,9 +7,11 @@ from itertools import chain
 import msgspec
 
 from driver.journal import events as ev
+from driver.journal.history import merge
 from driver.journal.state import Batch, BrokenInvariant, LearnedRate, State
 from driver.journal.transitions.direct import direct_partition
 from driver.journal.transitions.partition import complete_gaps, partition_of
+from driver.journal.transitions.replays import replay_completed
 from forebay.model.values import numbered
 
 
@@ -64,6 +66,23 @@ def batch_completed(state: State, event: ev.BatchCompleted) -> None:
     state.batches_completed += 1
     state.records_completed += state.index.records.pop(event.batch_id)
     _advance_completed_prefix(state)
+
+
+def batch_skipped(state: State, event: ev.BatchSkipped) -> None:
+    if event.replay:
+        again = state.replaying[event.batch_id]
+        blocks = (state.blocks[block_id] for task in again.tasks for block_id in task)
+        losses = [r.label for r in merge(r for block in blocks for r in block.meta.ranges)]
+        state.replaying[event.batch_id] = msgspec.structs.replace(again, skipped=True)
+        replay_completed(state, ev.ReplayCompleted(event.replay, event.batch_id, event.time_ms, event.attempts))
+        state.replays[-1].lost.update(dict.fromkeys(losses, event.cause))
+        return
+    batch_completed(state, ev.BatchCompleted(event.batch_id, event.time_ms, event.attempts))
+    state.batches[event.batch_id].skipped = event.cause
+
+
+def pause_changed(state: State, event: ev.PauseChanged) -> None:
+    state.pause = event if event.paused else None
 
 
 def _advance_completed_prefix(state: State) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forebay.model.values import block_id
+from forebay.process.restarts import RESTART_EXIT_CODE
 from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver import inputs as inp
@@ -96,5 +97,10 @@ class Drain:
         self._try_at = now + self.settings.reclaim_delay
 
     def _exit(self) -> None:
-        failure = self.shutdown.failure
-        self.outbox.exit(1 if failure else 0, failure or "drained")
+        shutdown = self.shutdown
+        if shutdown.failure:
+            self.outbox.exit(1, shutdown.failure)
+        elif shutdown.restarts:
+            self.outbox.exit(RESTART_EXIT_CODE, "drained, to be started again")
+        else:
+            self.outbox.exit(0, "drained")

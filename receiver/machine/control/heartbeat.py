@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from forebay import messages
 from forebay.model.values import TEXT_LENGTH_MAX
+from forebay.process.restarts import RESTART
 from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver import inputs as inp
@@ -60,6 +61,8 @@ class Commands:
                 self.claims.reclaim(tp, now)
         elif command.kind == "drain":
             self.shutdown.begin(now)
+        elif command.kind == RESTART:
+            self.shutdown.begin(now, restarts=True)
         elif command.kind == "stop":
             self.drain.stop(now)
 

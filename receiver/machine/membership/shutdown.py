@@ -12,7 +12,7 @@ from receiver.machine.exchange.outbox import Outbox
 @dataclass(kw_only=True, slots=True, eq=False)
 class Shutdown:
     """``draining``: a drain has begun, so nothing new is taken in. ``deadline``: when the drain fails. ``failure``: the cause of
-    the drain, "" for a drain on request."""
+    the drain, "" for a drain on request. ``restarts``: whether a supervisor is to start the receiver again."""
 
     settings: ReceiverSettings
     outbox: Outbox
@@ -20,12 +20,14 @@ class Shutdown:
     draining: bool = False
     deadline: float = 0.0
     failure: str = ""
+    restarts: bool = False
 
-    def begin(self, now: float) -> None:
+    def begin(self, now: float, restarts: bool = False) -> None:
         """Begin a drain, unless one has begun."""
         if self.draining:
             return
         self.draining = True
+        self.restarts = restarts
         self.deadline = now + self.settings.drain_timeout
         self.contact.beat_at = (
             now  # it may be the last heartbeat, and the driver learns from it which partitions were lost

@@ -4,137 +4,30 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from driver.batches.batch import Batch, NamedJob
+from driver.batches.batch import Batch
 from driver.batches.job_failures import PROCESS_ENDED, FailingJobs
-from driver.batches.local_engine import LocalEngine
 from driver.journal import reading as journal
 from driver.journal.events import JobFailed
-from driver.service import Driver, DriverOptions
 from forebay import messages as m
-from forebay.http.client import Client
-from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import EngineLostError, UnreadableBlockError
-from forebay.model.values import TopicPartition
-from forebay.process.clock import ManualClock, SystemClock
+from forebay.process.clock import ManualClock
 from forebay.process.restarts import RestartPolicy
-from forebay.settings.load import from_values
 from forebay.settings.schema import Settings
-from tests.support.played import PlayedReceiver
+from tests.support import running_driver
+from tests.support.running_driver import Carriers, Running, failed, local_settings, running
 from wal.storage import open_storage
-
-Configure = Callable[..., Settings]
 
 
 @pytest.fixture
 def settings(tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str]) -> Settings:
-    topic = topic_name()
-    mock_broker.create_topic(topic)
-    return from_values(
-        {
-            "stream": "s",
-            "kafka": {"topics": [topic], "group": topic, **mock_broker.options},
-            "wal": {"url": f"file://{tmp_path}/wal"},
-            "driver": {
-                "journal": f"file://{tmp_path}/journal",
-                "url": "http://127.0.0.1:0",
-                "engine": "local",
-                "batch_interval": "20ms",
-                "job_retry_delay": "1ms",
-                "job_max_failures": 3,
-                "lease_duration": "300ms",
-                "receiver_timeout": "2s",
-                "snapshot_copy_interval": "0s",
-            },
-            "agent": {"blocks": f"{tmp_path}/blocks"},
-        }
-    )
-
-
-class Running:
-    """A driver as ``forebay driver`` runs it, in a thread."""
-
-    def __init__(self, settings: Settings, *jobs: Callable[[Batch], None]) -> None:
-        self.settings = settings
-        named = [NamedJob(f"job-{number}", job) for number, job in enumerate(jobs)]
-        self.driver = Driver(
-            settings,
-            upstream=KafkaAdmin(settings.kafka.options),
-            engine=LocalEngine(settings, dict),
-            jobs=named,
-            clock=SystemClock(),
-            options=DriverOptions(release="test", waits_when_failed=True),
-        )
-        self.error: BaseException | None = None
-        self.driver.start()
-        self.client = Client(self.driver.url)
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.driver.run()
-        except BaseException as error:
-            self.error = error
-
-    def status(self) -> m.StatusAnswer:
-        return self.client.get("/v1/status", m.StatusAnswer)
-
-    def until(self, holds: Callable[[m.StatusAnswer], Any]) -> m.StatusAnswer:
-        for _ in range(1500):
-            if holds(answer := self.status()):
-                return answer
-            threading.Event().wait(0.02)
-        raise AssertionError(f"it never came: {answer}")
-
-    def take_in(self, until: int) -> None:
-        self.until(lambda answer: answer.partitions and not answer.detail.startswith("finding"))
-        tp = TopicPartition(self.settings.kafka.topics[0], 0)
-        PlayedReceiver(self.settings, self.driver.url).take_in(tp, until)
-
-    def end(self) -> None:
-        self.driver.stop()
-        self.thread.join(30)
-        assert not self.thread.is_alive()
-        self.driver.close()
-        self.client.close()
-
-
-@contextmanager
-def running(settings: Settings, *jobs: Callable[[Batch], None]) -> Iterator[Running]:
-    driver = Running(settings, *jobs)
-    try:
-        yield driver
-    finally:
-        driver.end()
-
-
-def failed(answer: m.StatusAnswer) -> bool:
-    return any(batch.state == "failed" for batch in answer.batches)
-
-
-class Carriers:
-    """A job that lacks a key until it is corrected."""
-
-    def __init__(self) -> None:
-        self.mended = False
-        self.runs: list[tuple[int, int]] = []
-
-    def __call__(self, batch: Batch) -> None:
-        self.runs.append((batch.id, batch.records))
-        if not self.mended:
-            look_up({}, "carrier")
-
-
-def look_up(row: dict[str, str], column: str) -> str:
-    return row[column]
+    return local_settings(tmp_path, mock_broker, topic_name())
 
 
 def test_driver_stays_up_as_failed_with_the_error_and_its_place_until_the_batch_succeeds(
@@ -148,7 +41,7 @@ def test_driver_stays_up_as_failed_with_the_error_and_its_place_until_the_batch_
         (batch,) = answer.batches
         assert (answer.state, batch.attempts) == ("failed", 3)
         assert "KeyError: 'carrier'" in answer.detail
-        assert "KeyError: 'carrier' at " + __file__ in batch.detail
+        assert "KeyError: 'carrier' at " + running_driver.__file__ in batch.detail
         assert "in look_up: return row[column]" in batch.detail
         assert driver.driver.service_status().words.startswith("failed: batch ")
         for _ in range(2):

@@ -25,12 +25,12 @@ TIMEOUT_SECONDS = 10.0
 
 #: the same table once more, as a picture: state → what happened → the state then; "": nothing changes
 PICTURE = """
-            RUNS      ENDED    LOST     HANGS     MOVED     UNWANTED  WANTED
-scheduled   active    failed   failed   .         .         draining  .
-active      .         failed   failed   draining  draining  draining  .
-draining    .         stopped  stopped  .         .         .         .
-stopped     draining  .        .        .         .         .         scheduled
-failed      active    .        .        .         .         stopped   scheduled
+            RUNS      ENDED    LOST     HANGS     MOVED     RESTARTED UNWANTED  WANTED
+scheduled   active    failed   failed   .         .         .         draining  .
+active      .         failed   failed   draining  draining  draining  draining  .
+draining    .         stopped  stopped  .         .         .         .         .
+stopped     draining  .        .        .         .         .         .         scheduled
+failed      active    .        .        .         .         .         stopped   scheduled
 """
 
 
@@ -222,6 +222,29 @@ def test_one_that_ends_while_it_is_wanted_is_started_again_with_0_too(exit_code:
     played.step(5)
     seen = played.of(0)
     assert (seen.state, seen.exit_code, seen.restarts, seen.host) == ("active", exit_code, 1, "a")
+
+
+def test_restarted_receiver_drains_and_starts_again_on_its_host_without_a_failure() -> None:
+    played = Played(2, "a", "b").step(3)
+    before = played.process(0)
+    assert played.driver.restart(managed_id(STREAM, 0), played.now)
+    played.step(4)
+    seen = played.of(0)
+    assert before.exit_code == 0
+    assert (seen.state, seen.host, seen.restarts) == ("active", "a", 0)
+    assert len(played.started) == 3, "the other one goes on undisturbed"
+    assert not played.driver.restart("r7", played.now)
+
+
+def test_receiver_that_waits_for_its_delay_is_restarted_immediately() -> None:
+    played = Played(1, "a").step(2)
+    for _ in range(6):  # its delay grows to 30 s
+        played.end(0, 1)
+        while played.states() != ["failed"]:
+            played.step()
+        assert played.driver.restart(managed_id(STREAM, 0), played.now)
+        played.step(3)
+        assert played.hosts() == {0: "a"}
 
 
 def test_another_host_is_taken_when_its_own_keeps_failing() -> None:

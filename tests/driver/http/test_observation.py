@@ -235,6 +235,30 @@ def test_client_reads_every_route_and_all_pages(running: Running, monkeypatch: p
             client.forget("x")
 
 
+def test_client_acts_as_an_operator(running: Running) -> None:
+    with StreamClient(running.intake.url) as client:
+        client.pause(cause="the table is locked")
+        paused = running.until(m.OverviewAnswer, "/v1/overview", lambda answer: answer.paused)
+        assert "the table is locked" in paused.pause_cause
+        running.take_in(2)
+        client.resume()
+        running.until(m.OverviewAnswer, "/v1/overview", lambda answer: not answer.paused)
+        refusals: tuple[Callable[[], object], ...] = (
+            lambda: client.skip(1, "a cause"),
+            lambda: client.restart_receiver("r9"),
+            lambda: client.replay(batch=999_999),
+            lambda: client.drop_cursor("x"),
+            lambda: client.accept_gap("t", 0, 0, 1),
+            lambda: client.accept_loss(999_999),
+            lambda: client.fence("t", 0, "r9"),
+        )
+        for refused in refusals:
+            with pytest.raises((RefusedError, UsageError)):
+                refused()
+        plan = client.reset(m.ResetRequest(topic="t", partition=0, to="earliest"))
+        assert not plan.done and plan.partitions[0].start == 0
+
+
 def test_batch_shows_its_statistics(running: Running) -> None:
     block = running.take_in(7)
     entry = running.until(m.BlockEntry, f"/v1/blocks/{block.id}", lambda answer: answer.state == "completed")

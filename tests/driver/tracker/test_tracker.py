@@ -718,6 +718,39 @@ def test_managed_receivers_that_drain_with_their_driver_are_not_started_again() 
     assert [r.state for r in t.tracker.managed.status(0)] == ["stopped"]
 
 
+def test_operator_restarts_a_managed_receiver_by_its_agent() -> None:
+    t = managed()
+    name = f"{STREAM}-r0"
+    for request in (agent_says(), PlaceReceivers(), agent_says(), agent_says("h1", name)):
+        t.say(request)
+    assert "its agent starts it again" in t.say(m.RestartReceiverRequest(receiver_id=name)).message
+    assert [command.kind for command in t.say(agent_says("h1", name)).commands] == ["stop-receiver"]
+    assert t.say(agent_says()).commands == ()
+    t.say(PlaceReceivers())
+    assert [command.kind for command in t.say(agent_says()).commands] == ["start-receiver"]
+
+
+def test_operator_restarts_a_static_receiver_by_one_command_until_it_registers_again() -> None:
+    t = Tracked()
+    epoch = t.register()
+    restart = m.RestartReceiverRequest(receiver_id="r1", cause="anna")
+    with pytest.raises(RefusedError, match="does not run: start it on host h1"):
+        t.say(restart)
+    t.beat(epoch)
+    for _ in range(2):
+        assert "exits with 6" in t.say(restart).message
+    (command,) = t.beat(epoch)
+    assert command.kind == "restart"
+    assert t.beat(epoch, seen=command.version) == ()
+    again = t.register(instance="i2")
+    assert t.beat(again) == ()
+    with pytest.raises(RefusedError, match="no receiver is named 'r9'"):
+        t.say(m.RestartReceiverRequest(receiver_id="r9"))
+    t.now_ms += 60_000
+    with pytest.raises(RefusedError, match="does not run"):
+        t.say(restart)
+
+
 def test_errors_that_a_receiver_tells_are_shown() -> None:
     t = Tracked()
     epoch = t.register()

@@ -868,6 +868,31 @@ def test_a_refusal_while_draining_is_claimed_and_cut_again_but_nothing_more_is_r
     assert stage.one(act.Exit).code == 0
 
 
+def test_receiver_restarted_by_the_driver_drains_and_exits_with_6() -> None:
+    """Its supervisor starts it again."""
+    stage = Stage()
+    start = stage.own(P0)[P0]
+    stage.poll(start, range(3))
+    order = messages.Command(version=1, driver_epoch=numbered(1, 1), kind="restart")
+    _beat(stage, numbered(1, 1), order)
+    assert stage.machine.state == "draining"
+    (pending,) = stage.sealed()
+    stage.store(pending).answer()
+    stage.tell(inp.CommitSynced(stage.one(act.CommitSync).request, {}))
+    stage.tell(inp.Released(stage.one(act.Release).request))
+    assert stage.one(act.Exit).code == 6
+
+
+def test_restart_of_a_receiver_that_drains_already_does_not_start_it_again() -> None:
+    stage = Stage()
+    stage.own(P0)
+    stage.tell(inp.DrainRequested())
+    _beat(stage, numbered(1, 1), messages.Command(version=1, driver_epoch=numbered(1, 1), kind="restart"))
+    stage.tell(inp.CommitSynced(stage.one(act.CommitSync).request, {}))
+    stage.tell(inp.Released(stage.one(act.Release).request))
+    assert stage.one(act.Exit).code == 0
+
+
 def test_a_stop_ends_without_reporting_what_is_open() -> None:
     stage = Stage()
     start = stage.own(P0)[P0]

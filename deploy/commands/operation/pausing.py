@@ -1,0 +1,47 @@
+"""``forebay pause`` and ``forebay resume``: whether batches begin."""
+
+from __future__ import annotations
+
+import click
+
+from deploy.console.driver_requests import post
+from deploy.console.invocation import (
+    FINE,
+    Invocation,
+    because_option,
+    example,
+    pass_invocation,
+    person,
+    shared_options,
+)
+from forebay.messages import OperatorAnswer, PauseRequest
+
+
+@click.command(epilog=example('forebay pause --cause "maintenance of the warehouse"'))
+@because_option
+@shared_options
+@pass_invocation
+def pause(invocation: Invocation, because: str) -> int:
+    """Begin no more batches until `forebay resume`. Receivers continue to take records in.
+
+    Jobs that run continue to their end. A failed batch is not tried again during the pause. The journal keeps the pause, so
+    it outlasts restarts of the driver. `forebay status` shows it. Batches are still made, up to driver.max_queued_batches.
+    """
+    return _request(invocation, True, because)
+
+
+@click.command(epilog=example("forebay resume"))
+@because_option
+@shared_options
+@pass_invocation
+def resume(invocation: Invocation, because: str) -> int:
+    """Begin batches again after `forebay pause`."""
+    return _request(invocation, False, because)
+
+
+def _request(invocation: Invocation, paused: bool, because: str) -> int:
+    request = PauseRequest(paused=paused, cause=person(because))
+    answer = post(invocation.settings(), "/v1/operator/pause", request, OperatorAnswer)
+    invocation.write({"paused": paused, "message": answer.message})
+    invocation.say(answer.message)
+    return FINE
