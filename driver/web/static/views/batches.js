@@ -55,8 +55,8 @@ export { ranges as RangeTable };
 
 /** Scheduling delay and processing time as parts of the total delay. */
 const Timeline = ({ batch }) => {
-  const total = batch.total_delay_ms ?? (batch.scheduling_delay_ms ?? 0) + (batch.processing_ms ?? 0);
-  if (!total) return null;
+  if (!batch.total_delay_ms || batch.processing_ms === null) return null;
+  const total = batch.total_delay_ms;
   const part = (name, label, value) =>
     value > 0 ? html`<span class=${`part ${name}`} style=${{ flexGrow: value / total }} title=${`${label} ${millis(value)}`}><span>${label} ${millis(value)}</span></span>` : null;
   const rest = total - (batch.scheduling_delay_ms ?? 0) - (batch.processing_ms ?? 0);
