@@ -86,7 +86,7 @@ def _agent(folder: Path) -> Iterator[tuple[str, int]]:
     with subprocess.Popen(tethered(command), stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         try:
-            ready = next(line for line in process.stderr if line.startswith("forebay agent: serves"))
+            ready = next(line for line in process.stderr if ": serves " in line)
             yield ready.partition(" at ")[2].split()[0], process.pid
         finally:
             process.terminate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -120,7 +121,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINDINGS
     except ForebayError as error:
-        click.echo(f"forebay: {error}", err=True)
+        from forebay.process import logs
+
+        if logs.is_json():
+            logging.getLogger("forebay").error("%s", error)
+        else:
+            click.echo(f"forebay: {error}", err=True)
         return error.exit_code
     return result if isinstance(result, int) else FINE
 

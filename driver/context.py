@@ -13,6 +13,7 @@ from driver.decision_loop.stopping import Summary
 from driver.listeners.events import Listener
 from driver.main import find_jobs, make_engine
 from driver.service import Driver, DriverOptions
+from forebay.messages import BatchEntry
 from forebay.model.errors import UsageError
 from forebay.process.clock import SystemClock
 from forebay.process.ending import Ending
@@ -67,6 +68,12 @@ class IngestContext:
     def summary(self) -> Summary:
         """A summary: what the driver has completed since ``start``, and after a drain what it did not complete."""
         return self._driver.summary() if self._driver is not None else Summary(0, 0)
+
+    @property
+    def batches(self) -> tuple[BatchEntry, ...]:
+        """The unfinished batches, and the newest completed ones (``driver.batch_history``) with their statistics, the newest
+        first. () before ``start``; after the end only the completed ones."""
+        return self._driver.batches() if self._driver is not None else ()
 
     def foreach_batch(self, job: Job, name: str | None = None) -> IngestContext:
         """Set the job and start the driver; with a ``name``, add one of several outputs of each batch.

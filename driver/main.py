@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from importlib.metadata import version
@@ -13,6 +12,7 @@ from typing import Any
 from driver.batches.batch import Engine, NamedJob
 from driver.service import Driver, DriverOptions
 from forebay.model.errors import FencedError, ForebayError, SettingsError
+from forebay.process import logs
 from forebay.process.clock import SystemClock
 from forebay.process.notify import Notifier
 from forebay.process.signals import stop_signals
@@ -32,6 +32,7 @@ def run(settings: Settings, *, take_over: bool = False, until_caught_up: bool = 
 
     Exit codes: 0 stopped by a signal or caught up, 1 failed (the reason is logged), 2 wrong settings, 4 fenced.
     """
+    logs.configure(settings.log.format, settings.log.level, service="driver", stream=settings.stream)
     jobs = find_jobs(settings)
     try:
         with_engine(settings, jobs, take_over, until_caught_up, standby)
@@ -73,27 +74,26 @@ def with_engine(
     def stop() -> None:
         drain = settings.driver.stop == "drain"
         words = "draining; a second signal stops immediately" if drain else "stopping when the running job has finished"
-        print(f"forebay driver: {words}", file=sys.stderr, flush=True)
+        log.info("%s", words)
         driver.stop(drain)
 
     with stop_signals(stop), closing(driver):
         if standby:
-            print(f"forebay driver: standby of stream {settings.stream}", file=sys.stderr, flush=True)
+            log.info("standby of stream %s", settings.stream)
         try:
             if not driver.start():
                 return
-            print(f"forebay driver: leads stream {settings.stream} at {driver.url}", file=sys.stderr, flush=True)
             driver.run()
         except FencedError as error:
             # no result of this process counts any more: it does not wait for its jobs
             log.error("%s", error)
             raise
-        print(f"forebay driver: {driver.summary()}", file=sys.stderr, flush=True)
+        log.info("the driver ends: %s", driver.summary())
 
 
 def _end_at_once(words: str) -> None:
     """End the process, as a second signal does. The next driver runs the batch of the running job again."""
-    print(f"forebay driver: exiting while a job is still running: {words}", file=sys.stderr, flush=True)
+    log.error("exiting while a job is still running: %s", words)
     os._exit(0)
 
 

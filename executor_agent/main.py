@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -21,7 +20,9 @@ from forebay.http.driver_client import DriverClient
 from forebay.http.server import Server
 from forebay.model.errors import ForebayError, SettingsError
 from forebay.model.values import check_name
+from forebay.process import logs
 from forebay.process.clock import SystemClock
+from forebay.process.logs import fields
 from forebay.process.notify import Notifier, ServiceStatus
 from forebay.process.signals import stop_signals
 from forebay.security.access import Guard, announce
@@ -174,6 +175,7 @@ def run(settings: Settings, receiver_command: Sequence[str] = ()) -> int:
 
     Returns the exit code: 0 stopped by a signal, 1 failed, 2 wrong settings.
     """
+    logs.configure(settings.log.format, settings.log.level, service="agent", stream=settings.stream)
     stopped, broken = threading.Event(), threading.Event()
 
     def end() -> None:
@@ -189,9 +191,7 @@ def run(settings: Settings, receiver_command: Sequence[str] = ()) -> int:
         agent.came_round = notifier.came_round
         agent.failed = end
         with stop_signals(stopped.set), agent:
-            # one write, so that no other thread's line comes in between
-            sys.stderr.write(f"forebay agent: serves {agent.store.directory} at {agent.url}\n")
-            sys.stderr.flush()
+            log.info("serves %s at %s", agent.store.directory, agent.url, extra=fields(url=agent.url))
             stopped.wait()
     except ForebayError as error:
         log.error("%s", error)

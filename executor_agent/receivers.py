@@ -20,6 +20,7 @@ from forebay.messages import Command, ReceiverProcess
 from forebay.model.errors import ForebayError
 from forebay.model.values import managed_ordinal
 from forebay.process.clock import Clock
+from forebay.process.logs import is_json, relayed
 from forebay.process.tether import tethered
 
 log = logging.getLogger(__name__)
@@ -196,6 +197,6 @@ def _follow(receiver_id: str, child: _Child, pipe: IO[bytes]) -> None:
     with pipe:
         for line in iter(lambda: pipe.readline(64_000), b""):
             text = line.decode("utf-8", "replace").rstrip()
-            sys.stderr.write(f"{receiver_id} | {text}\n")
+            sys.stderr.write(relayed(text, receiver_id, is_json()) + "\n")
             sys.stderr.flush()
             child.last_line = text[-LAST_LINE_CHARACTERS_MAX:] or child.last_line

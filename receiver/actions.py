@@ -7,7 +7,7 @@ in any order. An action with a ``request`` is answered by at most one input with
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from forebay import messages
@@ -191,10 +191,11 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """An event for the log. ``warning``: an operator may have to act."""
+    """An event for the log. ``warning``: an operator may have to act. ``fields``: as in ``forebay.process.logs.fields``."""
 
     text: str
     warning: bool = False
+    fields: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from forebay.http.driver_client import DriverClient
 from forebay.model.values import check_name
+from forebay.process import logs
 from forebay.process.clock import Clock, SystemClock
 from forebay.process.notify import Notifier
 from forebay.process.signals import stop_signals
@@ -58,8 +59,9 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     again. If a broker or the driver cannot be reached, the receiver waits and shows it in its status. A second signal ends the
     process immediately. Raises ForebayError.
     """
-    if not logging.getLogger().handlers:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logs.configure(
+        settings.log.format, settings.log.level, service="receiver", stream=settings.stream, receiver=receiver_id
+    )
     # Blocks are allocated and freed several times a second. Arrow's own pools return the pages to the system in between, and
     # getting them zeroed again cost a tenth of the CPU and 80 MB at the peak (docs/PERFORMANCE.md).
     pa.set_memory_pool(pa.system_memory_pool())

@@ -27,6 +27,7 @@ from forebay.model.errors import ForebayError, SourceError
 from forebay.model.values import TopicPartition
 from forebay.process import failpoints
 from forebay.process.clock import Clock
+from forebay.process.logs import fields
 from forebay.process.notify import ServiceStatus
 from forebay.process.restarts import RESTART_EXIT_CODE
 from forebay.settings.schema import Settings
@@ -134,7 +135,8 @@ class ReceiverService:
             case act.RevocationDone():
                 self._revocation_done = True
             case act.Note():
-                _log.log(logging.WARNING if action.warning else logging.INFO, "%s", action.text)
+                level = logging.WARNING if action.warning else logging.INFO
+                _log.log(level, "%s", action.text, extra=fields(**action.fields))
             case act.Exit():
                 self._exit = action
             case (
@@ -170,6 +172,7 @@ class ReceiverService:
             "receiver exits: code %d, reason: %s",
             self._exit.code,
             self._exit.reason,
+            extra=fields(code=self._exit.code),
         )
         return self._exit.code
 

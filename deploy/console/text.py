@@ -2,20 +2,6 @@
 
 from __future__ import annotations
 
-import re
+from forebay.model.text import one_line, printable
 
-#: control characters except line feed, and characters that change the direction of text or are invisible
-_UNSAFE = re.compile(
-    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
-    "\U000e0000-\U000e0fff]"
-)
-
-
-def printable(text: str) -> str:
-    r"""Return ``text`` with each unsafe character as its escape, such as ``\x1b``; line feeds stay."""
-    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
-def one_line(text: str) -> str:
-    r"""Return ``text`` as :func:`printable`, with line feeds as ``\n`` too."""
-    return printable(text).replace("\n", "\\n")
+__all__ = ["one_line", "printable"]

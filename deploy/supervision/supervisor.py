@@ -22,6 +22,7 @@ from typing import IO
 from deploy.supervision.readiness import ReadySocket
 from deploy.supervision.verdicts import VERDICTS, Verdict, described, how_it_ended
 from forebay.process.clock import Clock, SystemClock
+from forebay.process.logs import relayed
 from forebay.process.restarts import RestartPolicy
 from forebay.process.secret_file import make_private_folder
 from forebay.process.tether import tethered
@@ -90,11 +91,12 @@ class _Asked:
 class LogLines:
     """The destination of the children's log lines.
 
-    ``folder``: one file for each child; None writes all lines to ``stream``, each after the child's name.
+    ``folder``: one file for each child; None writes all lines to ``stream``, each after the child's name, or as JSON.
     """
 
     folder: Path | None = None
     stream: IO[str] = field(default_factory=lambda: sys.stderr)
+    as_json: bool = False
 
     def open(self, name: str) -> IO[bytes] | int:
         """Open what a child writes to: its file, or a pipe that :meth:`follow` reads."""
@@ -125,7 +127,7 @@ class LogLines:
         """Write the lines of ``pipe`` to ``stream`` until the pipe is closed."""
         with pipe:
             for line in iter(lambda: pipe.readline(64_000), b""):
-                self.stream.write(f"{name} | {line.decode('utf-8', 'replace').rstrip()}\n")
+                self.stream.write(relayed(line.decode("utf-8", "replace").rstrip(), name, self.as_json) + "\n")
                 self.stream.flush()
 
 

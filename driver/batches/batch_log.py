@@ -17,26 +17,23 @@ class BatchLog:
         self._limit = limit
         self._lock = threading.Lock()
         self._entries: deque[BatchEntry] = deque(maxlen=limit)
-        self._known: set[RunKey] = set()
 
     def add(self, entry: BatchEntry) -> None:
         """Add a run that was completed now. It replaces the oldest one if the log is full."""
         with self._lock:
-            if len(self._entries) == self._limit:
-                self._known.discard(_key(self._entries[0]))
             self._entries.append(entry)
-            self._known.add(_key(entry))
 
     def add_older(self, entries: Iterable[BatchEntry]) -> bool:
         """Add runs that were completed before all runs of the log, the newest first, as far as there is room. Runs that the log
         has are omitted. Return whether there is room for more."""
         with self._lock:
+            known = set(map(_key, self._entries))
             for entry in entries:
                 if len(self._entries) == self._limit:
                     return False
-                if _key(entry) not in self._known:
+                if _key(entry) not in known:
                     self._entries.appendleft(entry)
-                    self._known.add(_key(entry))
+                    known.add(_key(entry))
             return len(self._entries) < self._limit
 
     def entries(self) -> tuple[BatchEntry, ...]:

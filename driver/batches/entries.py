@@ -90,9 +90,12 @@ def completed_entry(
     replay: int = 0,
     written: tuple[str, ...] = (),
     detail: str = "",
-    place: str = "",
 ) -> BatchEntry:
-    """Return the entry of a completed batch. ``statistics``: None if an older release completed it."""
+    """Return the entry of a completed batch.
+
+    ``statistics``: None if an older release completed it, or if an operator skipped it. ``detail``: default: the error in
+    ``statistics``.
+    """
     return BatchEntry(
         batch_id=batch_id,
         number=number,
@@ -110,10 +113,14 @@ def completed_entry(
         written=written,
         replay=replay,
         rerun=statistics.rerun if statistics is not None else replay > 0,
-        detail=detail,
-        place=place,
+        detail=detail or (_failure(statistics) if statistics is not None else ""),
+        place=statistics.place if statistics is not None else "",
         completed_ms=completed_ms,
     )
+
+
+def _failure(statistics: BatchStatistics) -> str:
+    return f"{statistics.error} at {statistics.place}" if statistics.place else statistics.error
 
 
 def entry_of_finished(batch: FinishedBatch) -> BatchEntry:
@@ -148,6 +155,7 @@ def entry_of_replayed(run: ReplayedRun) -> BatchEntry:
         blocks=run.blocks,
         records=run.records,
         replay=run.replay,
+        detail=skipped_detail(run.skipped),
     )
 
 

@@ -22,6 +22,7 @@ from driver.decisions.problems import RETRY_COMMAND
 from driver.journal.events import JobFailed
 from forebay.model.units import utc_text
 from forebay.process.clock import Clock
+from forebay.process.logs import fields
 from forebay.process.restarts import RestartPolicy
 
 log = logging.getLogger(__name__)
@@ -119,6 +120,15 @@ class FailingJobs:
             failure.attempts,
             problem.words,
             problem.trace,
+            extra=fields(
+                stream=work.stream,
+                batch=work.batch_id,
+                number=work.number,
+                output=work.output,
+                attempt=failure.attempts,
+                error=problem.error,
+                place=problem.place or None,
+            ),
         )
 
     def fail(self, work: BatchWork, failure: JobFailed) -> tuple[float, str]:
@@ -137,6 +147,7 @@ class FailingJobs:
                 failure.attempts,
                 self._retries.max_delay_seconds,
                 RETRY_COMMAND,
+                extra=fields(stream=work.stream, batch=work.batch_id, number=work.number, attempts=failure.attempts),
             )
         return delay, words
 
@@ -148,7 +159,12 @@ class FailingJobs:
             self._rounds.pop(batch_id, None)
             self._logged.pop(batch_id, None)
         if failure is not None and succeeded:
-            log.info("batch %d: the job succeeded after %d attempts that failed", batch_id, failure.attempts)
+            log.info(
+                "batch %d: the job succeeded after %d attempts that failed",
+                batch_id,
+                failure.attempts,
+                extra=fields(batch=batch_id, failed_attempts=failure.attempts),
+            )
 
     def of(self, batch_id: int) -> JobFailed | None:
         """Return the last failure of an uncompleted batch; None if no attempt at it failed."""

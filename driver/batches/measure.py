@@ -70,5 +70,7 @@ class RunMeasure:
             total_delay_ms=max(0, ended_ms - self._work.due_ms),
             end_to_end_ms=None if self._oldest_range_ms is None else max(0, ended_ms - self._oldest_range_ms),
             tiers=self.tiers,
-            rerun=self._work.rerun,
+            rerun=self._work.rerun or self.failure is not None,
+            error=self.failure.error if self.failure is not None else "",
+            place=self.failure.place if self.failure is not None else "",
         )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from driver.batches.batch import BatchWork, Engine, NamedJob, Written
 from driver.batches.batch_log import BatchLog
@@ -23,6 +24,7 @@ from forebay.messages import BatchEntry, OperatorAnswer
 from forebay.model.errors import EngineLostError, FencedError, JobError, UnreadableBlockError
 from forebay.process import failpoints
 from forebay.process.clock import Clock
+from forebay.process.logs import fields
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +138,12 @@ class BatchRunner:
                 self._progress.held_up.add(run)
                 if left_over:
                     self._loop.ask(FailJob(self._failing.unreadable(run_of)))
-                log.error("batch %d can't be read; no other batch begins until it can: %s", work.batch_id, words)
+                log.error(
+                    "batch %d can't be read; no other batch begins until it can: %s",
+                    work.batch_id,
+                    words,
+                    extra=fields(stream=work.stream, batch=work.batch_id, number=work.number),
+                )
                 self._hooks.tell([_failed(run_of, self._clock.wall_ms(), words, final=False, unreadable=True)])
                 skip = self._progress.await_attempt(
                     run, self._rules.unreadable_retry_seconds, losses_seen=losses_accepted
@@ -234,16 +241,8 @@ class BatchRunner:
         self._loop.ask(Complete(work.batch_id, completed_ms, attempts, work.replay, statistics))
         failpoints.hit("driver.after-complete")
         self._failing.forget(work.batch_id)
-        failure = measure.failure
-        entry = self._finish(
-            work,
-            measure,
-            statistics,
-            completed_ms=completed_ms,
-            attempts=attempts,
-            detail=shown(failure) if failure is not None else "",
-            place=failure.place if failure is not None else "",
-        )
+        entry = self._finish(work, measure, statistics, completed_ms=completed_ms, attempts=attempts)
+        log.info("batch completed", extra=_logged(entry, measure, work.stream))
         self._hooks.tell([_completed(entry, measure, ended_ms)])
         if self._hooks.completed is not None:
             self._hooks.completed(work, statistics, ended_ms)
@@ -260,7 +259,8 @@ class BatchRunner:
         detail = skipped_detail(skip.cause)
         measure = RunMeasure(work, self._clock)
         entry = self._finish(work, measure, None, completed_ms=completed_ms, attempts=attempts, detail=detail)
-        log.warning("batch %d with %d records is %s", work.batch_id, entry.records, detail)
+        of_batch = fields(stream=work.stream, batch=work.batch_id, number=work.number, records=entry.records)
+        log.warning("batch %d with %d records is %s", work.batch_id, entry.records, detail, extra=of_batch)
         words = f"batch {work.batch_id} is skipped: the audit lists its {entry.records} records as a loss; the next batch begins"
         skip.answer.set_result(OperatorAnswer(message=words))
 
@@ -272,11 +272,9 @@ class BatchRunner:
         *,
         completed_ms: int,
         attempts: int,
-        detail: str,
-        place: str = "",
+        detail: str = "",
     ) -> BatchEntry:
         """Move an ended batch from the running to the completed ones, for observers. Return its entry."""
-        self.running.pop(work.batch_id, None)
         self._reruns.discard((work.replay, work.batch_id))
         entry = completed_entry(
             statistics,
@@ -290,9 +288,9 @@ class BatchRunner:
             replay=work.replay,
             written=tuple(map(str, work.written)),
             detail=detail,
-            place=place,
         )
         self._batches.add(entry)
+        self.running.pop(work.batch_id, None)  # observers find it in one of the two
         return entry
 
 
@@ -331,6 +329,28 @@ def _completed(entry: BatchEntry, measure: RunMeasure, now_ms: int) -> BatchComp
         tiers=entry.tiers,
         written=entry.written,
         ranges=measure.ranges,
+    )
+
+
+def _logged(entry: BatchEntry, measure: RunMeasure, stream: str) -> dict[str, Any]:
+    """Return the fields of a completed batch's log line."""
+    return fields(
+        stream=stream,
+        batch=entry.batch_id,
+        number=entry.number,
+        replay=entry.replay or None,
+        rerun=entry.rerun or None,
+        attempts=entry.attempts,
+        blocks=entry.blocks,
+        records=entry.records,
+        bytes=entry.bytes,
+        scheduling_delay_ms=entry.scheduling_delay_ms,
+        processing_ms=entry.processing_ms,
+        total_delay_ms=entry.total_delay_ms,
+        end_to_end_ms=entry.end_to_end_ms,
+        tiers=entry.tiers or None,
+        offsets=tuple(f"{r.topic}/{r.partition}[{r.from_offset},{r.until_offset})" for r in measure.ranges),
+        written=entry.written,
     )
 
 

@@ -30,6 +30,7 @@ from driver.journal.events import Event, LossAccepted, PauseChanged, ReplayBegun
 from driver.tracker.requests import AllocateSpans
 from forebay.model.errors import RefusedError
 from forebay.process.clock import Clock
+from forebay.process.logs import fields
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +161,8 @@ class Scheduler:
         for event in events:
             if isinstance(event, PauseChanged):
                 self._progress.pause(event.paused)
-                log.info("batches %s by %s", "paused" if event.paused else "resumed", event.cause)
+                how = "paused" if event.paused else "resumed"
+                log.info("batches %s by %s", how, event.cause, extra=fields(paused=event.paused, cause=event.cause))
         losses = sum(isinstance(event, LossAccepted) for event in events)
         if losses or any(isinstance(event, ReplayBegun) for event in events):
             self._progress.wake(losses)

@@ -24,6 +24,8 @@ from forebay.messages import Problem, StatusAnswer
 from forebay.model.errors import RefusedError
 from forebay.model.units import utc_text
 from forebay.model.values import TopicPartition, is_reserved, timeline_of
+from forebay.process.logs import fields
+from forebay.process.reminder import Reminder
 
 log = logging.getLogger(__name__)
 
@@ -278,31 +280,35 @@ class Health:
 
 
 class HealthLog:
-    """Writes problems to the driver's log: each kind once when it begins and once when it is over, and the reason why a start
-    waits."""
+    """Writes problems to the driver's log: each kind when it begins, then after growing delays while it lasts, and when it is
+    over; and the reason why a start waits."""
 
     def __init__(self, stream: str) -> None:
         self._stream = stream
         self._kinds: set[str] = set()
+        self._reminders: dict[str, Reminder] = {}
         self._reported: set[str] = set()
 
-    def note(self, verdict: Verdict) -> None:
+    def note(self, verdict: Verdict, now: float) -> None:
+        """Log what has changed. ``now``: monotonic seconds; call it more often than once a minute."""
         for problem in verdict.pending:
             if problem.seconds >= WAITING_SECONDS and problem.kind not in self._reported | self._kinds:
                 self._reported.add(problem.kind)
                 log.warning("stream %s waits: %s. Next step: %s", self._stream, problem.cause, problem.command)
         for problem in verdict.problems:
-            if problem.kind not in self._kinds:
+            if self._reminders.setdefault(problem.kind, Reminder()).is_due(now):
                 log.warning(
                     "stream %s, problem %s: %s. Next step: %s",
                     self._stream,
                     problem.kind,
                     problem.cause,
                     problem.command,
+                    extra=fields(problem=problem.kind, seconds=problem.seconds or None),
                 )
         kinds = {problem.kind for problem in verdict.problems}
         for kind in sorted(self._kinds - kinds):
-            log.info("stream %s, problem %s is over", self._stream, kind)
+            log.info("stream %s, problem %s is over", self._stream, kind, extra=fields(problem=kind))
+            del self._reminders[kind]
         self._kinds = kinds
         self._reported &= {problem.kind for problem in verdict.pending}
 

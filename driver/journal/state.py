@@ -223,6 +223,7 @@ class ReplayedRun(msgspec.Struct, frozen=True):
     blocks: int
     records: int
     statistics: BatchStatistics | None = None
+    skipped: str = ""  # who skipped the batch, and why; "": it was not skipped
 
 
 class LearnedRate(msgspec.Struct, frozen=True):

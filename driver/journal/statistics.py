@@ -32,3 +32,5 @@ class BatchStatistics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     end_to_end_ms: Size | None = None
     tiers: dict[str, Size] = {}
     rerun: bool = False
+    error: str = ""  # of the last failed attempt, as JobFailed.error; "": none failed
+    place: str = ""  # as JobFailed.place

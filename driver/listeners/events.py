@@ -137,7 +137,7 @@ class BatchSkipped(_Happened, frozen=True, tag="batch-skipped"):
 
 
 class PauseChanged(_Happened, frozen=True, tag="pause-changed"):
-    """An operator paused or resumed the batches. ``cause``: the operator and the reason."""
+    """An operator paused the batches (``paused``) or resumed them. ``cause``: the operator and the reason."""
 
     paused: bool
     cause: str

@@ -6,6 +6,7 @@ import logging
 import threading
 
 from forebay.model.errors import UnreachableError
+from forebay.process.reminder import Reminder
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class Activity:
         self.partitions_found = False
         self.stopping = threading.Event()
         self.jobs_ended = threading.Event()
+        self._reminder = Reminder()
 
     def stop(self) -> None:
         """Tell all threads to stop."""
@@ -57,14 +59,13 @@ class Activity:
         if self.state == "waiting" and self.engine_ready and self.partitions_found:
             self.state, self.detail = "running", ""
 
-    def wait_for(self, detail: str) -> None:
-        """Set the status to show that the source or the WAL does not answer; "" if it answers. Log each change."""
-        if (
-            self.state == "failed"
-            or detail == self.detail
-            or (not detail and not self.detail.startswith(("Kafka", "source", "WAL")))
-        ):
+    def wait_for(self, detail: str, now: float) -> None:
+        """Set the status to show that the source or the WAL does not answer; "" if it answers. Log the first time, and then after
+        growing delays. ``now``: monotonic seconds."""
+        if self.state == "failed" or (not detail and not self.detail.startswith(("Kafka", "source", "WAL"))):
             return
+        if detail and self._reminder.is_due(now, detail):
+            log.warning("waiting: %s%s", detail, self._reminder.count())
+        elif self.detail and not detail:
+            log.info("waiting no longer: %s", self.detail.partition(":")[0])
         self.detail = detail
-        if detail:
-            log.warning("waiting: %s", detail)

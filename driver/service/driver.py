@@ -11,6 +11,7 @@ from typing import Any
 from driver.batches.batch import Engine, NamedJob
 from driver.decision_loop.stopping import Summary
 from driver.http.api import tracker_application
+from driver.http.batches import ReadUnfinishedBatches, with_completed
 from driver.journal.lease import wait_until_stale
 from driver.listeners.dispatch import Channel, EventSink, Listeners, ListenerSink, find_listener
 from driver.listeners.events import Listener
@@ -31,8 +32,10 @@ from driver.service.view import LeaderView, View
 from driver.tracker.requests import KeepWindow
 from driver.web.pages import PAGES
 from forebay.http.server import Server
-from forebay.model.errors import FencedError
+from forebay.messages import BatchEntry
+from forebay.model.errors import FencedError, UnreachableError
 from forebay.process.clock import Clock
+from forebay.process.logs import fields
 from forebay.process.notify import ServiceStatus
 from forebay.security.access import Access, Guard, announce
 from forebay.settings.durability_notes import without_wal
@@ -116,7 +119,13 @@ class Driver:
         refuse_other_keeping(state, settings.has_wal)
         if warning := without_wal(settings):
             log.warning("%s", warning)
-        log.info("leads stream %s under journal epoch %x", settings.stream, opened.epoch)
+        log.info(
+            "leads stream %s at %s under journal epoch %x",
+            settings.stream,
+            self.url,
+            opened.epoch,
+            extra=fields(url=self.url, epoch=f"{opened.epoch:x}"),
+        )
         parts = compose(
             given,
             stores,
@@ -271,6 +280,17 @@ class Driver:
         """Return what this driver has completed so far, and after a drain what it did not complete. Must not be called in the
         decision loop."""
         return self._shutdown.summary()
+
+    def batches(self) -> tuple[BatchEntry, ...]:
+        """Return the unfinished batches, and the newest completed ones, the newest first; () before the driver leads. After its
+        end, return only the completed ones. Must not be called in the decision loop."""
+        parts = self._parts
+        if parts is None:
+            return ()
+        unfinished: tuple[BatchEntry, ...] = ()
+        with contextlib.suppress(UnreachableError):  # the decision loop has ended
+            unfinished = parts.loop.ask(ReadUnfinishedBatches(parts.scheduler.running))
+        return with_completed(unfinished, parts.scheduler.batches.entries())
 
     def service_status(self) -> ServiceStatus:
         """Return the status for a supervisor: ready when the driver leads or is a standby."""

@@ -19,6 +19,7 @@ from driver.tracker.reads import ReadOffsets
 from driver.tracker.requests import Read
 from forebay.model.errors import SourceError, StoreError, UnknownTopicError, UnreachableError
 from forebay.model.values import TopicPartition
+from forebay.process.logs import fields
 from forebay.sources.kind import source_kind
 
 log = logging.getLogger(__name__)
@@ -96,11 +97,11 @@ class Housekeeping:
                         next_discovery = now + self._find_partitions()
                     self._completed.publish()
                     self._check_whether_caught_up()
-                    activity.wait_for("")
+                    activity.wait_for("", now)
                 except (UnreachableError, UnknownTopicError, SourceError) as error:
-                    activity.wait_for(f"{source}: {error}")
+                    activity.wait_for(f"{source}: {error}", now)
                 except StoreError as error:  # no space included
-                    activity.wait_for(f"WAL: {error}")
+                    activity.wait_for(f"WAL: {error}", now)
                 often = next_discovery <= now + RETRY_SECONDS or self._catches_up
                 if activity.stopping.wait(SHORT_ROUND_SECONDS if often else ROUND_SECONDS):
                     return
@@ -135,7 +136,9 @@ class Housekeeping:
         new = discover(self._upstream, settings, there, known, self._clock.wall_ms())
         if new is not None:
             ask(new)
-            log.info("partitions begun: %s", ", ".join(f"{s.topic}/{s.partition} at {s.start}" for s in new.starts))
+            names = tuple(f"{s.topic}/{s.partition}" for s in new.starts)
+            words = ", ".join(f"{s.topic}/{s.partition} at {s.start}" for s in new.starts)
+            log.info("partitions begun: %s", words, extra=fields(partitions=names))
         self._parts.tracker.subscription = subscribed = subscription(kafka, {tp.topic for tp in there})
         if subscribed == () and not known.created:
             raise UnreachableError(

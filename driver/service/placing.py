@@ -83,7 +83,7 @@ class Placing:
     def _round(self) -> None:
         for change in self._loop.ask(PlaceReceivers()):
             log.info("receiver %s", change)
-        self._health_log.note(self._loop.ask(ReadHealth(self._view)))
+        self._health_log.note(self._loop.ask(ReadHealth(self._view)), self._given.clock.monotonic())
         for expiry in self._loop.ask(ExpireCursors()):
             log.error("%s", expiry)
         listeners = self._given.listeners

@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError, Py4JNetworkError
-from pyspark import AccumulatorParam, SparkContext
+from pyspark import AccumulatorParam, SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -31,6 +32,7 @@ from driver.spark.address import addressed, is_on_loopback
 from driver.spark.blocks import TaskPartitions, executors, hosts_of
 from driver.spark.executors import check, far, is_local, ship, strangers
 from driver.spark.java import check_java
+from driver.spark.jvm_log import JvmLog
 from forebay.model.errors import EngineLostError, ForebayError, JobError, UsageError
 from forebay.settings.schema import Settings
 from pyspark_forebay.schema import spark_schema
@@ -42,6 +44,7 @@ log = logging.getLogger(__name__)
 DEFAULTS = {
     "spark.app.name": "forebay",
     "spark.ui.killEnabled": "false",  # Spark's pages require no token
+    "spark.ui.showConsoleProgress": "false",  # the bars would be in the middle of log lines
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 
@@ -152,11 +155,13 @@ class SparkJobs(ABC):
         # on remote executors without Forebay, none of its modules can be imported when a worker starts
         own_daemon = _OWN_DAEMON if is_local(self._options.get("spark.master", "")) or not self._ship_code else {}
         pages = {"spark.ui.enabled": str(is_on_loopback(self._options.get("spark.master", ""))).lower()}
-        for key, value in {**DEFAULTS, **pages, **own_daemon, **self._options}.items():
+        options = {**DEFAULTS, **pages, **own_daemon, **self._options}
+        for key, value in options.items():
             builder = builder.config(key, value)
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
             with addressed(self._options.get("spark.master", "")):
+                start_jvm(options)
                 return builder.getOrCreate()
         except ForebayError:
             raise
@@ -289,6 +294,22 @@ class SparkEngine(SparkJobs):
         self._strangers = words
         plan_of = partial(read_plan, self._settings, agent_urls=urls)
         return Batch(work, _SparkRows(self.session, work, plan_of, counts, partial(dead_letter_plan, self._settings)))
+
+
+def start_jvm(options: Mapping[str, str]) -> None:
+    """Start the JVM of a new session, with its stderr as events of this process's log.
+
+    Do nothing if a JVM runs already, or if the program has no log: then Spark starts a JVM that writes to this process's stderr.
+    """
+    if SparkContext._gateway is not None or not logging.getLogger().handlers:
+        return
+    conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
+    jvm = JvmLog()
+    try:
+        gateway: Any = launch_gateway(conf, {"stderr": jvm.stderr})  # type: ignore[no-untyped-call]
+    finally:
+        jvm.follow()
+    SparkContext._ensure_initialized(gateway=gateway)
 
 
 def why_lost(context: SparkContext) -> str:

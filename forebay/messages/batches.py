@@ -24,8 +24,7 @@ class BatchEntry(Message, frozen=True, kw_only=True):
     ``end_to_end_ms``: from a record's timestamp in Kafka to the completion; of each range the newest record counts, and of
     these the oldest one.
 
-    ``tiers``: tier → ranges read from it. ``written`` and ``detail`` of a completed batch are known to the driver that
-    completed it.
+    ``tiers``: tier → ranges read from it. ``written`` of a completed batch is known only to the driver that completed it.
     """
 
     batch_id: int

@@ -235,9 +235,9 @@ OPEN = Guard()
 
 
 def announce(guard: Guard, url: str) -> None:
-    """Log a warning if a service at ``url`` has no tokens, or sends them unencrypted."""
+    """Log whether a service at ``url`` has no tokens, which is possible on loopback alone, or sends them unencrypted."""
     if not guard.guarded:
-        log.warning("%s listens without tokens: every process on this machine has all rights there", url)
+        log.info("%s listens without tokens: every process on this machine has all rights there", url)
     elif url.startswith("http:") and not is_loopback(urlsplit(url).hostname or ""):
         log.warning("%s: tokens and records are sent unencrypted; name a certificate in security.cert_file", url)
 

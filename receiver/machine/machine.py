@@ -118,7 +118,7 @@ class ReceiverMachine:
                 parts.heartbeat.saw_polling(now)
                 parts.poll_results.polled(event, now)
             case inp.SourceSeen():
-                parts.status.source_seen(event)
+                parts.status.source_seen(event, now)
             case inp.BlockStored():
                 parts.stores.stored(event, now)
             case inp.StoreAway():

@@ -333,7 +333,7 @@ def test_agent_killed_before_the_rename_leaves_no_part_of_a_copy(
         env={**os.environ, "PYTHONWARNINGS": "ignore", "FOREBAY_FAILPOINTS": "agent.before-copy-kept=kill"},
     ) as process:
         assert process.stderr is not None
-        ready = next(line for line in process.stderr if line.startswith("forebay agent: serves"))
+        ready = next(line for line in process.stderr if ": serves " in line)
         with pytest.raises(UnreachableError):
             give_copy(pool, ready.partition(" at ")[2].split()[0], meta, payload, timeout_seconds=10)
         assert process.wait(90) == -signal.SIGKILL

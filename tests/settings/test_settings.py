@@ -335,6 +335,8 @@ REFUSED: dict[str, tuple[object, str]] = {
     "dead_letters.topic": ("a b", "a topic's name has 1 to 249 letters"),
     "dead_letters.max_fraction": (1.5, "write a number from 0 to 1"),
     "dead_letters.records_allowed": NEGATIVE,
+    "log.format": ("text", 'allowed are "console", "json"'),
+    "log.level": ("trace", 'allowed are "debug", "info"'),
     "security.token_file": ("t", 'write an absolute path, or "credential:NAME"'),
     "security.ca_file": ("ca.pem", "write an absolute path of a file"),
     "security.cert_file": ("c.pem", "write an absolute path of a file"),

@@ -29,9 +29,12 @@ from deploy.supervision.supervisor import ChildSpec, LogLines, Supervisor
 from driver.spark.java import check_java
 from forebay.model.errors import AlreadyRunningError
 from forebay.model.values import check_name, managed_id
+from forebay.process import logs
 from forebay.process.signals import stop_signals
 from forebay.settings.schema import Settings
 from forebay.sources.kind import source_kind
+
+log = logging.getLogger(__name__)
 
 #: time for a child beyond its own drain: for a slow store, or for stopping Spark
 _STOP_MARGIN_SECONDS = 15.0
@@ -39,12 +42,12 @@ _STOP_MARGIN_SECONDS = 15.0
 _JOB_GRACE_SECONDS = 5.0
 
 
-def log_to_stderr() -> None:
-    """Log to stderr with time and level; after a crash (SIGSEGV), print the Python stack of each thread."""
+def log_to_stderr(settings: Settings, service: str, **constant: str) -> None:
+    """Log to stderr as ``[log]`` says; after a crash (SIGSEGV), print the Python stack of each thread. ``constant``: further
+    fields of every line."""
     with suppress(io.UnsupportedOperation):  # stderr without a file descriptor, as in a notebook
         faulthandler.enable()
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    logs.configure(settings.log.format, settings.log.level, service=service, stream=settings.stream, **constant)
 
 
 @click.command(epilog=example("forebay --config forebay.toml driver", "forebay driver --take-over"))
@@ -67,7 +70,7 @@ def driver(invocation: Invocation, take_over: bool, standby: bool, until_caught_
     if take_over and standby:
         raise click.UsageError("--take-over and --standby exclude each other")
     settings = invocation.settings()
-    log_to_stderr()
+    log_to_stderr(settings, "driver")
     require_writable("driver.journal", settings.driver.journal)
     if source_kind(settings).runs_user_code:
         prepare_job_imports(invocation.config_path)
@@ -88,7 +91,7 @@ def agent(invocation: Invocation) -> int:
     agent.capacity. They drain when the agent is stopped, and are killed with it when it is killed.
     """
     settings = invocation.settings()
-    log_to_stderr()
+    log_to_stderr(settings, "agent")
     require_writable("agent.blocks", settings.agent.blocks)
     from executor_agent.main import run
 
@@ -113,7 +116,7 @@ def receiver(invocation: Invocation, receiver_id: str) -> int:
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     settings = invocation.settings()
-    log_to_stderr()
+    log_to_stderr(settings, "receiver", receiver=receiver_id)
     if settings.has_wal:
         require_writable("wal.url", settings.wal.url)
     else:
@@ -163,18 +166,28 @@ def up(invocation: Invocation, folder: Path | None, standby: bool, detach: bool)
         return _detached(invocation, settings, folder, standby)
     announcer = Announcer(os.environ)
 
+    as_json = settings.log.format == "json"
+    if as_json:
+        log_to_stderr(settings, "up")
+
+    def note(event: str) -> None:
+        if as_json:
+            log.info("%s", event)
+        else:
+            invocation.say(f"up | {event}")
+
     def say(event: str) -> None:
-        invocation.say(f"up | {event}")
+        note(event)
         announcer.event(event)
 
     def ready() -> None:
-        invocation.say(f"up | all services are ready; the page of the stream is {settings.driver.url}/")
+        note(f"all services are ready; the page of the stream is {settings.driver.url}/")
         announcer.ready()
 
     with only_one(settings.agent.blocks, settings.stream, say):
         supervisor = Supervisor(
             children(settings, invocation.config_path, range(1, settings.receiver.count + 1), standby),
-            logs=LogLines(folder),
+            logs=LogLines(folder, as_json=as_json),
             say=say,
             ready=ready,
         )

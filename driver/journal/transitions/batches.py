@@ -76,6 +76,7 @@ def batch_skipped(state: State, event: ev.BatchSkipped) -> None:
         state.replaying[event.batch_id] = msgspec.structs.replace(again, skipped=True)
         replay_completed(state, ev.ReplayCompleted(event.replay, event.batch_id, event.time_ms, event.attempts))
         state.replays[-1].lost.update(dict.fromkeys(losses, event.cause))
+        state.replayed[-1] = msgspec.structs.replace(state.replayed[-1], skipped=event.cause)
         return
     batch_completed(state, ev.BatchCompleted(event.batch_id, event.time_ms, event.attempts))
     state.batches[event.batch_id].skipped = event.cause

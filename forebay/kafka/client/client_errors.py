@@ -13,6 +13,8 @@ import threading
 from confluent_kafka import KafkaError
 
 from forebay.model.errors import UnreachableError
+from forebay.process.clock import Clock, SystemClock
+from forebay.process.reminder import Reminder
 
 #: maximum number of reasons that a text names, and that are kept
 REASONS_MAX, KEPT_MAX = 3, 100
@@ -38,9 +40,12 @@ _NEXT_STEPS_BY_WORDS = {
 class ClientErrors:
     """The ``error_cb`` and the ``logger`` of clients. Keeps each reason once. Thread-safe."""
 
-    def __init__(self, log: logging.Logger | None = None) -> None:
-        """``log``: receives the lines of librdkafka's log, except those about failed connections."""
+    def __init__(self, log: logging.Logger | None = None, clock: Clock | None = None) -> None:
+        """``log``: receives the lines of librdkafka's log, except those about failed connections: of each kind the first one,
+        and repeats after growing delays. ``clock``: default: the system's."""
         self._log = log
+        self._clock = clock or SystemClock()
+        self._reminders: dict[str, Reminder] = {}  # by librdkafka's name of the kind, such as REQTMOUT
         self._reasons: dict[str, str] = {}  # → what to check
         self._lock = threading.Lock()
 
@@ -52,7 +57,12 @@ class ClientErrors:
         """Called by the client within a poll."""
         if facility != "FAIL":
             if self._log is not None:
-                self._log.log(level, message, facility, client, text)
+                with self._lock:
+                    reminder = self._reminders.setdefault(facility, Reminder())
+                    is_due = reminder.is_due(self._clock.monotonic())
+                    more = reminder.count() if is_due else ""
+                if is_due:
+                    self._log.log(level, message, facility, client, text + more)
         elif (closed := _CLOSED.match(text)) and (closed[3] != "UP" or int(closed[2]) < EARLY_MS):
             self.add(closed[1])
 

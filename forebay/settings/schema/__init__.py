@@ -7,6 +7,7 @@ from forebay.settings.schema.constraints import NO_WAL
 from forebay.settings.schema.dead_letters import DeadLetterSettings
 from forebay.settings.schema.driver import DriverSettings
 from forebay.settings.schema.kafka import KafkaSettings
+from forebay.settings.schema.log import LogSettings
 from forebay.settings.schema.receiver import MANAGED_COUNT_MAX, ReceiverSettings
 from forebay.settings.schema.section import Section
 from forebay.settings.schema.security import SecuritySettings
@@ -22,6 +23,7 @@ __all__ = [
     "DriverSettings",
     "KafkaSettings",
     "LoadedSettings",
+    "LogSettings",
     "ReceiverSettings",
     "Section",
     "SecuritySettings",

@@ -9,6 +9,7 @@ from forebay.settings.schema.constraints import KAFKA_SOURCE, NO_WAL, DataFolder
 from forebay.settings.schema.dead_letters import DeadLetterSettings
 from forebay.settings.schema.driver import DriverSettings
 from forebay.settings.schema.kafka import KafkaSettings
+from forebay.settings.schema.log import LogSettings
 from forebay.settings.schema.receiver import ReceiverSettings
 from forebay.settings.schema.section import Section, doc
 from forebay.settings.schema.security import SecuritySettings
@@ -43,6 +44,7 @@ class Settings(Section, frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=dict)
     dead_letters: DeadLetterSettings = DeadLetterSettings()
     security: SecuritySettings = SecuritySettings()
+    log: LogSettings = LogSettings()
 
     def __repr__(self) -> str:
         """Without the options of Kafka, Spark and stores, which may hold passwords."""

@@ -55,7 +55,7 @@ class Commands:
             self.flow.throttle.learn(command.rates, now)
             return
         self.contact.beat_at = now  # acknowledge it immediately: the process may be about to end
-        self.outbox.note(f"command of the driver: {command.kind}")
+        self.outbox.note(f"command of the driver: {command.kind}", command=command.kind)
         if command.kind == "reclaim":
             for tp in command.partitions:
                 self.claims.reclaim(tp, now)

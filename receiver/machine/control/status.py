@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from forebay.process.reminder import Reminder
 from receiver import inputs as inp
 from receiver.machine.delivery.stores import Stores
 from receiver.machine.exchange.contact import DriverContact
@@ -28,6 +29,7 @@ class Status:
     partitions: Partitions
     topic_check: TopicCheck
     _source_error: str = ""
+    _reminder: Reminder = field(default_factory=Reminder)
 
     @property
     def state(self) -> str:
@@ -56,10 +58,15 @@ class Status:
             return f"blocks wait for their topics' ids: {self.topic_check.obstacle}"
         return "memory is full, polling is paused" if self.flow.memory_is_full else ""
 
-    def source_seen(self, event: inp.SourceSeen) -> None:
+    def source_seen(self, event: inp.SourceSeen, now: float) -> None:
         for tp, offset in event.high_watermarks.items():
             if (partition := self.partitions.get(tp)) is not None:
                 partition.high_watermark = offset
-        if event.error and event.error != self._source_error:
-            self.outbox.note(f"{self.outbox.origin}: {event.error}", warning=True)
+        words = f"{self.outbox.origin}: {event.error}"
+        if event.error and self._reminder.is_due(now, event.error):
+            self.outbox.note(words, warning=True)
+        elif event.error and event.error != self._source_error:
+            self.outbox.errors.add(words, now)  # status shows each, the log repeats them after growing delays
+        elif self._source_error and not event.error:
+            self.outbox.note(f"{self.outbox.origin} reports no error any more")
         self._source_error = event.error

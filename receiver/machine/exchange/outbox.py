@@ -45,9 +45,9 @@ class Outbox:
         """Return the number of a new request, to be sent as part of an action. An input of the class ``answer`` answers it."""
         return self._requests.add(answer, now, done, failed)
 
-    def note(self, text: str, warning: bool = False) -> None:
-        """Log ``text``. A warning also becomes a recent error."""
-        self.do(act.Note(text, warning))
+    def note(self, text: str, warning: bool = False, **fields: object) -> None:
+        """Log ``text`` with the ``fields`` of the event. A warning also becomes a recent error."""
+        self.do(act.Note(text, warning, fields))
         if warning:
             self.errors.add(text, self._now)
 

@@ -78,7 +78,7 @@ class Registration:
         self.epoch = event.epoch
         self.timeline = event.timeline
         self.contact.see(event.driver_epoch)
-        self.outbox.note(f"registered as {self.receiver_id}, epoch {event.epoch:x}")
+        self.outbox.note(f"registered as {self.receiver_id}, epoch {event.epoch:x}", epoch=f"{event.epoch:x}")
         self.flow.throttle.begin(now)
         self._hear(event.topics)
         self.topics.topics = event.topics

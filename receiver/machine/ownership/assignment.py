@@ -47,7 +47,7 @@ class Assignment:
             self._throw_away(tp)  # assigned again without a revocation: no state from before is trusted
             self.partitions.add(tp, now)
         if event.partitions:
-            self.outbox.note(f"assigned: {names(event.partitions)}")
+            self.outbox.note(f"assigned: {names(event.partitions)}", partitions=event.partitions)
 
     def revoked(self, event: inp.Revoked, now: float) -> None:
         """Seal the open block, so that it is stored and reported before another receiver gets the partitions."""
@@ -63,7 +63,7 @@ class Assignment:
         self._revoking = (*self._revoking, *event.partitions)
         self._deadline = now + self.settings.drain_timeout
         if own:
-            self.outbox.note(f"revoked: {names(own)}")
+            self.outbox.note(f"revoked: {names(own)}", partitions=tuple(own))
 
     def lost(self, event: inp.Lost, now: float) -> None:
         """Drop the records that are not sealed, because another receiver may own the partitions already.
@@ -73,7 +73,7 @@ class Assignment:
         for tp in event.partitions:
             self._throw_away(tp)
         if event.partitions:
-            self.outbox.note(f"lost: {names(event.partitions)}", warning=True)
+            self.outbox.note(f"lost: {names(event.partitions)}", warning=True, partitions=event.partitions)
 
     def advance(self, now: float) -> None:
         """End a revocation when all blocks are answered, or at its deadline."""

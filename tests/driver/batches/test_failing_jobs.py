@@ -155,7 +155,7 @@ def test_engine_that_is_lost_ends_the_driver(settings: Settings) -> None:
 def test_delays_between_attempts_at_a_failed_batch_grow_to_their_bound() -> None:
     clock = ManualClock()
     failing = FailingJobs(clock, 1, {}, RestartPolicy(first_delay_seconds=2.0, max_delay_seconds=10.0))
-    work: Any = type("Work", (), {"batch_id": 7, "number": 7, "output": "job", "replay": 0})
+    work: Any = type("Work", (), {"batch_id": 7, "number": 7, "output": "job", "replay": 0, "stream": "s"})
     delays = [failing.fail(work, failing.note(work, ValueError("no")))[0] for _ in range(5)]
     assert delays == [2, 4, 8, 10, 10]
     last = failing.of(7)
@@ -172,7 +172,7 @@ def test_failure_known_from_the_journal_counts_on() -> None:
     )
     failing = FailingJobs(ManualClock(), 4, {7: known})
     assert "ValueError: no" in failing.words
-    work: Any = type("Work", (), {"batch_id": 7, "number": 7, "output": "job", "replay": 0})
+    work: Any = type("Work", (), {"batch_id": 7, "number": 7, "output": "job", "replay": 0, "stream": "s"})
     failure = failing.note(work, ValueError("no"))
     assert (failure.attempts, failure.since_ms) == (5, 0)
 
@@ -282,7 +282,7 @@ def test_delay_grows_with_the_attempts_that_ended_the_process(
     failure = failing.delayed(7)
     assert (failure is None) is (delay is None)
     if failure is not None:
-        work: Any = type("Work", (), {"batch_id": 7, "number": 7, "output": "job", "replay": 0})
+        work: Any = type("Work", (), {"batch_id": 7, "number": 7, "output": "job", "replay": 0, "stream": "s"})
         assert failing.fail(work, failure)[0] == delay
         assert failing.begun(work).attempts == attempts + 1
         assert failing.note(work, ValueError("no")).attempts == attempts + 1

@@ -124,7 +124,7 @@ def test_delays_are_those_of_spark_and_a_failed_attempt_counts_only_in_the_total
     assert entry.end_to_end_ms == 21_000, "from the oldest of the ranges' newest records: 7 s before the batch"
     assert (entry.blocks, entry.records, entry.bytes) == (2, 11, 110)
     assert entry.tiers == {"local": 4, "wal": 2, "agent: unreachable": 2}, "of both outputs, not of the failed attempt"
-    assert (entry.attempts, entry.rerun) == (2, False)
+    assert (entry.attempts, entry.rerun) == (2, True)
     assert entry.detail.startswith("RuntimeError: once") and "test_statistics.py" in entry.place
     assert entry.written == ("table: 5 rows", "table: 5 rows")
     assert running.seen == [("running", 2_000, 110)] * 3

@@ -11,7 +11,7 @@ from driver.background.batch_history import fill_from_state
 from driver.batches.batch_log import BatchLog
 from driver.batches.entries import RunningBatch
 from driver.decisions.replay import RewindTo
-from driver.http.batches import PAGE_MAX, BatchAnswers, BatchQuery, list_batches
+from driver.http.batches import PAGE_MAX, BatchAnswers, BatchQuery, archived_content, list_batches
 from driver.journal import history
 from driver.journal.history import HistoryWriter
 from driver.tracker.requests import BeginReplay
@@ -89,6 +89,7 @@ class Asked:
         self.t = Tracked()
         self.storage = MemoryStorage(f"memory://batch-answers-{next(NAMES)}")
         self.log = BatchLog(100)
+        self.segments = 0
         self.running: dict[int, RunningBatch] = {}
         self.answers = BatchAnswers(
             ask=self.t.ask, running=self.running, completed=self.log, storage=self.storage, stream=STREAM
@@ -109,8 +110,14 @@ class Asked:
 
     def archive(self) -> None:
         finished = history.finished(self.t.state)
+        self.segments += 1
         writer = HistoryWriter(
-            self.storage, STREAM, numbered(1, 1), segment_bytes=1_000_000, now=lambda: 0.0, new_uid=lambda: 7
+            self.storage,
+            STREAM,
+            numbered(1, self.segments),
+            segment_bytes=1_000_000,
+            now=lambda: 0.0,
+            new_uid=lambda: 7,
         )
         writer.append(finished)
         writer.close()
@@ -176,6 +183,22 @@ def test_an_unknown_batch_is_refused_without_a_read_of_the_history(monkeypatch: 
     with pytest.raises(RefusedError, match="batch_history") as refused:
         asked.answers.detail(99)
     assert refused.value.code == "not-found"
+
+
+def test_the_history_is_read_back_only_as_far_as_the_batch_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6: each segment is a request to the store."""
+    asked = Asked()
+    for _ in range(3):
+        asked.complete(asked.batch())
+        asked.archive()
+    read: set[str] = set()
+    real = asked.storage.read
+    monkeypatch.setattr(asked.storage, "read", lambda path, *of: (read.add(path), real(path, *of))[1])
+    found = archived_content(asked.storage, STREAM, numbered(1, 2))
+    assert found is not None and len(found.ranges) == 1 and len(read) == 2
+    read.clear()
+    assert archived_content(asked.storage, STREAM, numbered(1, 9)) is None
+    assert len(read) == 1
 
 
 def test_the_newest_run_of_a_replayed_batch_is_shown() -> None:

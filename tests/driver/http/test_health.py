@@ -388,18 +388,33 @@ def test_log_has_each_kind_once_and_what_a_start_waits_for(caplog: pytest.LogCap
     t = Tracked()
     health, log = health_of(t), HealthLog("s")
     for _ in range(40):
-        log.note(health.look(wait(t, 1)))
+        log.note(health.look(wait(t, 1)), t.now_ms / 1000)
     epoch = t.register()
     for partition in range(2):
         t.claim(epoch, partition)
     beat(t, epoch)
-    log.note(health.look(wait(t, 1)))
+    log.note(health.look(wait(t, 1)), t.now_ms / 1000)
     lines = [record.getMessage() for record in caplog.records if record.name == "driver.http.health"]
     assert len(lines) == 3
     assert lines[0].startswith("stream s waits: no live receiver: 2 of 2 partitions")
     assert "Next step: start `forebay receiver --id ID`" in lines[0]
     assert lines[1].startswith("stream s, problem partitions-without-receiver: ")
     assert lines[2] == "stream s, problem partitions-without-receiver is over"
+
+
+def test_log_repeats_a_problem_that_lasts_after_growing_delays(caplog: pytest.LogCaptureFixture) -> None:
+    log = HealthLog("s")
+    verdict = Verdict(problems=(m.Problem(kind="kafka", cause="Kafka is out of reach: refused"),))
+    logged = []
+    for second in range(1000):
+        caplog.clear()
+        log.note(verdict, float(second))
+        logged += [second] * len(caplog.records)
+    assert logged == [0, 60, 180, 420, 900]
+    log.note(Verdict(), 1000.0)
+    caplog.clear()
+    log.note(verdict, 1001.0)
+    assert len(caplog.records) == 1, "it began again"
 
 
 def test_log_names_what_is_pending_after_a_moment_and_when_it_recurs(
@@ -410,16 +425,17 @@ def test_log_names_what_is_pending_after_a_moment_and_when_it_recurs(
     log = HealthLog("s")
     for _ in range(2):
         beat(t, epoch, "waiting", "no room")
-        log.note(health.look(wait(t, 1)))
+        log.note(health.look(wait(t, 1)), t.now_ms / 1000)
         assert not caplog.records
         for seconds in (1, 1):
             pending = health.look(wait(t, seconds)).pending
-            log.note(Verdict(pending=tuple(msgspec.structs.replace(p, seconds=WAITING_SECONDS) for p in pending)))
+            late = tuple(msgspec.structs.replace(p, seconds=WAITING_SECONDS) for p in pending)
+            log.note(Verdict(pending=late), t.now_ms / 1000)
         (line,) = caplog.records
         assert line.getMessage().startswith("stream s waits: receiver r1 on host h1 takes in no records: no room")
         caplog.clear()
         beat(t, epoch)
-        log.note(health.look(wait(t, 1)))
+        log.note(health.look(wait(t, 1)), t.now_ms / 1000)
 
 
 def test_question_that_fails_or_hangs_is_an_outage_until_one_is_answered() -> None:

@@ -12,7 +12,7 @@ from rich.style import Style
 from rich.text import Text
 
 from deploy.commands.inspection.top.screen import LIST_MAX, LISTS, Answers, ListName, Screen
-from deploy.console.batch_cells import batch_note, delay, moment
+from deploy.console.batch_tables import batch_note, delay, moment
 from deploy.console.text import one_line
 from forebay import messages as m
 
