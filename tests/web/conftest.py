@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect
 
 from forebay.http.server import Server
 from forebay.model.errors import UsageError
@@ -23,7 +23,7 @@ from tests.web import canned
 
 #: folder of the documentation's pictures
 IMAGES = ROOT / "docs" / "images"
-SIZES = {"wide": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
+SIZES: dict[str, ViewportSize] = {"wide": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 TOKENS = {role: f"the-token-of-a-{role}" for role in ("reader", "operator", "query", "receiver")}
 PATIENCE_MS = 60_000  # the machine may be busy; a page that shows it earlier does not wait
 expect.set_options(timeout=PATIENCE_MS)
