@@ -37,12 +37,18 @@ _COMMANDS = {
         "stop": Entry("deploy.commands.running.stop", "Stop the driver; with --drain, drain the receivers first."),
     },
     "Inspect": {
-        "top": Entry("deploy.commands.inspection.top.command", "Show the stream at a glance, live in the terminal."),
         "status": Entry("deploy.commands.inspection.status", "Show partitions, receivers, agents, batches, problems."),
+        "top": Entry("deploy.commands.inspection.top.command", "Show the stream at a glance, live in the terminal."),
+        "tap": Entry(
+            "deploy.commands.inspection.tap.command", "Print records as they are taken in, sampled and filtered."
+        ),
+        "lag": Entry("deploy.commands.inspection.lag", "Show how far intake and batches are behind Kafka."),
         "batches": Entry(
             "deploy.commands.inspection.batches", "Show the newest batches with their delays, or one batch."
         ),
-        "lag": Entry("deploy.commands.inspection.lag", "Show how far intake and batches are behind Kafka."),
+        "blocks": Entry("deploy.commands.inspection.lists", "Show the newest blocks, or one block with its records."),
+        "receivers": Entry("deploy.commands.inspection.lists", "Show the receivers, with their state and last errors."),
+        "hosts": Entry("deploy.commands.inspection.lists", "Show the hosts of local copies, with space and load."),
         "audit": Entry("deploy.commands.inspection.audit", "Prove that each offset is in exactly one batch."),
         "debug": Entry("deploy.commands.debug.group", "Collect status, settings, logs and threads, without secrets."),
     },

@@ -68,7 +68,7 @@ install_java() {
 }
 
 wanted() { # the set-up depends on these: the lock, the project's description, this script, the Python
-    "$1" - requirements.lock pyproject.toml scripts/setup.sh <<'EOF'
+    "$1" - requirements.lock pyproject.toml scripts/setup.sh scripts/compile_native.py forebay/kafka/native/gather.c <<'EOF'
 import hashlib, pathlib, sys
 print(sys.version.split()[0], *(hashlib.sha256(pathlib.Path(name).read_bytes()).hexdigest()[:16] for name in sys.argv[1:]))
 EOF

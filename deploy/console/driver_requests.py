@@ -6,10 +6,13 @@ from contextlib import closing
 from typing import TYPE_CHECKING, TypeVar
 
 from forebay.messages import StatusAnswer
+from forebay.model.errors import SettingsError
 
 if TYPE_CHECKING:
     import msgspec
 
+    from forebay.client import Client
+    from forebay.security.roles import Role
     from forebay.settings.schema import Settings
 
 _Answer = TypeVar("_Answer")
@@ -21,6 +24,23 @@ TIMEOUT_SECONDS = 10.0
 def ask_status(settings: Settings, timeout_seconds: float = TIMEOUT_SECONDS) -> StatusAnswer:
     """Return the status of the driver that leads. Raises UnreachableError."""
     return get(settings, "/v1/status", StatusAnswer, timeout_seconds)
+
+
+def observer(settings: Settings, other: Role = "reader", timeout_seconds: float = TIMEOUT_SECONDS) -> Client:
+    """Return a client of the stream's driver with an operator's token; if there is none, with one of the role ``other``.
+
+    Raises SettingsError if tokens are configured, but neither is among them.
+    """
+    from forebay.client import Client
+
+    try:
+        return Client.of(settings, timeout_seconds=timeout_seconds)
+    except SettingsError:
+        try:
+            return Client.of(settings, role=other, timeout_seconds=timeout_seconds)
+        except SettingsError:
+            pass
+        raise  # it names the operator's role, which may do everything
 
 
 def get(settings: Settings, path: str, answer: type[_Answer], timeout_seconds: float = TIMEOUT_SECONDS) -> _Answer:

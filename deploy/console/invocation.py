@@ -84,7 +84,9 @@ class Invocation:
         if self.json:
             import msgspec
 
-            click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2).decode())
+            from forebay.model.text import printable_json
+
+            click.echo(printable_json(msgspec.json.format(msgspec.json.encode(data), indent=2).decode()))
             return
         console = self.console()
         for made in tables():

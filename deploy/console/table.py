@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from deploy.console.text import printable
+from forebay.model.text import printable
 
 #: signs between two columns of a table, and at its two edges
 _BETWEEN, _EDGES = 3, 2

@@ -11,6 +11,7 @@ from driver.journal.history import FinishedBatch, FinishedRange
 from driver.journal.state import Batch, ReplayedRun, State
 from driver.journal.statistics import BatchStatistics
 from forebay.messages import BatchEntry, BatchRange
+from forebay.model.values import BlockRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +160,8 @@ def entry_of_replayed(run: ReplayedRun) -> BatchEntry:
     )
 
 
-def batch_ranges(ranges: Iterable[FinishedRange]) -> tuple[BatchRange, ...]:
-    """Return ranges of a batch as messages."""
+def batch_ranges(ranges: Iterable[FinishedRange | BlockRange]) -> tuple[BatchRange, ...]:
+    """Return ranges of a batch or block as messages."""
     return tuple(
         BatchRange(
             topic=r.topic,

@@ -45,6 +45,13 @@ def numbers_column(numbers: Numbers, type_: Any) -> Column:
     return pa.Array.from_buffers(type_, len(numbers), [None, pa.py_buffer(numbers)])
 
 
+def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the rows of ``batches``, at least one, as one batch."""
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
 def value_lengths(column: Column) -> Numbers:
     """Return the length of each value of a binary column in bytes, as int32; -1 for null."""
     return slot_lengths(column, value_slots(column))

@@ -19,3 +19,14 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     r"""Return ``text`` as :func:`printable`, with line feeds as ``\n`` too."""
     return printable(text).replace("\n", "\\n")
+
+
+def printable_json(text: str) -> str:
+    r"""Return a JSON document with each unsafe character in its texts as an escape of JSON, such as ``\u009b``."""
+    return _UNSAFE.sub(lambda found: "".join(f"\\u{unit:04x}" for unit in _units(found[0])), text)
+
+
+def _units(character: str) -> tuple[int, ...]:
+    """Return the UTF-16 code units of a character."""
+    data = character.encode("utf-16-be", "surrogatepass")
+    return tuple(int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2))

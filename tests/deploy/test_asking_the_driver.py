@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from deploy.commands.inspection.status import request_rates, tiers_in_words
+from deploy.commands.inspection.process_tables import request_rates
+from deploy.commands.inspection.status import tiers_in_words
 from deploy.commands.offsets import group as offsets
 from deploy.console.invocation import person
 from deploy.main import main

@@ -227,6 +227,19 @@ def test_what_can_not_be_collected_is_listed_with_its_reason(project: Any, capsy
     assert "exists: choose another name with --output" in capsys.readouterr().err
 
 
+def test_a_token_file_without_an_operators_token_is_no_obstacle(project: Any, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.touch(mode=0o600)
+    tokens.write_text("reader a-token-of-a-reader\n")
+    project.config.write_text(project.config.read_text() + f'[security]\ntoken_file = "{tokens}"\n')
+    target = project.folder / "bundle.tar.gz"
+    assert main(["--config", str(project.config), "debug", "bundle", "--output", str(target), "--no-doctor"]) == 0
+    files = contents(target)
+    errors = {part["name"]: part["error"] for part in json.loads(files["contents.json"]) if part["error"]}
+    assert "forebay token new operator" in errors["status.json"]
+    assert "journal.json" in files or "journal.json" in errors
+
+
 def test_the_end_of_a_long_log_begins_with_a_whole_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "LOG_BYTES_MAX", 20)
     log = tmp_path / "driver.log"

@@ -18,8 +18,10 @@ from deploy.commands.setup.doctor import brokers, machine, services, stores
 from deploy.commands.setup.doctor.findings import PROBLEMS
 from deploy.main import main
 from forebay import messages as m
+from forebay.client import Client
 from forebay.process.clock import ManualClock
 from forebay.settings.load import load
+from wal.storage import open_storage
 
 
 @pytest.fixture(autouse=True)
@@ -119,14 +121,40 @@ def test_a_running_driver_with_another_clock_and_a_problem_is_found(
         problem_count=1,
     )  # fmt: skip
     status = make_status(tiers={"local": 1, "agent": 9})
-    monkeypatch.setattr(services, "get", lambda *_: overview)
-    monkeypatch.setattr(services, "ask_status", lambda *_: status)
+
+    class Stubbed(Client):
+        def overview(self) -> m.OverviewAnswer:
+            return overview
+
+        def status(self) -> m.StatusAnswer:
+            return status
+
+    monkeypatch.setattr(services, "observer", lambda *_, **__: Stubbed("http://127.0.0.1:1"))
     found = {one.name: one for one in services.check_services(load(project.config), clock)}
     assert found["driver: clock"].outcome == "wrong"
     assert found["driver: clock"].detail == "the driver's clock is 60.0 s behind this machine's"
     assert found["driver"].outcome == "wrong" and "batch 7 failed" in found["driver"].detail
     assert found["locality"].outcome == "note" and "10 % of 10 ranges" in found["locality"].detail
     assert "agent.host" in found["locality"].step
+
+
+def test_a_token_file_without_an_observers_token_is_a_problem(project: Any, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.touch(mode=0o600)
+    tokens.write_text("agent a-token-of-an-agent\n")
+    project.config.write_text(project.config.read_text() + f'[security]\ntoken_file = "{tokens}"\n')
+    found = {one.name: one for one in services.check_services(load(project.config), ManualClock())}
+    assert found["driver"].outcome == "wrong" and "forebay token new operator" in found["driver"].detail
+    tokens.write_text("reader a-token-of-a-reader\n")
+    (driver,) = [one for one in services.check_services(load(project.config), ManualClock()) if one.name == "driver"]
+    assert driver.outcome == "note", "a reader's token is enough, and no driver runs"
+
+
+def test_the_time_of_a_remote_store_is_measured_and_its_objects_are_deleted(project: Any) -> None:
+    project.replace(f"file://{project.folder}/wal", "memory://doctor?objects")
+    found = {one.name: one for one in stores.check_stores(load(project.config), ManualClock())}
+    assert found["wal: latency"].outcome == "fine" and "create-if-absent holds" in found["wal: latency"].detail
+    assert open_storage("memory://doctor?objects").list("") == []
 
 
 def test_a_full_disk_a_slow_disk_and_a_store_without_exclusive_creation_are_found(

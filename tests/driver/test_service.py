@@ -669,16 +669,17 @@ def test_standby_decides_nothing_names_the_leader_and_ends_on_a_stop(settings: C
         with StreamClient([standby.url]) as alone, StreamClient([standby.url, intake.url]) as both:
             shown = alone.overview()
             assert (shown.state, shown.leader, shown.stream, shown.steps) == ("standby", intake.url, "s", ())
-            events = alone.events()
-            assert next(events).data.leader == intake.url
-            events.close()
             assert (both.overview().leader, both.url) == ("", intake.url)
         with pytest.raises(NotTakenError) as refused:
             client.post("/v1/operator/stop", m.StopRequest(), m.OperatorAnswer)
         assert refused.value.leader == intake.url
-        standby.stop()
-        thread.join()
-        standby.close()
+        with StreamClient(standby.url) as listening:
+            events = listening.events()
+            assert next(events).data.leader == intake.url
+            standby.stop()
+            thread.join()
+            standby.close()  # does not wait for a client that would listen for ever
+            assert [event.kind for event in events][-1] == "end"
         assert led == [False]
         assert Client(intake.url).get("/v1/status", m.StatusAnswer).state == "running"
 

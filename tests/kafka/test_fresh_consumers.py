@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -46,9 +47,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     positions: list[int] = []
     real = PartitionReader.__init__
 
-    def noted(self: PartitionReader, access: KafkaAccess, tp: TopicPartition, position: int, clock: object) -> None:
+    def noted(self: PartitionReader, access: KafkaAccess, tp: TopicPartition, position: int, *rest: Any) -> None:
         positions.append(position)
-        real(self, access, tp, position, clock)  # type: ignore[arg-type]
+        real(self, access, tp, position, *rest)
 
     monkeypatch.setattr(PartitionReader, "__init__", noted)
     return positions

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.consume.consumer import CONFIRMATIONS_MAX, KafkaSource
+from forebay.kafka.consume.fetching import MessageFetcher
 from forebay.kafka.consume.messages import FAULTS
 from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
 from forebay.model.errors import ForebayError
@@ -56,6 +57,7 @@ class Scripted:
         self.consumer = ScriptedConsumer()
         inner: Any = self.source
         inner._consumer = self.consumer
+        inner._fetcher = MessageFetcher(self.consumer, headers=False)  # type: ignore[arg-type]
         self.rebalance: Any = self.source
 
         def assigned() -> list[Message]:

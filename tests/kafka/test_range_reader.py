@@ -17,6 +17,7 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.idle_clients import IdleClients
 from forebay.kafka.consume import range_reader
 from forebay.kafka.consume.range_reader import PartitionReader, Reading, read_range
+from forebay.kafka.native.received import Event
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.options.access import KafkaAccess
@@ -63,9 +64,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     positions: list[int] = []
     real = PartitionReader.__init__
 
-    def noted(self: PartitionReader, access: KafkaAccess, tp: TopicPartition, position: int, clock: object) -> None:
+    def noted(self: PartitionReader, access: KafkaAccess, tp: TopicPartition, position: int, *rest: Any) -> None:
         positions.append(position)
-        real(self, access, tp, position, clock)  # type: ignore[arg-type]
+        real(self, access, tp, position, *rest)
 
     monkeypatch.setattr(PartitionReader, "__init__", noted)
     return positions
@@ -121,11 +122,11 @@ def test_records_fetched_beyond_range_serve_next_range(
 
 def test_outdated_end_of_log_is_not_believed(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 5)
-    reader = PartitionReader(access, tp, 0, SystemClock())
+    reader = PartitionReader(access, tp, 0, False, SystemClock())
     assert sum(batch.num_rows for batch in reader.read(span(tp, 0, 5), PLAIN)) == 5
     while not reader._ahead:
-        reader._ahead = reader._consumer.consume(1, PATIENCE_SECONDS)
-    assert reader._ahead[0].error() is not None
+        reader._ahead = reader._fetcher.fetch(1, PATIENCE_SECONDS)
+    assert isinstance(reader._ahead[0], Event)
     produce(access.options, tp, 3)
     assert sum(batch.num_rows for batch in reader.read(span(tp, 5, 8), PLAIN)) == 3
     reader.close()
@@ -306,23 +307,23 @@ def test_silent_broker_times_out_with_range(access: KafkaAccess, tp: TopicPartit
     """INV-6. A poll that returns early is neither an end nor progress."""
     produce(access.options, tp, 3)
     clock = ManualClock()
-    reader = PartitionReader(access, tp, 0, clock)
-    real, polls = reader._consumer, iter([1, 0, 1, 0, 0, 0, 0, 0])
+    reader = PartitionReader(access, tp, 0, False, clock)
+    real, polls = reader._fetcher, iter([1, 0, 1, 0, 0, 0, 0, 0])
 
     class Halting:
-        def consume(self, count: int, timeout: float) -> list[Any]:
+        def fetch(self, count: int, timeout: float) -> list[Any]:
             if not next(polls):
                 clock.advance(8)
                 return []
             found: list[Any] = []
             while not found:
-                found = real.consume(1, PATIENCE_SECONDS)
+                found = real.fetch(1, PATIENCE_SECONDS)
             return found
 
-    reader._consumer = Halting()  # type: ignore[assignment]
+    reader._fetcher = Halting()  # type: ignore[assignment]
     with pytest.raises(UnreachableError, match=r"returned no data of .*/0\[0, 3\) from 2 on for 24.0 s"):
         list(reader.read(span(tp, 0, 3), PLAIN))
-    reader._consumer = real
+    reader._fetcher = real
     reader.close()
 
 
@@ -349,21 +350,21 @@ def test_fetched_offsets_without_records_are_progress(access: KafkaAccess, tp: T
     small = {"fetch.message.max.bytes": "100", "statistics.interval.ms": "5"}  # a fetch gives one batch
     slow = KafkaAccess({**access.options, **small}, "g", timeout_seconds=20.0)
     clock = ManualClock()
-    reader = PartitionReader(slow, tp, 0, clock)
-    real = reader._consumer
+    reader = PartitionReader(slow, tp, 0, False, clock)
+    real = reader._fetcher
 
     class Slow:
-        def consume(self, count: int, timeout: float) -> list[Any]:
+        def fetch(self, count: int, timeout: float) -> list[Any]:
             fetched = reader._fetched
             while True:
-                found: list[Any] = real.consume(count, 0.01)
+                found: list[Any] = real.fetch(count, 0.01)
                 if found or reader._fetched > fetched:
                     clock.advance(15)
                     return found
 
-    reader._consumer = Slow()  # type: ignore[assignment]
+    reader._fetcher = Slow()  # type: ignore[assignment]
     rows = [offset for batch in reader.read(span(tp, 0, 402), HOLES) for offset in batch.column("offset").to_pylist()]
-    reader._consumer = real
+    reader._fetcher = real
     reader.close()
     assert rows == [401]
 

@@ -1,4 +1,4 @@
-"""The source against the mock cluster and a real Kafka: one contract, two brokers, both rebalance protocols."""
+"""The source: one contract against the mock cluster and a real Kafka, both rebalance protocols, with and without native code."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from forebay.kafka.consume import consumer
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.kafka.embedded.loader import load
+from forebay.kafka.native.library import library
 from forebay.model.columns import Columns, Start
 from forebay.model.errors import ForebayError
 from forebay.model.records import SOURCE_SCHEMA
@@ -21,9 +23,13 @@ EAGER = {"partition.assignment.strategy": "range"}
 COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
 
 
-@pytest.fixture(params=["mock", pytest.param("kafka", marks=pytest.mark.kafka)])
-def broker(request: pytest.FixtureRequest) -> Broker:
-    found: Broker = request.getfixturevalue(f"{request.param}_broker")
+@pytest.fixture(params=["mock", "mock-without-native-code", pytest.param("kafka", marks=pytest.mark.kafka)])
+def broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Broker:
+    if request.param == "mock-without-native-code":
+        monkeypatch.setattr(consumer, "library", lambda: None)
+    else:
+        assert library() is not None, "python scripts/compile_native.py"
+    found: Broker = request.getfixturevalue(f"{request.param.partition('-')[0]}_broker")
     return found
 
 

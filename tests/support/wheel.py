@@ -22,7 +22,8 @@ def build_wheel(folder: Path, version: str | None = None) -> Path:
         for package in ROOT.glob("*/__init__.py"):
             name = package.parent.name
             shutil.copytree(package.parent, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("README.md", "LICENSE"):
+        (tree / "scripts").mkdir()
+        for name in ("README.md", "LICENSE", "scripts/compile_native.py"):
             shutil.copy(ROOT / name, tree / name)
         text = (ROOT / "pyproject.toml").read_text()
         own = next(line for line in text.splitlines() if line.startswith("version = "))

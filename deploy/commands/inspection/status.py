@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from deploy.commands.inspection.process_tables import (
+    hosts_table,
+    managed_table,
+    receivers_table,
+    request_rates,
+)
 from deploy.console.batch_tables import batch_tables
 from deploy.console.driver_requests import ask_status
 from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
-from deploy.supervision.verdicts import described
 from driver.decisions.problems import in_answer
 from forebay.messages import (
-    ErrorNote,
     Problem,
     StatusAnswer,
-    TrackedAgent,
     TrackedListener,
     TrackedPartition,
     TrackedReplay,
@@ -51,29 +54,6 @@ def lag_in_words(partition: TrackedPartition) -> object:
     return f"unknown (end read {age:.0f} s ago)" if age >= 0 else "unknown"
 
 
-#: counters of a remote store that do not count requests
-_NO_REQUESTS = ("bytes_out", "bytes_in", "seconds")
-
-
-def request_rates(counts: Mapping[str, int], prefix: str, seconds: str) -> str:
-    """Return ``240 requests/min (put 180, get 60), 310 per GB written`` from the counters that begin with ``prefix``.
-
-    ``seconds``: name of the counter with the age of the process; rates are averages since its start. "" without requests.
-    """
-    kinds = {
-        name.removeprefix(prefix): count
-        for name, count in counts.items()
-        if name.startswith(prefix) and name.removeprefix(prefix) not in _NO_REQUESTS
-    }
-    if not kinds:
-        return ""
-    per_minute = {kind: round(count * 60 / counts[seconds]) for kind, count in sorted(kinds.items())}
-    written = counts.get(f"{prefix}bytes_out", 0)
-    per_gigabyte = f", {round(sum(kinds.values()) * 1e9 / written)} per GB written" if written else ""
-    which = ", ".join(f"{kind} {count}" for kind, count in per_minute.items())
-    return f"{sum(per_minute.values())} requests/min ({which}){per_gigabyte}"
-
-
 def _releases(answer: StatusAnswer) -> str:
     """Return the driver's release, and the processes with a different one, as during a rolling upgrade."""
     processes = [(r.receiver_id, r.release) for r in answer.receivers if r.state not in ("lost", "fenced")]
@@ -87,7 +67,6 @@ def _pause(answer: StatusAnswer) -> str:
 
 
 def tables(answer: StatusAnswer) -> list[Group]:
-    from rich.filesize import decimal
 
     from deploy.console.table import table
 
@@ -141,67 +120,11 @@ def tables(answer: StatusAnswer) -> list[Group]:
                 for p in answer.partitions
             ],
         ),
-        table(
-            "Receivers",
-            ("receiver", "host", "state", "silent", "buffered", "records", "records/s at most", "detail"),
-            [
-                (
-                    r.receiver_id,
-                    r.host,
-                    r.state,
-                    _silence(r.silent_seconds),
-                    decimal(r.buffered_bytes),
-                    r.records,
-                    _rate(r.rate),
-                    "; ".join(
-                        filter(
-                            None,
-                            [
-                                r.detail,
-                                request_rates(r.counters, "wal_", "wal_seconds"),
-                                *(
-                                    f"{n} {count}"
-                                    for n, count in r.counters.items()
-                                    if count and not n.startswith("wal_")
-                                ),
-                                *(_error(e) for e in r.errors),
-                            ],
-                        )
-                    ),
-                )
-                for r in answer.receivers
-            ],
-        ),
-        *([_managed(answer)] if answer.managed else []),
-        table(
-            "Agents",
-            ("host", "url", "state", "silent", "blocks", "used", "free", "load", "requests", "room for", "labels"),
-            [
-                (
-                    a.host,
-                    a.url,
-                    a.state,
-                    _silence(a.silent_seconds),
-                    _blocks(a),
-                    decimal(a.used_bytes),
-                    decimal(a.free_bytes),
-                    f"{a.load:.2f}",
-                    a.requests,
-                    f"{a.capacity} receivers" if a.capacity else "-",
-                    ", ".join(a.labels) or "-",
-                )
-                for a in answer.agents
-            ],
-        ),
+        receivers_table(answer.receivers),
+        *([managed_table(answer.managed)] if answer.managed else []),
+        hosts_table(answer.agents),
         *batch_tables(answer.batches),
     ]
-
-
-def _blocks(agent: TrackedAgent) -> str:
-    details = [f"{agent.copies} cached copies"] if agent.copies else []
-    if agent.damaged_blocks:
-        details.append(f"{agent.damaged_blocks} more damaged: run `forebay recover` on that host")
-    return f"{agent.blocks} ({', '.join(details)})" if details else str(agent.blocks)
 
 
 def _cursors(answer: StatusAnswer) -> str:
@@ -230,10 +153,6 @@ def _learned(rate: float) -> str:
     return f"{rate:.0f} records/s" if rate else "not learned yet"
 
 
-def _rate(rate: float) -> str:
-    return f"{rate:.0f}" if rate else "-"
-
-
 def _replay(replay: TrackedReplay | None) -> str:
     if replay is None:
         return "none"
@@ -241,36 +160,6 @@ def _replay(replay: TrackedReplay | None) -> str:
         f"{replay.replay}: {replay.completed} of {replay.batches} batches done, from {replay.first_id} to {replay.last_id}; "
         f"requested by {replay.cause}"
     )
-
-
-def _managed(answer: StatusAnswer) -> Group:
-    from deploy.console.table import table
-
-    return table(
-        "Managed receivers",
-        ("receiver", "state", "host", "process", "restarts", "last exit", "detail"),
-        [
-            (
-                r.receiver_id,
-                r.state,
-                f"{r.host} → {r.moves_to}" if r.moves_to else r.host or "-",
-                r.pid or "-",
-                r.restarts,
-                "-" if r.exit_code is None else described(r.exit_code),
-                r.detail,
-            )
-            for r in answer.managed
-        ],
-    )
-
-
-def _error(error: ErrorNote) -> str:
-    times = "" if error.count == 1 else f"{error.count} times, last "
-    return f"{error.words} ({times}{error.seconds_ago:.0f} s ago)"
-
-
-def _silence(seconds: float) -> str:
-    return "no heartbeat yet" if seconds < 0 else f"{seconds:.1f} s"
 
 
 def _stores_out_of_reach(settings: Settings) -> Iterator[str]:

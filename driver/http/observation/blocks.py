@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
+from driver.batches.entries import batch_ranges
 from driver.http.observation.lists import LIMIT, check_limit
 from driver.journal.state import State
 from driver.tracker.requests import Read
@@ -184,18 +185,7 @@ def block_entry(block: Block, state: str, batch_id: int, ranges_max: int = RANGE
         bytes=sum(r.bytes for r in meta.ranges),
         created_ms=meta.created_ms,
         range_count=len(meta.ranges),
-        ranges=tuple(
-            m.BatchRange(
-                topic=r.topic,
-                partition=r.partition,
-                incarnation=r.incarnation,
-                from_offset=r.from_offset,
-                until_offset=r.until_offset,
-                records=r.records,
-                bytes=r.bytes,
-            )
-            for r in meta.ranges[:ranges_max]
-        ),
+        ranges=batch_ranges(meta.ranges[:ranges_max]),
         handle=f"{handle.path} at {handle.offset}, {handle.length} bytes" if block.in_wal else "",
         tiers=tuple(_tiers(block)),
     )

@@ -43,13 +43,14 @@ class Assignment:
         self,
         consumer: Callable[[], Consumer],
         cooperative: bool,
-        reads_again: Callable[[Collection[TopicPartition]], None],
+        assigning: Callable[[Collection[TopicPartition], Collection[TopicPartition]], None],
     ) -> None:
-        """``cooperative``: whether the group's protocol is. ``reads_again``: called before partitions are assigned, since
-        messages that were polled of them before would be returned twice."""
+        """``cooperative``: whether the group's protocol is. ``assigning``: called before partitions are assigned, with all that
+        are read from then on and those that librdkafka assigns: messages that were polled of these before would be returned
+        twice."""
         self._consumer = consumer
         self._cooperative = cooperative
-        self._reads_again = reads_again
+        self._assigning = assigning
         self.partitions: dict[TopicPartition, StartedPartition] = {}
 
     def assigned(self) -> None:
@@ -116,7 +117,7 @@ class Assignment:
         """``again``: those of ``partitions`` that librdkafka has assigned already."""
         if not partitions:
             return
-        self._reads_again(partitions)
+        self._assigning(self.partitions, partitions if self._cooperative else self.partitions)
         if self._cooperative:
             if again:
                 self._consumer().incremental_unassign([_wire(tp) for tp in again])

@@ -10,10 +10,10 @@ from __future__ import annotations
 import gc
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client.admin import KafkaAdmin
@@ -21,8 +21,12 @@ from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.group_offsets import Point
 from forebay.kafka.consume.assignment import Assignment, StartedPartition
 from forebay.kafka.consume.commits import Commits
-from forebay.kafka.consume.messages import FAULTS, binary_ends, by_partition, int64_values, partition_of, record_batch
+from forebay.kafka.consume.fetching import Fetcher, fetcher
+from forebay.kafka.consume.messages import FAULTS
+from forebay.kafka.native.received import Event, Received, Records
+from forebay.kafka.native.library import library
 from forebay.kafka.options.librdkafka import consumer_options, is_cooperative
+from forebay.model.arrow_columns import number_view, value_slots
 from forebay.model.columns import Columns, EndOfPartition, PartitionFault, RebalanceListener, Start
 from forebay.model.errors import ForebayError, SettingsError
 from forebay.model.values import TopicPartition
@@ -32,8 +36,6 @@ from forebay.settings.schema import Settings
 Polled = Columns | EndOfPartition | PartitionFault
 _log = logging.getLogger("forebay.kafka")
 
-#: how long a poll gathers more records after the first: bounds the latency that it adds and, times the network's rate, its memory
-GATHER_SECONDS = 0.01
 #: maximum number of records kept while a synchronous commit is awaited; at this number the wait ends
 KEPT_MAX = 10_000
 #: how often a gap at a start may change between reads before the partition has a fault
@@ -70,7 +72,9 @@ class KafkaSource:
             metadata_refresh_seconds=metadata_refresh_seconds,
         )  # fmt: skip
         self._cooperative = is_cooperative(self._options)
-        self._assignment = Assignment(lambda: self._kafka, self._cooperative, self._drop_kept)
+        self._assignment = Assignment(
+            lambda: self._kafka, self._cooperative, lambda all_, anew: self._records.assigning(all_, anew)
+        )
         self._started = self._assignment.partitions
         self._topics = list(topics)
         self._headers = headers
@@ -86,7 +90,7 @@ class KafkaSource:
         self._closing = False
         self._callback_error: BaseException | None = None
         self._commits = Commits(self._serve)
-        self._kept: list[Message] = []
+        self._fetcher: Fetcher | None = None
         self._clock: Clock = clock or SystemClock()
         self._fatal: KafkaError | None = None
         self._client_errors = ClientErrors(_log)
@@ -109,11 +113,14 @@ class KafkaSource:
         self._admin = KafkaAdmin(self._given_options, client_id=f"{self._client_id}-admin")
         callbacks = {"error_cb": self._on_error, "on_commit": self._commits.on_commit}
         try:
-            self._consumer = Consumer({**self._options, **callbacks}, logger=self._client_errors)
+            native = library()
+            options = self._options if native is None else native.options(self._options)
+            self._consumer = Consumer({**options, **callbacks}, logger=self._client_errors)
         except KafkaException as error:
             raise SettingsError(
                 f"cannot create a Kafka client: {error.args[0].str()}; correct the Kafka options"
             ) from None
+        self._fetcher = fetcher(self._consumer, native, self._headers)
         if self._topics:
             self._join(self._consumer)
 
@@ -211,12 +218,6 @@ class KafkaSource:
         starts = [start for start in starts if start.tp in self._owned]
         self._assignment.start(starts)
 
-    def _drop_kept(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the kept messages of partitions that are read again: they would be returned twice."""
-        self._kept = [
-            message for message in self._kept if self._cooperative and partition_of(message) not in partitions
-        ]
-
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Return no records of these until they are resumed. Partitions that are not started are ignored.
 
@@ -230,21 +231,20 @@ class KafkaSource:
     def poll(self, max_records: int, timeout_seconds: float) -> list[Polled]:
         """Return what arrived, soon after the first record or event, else after ``timeout_seconds``.
 
-        At most one Columns per partition, followed by its EndOfPartition or PartitionFault. After a PartitionFault the
+        The Columns of a partition are in order, followed by its EndOfPartition or PartitionFault. After a PartitionFault the
         partition returns nothing until it is started again. Raises ForebayError for a fatal error of librdkafka, and the
         listener's exception.
         """
         collecting = gc.isenabled()
-        # each collection would traverse thousands of messages, and no message can be part of a cycle
+        # without native code, each collection would traverse thousands of messages, and no message can be part of a cycle
         gc.disable()
         try:
             self._polling = True
             try:
-                messages = self._consume(max_records, timeout_seconds)
+                received = self._records.fetch(max_records, timeout_seconds)
             finally:
                 self._polling = False
-            polled = self._take(messages) if messages else []
-            del messages
+            polled = self._take(received) if received else []
         finally:
             if collecting:
                 gc.enable()
@@ -263,26 +263,20 @@ class KafkaSource:
         if starts:
             self.start(starts)
 
-    def _consume(self, max_records: int, timeout_seconds: float) -> list[Message]:
-        if self._kept:
-            messages, self._kept = self._kept, []
-            return messages + self._kafka.consume(max_records, 0)
-        messages = self._kafka.consume(max_records, min(GATHER_SECONDS, timeout_seconds))
-        if not messages and timeout_seconds > GATHER_SECONDS:
-            messages = self._kafka.consume(1, timeout_seconds - GATHER_SECONDS)
-            if messages and max_records > 1:
-                messages += self._kafka.consume(max_records - 1, GATHER_SECONDS)
-        return messages
-
-    def _take(self, messages: list[Message]) -> list[Polled]:
+    def _take(self, received: Sequence[Received]) -> list[Polled]:
         ends: dict[TopicPartition, int] = {}
         faults: dict[TopicPartition, tuple[str, str]] = {}
-        if any(map(Message.error, messages)):
-            messages = self._take_events(messages, ends, faults)
-        polled: list[Polled] = list(self._columns(messages)) if messages else []
-        # a rebalance later in the same poll, or a lower leader epoch just now, may have stopped an event's partition
-        stopped = {item.tp for item in polled if isinstance(item, PartitionFault)}
-        stopped |= self._stopped_in_poll
+        polled: list[Polled] = []
+        # a rebalance in the same poll, or a lower leader epoch just now, stops a partition
+        stopped = set(self._stopped_in_poll)
+        for item in received:
+            if isinstance(item, Event):
+                self._take_event(item, ends, faults)
+            elif item.tp not in stopped and item.tp not in faults and item.tp not in self._unbelieved:
+                columns = self._columns(item)
+                polled += [columns] if columns is not None else []
+                if isinstance(columns, PartitionFault):
+                    stopped.add(item.tp)
         for tp, end in ends.items():
             reading = self._started.get(tp)
             if reading is None or tp in stopped or tp in faults or tp in self._unbelieved or end < reading.position:
@@ -300,9 +294,9 @@ class KafkaSource:
             if self._started[tp].reads > CONFIRMATIONS_MAX and tp not in faults:
                 detail = f"reads from offset {self._started[tp].start.offset} begin at a different record each time"
                 polled.append(PartitionFault(tp, self._started[tp].start.generation, "out-of-range", detail))
-        for item in polled:
-            if isinstance(item, PartitionFault):
-                self._assignment.stop(item.tp)
+        for returned in polled:
+            if isinstance(returned, PartitionFault):
+                self._assignment.stop(returned.tp)
         self._read_again()
         return polled
 
@@ -327,63 +321,48 @@ class KafkaSource:
         self._unbelieved.add(reading.start.tp)
         return False
 
-    def _take_events(
-        self, messages: list[Message], ends: dict[TopicPartition, int], faults: dict[TopicPartition, tuple[str, str]]
-    ) -> list[Message]:
-        """Sort the events of ``messages`` out. Return the records, without those that follow a fault of their partition."""
-        records: list[Message] = []
-        for message in messages:
-            error = message.error()
-            if error is None:
-                if not faults or partition_of(message) not in faults:
-                    records.append(message)
-                continue
-            code = error.code()
-            tp = partition_of(message)
-            if error.fatal():
-                self._fatal = error
-            elif code == KafkaError._PARTITION_EOF:
-                ends[tp] = message.offset() or 0
-            elif code in FAULTS and tp in self._started:
-                text = error.str()
-                kind = "truncated" if "truncat" in text.lower() else FAULTS[code]
-                faults.setdefault(tp, (kind, text))
-            else:
-                self._on_error(error)
-        return records
+    def _take_event(
+        self, event: Event, ends: dict[TopicPartition, int], faults: dict[TopicPartition, tuple[str, str]]
+    ) -> None:
+        error = event.error
+        code = error.code()
+        if error.fatal():
+            self._fatal = error
+        elif code == KafkaError._PARTITION_EOF:
+            ends[event.tp] = event.offset
+        elif code in FAULTS and event.tp in self._started:
+            text = error.str()
+            kind = "truncated" if "truncat" in text.lower() else FAULTS[code]
+            faults.setdefault(event.tp, (kind, text))
+        else:
+            self._on_error(error)
 
-    def _columns(self, messages: list[Message]) -> Iterator[Columns | PartitionFault]:
-        messages, bounds = by_partition(messages)
-        batch = record_batch(messages, self._headers)
-        keys, values, offset_column, time_column = batch.columns[:4]
-        offsets, times = int64_values(offset_column), int64_values(time_column)
-        key_ends, value_ends = binary_ends(keys), binary_ends(values)
-        for begin, end in bounds:
-            last = messages[end - 1]
-            tp = partition_of(last)
-            reading = self._started.get(tp)
-            if reading is None or tp in self._stopped_in_poll:
-                continue  # of an earlier assignment
-            if end - begin > 1 and not (np.diff(offsets[begin:end]) > 0).all():
-                raise ForebayError(f"Kafka client: offsets of {tp} out of order after {reading.position}")
-            begin += int(np.searchsorted(offsets[begin:end], reading.position))
-            if begin == end or not self._confirms(reading, int(offsets[begin])):
-                continue
-            leader_epoch = last.leader_epoch()
-            leader_epoch = -1 if leader_epoch is None else leader_epoch
-            if 0 <= leader_epoch < reading.leader_epoch:
-                detail = f"leader epoch {leader_epoch} at offset {offsets[end - 1]} after {reading.leader_epoch}"
-                yield PartitionFault(tp, reading.start.generation, "truncated", detail)
-                continue
-            reading.position = int(offsets[end - 1]) + 1
-            reading.leader_epoch = max(leader_epoch, reading.leader_epoch)
-            self._client_errors.forget()
-            yield Columns(
-                tp=tp, generation=reading.start.generation, first_offset=int(offsets[begin]), last_offset=int(offsets[end - 1]),
-                rows=end - begin, bytes=int(key_ends[end] - key_ends[begin] + value_ends[end] - value_ends[begin]),
-                max_timestamp_ms=int(times[begin:end].max()), leader_epoch=leader_epoch,
-                batch=batch.slice(begin, end - begin),
-            )  # fmt: skip
+    def _columns(self, records: Records) -> Columns | PartitionFault | None:
+        """Return those of ``records`` that are next; None if there are none."""
+        tp, batch = records.tp, records.batch
+        reading = self._started.get(tp)
+        if reading is None:
+            return None  # of an earlier assignment
+        offsets = number_view(batch.column(2), np.int64)
+        if len(offsets) > 1 and not (np.diff(offsets) > 0).all():
+            raise ForebayError(f"Kafka client: offsets of {tp} out of order after {reading.position}")
+        begin = int(np.searchsorted(offsets, reading.position))
+        if begin == len(offsets) or not self._confirms(reading, int(offsets[begin])):
+            return None
+        last = int(offsets[-1])
+        if 0 <= records.leader_epoch < reading.leader_epoch:
+            detail = f"leader epoch {records.leader_epoch} at offset {last} after {reading.leader_epoch}"
+            return PartitionFault(tp, reading.start.generation, "truncated", detail)
+        reading.position = last + 1
+        reading.leader_epoch = max(records.leader_epoch, reading.leader_epoch)
+        self._client_errors.forget()
+        ends = [value_slots(column)[begin:] for column in batch.columns[:2]]
+        return Columns(
+            tp=tp, generation=reading.start.generation, first_offset=int(offsets[begin]), last_offset=last,
+            rows=len(offsets) - begin, bytes=sum(int(slots[-1]) - int(slots[0]) for slots in ends),
+            max_timestamp_ms=int(number_view(batch.column(3), np.int64)[begin:].max()), leader_epoch=records.leader_epoch,
+            batch=batch.slice(begin),
+        )  # fmt: skip
 
     # ---- commits ----------------------------------------------------------------------------------------------------
 
@@ -419,14 +398,14 @@ class KafkaSource:
         """Serve callbacks until ``done`` or the deadline; keep records that arrive for the next poll."""
         while not done():
             left = deadline - self._clock.monotonic()
-            if left <= 0 or len(self._kept) >= KEPT_MAX:
+            if left <= 0 or self._records.kept >= KEPT_MAX:
                 return False
             self._polling = True
             try:
-                self._kept += self._kafka.consume(1, min(left, 0.1))
+                self._records.serve(min(left, 0.1))
             finally:
                 self._polling = False
-            self._kept = [message for message in self._kept if partition_of(message) not in self._stopped_in_poll]
+            self._records.drop(self._stopped_in_poll)
             self._after_callbacks()
         return True
 
@@ -454,6 +433,9 @@ class KafkaSource:
     def close(self) -> None:
         """Leave the group. The listener is not called, so drain before."""
         self._closing = True
+        if self._fetcher is not None:
+            self._fetcher.close()
+            self._fetcher = None
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
@@ -466,6 +448,12 @@ class KafkaSource:
         if self._admin is None:
             raise ForebayError("the Kafka source is not subscribed, or closed")
         return self._admin
+
+    @property
+    def _records(self) -> Fetcher:
+        if self._fetcher is None:
+            raise ForebayError("the Kafka source is not subscribed, or closed")
+        return self._fetcher
 
     @property
     def _kafka(self) -> Consumer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any, cast
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message
 
+from forebay.kafka.native.received import Event, Received, Records
 from forebay.model.arrow_columns import bytes_column, numbers_column
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import TopicPartition
@@ -67,6 +68,36 @@ def record_batch(messages: Sequence[Message], headers: bool) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=SOURCE_SCHEMA(headers))
 
 
+def received(messages: list[Message], headers: bool) -> list[Received]:
+    """Return messages of a consumer as columns and events. The items of a partition are in order."""
+    if not messages:
+        return []
+    if not any(map(Message.error, messages)):
+        return list(_records(messages, headers))
+    found: list[Received] = []
+    waiting: list[Message] = []
+    for message in messages:
+        error = message.error()
+        if error is None:
+            waiting.append(message)
+            continue
+        if waiting:
+            found += _records(waiting, headers)
+            waiting = []
+        offset = message.offset()
+        found.append(Event(partition_of(message), error, -1 if offset is None else offset))
+    return [*found, *_records(waiting, headers)] if waiting else found
+
+
+def _records(messages: list[Message], headers: bool) -> Iterator[Records]:
+    messages, bounds = by_partition(messages)
+    batch = record_batch(messages, headers)
+    for begin, end in bounds:
+        last = messages[end - 1]
+        leader_epoch = last.leader_epoch()
+        yield Records(partition_of(last), batch.slice(begin, end - begin), -1 if leader_epoch is None else leader_epoch)
+
+
 def by_partition(messages: list[Message]) -> tuple[list[Message], list[tuple[int, int]]]:
     """Return the messages grouped by partition, in order within each, and the bounds of each group."""
     count = len(messages)
@@ -92,16 +123,6 @@ def by_partition(messages: list[Message]) -> tuple[list[Message], list[tuple[int
             bounds.append((place, len(grouped)))
         previous = number
     return grouped, bounds
-
-
-def binary_ends(array: Any) -> npt.NDArray[np.int32]:
-    """Return the offsets buffer of a binary array that is not a slice: one number more than values."""
-    return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1)
-
-
-def int64_values(array: Any) -> Int64s:
-    """Return the values of an int64 array that is not a slice."""
-    return np.frombuffer(array.buffers()[1], np.int64, len(array))
 
 
 def _headers(headers: Sequence[object]) -> Any:

@@ -13,21 +13,26 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple, cast
+from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.idle_clients import IdleClients
-from forebay.kafka.consume.messages import FAULTS, record_batch
+from forebay.kafka.consume.fetching import fetcher
+from forebay.kafka.consume.messages import FAULTS
+from forebay.kafka.native.received import Event, Received, Records
 from forebay.kafka.consume.spans import OffsetRange
+from forebay.kafka.native.library import library
 from forebay.kafka.options.access import KafkaAccess
 from forebay.kafka.options.librdkafka import PREFETCH_SHARE, consumer_options
+from forebay.model.arrow_columns import number_view, one_batch
 from forebay.model.errors import (
     OffsetGapError,
     OutOfRangeError,
@@ -93,7 +98,7 @@ def read_range(
     if not fresh and reading.keep:
         reader = pools.readers.take(key, lambda kept: kept.position == range_.from_offset)
     if reader is None:
-        reader = PartitionReader(access, range_.tp, range_.from_offset, clock or SystemClock())
+        reader = PartitionReader(access, range_.tp, range_.from_offset, reading.headers, clock or SystemClock())
     if reading.keep:
         reader.admin = pools.admins.take(access)
     try:
@@ -123,7 +128,7 @@ class PartitionReader:
     ``admin``: its admin client, created when needed, and closed with the reader.
     """
 
-    def __init__(self, access: KafkaAccess, tp: TopicPartition, position: int, clock: Clock) -> None:
+    def __init__(self, access: KafkaAccess, tp: TopicPartition, position: int, headers: bool, clock: Clock) -> None:
         """Raises SettingsError for options that librdkafka refuses. Does not wait for a broker."""
         self.position = position
         self._access = access
@@ -132,7 +137,7 @@ class PartitionReader:
         self._client_errors = ClientErrors(_log)
         self._ended = False  # the client reached an end before the range's
         self._end_reported = -1  # the last end that it reached: it reports each end once, to any range
-        self._ahead: list[Message] = []  # polled, and beyond the range
+        self._ahead: list[Received] = []  # polled, and beyond the range
         self.admin: KafkaAdmin | None = None
         self._fetched = position  # the client has fetched up to here, possibly without a record
         self._fetched_at = clock.monotonic()
@@ -146,14 +151,19 @@ class PartitionReader:
         options.setdefault("statistics.interval.ms", str(_STATISTICS_MS))
         callbacks = {"error_cb": self._client_errors, "stats_cb": self._on_statistics}
         try:
-            self._consumer = Consumer({**options, **callbacks}, logger=self._client_errors)
+            native = library()
+            given = {**options, **callbacks}
+            self._consumer = Consumer(given if native is None else native.options(given), logger=self._client_errors)
         except KafkaException as error:
             raise SettingsError(
                 f"cannot create a Kafka client: {error.args[0].str()}; correct the Kafka options"
             ) from None
+        self._fetcher = fetcher(self._consumer, native, headers)
+        self._fetcher.assigning([tp], [tp])
         self._consumer.assign([WirePartition(tp.topic, tp.partition, position)])
 
     def close(self) -> None:
+        self._fetcher.close()
         self._consumer.close()
         if self.admin is not None:
             self.admin.close()
@@ -193,7 +203,7 @@ class PartitionReader:
     def _batch(self, range_: OffsetRange, reading: Reading) -> pa.RecordBatch | None:
         """Return the records of one poll; None if there are none."""
         collecting = gc.isenabled()
-        # each collection would traverse thousands of messages, and no message can be part of a cycle
+        # without native code, each collection would traverse thousands of messages, and no message can be part of a cycle
         gc.disable()
         try:
             records = self._records(self._poll(range_.until_offset - self.position), range_, reading)
@@ -201,45 +211,41 @@ class PartitionReader:
                 if self._ended:
                     self._check_end(range_)
                 return None
-            rows = RangeRows(self._tp, [record_batch(records, reading.headers)])
+            rows = RangeRows(self._tp, [one_batch(records)])
             (batch,) = block_rows(rows, reading.headers)
             return to_dataframe(batch, self._tp.topic, reading.headers)
         finally:
             if collecting:
                 gc.enable()
 
-    def _poll(self, wanted: int) -> list[Message]:
+    def _poll(self, wanted: int) -> list[Received]:
         if self._ahead:
-            messages, self._ahead = self._ahead, []
-            return messages
+            received, self._ahead = self._ahead, []
+            return received
         try:
             # at most the range's offsets: records beyond it stay in the client's queue, whose memory is bounded
-            return self._consumer.consume(min(wanted, MESSAGES_MAX), _POLL_SECONDS)
+            return self._fetcher.fetch(min(wanted, MESSAGES_MAX), _POLL_SECONDS)
         except KafkaException as error:
             raise self._unreachable(error.args[0].str()) from None
 
-    def _records(self, messages: list[Message], range_: OffsetRange, reading: Reading) -> list[Message]:
+    def _records(self, received: list[Received], range_: OffsetRange, reading: Reading) -> list[pa.RecordBatch]:
         """Return the records of the range in order. ``position`` moves after the last one, or to the end of the range."""
-        events = [place for place, error in enumerate(map(Message.error, messages)) if error is not None]
-        if not events:
-            return self._run(messages, range_, reading)
-        records: list[Message] = []
-        begin = 0
-        for place in [*events, len(messages)]:
-            records += self._run(messages[begin:place], range_, reading)
+        records: list[pa.RecordBatch] = []
+        for place, item in enumerate(received):
+            if isinstance(item, Event):
+                self._take_event(item, range_, reading)
+                continue
+            if (inside := self._inside(item, range_, reading)).num_rows:
+                records.append(inside)
             if self._ahead:
-                self._ahead += messages[place:]
+                self._ahead += received[place + 1 :]
                 break
-            if place < len(messages):
-                self._take_event(cast("KafkaError", messages[place].error()), messages[place], range_, reading)
-            begin = place + 1
         return records
 
-    def _run(self, messages: list[Message], range_: OffsetRange, reading: Reading) -> list[Message]:
-        """Return those of ``messages`` that are in the range; keep the others. No message may be an event."""
-        if not messages:
-            return messages
-        offsets = np.fromiter(map(Message.offset, messages), np.int64, len(messages))
+    def _inside(self, found: Records, range_: OffsetRange, reading: Reading) -> pa.RecordBatch:
+        """Return those of the records that are in the range; keep the others."""
+        batch: pa.RecordBatch = found.batch
+        offsets = number_view(batch.column(2), np.int64)
         inside = int(np.searchsorted(offsets, range_.until_offset))
         if not reading.allow_offset_gaps:
             before = np.concatenate(([self.position - 1], offsets[: inside - 1])) if inside else offsets[:0]
@@ -249,10 +255,10 @@ class PartitionReader:
                 self._skip_to(int(offsets[gaps[0]]), int(offsets[gaps[0]]), range_, reading)
         if inside:
             self.position = int(offsets[inside - 1]) + 1
-        if inside < len(messages):
+        if inside < len(offsets):
             self._skip_to(range_.until_offset, int(offsets[inside]), range_, reading)
-            self._ahead = messages[inside:]
-        return messages[:inside]
+            self._ahead = [replace(found, batch=batch.slice(inside))]
+        return batch.slice(0, inside)
 
     def _skip_to(self, position: int, found: int, range_: OffsetRange, reading: Reading) -> None:
         """Move ``position`` over offsets without a record. ``found``: the next offset that Kafka returned."""
@@ -268,12 +274,13 @@ class PartitionReader:
             )
         self.position = position
 
-    def _take_event(self, error: KafkaError, message: Message, range_: OffsetRange, reading: Reading) -> None:
+    def _take_event(self, event: Event, range_: OffsetRange, reading: Reading) -> None:
+        error = event.error
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
-            self._end_reported = message.offset() or 0
+            self._end_reported = event.offset
             self._end(self._end_reported, range_, reading)
-        elif code in FAULTS:
+        elif code in FAULTS and event.tp == self._tp:
             raise self._fault(FAULTS[code], error, range_)
         else:
             self._client_errors(error)

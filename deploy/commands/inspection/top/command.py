@@ -10,6 +10,7 @@ import click
 
 from deploy.commands.inspection.top.feed import Feed, everything
 from deploy.commands.inspection.top.screen import Answers, Screen, disconnected, pressed, received
+from deploy.console.driver_requests import observer
 from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
 from forebay.process.clock import Clock, SystemClock
 from forebay.process.signals import stop_signals
@@ -42,10 +43,7 @@ def top(invocation: Invocation, once: bool) -> int:
     If stdout is no terminal, the command prints one snapshot without colour, and exits with 1 if the stream has a problem. With
     --json it prints the overview as JSON. NO_COLOR switches colours off.
     """
-    from forebay.client import Client
-
-    settings = invocation.settings()
-    with Client.of(settings) as client:
+    with observer(invocation.settings()) as client:
         if invocation.json:
             overview = client.overview()
             invocation.write(overview)

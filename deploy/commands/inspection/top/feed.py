@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploy.commands.inspection.top.screen import LIST_MAX, LISTS, Answers, ListName
 from forebay import messages as m
-from forebay.model.errors import ForebayError, UnreachableError
+from forebay.model.errors import AccessError, ForebayError, UnreachableError
 from forebay.process.clock import Clock
 
 if TYPE_CHECKING:
@@ -88,12 +88,12 @@ class Feed:
                             pause = PAUSE_SECONDS_MIN
                         elif event.kind == "end":
                             self._fail("the driver is stopping")
-            except UnreachableError as error:
-                self._fail(str(error))
             except ForebayError as error:
-                self.error = error
+                if isinstance(error, AccessError) or not isinstance(error, UnreachableError):
+                    self.error = error
                 self._fail(str(error))
-                return
+                if self.error is not None:
+                    return
             self._stop.wait(pause)
             pause = min(PAUSE_SECONDS_MAX, pause * 2)
 

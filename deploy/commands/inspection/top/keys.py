@@ -20,7 +20,8 @@ _KEYS: dict[str, Key] = {
     "\x1bOA": "up", "\x1bOB": "down", "\x1bOC": "right", "\x1bOD": "left",
     "\x1b[5~": "page-up", "\x1b[6~": "page-down", "\x1b[H": "home", "\x1b[1~": "home", "\x1bOH": "home",
 }  # fmt: skip
-_ONE = re.compile(r"\x1b(?:\[[0-9;]*[A-Za-z~]|O[A-Za-z])|[^\x1b]|\x1b(?=\x1b|.)", re.DOTALL)
+#: one key: a sequence, a sequence that is none, a character, or an Escape that begins no sequence
+_ONE = re.compile(r"\x1b(?:\[[0-9;]*[^0-9;]|O.)|[^\x1b]|\x1b(?=[^\[O])", re.DOTALL)
 _READ_BYTES = 1_024
 
 

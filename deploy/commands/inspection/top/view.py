@@ -13,8 +13,8 @@ from rich.text import Text
 
 from deploy.commands.inspection.top.screen import LIST_MAX, LISTS, Answers, ListName, Screen
 from deploy.console.batch_tables import batch_note, delay, moment
-from deploy.console.text import one_line
 from forebay import messages as m
+from forebay.model.text import one_line
 
 #: state → style; a state without one has the terminal's colour
 _STYLES = {
@@ -90,6 +90,8 @@ def snapshot(screen: Screen, width: int, now: float) -> Group:
                 _line(f"{name}: {len(entries)} of {answers.totals.get(name, len(entries))}", width, "bold"),
             ]
             lines += _table(*_rows(name, entries), width)
+    for line in lines:
+        line.rstrip()
     return Group(*lines)
 
 

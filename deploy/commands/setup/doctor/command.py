@@ -12,8 +12,8 @@ from deploy.commands.setup.doctor.findings import PROBLEMS, Finding, of_check
 from deploy.commands.setup.doctor.machine import check_machine
 from deploy.commands.setup.validation import check_configuration
 from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
-from deploy.console.text import printable
 from forebay.model.errors import SettingsError
+from forebay.model.text import printable
 from forebay.process.clock import Clock, SystemClock
 from forebay.settings.load import load, mistakes
 

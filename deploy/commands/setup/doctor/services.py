@@ -13,10 +13,10 @@ import msgspec
 
 from deploy.commands.setup.doctor.findings import Finding
 from deploy.commands.setup.doctor.stores import clock_finding
-from deploy.console.driver_requests import ask_status, get
+from deploy.console.driver_requests import observer
 from forebay.http.client import Client
 from forebay.messages import Done, OverviewAnswer, StatusAnswer
-from forebay.model.errors import AccessError, ForebayError, NoListenerError
+from forebay.model.errors import AccessError, ForebayError, NoListenerError, SettingsError
 from forebay.process.clock import Clock
 from forebay.security.access import Access
 from forebay.settings.schema import Settings
@@ -35,11 +35,12 @@ def check_services(settings: Settings, clock: Clock) -> Iterator[Finding]:
     for name, url in (("driver", settings.driver.url), ("agent", settings.agent.url)):
         yield _port(name, url, settings)
     try:
-        began = clock.wall_ms()
-        overview = get(settings, "/v1/overview", OverviewAnswer, _ANSWER_SECONDS)
-        here_ms = (began + clock.wall_ms()) / 2
-        status = ask_status(settings, _ANSWER_SECONDS)
-    except AccessError as error:
+        with observer(settings, timeout_seconds=_ANSWER_SECONDS) as client:
+            began = clock.wall_ms()
+            overview = client.overview()
+            here_ms = (began + clock.wall_ms()) / 2
+            status = client.status()
+    except (AccessError, SettingsError) as error:
         step = "use a token of the role reader or operator (security.token_file, FOREBAY_TOKENS)"
         yield Finding(_AREA, "driver", "wrong", str(error), step)
         return

@@ -1,0 +1,327 @@
+"""Native code against Python: the same records, events and errors, whatever is read and however it is cut."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import random
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import confluent_kafka
+import numpy as np
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import TopicPartition as WirePartition
+
+from forebay.kafka.consume import consumer as consuming
+from forebay.kafka.consume.fetching import ColumnFetcher, Fetcher, MessageFetcher, fetcher
+from forebay.kafka.consume.messages import FAULTS
+from forebay.kafka.native.received import Event, Records
+from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
+from forebay.kafka.native import library as native_library
+from forebay.kafka.native.library import Functions, Library, Message, library
+from forebay.kafka.native.record_queue import RecordQueue
+from forebay.model.columns import Columns
+from forebay.model.records import SOURCE_SCHEMA
+from forebay.model.values import TopicPartition
+from tests.support.kafka import Reader, poll_until
+
+_FOLDER = Path(native_library.__file__).parent
+_PARTITIONS = 4
+
+
+@pytest.fixture(scope="module")
+def native() -> Library:
+    found = library()
+    assert found is not None, "the package was built without its native library: python scripts/compile_native.py"
+    return found
+
+
+@pytest.fixture(params=["mock", pytest.param("kafka", marks=pytest.mark.kafka)])
+def broker(request: pytest.FixtureRequest) -> KafkaBroker | MockBroker:
+    found: KafkaBroker | MockBroker = request.getfixturevalue(f"{request.param}_broker")
+    return found
+
+
+class Fetching:
+    """A consumer of all partitions of a topic, by one of the two ways."""
+
+    def __init__(
+        self, options: dict[str, str], topic: str, native: Library | None, headers: bool, begin: dict[int, int]
+    ) -> None:
+        self.topic = topic
+        own = {
+            **options, "group.id": "none", "enable.auto.commit": False, "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }  # fmt: skip
+        self.consumer = Consumer(own if native is None else native.options(own))
+        self.fetcher: Fetcher = fetcher(self.consumer, native, headers)
+        assert isinstance(self.fetcher, MessageFetcher if native is None else ColumnFetcher)
+        self.assign(begin)
+
+    def assign(self, begin: dict[int, int]) -> None:
+        tps = [TopicPartition(self.topic, number) for number in begin]
+        self.fetcher.assigning(tps, tps)
+        self.consumer.assign([WirePartition(self.topic, number, offset) for number, offset in begin.items()])
+
+    def read(self, until: set[int], sizes: Callable[[], int]) -> tuple[dict[int, pa.Table], dict[int, list[object]]]:
+        """Read until the end of each partition of ``until``. Return the records and the events of each partition."""
+        batches: dict[int, list[pa.RecordBatch]] = {}
+        events: dict[int, list[object]] = {}
+        left = set(until)
+        while left:
+            for item in self.fetcher.fetch(sizes(), 1.0):
+                assert item.tp.topic == self.topic
+                if isinstance(item, Event):
+                    events.setdefault(item.tp.partition, []).append((item.error.code(), item.error.str(), item.offset))
+                    if item.error.code() == KafkaError._PARTITION_EOF:
+                        left.discard(item.tp.partition)
+                else:
+                    assert item.batch.num_rows
+                    item.batch.validate(full=True)
+                    batches.setdefault(item.tp.partition, []).append(item.batch)
+        return {number: pa.Table.from_batches(found) for number, found in batches.items()}, events
+
+    def close(self) -> None:
+        self.fetcher.close()
+        self.consumer.close()
+
+
+def _produce(options: dict[str, str], topic: str, seed: int, transactions: bool) -> None:
+    """Records of every kind: null and empty keys and values, 0 to 1 MB, headers, each compression, aborted transactions."""
+    random_ = random.Random(seed)
+    for round_, codec in enumerate(("none", "gzip", "lz4", "snappy", "zstd")):
+        more = {"transactional.id": f"{topic}-{round_}"} if transactions else {}
+        producer = Producer(
+            {**options, "compression.type": codec, "linger.ms": 5, "message.max.bytes": 2_000_000, **more}
+        )
+        if transactions:
+            producer.init_transactions(30)
+        for _ in range(4):
+            if transactions:
+                producer.begin_transaction()
+            for _ in range(random_.randrange(1, 120)):
+                size = random_.choice([0, 1, 20, 200, 5_000] + [1_000_000] * (random_.random() < 0.01))
+                headers: list[tuple[str, str | bytes | None]] = [
+                    (f"h{n}" * random_.randrange(3), random_.choice([None, b"", os.urandom(9)]))
+                    for n in range(random_.randrange(4))
+                ]
+                producer.produce(
+                    topic, random_.choice([None, b"", os.urandom(size)]), random_.choice([None, b"", os.urandom(8)]),
+                    random_.randrange(_PARTITIONS), timestamp=random_.choice([0, 1_700_000_000_000 + size]),
+                    headers=headers or None,
+                )  # fmt: skip
+            if transactions:
+                producer.flush(30)
+                (producer.abort_transaction if random_.random() < 0.4 else producer.commit_transaction)(30)
+        assert producer.flush(30) == 0
+
+
+@pytest.mark.parametrize("headers", [False, True])
+def test_columns_have_what_messages_have(
+    native: Library, broker: KafkaBroker | MockBroker, topic_name: Callable[[], str], headers: bool
+) -> None:
+    topic = topic_name()
+    broker.create_topic(topic, _PARTITIONS)
+    _produce(broker.options, topic, seed=7 + headers, transactions=isinstance(broker, KafkaBroker))
+    random_ = random.Random(3)
+    options = {**broker.options, "isolation.level": "read_committed"}
+    everything = set(range(_PARTITIONS))
+    found = []
+    for way in (None, native):
+        reading = Fetching(options, topic, way, headers, dict.fromkeys(everything, 0))
+        found.append(reading.read(everything, lambda: random_.choice([1, 7, 100, 10_000])))
+        reading.close()
+    (by_messages, events), (by_columns, same_events) = found
+    assert same_events == events and all(len(list_) == 1 for list_ in events.values())
+    for number in everything:
+        assert by_columns[number].schema == SOURCE_SCHEMA(headers)
+        assert by_columns[number].equals(by_messages[number]), number
+
+
+def test_partitions_assigned_again_and_again_are_read_from_their_new_positions(
+    native: Library, broker: KafkaBroker | MockBroker, topic_name: Callable[[], str]
+) -> None:
+    """librdkafka ends the redirection of a partition that it stops, some time later."""
+    topic = topic_name()
+    broker.create_topic(topic, _PARTITIONS)
+    producer = Producer(broker.options)
+    for number in range(_PARTITIONS * 500):
+        producer.produce(topic, b"%d" % number, None, number % _PARTITIONS)
+    assert producer.flush(30) == 0
+    random_ = random.Random(11)
+    reading = Fetching(broker.options, topic, native, False, dict.fromkeys(range(_PARTITIONS), 0))
+    for _ in range(12):
+        begin = {
+            number: random_.randrange(501) for number in random_.sample(range(_PARTITIONS), random_.randrange(1, 5))
+        }
+        reading.assign(begin)
+        if random_.random() < 0.3:
+            reading.fetcher.fetch(random_.randrange(1, 50), 0.01)
+            reading.assign(begin)
+        tables, events = reading.read(set(begin), lambda: random_.choice([1, 50, 10_000]))
+        for number, offset in begin.items():
+            found = tables[number].column("offset").to_pylist() if number in tables else []
+            # what a fetch before the second assignment returned does not come again; the rest is complete
+            assert found == list(range(offset, 500)), (number, offset)
+            assert events[number] == [(KafkaError._PARTITION_EOF, events[number][0][1], 500)]  # type: ignore[index]
+    reading.close()
+
+
+def test_errors_of_partitions_are_events_with_kafkas_text(
+    native: Library, broker: KafkaBroker | MockBroker, topic_name: Callable[[], str]
+) -> None:
+    topic = topic_name()
+    broker.create_topic(topic, _PARTITIONS)
+    producer = Producer(broker.options)
+    producer.produce(topic, b"v", b"k", 0)
+    assert producer.flush(30) == 0
+    said = []
+    for way in (None, native):
+        reading = Fetching(broker.options, topic, way, False, {0: 1000, 1: 0})
+        items: list[Event] = []
+        while not any(item.tp.partition == 0 for item in items):
+            items += [item for item in reading.fetcher.fetch(100, 1.0) if isinstance(item, Event)]
+        said.append(next((e.error.code(), e.error.str(), e.offset) for e in items if e.tp.partition == 0))
+        reading.close()
+    assert said[0] == said[1] and said[0][0] in FAULTS
+
+
+def test_queues_full_of_records_keep_no_consumer_from_closing(
+    native: Library, mock_broker: MockBroker, topic_name: Callable[[], str]
+) -> None:
+    """And their memory is freed: rounds that drop and read 4 MB each leave the process as it was after the first."""
+    topic = topic_name()
+    mock_broker.create_topic(topic)
+    producer = Producer(mock_broker.options)
+    for _ in range(80):  # the mock broker keeps 5 MB
+        producer.produce(topic, os.urandom(50_000), None, 0)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    resident = []
+    for _ in range(30):
+        for _ in range(2):
+            reading = Fetching(mock_broker.options, topic, native, False, {0: 0})
+            reading.fetcher.fetch(3, 5.0)
+            reading.close()
+        reading = Fetching(mock_broker.options, topic, native, False, {0: 0})
+        reading.read({0}, lambda: 10_000)
+        reading.close()
+        resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize())
+    assert resident[-1] - resident[4] < 60_000_000, resident
+
+
+def test_items_come_out_per_partition_and_in_order(native: Library) -> None:
+    """Also if partitions are interleaved message by message."""
+    random_ = random.Random(5)
+    payload = ctypes.create_string_buffer(b"0123456789")
+    queue = RecordQueue.__new__(RecordQueue)
+    queue._headers = False
+    callbacks = native_library._TIMESTAMP(lambda _, kind: 0), native_library._EPOCH(lambda message: message % 7)
+    functions = Functions(
+        **dict(zip(("timestamp", "leader_epoch"), (ctypes.cast(f, ctypes.c_void_p) for f in callbacks), strict=True))
+    )
+    names = SimpleNamespace(rd_kafka_topic_name=lambda pointer: b"topic-%d" % pointer)
+    queue._library = SimpleNamespace(gather=native.gather, kafka=names)  # type: ignore[assignment]
+    native.use(functions)
+    for _ in range(300):
+        made = [
+            Message(
+                topic=random_.randrange(1, 3), partition=random_.randrange(2), offset=number, value=ctypes.addressof(payload),
+                value_size=random_.randrange(10),
+            )
+            for number in range(random_.randrange(1, 40))
+        ]  # fmt: skip
+        queue._items = np.zeros(len(made), native_library.ITEM)
+        queue._items["message"] = [ctypes.addressof(message) for message in made]
+        queue._groups = np.zeros(len(made), native_library.GROUP)
+        found = [item for item in queue._received(len(made)) if isinstance(item, Records)]
+        wanted: dict[TopicPartition, list[Message]] = {}
+        for message in made:
+            wanted.setdefault(TopicPartition(f"topic-{message.topic}", message.partition), []).append(message)
+        assert [item.tp for item in found] == list(wanted), (
+            "one item for each partition, in the order of the first record"
+        )
+        for item, messages in zip(found, wanted.values(), strict=True):
+            assert item.batch.column("offset").to_pylist() == [message.offset for message in messages]
+            assert item.batch.column("value").to_pylist() == [
+                b"0123456789"[: message.value_size] for message in messages
+            ]
+            assert item.leader_epoch == ctypes.addressof(messages[-1]) % 7
+
+
+def test_a_compilers_sanitizers_find_nothing(tmp_path: Path) -> None:
+    """Columns of exactly the measured size, made of random messages, under the sanitizers of addresses and of behaviour."""
+    compiler = shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("no compiler with sanitizers: gcc or clang")
+    program = tmp_path / "harness"
+    subprocess.run(
+        [compiler, "-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{_FOLDER}",
+         "-o", str(program), str(Path(__file__).with_name("native_harness.c"))],
+        check=True,
+    )  # fmt: skip
+    done = subprocess.run([str(program), "2000"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "2000 rounds"
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("missing", "was not compiled"),
+        ("foreign", "undefined symbol"),
+        ("stale", "interface"),
+        ("wrong", "made-up messages"),
+    ],
+)
+def test_source_reads_by_python_and_says_so_where_the_library_is_of_no_use(
+    tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture, damage: str, words: str,
+) -> None:  # fmt: skip
+    path = tmp_path / "gather.so"
+    source = (_FOLDER / "gather.c").read_text()
+    changed = {
+        "missing": None,
+        "foreign": "int unrelated(void) { return 1; }",
+        "stale": source.replace("return 2; }", "return 99; }", 1),
+        "wrong": source.replace("offsets[i] = m->offset;", "offsets[i] = m->offset + 1;", 1),
+    }[damage]
+    if changed is not None:
+        assert changed != source
+        (tmp_path / "changed.c").write_text(changed)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", str(path), str(tmp_path / "changed.c")], check=True)
+    monkeypatch.setattr(native_library, "PATH", path)
+    monkeypatch.setattr(consuming, "library", library.__wrapped__)
+    topic = topic_name()
+    mock_broker.create_topic(topic)
+    producer = Producer(mock_broker.options)
+    producer.produce(topic, b"v", b"k", 0)
+    assert producer.flush(30) == 0
+    tp = TopicPartition(topic, 0)
+    with caplog.at_level(logging.WARNING, "forebay.kafka"), Reader(mock_broker.options, topic, [topic]) as reader:
+        assert isinstance(reader.source._fetcher, MessageFetcher)
+        poll_until(lambda: tp in reader.source.owned, reader)
+        reader.start({tp: 0})
+        poll_until(lambda: any(isinstance(item, Columns) for item in reader.polled), reader)
+        assert reader.rows(tp, "value") == [b"v"]
+    assert "gathered in Python" in caplog.text and words in caplog.text
+
+
+def test_library_is_the_librdkafka_that_confluent_kafka_uses(native: Library) -> None:
+    assert native.kafka.rd_kafka_version() == confluent_kafka.libversion()[1]
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    yield
+    found = library()
+    if found is not None:
+        found.use(found.functions)
