@@ -23,10 +23,10 @@ from confluent_kafka import TopicPartition as WirePartition
 from forebay.kafka.consume import consumer as consuming
 from forebay.kafka.consume.fetching import ColumnFetcher, Fetcher, MessageFetcher, fetcher
 from forebay.kafka.consume.messages import FAULTS
-from forebay.kafka.native.received import Event, Records
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.kafka.native import library as native_library
 from forebay.kafka.native.library import Functions, Library, Message, library
+from forebay.kafka.native.received import Event, Records
 from forebay.kafka.native.record_queue import RecordQueue
 from forebay.model.columns import Columns
 from forebay.model.records import SOURCE_SCHEMA

@@ -17,9 +17,9 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.idle_clients import IdleClients
 from forebay.kafka.consume import range_reader
 from forebay.kafka.consume.range_reader import PartitionReader, Reading, read_range
-from forebay.kafka.native.received import Event
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.kafka.native.received import Event
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import (
     OffsetGapError,

@@ -23,8 +23,8 @@ from forebay.kafka.consume.assignment import Assignment, StartedPartition
 from forebay.kafka.consume.commits import Commits
 from forebay.kafka.consume.fetching import Fetcher, fetcher
 from forebay.kafka.consume.messages import FAULTS
-from forebay.kafka.native.received import Event, Received, Records
 from forebay.kafka.native.library import library
+from forebay.kafka.native.received import Event, Received, Records
 from forebay.kafka.options.librdkafka import consumer_options, is_cooperative
 from forebay.model.arrow_columns import number_view, value_slots
 from forebay.model.columns import Columns, EndOfPartition, PartitionFault, RebalanceListener, Start

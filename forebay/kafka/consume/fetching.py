@@ -8,8 +8,8 @@ from typing import Protocol
 from confluent_kafka import Consumer, Message
 
 from forebay.kafka.consume.messages import partition_of, received
-from forebay.kafka.native.received import Received
 from forebay.kafka.native.library import Library
+from forebay.kafka.native.received import Received
 from forebay.kafka.native.record_queue import RecordQueue
 from forebay.model.values import TopicPartition
 

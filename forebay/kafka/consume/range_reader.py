@@ -27,9 +27,9 @@ from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.idle_clients import IdleClients
 from forebay.kafka.consume.fetching import fetcher
 from forebay.kafka.consume.messages import FAULTS
-from forebay.kafka.native.received import Event, Received, Records
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.native.library import library
+from forebay.kafka.native.received import Event, Received, Records
 from forebay.kafka.options.access import KafkaAccess
 from forebay.kafka.options.librdkafka import PREFETCH_SHARE, consumer_options
 from forebay.model.arrow_columns import number_view, one_batch

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError
 
-from forebay.kafka.native.received import CLIENT, Event, Received, Records
 from forebay.kafka.native.library import GROUP, ITEM, Library
+from forebay.kafka.native.received import CLIENT, Event, Received, Records
 from forebay.model.arrow_columns import numbers_column, one_batch
 from forebay.model.errors import ForebayError
 from forebay.model.records import SOURCE_SCHEMA
