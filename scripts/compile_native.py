@@ -19,7 +19,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _FOLDER = Path("forebay", "kafka", "native")
-_SOURCE, _LIBRARY = _FOLDER / "gather.c", _FOLDER / "gather.so"
+_SOURCE, _LIBRARY = _FOLDER / "gather.c", _FOLDER / "gather.so.1"
 _FLAGS = ("-std=gnu11", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra")
 
 

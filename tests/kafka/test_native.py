@@ -286,7 +286,7 @@ def test_source_reads_by_python_and_says_so_where_the_library_is_of_no_use(
     tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture, damage: str, words: str,
 ) -> None:  # fmt: skip
-    path = tmp_path / "gather.so"
+    path = tmp_path / "gather.so.1"
     source = (_FOLDER / "gather.c").read_text()
     changed = {
         "missing": None,

@@ -18,8 +18,8 @@ import numpy as np
 
 _log = logging.getLogger("forebay.kafka")
 
-#: where the build puts the compiled ``gather.c``
-PATH = Path(__file__).with_name("gather.so")
+#: where the build puts the compiled ``gather.c``; the end of the name is not that of an extension module, since it is none
+PATH = Path(__file__).with_name("gather.so.1")
 #: what this module expects of ``forebay_version``
 _VERSION = 2
 
