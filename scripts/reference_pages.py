@@ -64,6 +64,7 @@ BATCH = Api("driver", ("Batch", "KafkaRecord"), received=("Batch", "KafkaRecord"
 CONTEXT = Api("driver", ("IngestContext",))
 OUTPUTS = Api("driver.outputs")
 SOURCES = Api("forebay.sources")
+CLIENT = Api("forebay.client", received=("Event",))
 DIRECT = Api("direct", received=("DirectBatch", "DirectStream", "KafkaRDD", "KafkaRecord"))
 
 
@@ -138,6 +139,12 @@ PAGES = (
         CONTEXT.body,
     ),
     Page(
+        "client.md", "Python client",
+        "A typed client of a running stream: the names of the package `forebay.client`. The answers are the messages of the "
+        "[HTTP API](../HTTP.md#messages), as classes of `forebay.messages`.",
+        CLIENT.body,
+    ),
+    Page(
         "events.md", "Events",
         "What listeners and the web hook receive. [Get events as they happen](../operations/status.md#get-events-as-they-happen) "
         "says how to register them. Import the classes from `driver.listeners`.",
@@ -161,6 +168,12 @@ PAGES = (
         OUTPUTS.body,
     ),
     Page(
+        "client.md", "Python client",
+        "The names of the package `forebay.client`: a method for each route of the driver. [HTTP](../HTTP.md) describes routes "
+        "and the answers, which are the structs of `forebay.messages`.",
+        CLIENT.body,
+    ),
+    Page(
         "sources.md", "Base classes of custom sources",
         "The names of the package `forebay.sources`. [Custom sources](../SOURCES.md) explains how to write one.",
         SOURCES.body,
@@ -171,7 +184,7 @@ PAGES = (
 def undocumented() -> Iterator[str]:
     """Yield each public name, field, command or option without a description."""
     yield from command_reference.undocumented()
-    for api in (BATCH, CONTEXT, OUTPUTS, SOURCES, DIRECT):
+    for api in (BATCH, CLIENT, CONTEXT, OUTPUTS, SOURCES, DIRECT):
         for name, value in api.values():
             yield from (f"{api.package}.{found}" for found in python_reference.undocumented(name, value))
     for kind in events.METHODS:

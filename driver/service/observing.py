@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as LateError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from driver.http.batches import BatchAnswers, BatchQuery
@@ -15,9 +15,9 @@ from driver.http.observation.blocks import (
     BlockQuery,
     BlockTable,
     ReadableBlock,
-    ReadBatchIds,
     ReadBlock,
     ReadBlocks,
+    ReadMembership,
     block_entry,
     block_list,
 )
@@ -77,7 +77,7 @@ class Leading:
             stream=given.settings.stream,
         )
         self._given = given
-        self._lock = threading.Lock()
+        self._blocks_lock, self._journal_lock = threading.Lock(), threading.Lock()
         self._blocks: tuple[float, BlockTable] | None = None
         self._journal: tuple[float, m.JournalAnswer] | None = None
 
@@ -107,15 +107,19 @@ class Leading:
 
     def blocks(self) -> BlockTable:
         """Return all blocks, as they were at most ``BLOCKS_SECONDS`` ago."""
-        with self._lock:
+        with self._blocks_lock:
             now = self._given.clock.monotonic()
             if self._blocks is None or now - self._blocks[0] >= BLOCKS_SECONDS:
                 self._blocks = (now, self.ask(ReadBlocks()))
             return self._blocks[1]
 
+    def batch_ids(self, block_ids: Sequence[str]) -> Mapping[str, int]:
+        """Return block id → batch id, as far as the batches are known here; older ones are only in the history."""
+        return self.ask(ReadMembership(tuple(block_ids))).named(self.parts.scheduler.batches.entries())
+
     def journal(self) -> m.JournalAnswer:
         """Return the state of the journal's files, as it was at most ``JOURNAL_SECONDS`` ago. Raises StoreError."""
-        with self._lock:
+        with self._journal_lock:
             given, now = self._given, self._given.clock.monotonic()
             if self._journal is None or now - self._journal[0] >= JOURNAL_SECONDS:
                 found = self.ask(ReadJournal())
@@ -164,6 +168,11 @@ class Observing:
         self._leading = leading = Leading(self._given, parts, stores, view, failed)
         return leading.sampler
 
+    @property
+    def leading(self) -> Leading:
+        """What all observers share. Raises NotTakenError until the driver leads."""
+        return self._led()
+
     def overview(self) -> m.OverviewAnswer:
         leading = self._leading
         if leading is None:
@@ -190,11 +199,15 @@ class Observing:
 
     def blocks(self, query: BlockQuery) -> m.BlockListAnswer:
         leading = self._led()
-        return block_list(leading.blocks(), query, lambda block_ids: leading.ask(ReadBatchIds(tuple(block_ids))))
+        if query.batch_id:
+            of_batch = frozenset(leading.batches.detail(query.batch_id).block_ids)
+            query = replace(query, of_batch=of_batch)
+        return block_list(leading.blocks(), query, leading.batch_ids)
 
     def block(self, block_id: str) -> m.BlockEntry:
         found = self._block(block_id)
-        return block_entry(found.block, found.state, found.batch_id, RANGES_ALONE_MAX)
+        batch_id = found.batch_id or self._led().batch_ids([block_id]).get(block_id, 0)
+        return block_entry(found.block, found.state, batch_id, RANGES_ALONE_MAX)
 
     def records(self, block_id: str, first: int, limit: int, bytes_max: int) -> m.RecordsAnswer:
         found, urls = self._block(block_id), self._led().parts.agents.urls()

@@ -32,7 +32,7 @@ from forebay.messages.status import (
 class Step(Message, frozen=True, kw_only=True):
     """One step on the way of a record.
 
-    ``records_per_second``: records that left the step, as a mean of the last minute. ``waiting_records``: records that wait in
+    ``records_per_second``: records that left the step, as a mean of about 10 s. ``waiting_records``: records that wait in
     or before the step. ``oldest_seconds``: age of the oldest of them. ``delay_seconds``: typical time that a record spends in
     the step.
     """
@@ -169,7 +169,7 @@ class BlockEntry(Message, frozen=True, kw_only=True):
     receiver_id: str
     host: str
     state: str  # waiting | queued | completed
-    batch_id: int = 0  # 0: none
+    batch_id: int = 0  # 0: none, or one that is only in the history
     records: int = 0
     bytes: int = 0
     created_ms: int = 0
@@ -306,3 +306,14 @@ class DirectAnswer(Message, frozen=True, kw_only=True):
     """GET /v1/direct. Direct streams that this driver knows. One that reads only Kafka is unknown to every driver."""
 
     streams: tuple[DirectStream, ...] = ()
+
+
+class TargetGroup(Message, frozen=True, kw_only=True):
+    """GET /v1/metrics/targets answers with a list of these, in the form of Prometheus' HTTP service discovery.
+
+    ``targets``: host and port of one process. Labels that begin with ``__`` are for Prometheus' own use: it drops them after
+    relabelling.
+    """
+
+    targets: tuple[str, ...]
+    labels: dict[str, str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,8 +16,8 @@ from wal.reading import incarnation_key
 
 #: maximum number of blocks that one request looks at; a page ends there and can be continued
 LOOKED_AT_MAX = 50_000
-#: number of blocks whose batches the decision loop looks up in one request
-TOGETHER = 5_000
+#: number of blocks that are looked at before the page's length is checked
+TOGETHER = 1_000
 #: maximum number of ranges of a block in a list
 RANGES_MAX = 20
 #: maximum number of ranges of a block that is shown alone
@@ -58,13 +58,35 @@ class ReadBlocks(Read[BlockTable]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadBatchIds(Read[Mapping[str, int]]):
+class Membership:
+    """The batches of some blocks. ``batch_ids``: of blocks whose batch is in the state. ``completed_ms``: of the others, when the
+    batch was completed."""
+
+    batch_ids: Mapping[str, int]
+    completed_ms: Mapping[str, int]
+
+    def named(self, completed: Iterable[m.BatchEntry]) -> Mapping[str, int]:
+        """Return block id → batch id. A batch that is only in the history is found among ``completed`` by the time of its
+        completion; blocks of batches that were completed in the same millisecond are left out."""
+        by_ms: dict[int, int] = {}
+        for batch in completed if self.completed_ms else ():
+            if not batch.replay and batch.completed_ms is not None:
+                by_ms[batch.completed_ms] = 0 if batch.completed_ms in by_ms else batch.batch_id
+        found = {block_id: by_ms.get(ms, 0) for block_id, ms in self.completed_ms.items()}
+        return {**{block_id: batch_id for block_id, batch_id in found.items() if batch_id}, **self.batch_ids}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMembership(Read[Membership]):
     """Reads the batches of a page of blocks."""
 
     block_ids: Sequence[str]
 
-    def read(self, state: State) -> Mapping[str, int]:
-        return {block_id: state.batch_of[block_id] for block_id in self.block_ids if block_id in state.batch_of}
+    def read(self, state: State) -> Membership:
+        return Membership(
+            {block_id: state.batch_of[block_id] for block_id in self.block_ids if block_id in state.batch_of},
+            {block_id: state.released[block_id] for block_id in self.block_ids if block_id in state.released},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +128,14 @@ class ReadBlock(Read["ReadableBlock | None"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockQuery:
-    """Which blocks a client wants. Unset: "", None, or batch 0."""
+    """Which blocks a client wants. Unset: "", None, or batch 0. ``of_batch``: the ids of the batch's blocks."""
 
     limit: int = LIMIT
     after: str = ""
     state: str = ""
     text: str = ""
     batch_id: int = 0
+    of_batch: Set[str] = frozenset()
     topic: str = ""
     partition: int | None = None
     offset: int | None = None
@@ -123,7 +146,9 @@ class BlockQuery:
         return self != BlockQuery(limit=self.limit, after=self.after)
 
     def matches(self, block: Block, table: BlockTable) -> bool:
-        """Return whether the block is wanted, except for its batch."""
+        """Return whether the block is wanted."""
+        if self.batch_id and block.id not in self.of_batch:
+            return False
         if self.text and self.text.lower() not in block.id.lower():
             return False
         if self.state and table.state(block.id) != self.state:
@@ -151,24 +176,18 @@ def block_list(
     if query.after:
         begin = next((at + 1 for at, block in enumerate(blocks) if block.id == query.after), len(blocks))
     end = min(len(blocks), begin + LOOKED_AT_MAX)
-    entries: list[m.BlockEntry] = []
+    found: list[Block] = []
     last = ""
     for at in range(begin, end, TOGETHER):
-        found = [block for block in blocks[at : min(at + TOGETHER, end)] if query.matches(block, table)]
-        if not query.batch_id:
-            found = found[: query.limit - len(entries)]
-        batches = batch_ids([block.id for block in found])
-        for block in found:
-            batch_id = batches.get(block.id, 0)
-            if query.batch_id in (0, batch_id):
-                entries.append(block_entry(block, table.state(block.id), batch_id))
-                if len(entries) == query.limit:
-                    last = block.id if block is not blocks[-1] else ""
-                    break
-        if len(entries) == query.limit:
+        part = blocks[at : min(at + TOGETHER, end)]
+        found += [block for block in part if query.matches(block, table)][: query.limit - len(found)]
+        if len(found) == query.limit:
+            last = found[-1].id if found[-1] is not blocks[-1] else ""
             break
     else:
         last = blocks[end - 1].id if end < len(blocks) else ""
+    batches = batch_ids([block.id for block in found])
+    entries = [block_entry(b, table.state(b.id), query.batch_id or batches.get(b.id, 0)) for b in found]
     return m.BlockListAnswer(total=None if query.is_filter else len(blocks), next=last, blocks=tuple(entries))
 
 

@@ -30,8 +30,8 @@ Answer = TypeVar("Answer")
 
 WATCHER, QUERY = needs("reader", "operator"), needs("query", "operator")
 
-#: maximum number of requests that wait for the reading of a block; only one is read at a time
-READS_MAX = 10
+#: maximum number of requests that wait for a store, for each kind of them
+WAITING_MAX = 10
 
 Limit = Annotated[int, QueryParameter(ge=1, le=LIMIT_MAX, description="Maximum number of entries")]
 After = Annotated[str, QueryParameter(max_length=TEXT_LENGTH_MAX, description="`next` of the page before")]
@@ -44,7 +44,12 @@ PartitionOrNone = Annotated[
     int | None, QueryParameter(ge=0, le=INT32_MAX, description="Only blocks with this partition")
 ]
 OffsetOrNone = Annotated[int | None, QueryParameter(ge=0, le=OFFSET_MAX, description="Only blocks with this offset")]
-BatchOrZero = Annotated[int, QueryParameter(ge=0, le=NUMBER_MAX, description="Only blocks of this batch; 0: of all")]
+BatchOrZero = Annotated[
+    int,
+    QueryParameter(
+        ge=0, le=NUMBER_MAX, description="Only the first 1,000 blocks of the batch with this id or number; 0: all"
+    ),
+]
 SinceMs = Annotated[int, QueryParameter(ge=0, le=NUMBER_MAX, description="Milliseconds since 1970 UTC")]
 Points = Annotated[int, QueryParameter(ge=1, le=POINTS_MAX, description="Maximum number of points; more are joined")]
 Failed = Annotated[bool, QueryParameter(description="Only batches with a failed attempt")]
@@ -69,14 +74,35 @@ LISTED = {"wanted": Provide(_query, sync_to_thread=False)}
 
 def observer_routes(observer: Observer, is_guarded: Callable[[], bool]) -> list[HTTPRouteHandler]:
     """Return the routes. ``is_guarded``: whether the service requires tokens."""
+    history = _Few(2)
     return [
         *_glance_routes(observer, is_guarded),
         *_list_routes(observer),
-        *_batch_routes(observer),
-        *_block_routes(observer),
+        *_batch_routes(observer, history),
+        *_block_routes(observer, history),
         *_storage_routes(observer),
         _events_route(observer.hub),
     ]
+
+
+class _Few:
+    """Calls functions that may wait for a store in other threads, ``running`` at the same time. So a store that does not answer
+    holds up no other route."""
+
+    def __init__(self, running: int) -> None:
+        self._running = asyncio.Semaphore(running)
+        self._waiting = 0
+
+    async def call(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
+        """Return what ``function`` returns. Raises TurnedAwayError if ``WAITING_MAX`` calls wait."""
+        if self._waiting >= WAITING_MAX:
+            raise TurnedAwayError(f"{WAITING_MAX} requests wait for the store already: try again")
+        self._waiting += 1
+        try:
+            async with self._running:
+                return await _away(function, *arguments)
+        finally:
+            self._waiting -= 1
 
 
 async def _away(function: Callable[..., Answer], *arguments: Any) -> Answer:
@@ -147,7 +173,7 @@ def _list_routes(observer: Observer) -> list[HTTPRouteHandler]:
     return [partitions, receivers, hosts, cursors, direct, listeners]
 
 
-def _batch_routes(observer: Observer) -> list[HTTPRouteHandler]:
+def _batch_routes(observer: Observer, history: _Few) -> list[HTTPRouteHandler]:
     @get("/v1/batches", summary="Unfinished and newest completed batches, newest first", tags=["people"], opt=WATCHER)
     async def batches(
         limit: Limit = LIMIT,
@@ -162,14 +188,13 @@ def _batch_routes(observer: Observer) -> list[HTTPRouteHandler]:
 
     @get("/v1/batches/{batch_id:int}", summary="One batch, by its id or number", tags=["people"], opt=WATCHER)
     async def batch(batch_id: BatchId) -> m.BatchDetail:
-        return await _away(observer.batch, batch_id)
+        return await history.call(observer.batch, batch_id)
 
     return [batches, batch]
 
 
-def _block_routes(observer: Observer) -> list[HTTPRouteHandler]:
-    reading = asyncio.Semaphore(1)
-    waiting = 0
+def _block_routes(observer: Observer, history: _Few) -> list[HTTPRouteHandler]:
+    reading = _Few(1)  # it takes memory
 
     @get("/v1/blocks", summary="Blocks that the journal names, newest first", tags=["people"], opt=WATCHER)
     async def blocks(
@@ -192,7 +217,7 @@ def _block_routes(observer: Observer) -> list[HTTPRouteHandler]:
             partition=partition,
             offset=offset,
         )
-        return await _away(observer.blocks, query)
+        return await (history.call if batch else _away)(observer.blocks, query)
 
     @get("/v1/blocks/{block_id:str}", summary="One block, with its ranges", tags=["people"], opt=WATCHER)
     async def block(block_id: BlockId) -> m.BlockEntry:
@@ -202,27 +227,21 @@ def _block_routes(observer: Observer) -> list[HTTPRouteHandler]:
     async def records(
         block_id: BlockId, first: First = 0, limit: RecordLimit = RECORDS, bytes_max: BytesMax = VALUE_BYTES
     ) -> m.RecordsAnswer:
-        nonlocal waiting
-        if waiting >= READS_MAX:
-            raise TurnedAwayError(f"{READS_MAX} requests wait for records already: try again")
-        waiting += 1
-        try:
-            async with reading:
-                return await _away(observer.records, block_id, first, limit, bytes_max)
-        finally:
-            waiting -= 1
+        return await reading.call(observer.records, block_id, first, limit, bytes_max)
 
     return [blocks, block, records]
 
 
 def _storage_routes(observer: Observer) -> list[HTTPRouteHandler]:
+    files = _Few(1)
+
     @get("/v1/wal", summary="The WAL's segments, retention, and what waits for them", tags=["people"], opt=WATCHER)
     async def wal() -> m.WalAnswer:
         return await _away(observer.wal)
 
     @get("/v1/journal", summary="The journal's segments, its snapshot and its lease", tags=["people"], opt=WATCHER)
     async def journal() -> m.JournalAnswer:
-        return await _away(observer.journal)
+        return await files.call(observer.journal)
 
     @get("/v1/settings", summary="Settings in force and their origin, without secrets", tags=["people"], opt=WATCHER)
     async def settings() -> m.SettingsAnswer:

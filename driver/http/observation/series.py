@@ -30,8 +30,8 @@ NAMES = (
 FINE, COARSE = (10_000, 360), (60_000, 1_440)
 #: maximum number of points in an answer
 POINTS_MAX = 1_500
-#: time over which present rates are measured
-RATE_SECONDS = 60.0
+#: time over which present rates are measured, and the minimum time between two of its marks
+RATE_SECONDS, MARK_SECONDS = 10.0, 1.0
 
 Values = tuple["float | None", ...]
 
@@ -141,6 +141,24 @@ def _number(value: int | None) -> float | None:
     return None if value is None else float(value)
 
 
+class RecentRates:
+    """The rates of about the last ``RATE_SECONDS``. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._marks: deque[Mark] = deque()
+
+    def until(self, present: Mark) -> Rates:
+        """Return the rates until ``present``, from the newest mark that is old enough, or from the first one."""
+        with self._lock:
+            marks = self._marks
+            if not marks or present.now - marks[-1].now >= MARK_SECONDS:
+                marks.append(present)
+            while len(marks) > 1 and present.now - marks[1].now >= RATE_SECONDS:
+                marks.popleft()
+            return marks[0].rates_until(present)
+
+
 class Sampler:
     """A thread that adds a sample each ``FINE`` interval, until it is stopped.
 
@@ -161,7 +179,8 @@ class Sampler:
         self._completed_since = completed_since
         self._failed = failed
         self._interval_seconds = interval_seconds
-        self._recent: deque[Mark] = deque(maxlen=max(2, round(RATE_SECONDS / interval_seconds)))
+        self._recent = RecentRates()
+        self._last: Mark | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
 
@@ -175,9 +194,8 @@ class Sampler:
         self._thread.join()
 
     def rates(self, present: Snapshot) -> Rates:
-        """Return the rates from the oldest sample of the last minute until ``present``."""
-        recent = tuple(self._recent)
-        return recent[0].rates_until(Mark.of(present)) if recent else Rates()
+        """Return the rates until ``present``."""
+        return self._recent.until(Mark.of(present))
 
     def sample(self) -> None:
         """Take one sample, if the snapshot is a new one."""
@@ -185,11 +203,13 @@ class Sampler:
             present = self._snapshot()
         except UnreachableError:
             return  # a gap in the series shows it
-        last = self._recent[-1] if self._recent else None
-        if last is not None and present.now > last.now:
+        mark, last = Mark.of(present), self._last
+        if last is not None and mark.now <= last.now:
+            return
+        self._recent.until(mark)
+        if last is not None:
             self._series.add(measured(last, present, self._completed_since(last.now_ms)))
-        if last is None or present.now > last.now:
-            self._recent.append(Mark.of(present))
+        self._last = mark
 
     def _run(self) -> None:
         try:

@@ -11,7 +11,7 @@ from forebay.model.values import Block, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Records per second, as means of about a minute; None before the second sample."""
+    """Records per second, as means of about 10 s; None before the second snapshot."""
 
     taken: float | None = None
     completed: float | None = None

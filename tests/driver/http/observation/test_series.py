@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driver.http.observation.series import COARSE, FINE, NAMES, Mark, Sample, Series
+from driver.http.observation.series import COARSE, FINE, NAMES, RATE_SECONDS, Mark, RecentRates, Sample, Series
 
 START_MS = 1_700_000_040_000  # begins a minute
 
@@ -55,3 +55,19 @@ def test_rates_are_those_between_two_marks() -> None:
     assert (rates.taken, rates.completed) == (100.0, 0.0)
     none = before.rates_until(before)
     assert (none.taken, none.completed) == (None, None)
+
+
+def test_present_rate_is_that_of_the_last_seconds_however_often_it_is_asked() -> None:
+    rates = RecentRates()
+    taken = 0
+    for tenth in range(1_000):  # 100 per second, and nothing for the last 20 s
+        taken += 10 if tenth < 800 else 0
+        found = rates.until(Mark(now=tenth / 10, now_ms=0, taken=taken, completed=0))
+        if 10 <= tenth < 800:
+            assert found.taken == 100.0, tenth
+    assert found.taken == 0.0
+    assert len(rates._marks) <= RATE_SECONDS + 2
+    seldom = RecentRates()
+    assert seldom.until(Mark(now=0.0, now_ms=0, taken=0, completed=0)).taken is None
+    for minute in range(1, 4):
+        assert seldom.until(Mark(now=minute * 60.0, now_ms=0, taken=minute * 60, completed=0)).taken == 1.0

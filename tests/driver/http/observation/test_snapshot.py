@@ -12,7 +12,7 @@ from driver.background.reach import Ends
 from driver.batches.entries import RunningBatch
 from driver.http.health import Verdict
 from driver.http.observation import answers
-from driver.http.observation.blocks import LOOKED_AT_MAX, BlockQuery, ReadBatchIds, ReadBlock, ReadBlocks, block_list
+from driver.http.observation.blocks import LOOKED_AT_MAX, BlockQuery, ReadBlock, ReadBlocks, ReadMembership, block_list
 from driver.http.observation.lists import Query, page
 from driver.http.observation.overview import Activity, Identity, overview
 from driver.http.observation.snapshot import SharedSnapshot, Snapshot, Surroundings, take
@@ -185,9 +185,10 @@ def test_block_list_looks_at_a_bounded_number_of_blocks(monkeypatch: pytest.Monk
     monkeypatch.setattr("driver.http.observation.blocks.LOOKED_AT_MAX", 5)
     monkeypatch.setattr("driver.http.observation.blocks.TOGETHER", 2)
     table = t.ask(ReadBlocks())
+    completed: list[m.BatchEntry] = []
 
     def get(query: BlockQuery) -> m.BlockListAnswer:
-        return block_list(table, query, lambda block_ids: t.ask(ReadBatchIds(tuple(block_ids))))
+        return block_list(table, query, lambda block_ids: t.ask(ReadMembership(tuple(block_ids))).named(completed))
 
     newest = [block.id for block in reversed(blocks)]
     nothing = get(BlockQuery(text="nothing"))
@@ -207,12 +208,24 @@ def test_block_list_looks_at_a_bounded_number_of_blocks(monkeypatch: pytest.Monk
     assert {block.state for block in get(BlockQuery(state="waiting")).blocks} == {"waiting"}
     batch_id = t.batch()
     table = t.ask(ReadBlocks())
-    assert [b.batch_id for b in get(BlockQuery(batch_id=batch_id)).blocks] == [batch_id] * 5
+    two = get(BlockQuery(batch_id=batch_id, of_batch={newest[1], newest[3]}))
+    assert [(b.block_id, b.batch_id) for b in two.blocks] == [(newest[1], batch_id), (newest[3], batch_id)]
+    assert two.total is None
     assert {block.state for block in get(BlockQuery(limit=2)).blocks} == {"queued"}
     one = t.ask(ReadBlock(newest[0]))
     assert one is not None and (one.state, one.batch_id) == ("queued", batch_id)
     assert one.topic_ids == {f"{TOPIC}/0/1": "id-1"}
     assert t.ask(ReadBlock("r1-1-99")) is None
+    t.complete(batch_id)
+    t.archive(batch_id)
+    assert {block.batch_id for block in get(BlockQuery(limit=2)).blocks} == {0}
+    entry = m.BatchEntry(
+        batch_id=batch_id, number=1, time_ms=0, state="completed", blocks=12, records=12, completed_ms=t.now_ms
+    )
+    completed += [entry, msgspec.structs.replace(entry, completed_ms=7, batch_id=9)]
+    assert {block.batch_id for block in get(BlockQuery(limit=2)).blocks} == {batch_id}
+    completed.append(msgspec.structs.replace(entry, batch_id=10))  # completed in the same millisecond
+    assert {block.batch_id for block in get(BlockQuery(limit=2)).blocks} == {0}
 
 
 @pytest.mark.parametrize("count", [0, 3])
