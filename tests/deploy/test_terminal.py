@@ -65,7 +65,7 @@ def stream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stream]:
         with Cluster(
             folder, broker.options, [TOPIC], receivers=1, wal={"retention": "1h"}, kafka={"session.timeout.ms": "10000"}
         ) as cluster:
-            made = Stream(cluster, Producer({**broker.options}))
+            made = Stream(cluster, Producer({**broker.options, "log_level": 0}))
             try:
                 cluster.wait(lambda: (s := cluster.status()) and s.batches_completed > 0, "a batch")
                 yield made
