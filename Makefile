@@ -8,7 +8,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 # an import that is compiled anew takes twice as long, and the tests start hundreds of processes
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup kafka services demo test test-fast test-long sim check docs bench clean lock \
+.PHONY: help setup kafka services demo test test-fast test-long screenshots sim check docs bench clean lock \
 	fetch-jars fetch-hdfs fetch-versitygw fetch-jvm_spark fetch-apicurio fetch-packages fetch-deployment_tools
 
 help:  ## list what can be made
@@ -20,7 +20,7 @@ setup:  ## .venv with everything in it, and Java if it is missing and may be ins
 kafka: setup  ## fetch Apache Kafka's jars, for the tests and for `forebay demo --broker kafka`
 	@$(PYTHON_IN) -m forebay.kafka.embedded.jars
 
-services: setup  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with its own Kafka source, a schema registry, an S3 server (built with Go, some minutes), helm, hadolint, iproute2, systemd, nginx, Chromium
+services: setup  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with its own Kafka source, a schema registry, an S3 server (built with Go, some minutes), helm, hadolint, iproute2, systemd, nginx, Prometheus, Chromium
 	@$(FETCH)
 
 # side by side, as they wait for others' servers; one goes on where another fails
@@ -37,6 +37,7 @@ fetch-packages:
 	@$(PYTHON_IN) -m tests.support.namespaces
 	@$(PYTHON_IN) -m tests.support.booted
 	@$(PYTHON_IN) -m tests.support.nginx
+	@$(PYTHON_IN) -m tests.support.prometheus
 	@$(PYTHON_IN) -m tests.support.chromium
 
 demo: setup  ## flights from Kafka to a Spark job on this machine, with crashes, and the audit (DEMO= for options)
@@ -57,6 +58,9 @@ test-fast: setup  ## tests of decisions, formats and settings, without servers: 
 
 test-long: services  ## the long random crash runs (ARGS= for pytest)
 	@$(PYTHON_IN) -m pytest -m long $(ARGS)
+
+screenshots: services  ## take the pictures of the web page in docs/images again, from a running stream
+	@FOREBAY_SCREENSHOTS=1 $(PYTHON_IN) -m pytest tests/web/test_running_stream.py
 
 sim: setup  ## the simulation, with new seeds until it is stopped (ARGS= for its options)
 	@$(PYTHON_IN) -m tests.simulation $(ARGS)

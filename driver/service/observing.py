@@ -158,6 +158,7 @@ class Observing:
             release=given.options.release,
             job=", ".join(job.name for job in given.jobs),
             batch_interval_ms=round(settings.driver.batch_interval * 1000),
+            heartbeat_seconds=float(max(settings.receiver.heartbeat_interval, settings.agent.heartbeat_interval)),
         )
         self.hub = EventHub(lambda: asyncio.to_thread(self.overview))
         given.listeners.attach(self.hub)
@@ -166,6 +167,11 @@ class Observing:
         """Answer from ``parts`` from now on. Return the sampler, which the caller starts and stops."""
         self._leading = leading = Leading(self._given, parts, stores, view, failed)
         return leading.sampler
+
+    @property
+    def leading(self) -> Leading:
+        """What all observers share. Raises NotTakenError until the driver leads."""
+        return self._led()
 
     def overview(self) -> m.OverviewAnswer:
         leading = self._leading
