@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from deploy.supervision.detached import Announcer, start_detached
 from deploy.supervision.readiness import ReadySocket
 from forebay.settings.load import load
@@ -19,7 +21,8 @@ from tests.support.kafka import PATIENCE_SECONDS
 from tests.support.up import status, until
 
 
-def test_up_in_the_background_runs_until_down(project: Any, url: str) -> None:
+def test_up_in_the_background_runs_until_down(project: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     project.replace("[kafka]", f'data = "{project.folder}"\n[kafka]')
     (project.folder / "jobs.py").write_text("def process(batch):\n    print('batch of', batch.records)\n")
     started = project.forebay("up", "--detach", "--json")
@@ -29,6 +32,9 @@ def test_up_in_the_background_runs_until_down(project: Any, url: str) -> None:
     assert f"runs as process {process}; its page is {url}/, and `forebay down` stops it" in started.stderr
     try:
         assert until(lambda: status(url)).state == "running"
+        (project.folder / "lines").write_text("one\ntwo\n")
+        assert project.forebay("produce", "--file", "lines").returncode == 0
+        until(lambda: "batch of" in (logs / "driver.log").read_text() or None)  # printed by the job
         second = project.forebay("up", "--detach")
         assert (second.returncode, second.stdout) == (5, "")
         assert f"process {process} runs stream 'flights' already" in second.stderr

@@ -47,6 +47,8 @@ def log_to_stderr(settings: Settings, service: str, **constant: str) -> None:
     fields of every line."""
     with suppress(io.UnsupportedOperation):  # stderr without a file descriptor, as in a notebook
         faulthandler.enable()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what a job prints is in a log file when it is printed
     logs.configure(settings.log.format, settings.log.level, service=service, stream=settings.stream, **constant)
 
 
