@@ -115,25 +115,21 @@ def _shown(path: Path) -> str:
 
 
 def complete_navigation(nav: list[Any], folder: Path) -> None:
-    """Append each page that mkdocs.yml does not place to the section that holds a page of the same folder.
+    """Append each page that mkdocs.yml does not place to the section with the index of its folder.
 
-    Raises MkDocsException for a page of another folder.
+    The index of ``docs/operations`` is ``OPERATIONS.md`` or ``operations/README.md``; that of docs/ itself is
+    ``reference/README.md``. Raises MkDocsException for a page of a folder without an index.
     """
     placed = set(_pages(nav))
     for page in sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.md")):
         if page in placed or page.startswith(f"{_FILES}/"):
             continue
-        section = next((entries for entries in _sections(nav) if _holds_folder(entries, page)), None)
+        name = page.rpartition("/")[0] or "reference"
+        indexes = {f"{name.upper()}.md", f"{name}/README.md"}
+        section = next((entries for entries in _sections(nav) if indexes & {p for e in entries for p in _own(e)}), None)
         if section is None:
             raise MkDocsException(f"docs/{page}: add this page to nav in mkdocs.yml")
         section.append(page)
-
-
-def _holds_folder(entries: list[Any], page: str) -> bool:
-    folder = page.rpartition("/")[0]
-    return bool(folder) and any(
-        isinstance(e, (str, dict)) and folder in {p.rpartition("/")[0] for p in _own(e)} for e in entries
-    )
 
 
 def _own(entry: Any) -> list[str]:

@@ -56,12 +56,20 @@ def test_image_runs_as_another_user_than_root_and_checks_its_health() -> None:
     assert "pip install" not in final, "the last stage has no tools of the build"
 
 
-def test_build_context_has_every_package_of_the_wheel() -> None:
+def test_build_context_has_everything_that_the_wheel_is_built_from() -> None:
     (packages,) = re.findall(r"^packages = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    (hook,) = re.findall(r'^path = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     allowed = {
         line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")
     }
-    assert {*re.findall(r'"(\w+)"', packages), "README.md", "LICENSE", "pyproject.toml", "requirements.lock"} <= allowed
+    assert {
+        *re.findall(r'"(\w+)"', packages),
+        "README.md",
+        "LICENSE",
+        "pyproject.toml",
+        "requirements.lock",
+        hook,
+    } <= allowed
 
 
 def test_configuration_of_compose_is_valid_and_names_its_services(capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,14 +74,15 @@ def test_help_text_is_shown_as_written() -> None:
 
 def test_stale_page_is_reported_with_the_command_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = script("reference_pages")
-    assert pages.problems() == []
+    monkeypatch.setattr(pages, "undocumented", lambda: iter(["wal.thing"]))
     monkeypatch.setattr(pages, "FOLDER", tmp_path)
+    for page in pages.PAGES:
+        page.path.write_text(page.text())
+    assert pages.problems() == ["wal.thing: a public name without a description"]
     (tmp_path / "batch.md").write_text("# Batch\n")
-    problems = pages.problems()
-    assert len(problems) == len(pages.PAGES)
-    assert (
-        "docs/reference/batch.md is not what the code says: run .venv/bin/python scripts/reference_pages.py" in problems
-    )
+    assert pages.problems()[1:] == [
+        "docs/reference/batch.md is not what the code says: run .venv/bin/python scripts/reference_pages.py"
+    ]
 
 
 def test_pictures_are_what_the_script_draws() -> None:
@@ -96,16 +97,24 @@ def test_pictures_are_what_the_script_draws() -> None:
         )
 
 
-def test_page_that_the_navigation_does_not_name_joins_the_pages_of_its_folder(tmp_path: Path) -> None:
+def test_page_that_the_navigation_does_not_name_joins_the_index_of_its_folder(tmp_path: Path) -> None:
     site = script("site_pages")
-    for page in ("index.md", "ops/a.md", "ops/b.md", "files/x.py.md"):
+    pages = ("index.md", "OPS.md", "ops/a.md", "ops/b.md", "files/x.py.md", "reference/README.md", "LOGS.md")
+    for page in pages:
         (tmp_path / page).parent.mkdir(exist_ok=True)
         (tmp_path / page).write_text("# X\n")
-    nav = [{"Home": "index.md"}, {"Operate": [{"Sub": ["ops/a.md"]}]}]
+    nav = [
+        {"Home": "index.md"},
+        {"Use": [{"Sub": ["ops/a.md"]}]},
+        {"Operate": ["OPS.md"]},
+        {"Reference": ["reference/README.md"]},
+    ]
     site.complete_navigation(nav, tmp_path)
-    assert nav == [{"Home": "index.md"}, {"Operate": [{"Sub": ["ops/a.md", "ops/b.md"]}]}]
-    (tmp_path / "alone.md").write_text("# X\n")
-    with pytest.raises(Exception, match=r"docs/alone\.md: add this page to nav"):
+    assert nav[1:3] == [{"Use": [{"Sub": ["ops/a.md"]}]}, {"Operate": ["OPS.md", "ops/b.md"]}]
+    assert nav[3] == {"Reference": ["reference/README.md", "LOGS.md"]}
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "d.md").write_text("# X\n")
+    with pytest.raises(Exception, match=r"docs/new/d\.md: add this page to nav"):
         site.complete_navigation(nav, tmp_path)
 
 
