@@ -20,7 +20,7 @@ setup:  ## .venv with everything in it, and Java if it is missing and may be ins
 kafka: setup  ## fetch Apache Kafka's jars, for the tests and for `forebay demo --broker kafka`
 	@$(PYTHON_IN) -m forebay.kafka.embedded.jars
 
-services: setup  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with its own Kafka source, a schema registry, an S3 server (built with Go, some minutes), helm, hadolint, iproute2, systemd, nginx, Chromium
+services: setup  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with its own Kafka source, a schema registry, an S3 server (built with Go, some minutes), helm, hadolint, iproute2, systemd, nginx, Prometheus, Chromium
 	@$(FETCH)
 
 # side by side, as they wait for others' servers; one goes on where another fails
@@ -37,6 +37,7 @@ fetch-packages:
 	@$(PYTHON_IN) -m tests.support.namespaces
 	@$(PYTHON_IN) -m tests.support.booted
 	@$(PYTHON_IN) -m tests.support.nginx
+	@$(PYTHON_IN) -m tests.support.prometheus
 	@$(PYTHON_IN) -m tests.support.chromium
 
 demo: setup  ## flights from Kafka to a Spark job on this machine, with crashes, and the audit (DEMO= for options)

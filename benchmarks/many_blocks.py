@@ -12,6 +12,8 @@ receiver's partitions.
   process, heartbeats included, which is more meaningful than time where other processes share the processors.
 - ``GET /v1/status`` with all blocks waiting, and (peer) before: the smallest of many samples. It must not grow with the blocks,
   and after a burst of reports snapshot copies and clean-up run at the same time.
+- The longest heartbeat while a process asks for metrics and overview each second, as Prometheus and the page do, and (peer) while
+  none does, with all blocks waiting; the two alternate.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ import msgspec
 from benchmarks.fleet import BEAT_SECONDS, Latencies
 from benchmarks.measured import Measured, Threshold, figure, ratio
 from benchmarks.receiving import STREAM
+from benchmarks.scraper import Scrapes, Scraping
 from benchmarks.setup import Setup
 from driver.batches.batch import Batch, BatchWork, Job, NamedJob
 from driver.batches.local_engine import LocalEngine
@@ -55,6 +58,8 @@ PERIOD_SECONDS = 0.5
 TOPIC = "records"
 PATIENCE_SECONDS = 300.0
 STATUS_LOOKS = 50
+#: of each period with and without scrapes, and how often they alternate
+SCRAPED_SECONDS, SCRAPED_TIMES = 5.0, 3
 #: of the history, for each block: its id at least
 HISTORY_BYTES_MIN = 10
 
@@ -72,6 +77,9 @@ class Run:
     pause_ms: float
     after_ms: float
     journal_bytes: int
+    quiet_ms: float
+    scraped_ms: float
+    scrapes: Scrapes
 
 
 def measure(setup: Setup) -> Iterator[Measured]:
@@ -96,6 +104,9 @@ def measure(setup: Setup) -> Iterator[Measured]:
     yield figure("scale", "the same, completion and archive", [run.after_ms for run in runs], "ms")
     pairs = [(run.status_many_seconds * 1000, run.status_few_seconds * 1000) for run in runs]
     yield ratio("scale", "status, all waiting / few", pairs, "ms", Threshold(2.0, at_least=False))
+    pairs = [(run.scraped_ms, run.quiet_ms) for run in runs]
+    yield ratio("scale", "longest heartbeat, a scrape each second / none", pairs, "ms", Threshold(1.2, at_least=False))
+    yield figure("scale", "a scrape of the metrics", [1000 * max(run.scrapes.seconds) for run in runs], "ms")
     yield figure("scale", "journal on disk, per block", [run.journal_bytes / blocks for run in runs], "bytes")
 
 
@@ -137,6 +148,7 @@ def _run(setup: Setup, blocks: int) -> Run:
             raise RuntimeError(f"{waiting} blocks wait, {blocks} should")
         status_many = _status_seconds(client)
         journal_bytes = _bytes(folder / "journal")
+        quiet_ms, scraped_ms, scrapes = _scraped(fleet, driver.url, SCRAPED_SECONDS if setup.scale >= 1 else 1.0)
         fleet.ask("beats")
         _sleep_to_a_tick()
         time.sleep(0.3)  # between two ticks: at one, the driver might be a little later and take the blocks immediately
@@ -153,8 +165,24 @@ def _run(setup: Setup, blocks: int) -> Run:
         time.sleep(1.5 * BEAT_SECONDS)  # so that each has sent another
         return Run(
             found_few, found_bare, filled, many, status_few, status_many, held.seconds, processor_seconds, pause.max_ms,
-            fleet.ask("beats").max_ms, journal_bytes,
+            fleet.ask("beats").max_ms, journal_bytes, quiet_ms, scraped_ms, scrapes,
         )  # fmt: skip
+
+
+def _scraped(fleet: _Fleet, url: str, seconds: float) -> tuple[float, float, Scrapes]:
+    """Return the longest heartbeat without scrapes and with them, in ms, and the scrapes."""
+    quiet: list[float] = []
+    scraped: list[float] = []
+    found: list[Scrapes] = []
+    for _ in range(SCRAPED_TIMES):
+        fleet.ask("beats")
+        time.sleep(seconds)
+        quiet.append(fleet.ask("beats").max_ms)
+        with Scraping(url) as scraping:
+            time.sleep(seconds)
+            scraped.append(fleet.ask("beats").max_ms)
+        found.append(scraping.found)
+    return max(quiet), max(scraped), Scrapes(tuple(s for one in found for s in one.seconds), found[-1].size_bytes)
 
 
 def _settings(folder: Path) -> Settings:

@@ -12,10 +12,12 @@ import msgspec
 from litestar import Litestar, Request, Response, get, put
 from litestar.params import FromQuery
 
+from executor_agent.metrics import AgentMetrics
 from executor_agent.store import BlockStore
 from forebay import messages as m
 from forebay.http.application import application, caller, needs
 from forebay.http.sendfile import CHUNK_BYTES, FileResponse
+from forebay.metrics.route import metrics_route
 from forebay.model.errors import RefusedError, UsageError
 from forebay.security.access import OPEN, Guard
 from wal.segments.frame import MAX_FRAME
@@ -52,12 +54,13 @@ def agent_application(
     guard: Guard = OPEN,
     stream: str | None = None,
     host: str | None = None,
+    metrics: AgentMetrics | None = None,
 ) -> Litestar:
     """Return the application that serves ``store``.
 
     ``idle_seconds``: maximum time in which no byte of a request body arrives. ``stream``: the only stream whose copies are
     accepted, because only that stream's driver has them deleted; None for any. ``host``: this host; copies meant for another
-    host are refused. None for any.
+    host are refused. None for any. ``metrics``: counts what is served, and is served itself; None: neither.
     """
     own_stream, own_host = stream, host
 
@@ -73,6 +76,8 @@ def agent_application(
         try:
             descriptor, size = await asyncio.to_thread(_opened, store, stream, block_id)
         except FileNotFoundError:
+            if metrics is not None:
+                metrics.served("absent")
             raise RefusedError(f"{name} is not on this host", "not-found") from None
         wanted = request.headers.get("range")
         part = parse_range(wanted, size)
@@ -83,6 +88,8 @@ def agent_application(
             )
             return Response(refusal, status_code=416, headers={"content-range": f"bytes */{size}"})
         start, end = part
+        if metrics is not None:
+            metrics.served("range" if is_range(wanted) else "whole", end - start)
         headers = {"accept-ranges": "bytes"}
         if is_range(wanted):
             headers["content-range"] = f"bytes {start}-{end - 1}/{size}"
@@ -119,6 +126,8 @@ def agent_application(
             await asyncio.to_thread(copy.keep, durable)
         finally:
             await asyncio.to_thread(copy.close)
+        if metrics is not None:
+            metrics.kept(int(size))
         return m.Done()
 
     @get("/v1/health", summary="200 while the agent serves requests", tags=["people"], opt=needs())
@@ -134,7 +143,8 @@ def agent_application(
     async def get_status() -> AgentStatus:
         return await asyncio.to_thread(status)
 
-    return application("Forebay executor agent", release, [block, keep, health, get_status], guard)
+    more = [] if metrics is None else [metrics_route(metrics.metrics)]
+    return application("Forebay executor agent", release, [block, keep, health, get_status, *more], guard)
 
 
 def is_range(header: str | None) -> bool:

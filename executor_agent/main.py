@@ -10,12 +10,13 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
-from urllib.parse import urlsplit
 
 from executor_agent.api import AgentStatus, agent_application
+from executor_agent.metrics import AgentMetrics, AgentView
 from executor_agent.receivers import Receivers
 from executor_agent.service import DAMAGED_REPORTED_MAX, Heartbeat
 from executor_agent.store import BlockStore
+from forebay.http.address import reached_at
 from forebay.http.driver_client import DriverClient
 from forebay.http.server import Server
 from forebay.model.errors import ForebayError, SettingsError
@@ -85,6 +86,14 @@ class Agent:
         self.came_round: Callable[[str], None] = lambda loop: None
         self.heartbeat.came_round = lambda: self.came_round("heartbeat")
         self._stopping = False
+        metrics = AgentMetrics(
+            stream=settings.stream,
+            host=self._host,
+            release=self._release,
+            quota_bytes=settings.agent.quota,
+            clock=SystemClock(),
+            view=self._seen,
+        )
         self._server = Server(
             agent_application(
                 self.store,
@@ -94,6 +103,7 @@ class Agent:
                 guard=self._guard,
                 stream=settings.stream,
                 host=self._host,
+                metrics=metrics,
             ),
             settings.agent.url,
             grace_seconds=settings.agent.drain_timeout,
@@ -124,6 +134,17 @@ class Agent:
             receivers=self.receivers.processes(),
             damaged=usage.damaged[:DAMAGED_REPORTED_MAX],
             damaged_blocks=len(usage.damaged),
+        )
+
+    def _seen(self) -> AgentView:
+        """Return what a scrape of the metrics reads."""
+        return AgentView(
+            usage=self.store.usage(),
+            deleted=self.heartbeat.deleted,
+            refused=self.heartbeat.refused,
+            driver_reachable=not self.heartbeat.silent_driver,
+            receivers=self.receivers.processes(),
+            http_requests=self._server.requests,
         )
 
     def service_status(self) -> ServiceStatus:
@@ -162,12 +183,6 @@ class Agent:
     def __exit__(self, *_: object) -> None:
         self._stopping = True
         self._open.close()
-
-
-def reached_at(listens_at: str, host: str) -> str:
-    """Return the URL for other hosts. An agent that listens on every address is reached by its host name."""
-    parts = urlsplit(listens_at)
-    return f"{parts.scheme}://{host}:{parts.port}" if parts.hostname in ("0.0.0.0", "::") else listens_at
 
 
 def run(settings: Settings, receiver_command: Sequence[str] = ()) -> int:

@@ -9,36 +9,50 @@ import socket
 import sys
 import threading
 import uuid
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pyarrow as pa
+from litestar import Litestar
 
+from forebay.http.address import reached_at
+from forebay.http.application import application
 from forebay.http.driver_client import DriverClient
+from forebay.http.server import PortInUse, Server
+from forebay.metrics.route import metrics_route
 from forebay.model.values import check_name
 from forebay.process import logs
 from forebay.process.clock import Clock, SystemClock
+from forebay.process.logs import fields
 from forebay.process.notify import Notifier
 from forebay.process.signals import stop_signals
-from forebay.security.access import Access
+from forebay.security.access import Access, Guard, announce
 from forebay.settings.durability_notes import without_wal
-from forebay.settings.schema import Settings
+from forebay.settings.schema import METRICS_PORTS, Settings
+from forebay.traces.sending import spans_of
 from receiver.blocks.encoded_block import EncodingOptions
 from receiver.channels.driver_channel import DriverChannel
 from receiver.inputs import Input
 from receiver.machine import Identity, ReceiverMachine
-from receiver.service import ReceiverService
+from receiver.metrics import ReceiverMetrics
+from receiver.service import Observer, ReceiverService
 from receiver.sources.source import Source
 from receiver.stores.replica_store import AgentReplicaSender, ReplicaStore
 from receiver.stores.store import Store, StoreOptions
 from receiver.stores.wal_store import WalStore
+from receiver.traces import BlockTraces
 from wal.blocks.encryption import load_keys
 from wal.segments.writer import SegmentLimits
 from wal.storage import Storage, open_storage, tried_for
 from wal.storage.probe import probe
+
+if TYPE_CHECKING:
+    from forebay.traces.spans import Spans
 
 _log = logging.getLogger("forebay.receiver")
 
@@ -76,13 +90,70 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
         storage = tried_for(patient, STORE_RETRY_SECONDS)
     else:
         _log.warning("%s", without_wal(settings))
-    service = compose(settings, receiver_id, source, storage, clock, host)
+    metrics = ReceiverMetrics(
+        stream=settings.stream,
+        receiver_id=receiver_id,
+        release=version("forebay"),
+        memory_bytes=settings.receiver.memory,
+        clock=clock,
+    )
+    spans = spans_of(settings, "receiver", version("forebay"))
+    service = compose(settings, receiver_id, source, storage, clock, host, metrics, spans)
     notifier = Notifier.of(os.environ, clock, service.service_status, os.getpid())
     notifier.watch("poll")
     service.came_round = lambda: notifier.came_round("poll")
     in_main = threading.current_thread() is threading.main_thread()
-    with stop_signals(service.drain) if in_main else nullcontext():
+    with ExitStack() as opened:
+        if spans is not None:
+            opened.callback(spans.close)
+        opened.enter_context(serving(settings, service, metrics, host))
+        opened.enter_context(stop_signals(service.drain) if in_main else nullcontext())
         return service.run()
+
+
+@contextmanager
+def serving(
+    settings: Settings, service: ReceiverService, metrics: ReceiverMetrics, host: str | None = None
+) -> Iterator[None]:
+    """Serve the receiver's metrics at ``receiver.metrics_url``, or at one of the next ports. Without the setting, do nothing.
+
+    Raises UsageError if none of the ports is free.
+    """
+    if settings.receiver.metrics_url is None:
+        yield
+        return
+    guard = Guard(settings)
+    app = application("Forebay receiver", version("forebay"), [metrics_route(metrics.metrics)], guard)
+    with ExitStack() as opened:
+        server = opened.enter_context(first_free(app, settings.receiver.metrics_url, guard))
+        service.metrics_url = reached_at(server.url, host or own_host(settings))
+        announce(guard, server.url)
+        _log.info("serves metrics at %s/metrics", server.url, extra=fields(url=server.url))
+        yield
+
+
+@contextmanager
+def first_free(app: Litestar, url: str, guard: Guard) -> Iterator[Server]:
+    """Serve ``app`` at the first free port from that of ``url`` on; port 0: any. Raises UsageError."""
+    parts = urlsplit(url)
+    port = parts.port or 0
+    ports = range(port, min(port + METRICS_PORTS, 1 << 16)) if port else (0,)
+    address = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    with ExitStack() as opened:
+        for number in ports:
+            server = Server(app, f"{parts.scheme}://{address}:{number}", guard=guard)
+            try:
+                opened.enter_context(server)
+                break
+            except PortInUse:
+                if number == ports[-1]:
+                    raise
+        yield server
+
+
+def own_host(settings: Settings) -> str:
+    """Return the name of this host, as the settings or the machine give it."""
+    return settings.receiver.host or settings.agent.host or socket.gethostname()
 
 
 def source_of(settings: Settings, receiver_id: str, clock: Clock) -> Source:
@@ -97,14 +168,22 @@ def source_of(settings: Settings, receiver_id: str, clock: Clock) -> Source:
 
 
 def compose(
-    settings: Settings, receiver_id: str, source: Source, storage: Storage | None, clock: Clock, host: str | None = None
+    settings: Settings,
+    receiver_id: str,
+    source: Source,
+    storage: Storage | None,
+    clock: Clock,
+    host: str | None = None,
+    metrics: ReceiverMetrics | None = None,
+    spans: Spans | None = None,
 ) -> ReceiverService:
     """Return the composed parts of one receiver, not started. ``storage``: of the WAL; None for a stream without a WAL.
+    ``metrics``: counts what the receiver does; None: nothing is counted. ``spans``: makes traces; None: there are none.
 
     Each call makes another instance of the receiver id. Its registration ends the instance before it.
     """
     check_name("receiver id", receiver_id)
-    host = check_name("host", host or settings.receiver.host or settings.agent.host or socket.gethostname())
+    host = check_name("host", host or own_host(settings))
     own = settings.receiver
     machine = ReceiverMachine(
         Identity(settings.stream, receiver_id, host, instance_id=uuid.uuid4().hex, version=version("forebay")),
@@ -116,21 +195,34 @@ def compose(
         settings.stream, receiver_id, host, settings.kafka.headers, settings.wal.compression, keys
     )
     access = Access.of(settings, "receiver", receiver_id)
-    store_of = partial(_wal_store, settings, encoding, storage, clock) if storage is not None else None
-    return ReceiverService(
+    observers: list[Observer] = [] if metrics is None else [metrics]
+    if spans is not None:
+        observers.append(BlockTraces(spans, clock))
+    synced = metrics.synced if metrics is not None else lambda seconds: None
+    store_of = partial(_wal_store, settings, encoding, storage, clock, synced) if storage is not None else None
+    service = ReceiverService(
         machine,
         settings,
         clock,
         source=source,
-        store_of=store_of or partial(_replica_store, settings, encoding, clock, access),
+        store_of=store_of or partial(_replica_store, settings, encoding, clock, synced, access),
         channel_of=lambda name, tell: DriverChannel(
             name, DriverClient(settings.driver.all_urls, own.report_timeout, access), tell
         ),
+        observers=observers,
     )
+    if metrics is not None:
+        metrics.view = service.view
+    return service
 
 
 def _wal_store(
-    settings: Settings, encoding: EncodingOptions, storage: Storage, clock: Clock, tell: Callable[[Input], None]
+    settings: Settings,
+    encoding: EncodingOptions,
+    storage: Storage,
+    clock: Clock,
+    synced: Callable[[float], None],
+    tell: Callable[[Input], None],
 ) -> Store:
     own, flush = settings.receiver, settings.wal.flush_interval
     return WalStore(
@@ -139,6 +231,7 @@ def _wal_store(
             timeout_seconds=own.store_timeout,
             flush_seconds=flush if flush is not None else 0.0 if storage.appendable else FLUSH_SECONDS,
             gather_bytes=min(settings.wal.segment_size, own.memory // 2),
+            synced=synced,
         ),
         clock,
         tell,
@@ -151,12 +244,17 @@ def _wal_store(
 
 
 def _replica_store(
-    settings: Settings, encoding: EncodingOptions, clock: Clock, access: Access, tell: Callable[[Input], None]
+    settings: Settings,
+    encoding: EncodingOptions,
+    clock: Clock,
+    synced: Callable[[float], None],
+    access: Access,
+    tell: Callable[[Input], None],
 ) -> Store:
     own = settings.receiver
     return ReplicaStore(
         encoding,
-        StoreOptions(timeout_seconds=own.store_timeout, gather_bytes=own.memory // 2),
+        StoreOptions(timeout_seconds=own.store_timeout, gather_bytes=own.memory // 2, synced=synced),
         clock,
         tell,
         directory=Path(settings.agent.blocks),

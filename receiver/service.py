@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Protocol
 
 import msgspec
 from typing_extensions import assert_never
@@ -37,6 +38,7 @@ from receiver.blocks.encoded_block import cut
 from receiver.channels.broker_channel import BrokerChannel
 from receiver.channels.driver_channel import DriverChannel
 from receiver.machine import ReceiverMachine
+from receiver.metrics import ReceiverView
 from receiver.sources.source import Source
 from receiver.stores.store import Store
 
@@ -55,8 +57,21 @@ StoreOf = Callable[[Callable[[inp.Input], None]], Store]
 ChannelOf = Callable[[str, Callable[[inp.Input], None]], DriverChannel]
 
 
+class Observer(Protocol):
+    """Sees the machine's inputs and actions, in order. It must not block, and must raise nothing."""
+
+    def told(self, event: inp.Input, now: float) -> None:
+        """See an input before the machine does. ``now``: monotonic seconds."""
+
+    def acted(self, action: act.Action, now: float) -> None:
+        """See an action before it is performed."""
+
+
 class ReceiverService:
-    """Runs one machine over one source, store and driver until it exits. It can be run once."""
+    """Runs one machine over one source, store and driver until it exits. It can be run once.
+
+    ``observers``: see all inputs and actions, as for metrics.
+    """
 
     def __init__(
         self,
@@ -67,6 +82,7 @@ class ReceiverService:
         source: Source,
         store_of: StoreOf,
         channel_of: ChannelOf,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self._machine = machine
         self._source = source
@@ -85,6 +101,9 @@ class ReceiverService:
         self._drain_wanted = False
         self._exit: act.Exit | None = None
         self._observed_at = 0.0
+        self._observers = observers
+        #: URL at which this receiver serves its metrics, for heartbeats; "": it does not
+        self.metrics_url = ""
         #: called in every round of the polling thread, for the watchdog
         self.came_round: Callable[[], None] = lambda: None
 
@@ -103,10 +122,30 @@ class ReceiverService:
             stop_seconds = self._settings.receiver.drain_timeout + CLOSE_SECONDS if stopping else None
             return ServiceStatus(bool(machine.epoch), words, stop_seconds)
 
+    def view(self) -> ReceiverView:
+        """Return what a scrape of the metrics reads."""
+        with self._changed:
+            machine = self._machine
+            return ReceiverView(
+                state=machine.state,
+                partitions=len(machine.partitions),
+                buffered_bytes=machine.buffered_bytes,
+                sealed_blocks=machine.sealed_blocks,
+                records=machine.records,
+                rate=machine.rate,
+                events=dict(machine.counters),
+                store_requests=self._store.counters,
+            )
+
     def tell(self, event: inp.Input) -> None:
         """Give ``event`` to the machine and hand out the actions that follow."""
         with self._changed:
-            for action in self._machine.handle(event, self._clock.monotonic()):
+            now = self._clock.monotonic()
+            for observer in self._observers:
+                observer.told(event, now)
+            for action in self._machine.handle(event, now):
+                for observer in self._observers:
+                    observer.acted(action, now)
                 self._hand_out(action)
             self._changed.notify_all()
 
@@ -126,6 +165,7 @@ class ReceiverService:
                     counters={**action.message.counters, **self._store.counters},
                     replica_host=self._store.replica_host,
                     refusing_hosts=self._store.refusing_hosts,
+                    metrics_url=self.metrics_url,
                 )
                 self._beats.send(replace(action, message=message))
             case act.Register() | act.Lookup() | act.Claim() | act.Release() | act.SendFault():

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import click
 import drawings
+import grafana_dashboard
 import http_page
+import metrics_page
 import reference_pages
 import settings_page
 
@@ -122,6 +124,7 @@ def main() -> int:
         problems += broken_links(page, text) + unknown_commands(page, text)
         if page.name != "CHANGELOG.md":
             problems += unknown_names(page, text)
+    problems += [*metrics_page.problems(), *grafana_dashboard.problems()]
     problems += [*settings_page.problems(), *http_page.problems(), *reference_pages.problems(), *drawings.problems()]
     print("\n".join(problems))
     return 1 if problems else 0

@@ -14,7 +14,11 @@ import msgspec
 
 from driver.http.api import tracker_application
 from driver.http.observation.observer import Observer
+from driver.metrics.targets import targets_route
 from forebay import messages
+from forebay.metrics.exposition import Metrics
+from forebay.metrics.route import metrics_route
+from forebay.process.clock import SystemClock
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "HTTP.md"
@@ -103,8 +107,14 @@ def document() -> dict[str, Any]:
     def nothing(*_: Any) -> Future[Any]:
         return Future()
 
+    metrics = Metrics((), labels={}, release="", clock=SystemClock())
     served: Any = tracker_application(
-        nothing, status=nothing, ready=lambda: None, release="", observer=cast(Observer, _NoStream())
+        nothing,
+        status=nothing,
+        ready=lambda: None,
+        release="",
+        observer=cast(Observer, _NoStream()),
+        more=[metrics_route(metrics), targets_route(tuple)],
     )
     return cast(dict[str, Any], served.described.openapi_schema.to_schema())
 
@@ -113,7 +123,7 @@ def operations(found: Mapping[str, Any], tag: str) -> Iterator[tuple[str, str, M
     """Yield method, path and operation of each route with the tag."""
     for path, methods in found["paths"].items():
         for method, operation in methods.items():
-            if operation.get("tags") == [tag]:
+            if operation.get("tags") == [tag] and method != "head":
                 yield method.upper(), path, operation
 
 
@@ -126,7 +136,7 @@ def page() -> str:
         parts.append(f"\n## {title}\n\n| route | roles | takes | answers | |\n| --- | --- | --- | --- | --- |\n")
         for method, path, operation in operations(found, tag):
             body = _name(operation.get("requestBody", {}))
-            answer = _name(operation["responses"]["200"]) or "events"
+            answer = _name(operation["responses"]["200"]) or _media_type(operation["responses"]["200"])
             parameters = [f"`{one['name']}`" for one in operation.get("parameters", ()) if one["in"] == "query"]
             taken = ", ".join([*parameters, *([_linked(body, tag)] if body else [])])
             roles = operation.get("description", "Roles: everybody").removeprefix("Roles: ")
@@ -144,9 +154,15 @@ def page() -> str:
 
 
 def _name(content: Mapping[str, Any]) -> str:
-    """Return the name of a body's schema; "" if it has none."""
+    """Return the name of the schema of a body or of its items; "" if it has none."""
     schema = content.get("content", {}).get("application/json", {}).get("schema", {})
+    schema = schema.get("items", schema)
     return str(schema.get("$ref", "")).rpartition("/")[2]
+
+
+def _media_type(content: Mapping[str, Any]) -> str:
+    """Return the media type of a body that is not JSON, without parameters."""
+    return next(iter(content["content"])).partition(";")[0]  # type: ignore[no-any-return]
 
 
 def _linked(name: str, tag: str) -> str:

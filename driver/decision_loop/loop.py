@@ -11,7 +11,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 from driver.decisions.clean_up import CleanSegment
 from driver.journal.events import Event
@@ -55,6 +55,14 @@ def is_down_to_reserve(free_bytes: int | None, reserve_bytes: int) -> bool:
     return free_bytes is not None and free_bytes < reserve_bytes
 
 
+class _Queued(NamedTuple):
+    """A request that waits for a decision. ``arrived_at``: monotonic seconds."""
+
+    request: Request
+    future: Future[Any]
+    arrived_at: float
+
+
 class DriverLoop:
     """Decides requests one after the other, in a thread of its own.
 
@@ -65,7 +73,8 @@ class DriverLoop:
     them. It still decides requests that free space (completion, archive, clean-up). 0: the free space is not checked.
 
     ``came_round`` is called once per round of the loop, even if no request waits. ``snapshot_taken`` is called after each
-    snapshot. Both are called in the decision loop and must not block.
+    snapshot. ``answered`` is called after each group of requests, with the seconds from the arrival of its oldest request to its
+    answers; ``synced`` after each sync of the journal, with its seconds. All are called in the decision loop and must not block.
     """
 
     def __init__(
@@ -88,7 +97,7 @@ class DriverLoop:
         self._durable = durable
         self._flush_seconds = flush_seconds
         self._write_after = 0.0  # monotonic: no group is written before
-        self._queue: queue.Queue[tuple[Request, Future[Any]] | None] = queue.Queue(QUEUE_LIMIT)
+        self._queue: queue.Queue[_Queued | None] = queue.Queue(QUEUE_LIMIT)
         self._ended: BaseException | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="decide", daemon=True)
@@ -97,7 +106,14 @@ class DriverLoop:
         self.waiting_for_space = False
         self.came_round: Callable[[], None] = lambda: None
         self.snapshot_taken: Callable[[], None] = lambda: None
+        self.answered: Callable[[float], None] = lambda seconds: None
+        self.synced: Callable[[float], None] = lambda seconds: None
         self.reserve_reached = False
+
+    @property
+    def queued(self) -> int:
+        """The number of requests that wait for a decision."""
+        return self._queue.qsize()
 
     def start(self) -> None:
         self._thread.start()
@@ -140,7 +156,7 @@ class DriverLoop:
                 future.set_exception(self._farewell())
                 return future
             try:
-                self._queue.put((request, future), block=wait, timeout=ROOM_SECONDS)
+                self._queue.put(_Queued(request, future, self._clock.monotonic()), block=wait, timeout=ROOM_SECONDS)
                 break
             except queue.Full:
                 if not wait:
@@ -172,7 +188,7 @@ class DriverLoop:
 
     def _step(self) -> bool:
         self.came_round()
-        group: list[tuple[Request, Future[Any]]] = []
+        group: list[_Queued] = []
         try:
             item = self._queue.get(timeout=IDLE_SECONDS)
         except queue.Empty:
@@ -193,19 +209,19 @@ class DriverLoop:
         try:
             self._commit(group)
         except BaseException as error:
-            for _, future in group:
-                if not future.done():
-                    future.set_exception(UnreachableError(f"the driver is stopping: {error}"))
+            for queued in group:
+                if not queued.future.done():
+                    queued.future.set_exception(UnreachableError(f"the driver is stopping: {error}"))
             raise
         return going_on
 
-    def _commit(self, group: list[tuple[Request, Future[Any]]]) -> None:
+    def _commit(self, group: list[_Queued]) -> None:
         events: list[Event] = []
         actions: list[Action] = []
         outcomes: list[tuple[Request, Future[Any], Any, Exception | None]] = []
         now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
         self._look_at_space(now)
-        for request, future in group:
+        for request, future, _ in group:
             if self.reserve_reached and isinstance(request, GROWING):
                 outcomes.append((request, future, None, TurnedAwayError(RESERVE_REACHED)))
                 continue
@@ -233,6 +249,8 @@ class DriverLoop:
                 future.set_exception(error)
             else:
                 future.set_result(answer)
+        if group:
+            self.answered(self._clock.monotonic() - group[0].arrived_at)
         for action in actions:
             self._perform(action)
         if events and self._journal.snapshot_due():  # with many blocks it takes a while: answers do not wait for it
@@ -255,6 +273,7 @@ class DriverLoop:
     def _make_durable(self, events: list[Event]) -> None:
         delay = 0.1
         appended = False
+        began = self._clock.monotonic()
         while True:
             try:
                 if not appended:
@@ -276,6 +295,7 @@ class DriverLoop:
         if self.waiting_for_space:
             log.warning("the journal has space again")
             self.waiting_for_space = False
+        self.synced(self._clock.monotonic() - began)
         self._journal.check()
 
     def _take_snapshot(self) -> None:
@@ -294,5 +314,5 @@ class DriverLoop:
                 item = self._queue.get_nowait()
             except queue.Empty:
                 return
-            if item is not None and item[1].set_running_or_notify_cancel():
-                item[1].set_exception(error)
+            if item is not None and item.future.set_running_or_notify_cancel():
+                item.future.set_exception(error)

@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
@@ -25,6 +24,7 @@ from driver.tracker.requests import Request
 from driver.web.documentation import documentation_routes
 from driver.web.pages import page_routes
 from forebay import messages as m
+from forebay.http.address import check_service_url
 from forebay.http.application import Direct, application, caller, needs
 from forebay.model.errors import UnreachableError, UsageError
 from forebay.model.values import RESERVED_PREFIX, is_reserved
@@ -262,26 +262,6 @@ class _Answers:
                 waiting.set_exception(error)
 
 
-def check_agent_url(url: str, https: bool) -> None:
-    """Raise UsageError if ``url``, the URL that an agent reports as its own, is not the address of a service. ``https``: only
-    https is allowed.
-
-    Tasks send their token to this URL, so it must be protected in the same way as the driver's URL.
-    """
-    try:
-        parts = urlsplit(url)
-        plain = (
-            parts.hostname is not None
-            and parts.port != 0
-            and parts._replace(scheme="", netloc="").geturl() in ("", "/")
-        )
-    except ValueError:
-        plain, parts = False, urlsplit("")
-    schemes = ("https",) if https else ("http", "https")
-    if url and not (plain and parts.scheme in schemes and parts.username is None):
-        raise UsageError(f"an agent's url is {' or '.join(schemes)}://host:port, not {url!r}")
-
-
 def tracker_application(
     submit: Submit,
     *,
@@ -290,8 +270,9 @@ def tracker_application(
     release: str,
     guard: Guard = OPEN,
     observer: Observer | None = None,
+    more: Sequence[HTTPRouteHandler] = (),
 ) -> Direct:
-    """Return the application that serves all routes.
+    """Return the application that serves all routes. ``more``: routes that need neither the decision loop nor the status.
 
     ``submit`` queues a request for the decision loop. ``status`` returns a future StatusAnswer. ``ready`` returns why the driver
     is not ready, or None. ``observer`` answers people and their tools; None: without these
@@ -310,11 +291,13 @@ def tracker_application(
                 f"receiver id {receiver_id!r}: ids that begin with {RESERVED_PREFIX!r} are the driver's own; choose another one"
             )
         caller.get().require("receiver", receiver_id)
+        if isinstance(request, m.HeartbeatRequest):
+            check_service_url("a receiver's metrics_url", request.metrics_url, guard.https)
         return await decided(request)
 
     async def of_agent(request: Any) -> Any:
         caller.get().require("agent", request.host)
-        check_agent_url(request.url, guard.https)
+        check_service_url("an agent's url", request.url, guard.https)
         return await decided(request)
 
     @get(
@@ -344,7 +327,7 @@ def tracker_application(
         *_handlers(QUERY_ROUTES, decided),
         *_handlers(OPERATOR_ROUTES, decided),
     ]
-    routes = [*posts, intake, get_status, get_lag, health, *page_routes(), *documentation_routes()]
+    routes = [*posts, intake, get_status, get_lag, health, *page_routes(), *documentation_routes(), *more]
     if observer is not None:
         routes += observer_routes(observer, lambda: guard.guarded)
     app = application("Forebay driver", release, routes, guard)

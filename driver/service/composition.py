@@ -33,11 +33,14 @@ from driver.journal.lease import lease_path
 from driver.journal.retention_clock import RetentionClock, newest_completion_ms
 from driver.journal.state import State
 from driver.journal.writing import Journal
+from driver.listeners.events import Happened
+from driver.metrics.counting import Counting
 from driver.service.admission import Admission
 from driver.service.agents import ActiveAgents
 from driver.service.commits import Commits
 from driver.service.options import Given
 from driver.service.stores import Stores
+from driver.traces import BatchTraces
 from driver.tracker import CopyRules, CursorRules, Tracker, TrackerOptions
 from forebay.model.values import TopicPartition, managed_ordinal, timeline_of
 from forebay.process.clock import Clock
@@ -83,10 +86,13 @@ def compose(
     admission: Admission,
     leads_since: float,
     failed: Callable[[BaseException], None],
+    counting: Counting,
+    traces: BatchTraces | None = None,
 ) -> Parts:
     """Make the parts around the journal that was opened, and connect them.
 
     ``leads_since``: when this driver began to lead, on the monotonic clock. ``failed`` gets the error that ended a part's thread.
+    ``counting``: counts what the parts do, for metrics. ``traces``: None: nothing is traced.
     """
     settings, clock = given.settings, given.clock
     tracker = make_tracker(settings, state, opened.epoch)
@@ -97,6 +103,9 @@ def compose(
         scheduler.note(events)
         adoption.note(events)
         given.listeners.note(events)
+        counting.note(events)
+        if traces is not None:
+            traces.note(events)
 
     loop = DriverLoop(
         tracker,
@@ -108,6 +117,7 @@ def compose(
         flush_seconds=_flush_seconds(settings, stores.journal),
         reserve_bytes=int(settings.driver.journal_reserve),
     )
+    loop.answered, loop.synced = counting.answered, counting.synced
     adopter = Adopter(
         stores.wal,
         stream=settings.stream,
@@ -140,7 +150,16 @@ def compose(
         pause_seconds=_cleanup_seconds(settings, stores.wal),
         failed=failed,
     )
-    scheduler = make_scheduler(given, loop, state, epoch=opened.epoch, completions=ageing, copies=agents.copies)
+    scheduler = make_scheduler(
+        given,
+        loop,
+        state,
+        epoch=opened.epoch,
+        completions=ageing,
+        copies=agents.copies,
+        counting=counting,
+        traces=traces,
+    )
     ends = _ends(settings, given.upstream, tracker, clock)
     reach = Reach(_probes(settings, given.upstream, stores, tracker, ends, clock))
     return Parts(
@@ -189,9 +208,18 @@ def make_scheduler(
     epoch: int,
     completions: Clock,
     copies: Callable[[], Mapping[str, tuple[str, ...]]],
+    counting: Counting,
+    traces: BatchTraces | None = None,
 ) -> Scheduler:
     """Make the scheduler of an intake's batches."""
     settings, engine, driver = given.settings, given.engine, given.settings.driver
+
+    def tell(happened: Sequence[Happened]) -> None:
+        given.listeners.tell_all(happened)
+        counting.tell(happened)
+        if traces is not None:
+            traces.tell(happened)
+
     batches = BatchLog(driver.batch_history)
     fill_from_state(batches, state, driver.batch_history)
     return Scheduler(
@@ -218,7 +246,7 @@ def make_scheduler(
         hooks=BatchHooks(
             completed=_backpressure(settings, loop, state, given.clock.wall_ms()),
             confirm=confirm_dead_letters,
-            tell=given.listeners.tell_all,
+            tell=tell,
         ),
         failing=FailingJobs(given.clock, driver.job_max_failures, state.failures),
         completions=completions,

@@ -22,6 +22,7 @@ from driver.service.agents import await_hosts
 from driver.service.composition import Parts, compose
 from driver.service.housekeeping import Housekeeping
 from driver.service.leadership import Leadership, refuse_direct_stream, refuse_other_keeping
+from driver.service.metrics import DriverMetrics
 from driver.service.observing import Observing
 from driver.service.options import DriverOptions, Given
 from driver.service.placing import Placing
@@ -29,6 +30,7 @@ from driver.service.routing import Routing
 from driver.service.shutdown import Shutdown
 from driver.service.stores import Stores
 from driver.service.view import LeaderView, View
+from driver.traces import BatchTraces
 from driver.tracker.requests import KeepWindow
 from driver.web.pages import PAGES
 from forebay.http.server import Server
@@ -41,6 +43,7 @@ from forebay.security.access import Access, Guard, announce
 from forebay.settings.durability_notes import without_wal
 from forebay.settings.schema import Settings
 from forebay.sources.kind import Upstream
+from forebay.traces.sending import spans_of
 from wal.blocks.encryption import load_keys
 from wal.storage import open_storage
 
@@ -85,6 +88,7 @@ class Driver:
         self._shutdown = Shutdown(given, activity=activity, leadership=self._leadership, parts=self._led_parts)
         self._admission = Admission(lambda: self._shutdown.is_stopping)
         self._view = View(activity, self._led_parts)
+        self._metrics = DriverMetrics(given, state=lambda: self._view.shown()[0])
         self._observing = Observing(given, activity=activity, view=self._view, leadership=self._leadership)
         self._closing = contextlib.ExitStack()
         # known once it leads
@@ -126,6 +130,11 @@ class Driver:
             opened.epoch,
             extra=fields(url=self.url, epoch=f"{opened.epoch:x}"),
         )
+        spans = spans_of(settings, "driver", options.release)
+        traces = BatchTraces(spans, given.clock) if spans is not None else None
+        if traces is not None:
+            traces.start()
+            self._closing.callback(traces.stop)
         parts = compose(
             given,
             stores,
@@ -134,6 +143,8 @@ class Driver:
             admission=self._admission,
             leads_since=self._leadership.since,
             failed=self._shutdown.fail,
+            counting=self._metrics.counting,
+            traces=traces,
         )
         self._shutdown.count_from(state)
         self._start_parts(parts, stores)
@@ -201,6 +212,7 @@ class Driver:
             ready=self._view.not_ready,
             release=self._given.options.release,
             guard=guard,
+            more=self._metrics.routes(self._leadership.refusal),
             observer=self._observing,
         )
         self.watch("http")
@@ -209,7 +221,8 @@ class Driver:
         )
         self._closing.callback(self._observing.hub.close)  # before the server waits for its last answers
         self._closing.callback(lambda: self._leadership.end(abandon=isinstance(self._activity.failure, FencedError)))
-        self.url = server.url
+        self.url = self._metrics.url = server.url
+        self._metrics.http_requests = lambda: server.requests
         log.info("serves receivers, agents and people at %s", self.url)
         announce(guard, self.url)
 
@@ -252,6 +265,7 @@ class Driver:
         housekeeping.start()
         closing.callback(housekeeping.join)
         sampler = self._observing.lead(parts, stores, view, fail)
+        self._metrics.lead(parts, stores, self._observing.leading)
         sampler.start()
         closing.callback(sampler.stop)
         if self._activity.stopping.is_set():  # stopped before there was a scheduler to stop

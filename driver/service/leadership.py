@@ -16,9 +16,9 @@ from driver.journal.lease import Lease, LeaseKeeper, await_tasks_of, read_lease,
 from driver.journal.state import State
 from driver.journal.writing import Journal
 from driver.service.activity import Activity
-from driver.service.futures import failed, refused
+from driver.service.futures import failed
 from driver.service.stores import Stores
-from forebay.model.errors import CorruptionError, FencedError, NotTakenError, UsageError
+from forebay.model.errors import CorruptionError, FencedError, NotTakenError, UnreachableError, UsageError
 from forebay.process.clock import Clock
 from forebay.settings.schema import Settings
 
@@ -70,9 +70,13 @@ class Leadership:
 
     def not_leading(self) -> Future[Any]:
         """Return the refusal of a request while another driver leads or the journal is being opened."""
+        return failed(self.refusal())
+
+    def refusal(self) -> UnreachableError:
+        """Return the error that refuses a request while another driver leads or the journal is being opened."""
         if self.leader is None:
-            return refused(self._activity.detail)
-        return failed(NotTakenError(f"standby: {self._activity.detail}", self.leader))
+            return UnreachableError(self._activity.detail)
+        return NotTakenError(f"standby: {self._activity.detail}", self.leader)
 
     def name_application(self, application: tuple[str, str]) -> None:
         """Write into the lease which Spark application runs the batches: a later driver waits for its tasks."""

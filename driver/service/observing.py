@@ -167,6 +167,11 @@ class Observing:
         self._leading = leading = Leading(self._given, parts, stores, view, failed)
         return leading.sampler
 
+    @property
+    def leading(self) -> Leading:
+        """What all observers share. Raises NotTakenError until the driver leads."""
+        return self._led()
+
     def overview(self) -> m.OverviewAnswer:
         leading = self._leading
         if leading is None:

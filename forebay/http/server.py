@@ -31,6 +31,10 @@ from forebay.security.access import OPEN, Guard
 _CERTIFICATE_TICKS = 600
 
 
+class PortInUse(UsageError):
+    """A service can't listen at its port: another process uses it, or this process may not."""
+
+
 class _Gated:
     """Refuses requests that a browser sends for a page of another site, and passes the others to ``app``."""
 
@@ -121,7 +125,7 @@ class Server:
         )
 
     def __enter__(self) -> Server:
-        """Raises UsageError for a port that is in use, SettingsError for invalid tokens or certificates."""
+        """Raises PortInUse, a UsageError, for a port that is in use; SettingsError for invalid tokens or certificates."""
         context = self._guard.tls()
         if (context is not None) != (self._scheme == "https"):
             words = (
@@ -138,7 +142,7 @@ class Server:
             bound.bind((self._config.host, self._config.port))
         except OSError as error:
             bound.close()
-            raise UsageError(
+            raise PortInUse(
                 f"cannot listen on {self._config.host}:{self._config.port}: the port is in use or not allowed "
                 f"({error.strerror or error}); stop the process that uses it, or set another url"
             ) from None

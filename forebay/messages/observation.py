@@ -305,3 +305,14 @@ class DirectAnswer(Message, frozen=True, kw_only=True):
     """GET /v1/direct. Direct streams that this driver knows. One that reads only Kafka is unknown to every driver."""
 
     streams: tuple[DirectStream, ...] = ()
+
+
+class TargetGroup(Message, frozen=True, kw_only=True):
+    """GET /v1/metrics/targets answers with a list of these, in the form of Prometheus' HTTP service discovery.
+
+    ``targets``: host and port of one process. Labels that begin with ``__`` are for Prometheus' own use: it drops them after
+    relabelling.
+    """
+
+    targets: tuple[str, ...]
+    labels: dict[str, str]

@@ -93,6 +93,7 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True):
     errors: Annotated[tuple[ErrorNote, ...], Meta(max_length=HEARTBEAT_ITEMS_MAX)] = ()
     rate: Amount = 0.0  # maximum records per second, by a setting or a command; 0: no limit
     replica_host: Text = ""  # host to which it sends replicas; "": none yet
+    metrics_url: Text = ""  # URL at which it serves /metrics; "": it does not
     #: hosts that recently refused a replica
     refusing_hosts: Annotated[tuple[Text, ...], Meta(max_length=HEARTBEAT_ITEMS_MAX)] = ()
     release: Text = ""  # release of its software

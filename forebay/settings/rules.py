@@ -10,7 +10,7 @@ from typing import Any
 from forebay.model.topic_pattern import matches
 from forebay.model.values import RESERVED_PREFIX, check_name, is_reserved, managed_id
 from forebay.settings.mistakes import Mistakes, shown
-from forebay.settings.schema import MANAGED_COUNT_MAX, NO_WAL, Settings, WalSettings
+from forebay.settings.schema import MANAGED_COUNT_MAX, METRICS_PORTS, NO_WAL, Settings, WalSettings
 from forebay.settings.schema.constraints import service_address
 
 
@@ -148,8 +148,13 @@ def _certificate(settings: Settings) -> Iterator[Broken]:
 
 
 def _https(settings: Settings) -> Iterator[Broken]:
-    for key, url in (("driver.url", settings.driver.url), ("agent.url", settings.agent.url)):
-        if settings.security.cert_file is not None and not url.startswith("https:"):
+    urls = {
+        "driver.url": settings.driver.url,
+        "agent.url": settings.agent.url,
+        "receiver.metrics_url": settings.receiver.metrics_url,
+    }
+    for key, url in urls.items():
+        if settings.security.cert_file is not None and url is not None and not url.startswith("https:"):
             yield Broken(key, "with security.cert_file it must begin with https://")
 
 
@@ -157,6 +162,14 @@ def _ports(settings: Settings) -> Iterator[Broken]:
     address = service_address(settings.agent.url)
     if address[1] != 0 and address == service_address(settings.driver.url):
         yield Broken("agent.url", "is the address of driver.url too: give each service its own port")
+    if settings.receiver.metrics_url is None:
+        return
+    host, port = service_address(settings.receiver.metrics_url)
+    for key, url in (("driver.url", settings.driver.url), ("agent.url", settings.agent.url)):
+        other, taken = service_address(url)
+        if port and host == other and port <= taken < port + METRICS_PORTS:
+            words = f"receivers take one of the {METRICS_PORTS} ports from {port} on, and {taken} is that of {key}"
+            yield Broken("receiver.metrics_url", words)
 
 
 def _urls_once(settings: Settings) -> Iterator[Broken]:
@@ -211,8 +224,8 @@ RULES: dict[Rule, tuple[str, ...]] = {
     _local_copies: ("wal.url", "receiver.local_copies"),
     _retention: ("wal.url", "wal.retention", "wal.retention_size", "wal.retention_blocks", "wal.retention_free"),
     _certificate: ("security.cert_file", "security.key_file"),
-    _https: ("security.cert_file", "driver.url", "agent.url"),
-    _ports: ("driver.url", "agent.url"),
+    _https: ("security.cert_file", "driver.url", "agent.url", "receiver.metrics_url"),
+    _ports: ("driver.url", "agent.url", "receiver.metrics_url"),
     _urls_once: ("driver.urls",),
     _jobs: ("driver.job",),
     _modules: ("spark.modules", "spark.ship"),

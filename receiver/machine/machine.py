@@ -67,6 +67,16 @@ class ReceiverMachine:
         return self._parts.buffer.weight_bytes
 
     @property
+    def sealed_blocks(self) -> int:
+        """Sealed blocks that the driver has not accepted yet."""
+        return len(self._parts.buffer.sealed)
+
+    @property
+    def rate(self) -> float:
+        """Maximum records per second, by a setting or a command of the driver; 0: no limit."""
+        return self._parts.flow.throttle.rate
+
+    @property
     def partitions(self) -> tuple[TopicPartition, ...]:
         """The partitions that the group assigned to this receiver, claimed or not."""
         return tuple(partition.tp for partition in self._parts.partitions)

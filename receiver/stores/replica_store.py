@@ -157,11 +157,12 @@ class ReplicaStore(Store):
 
     def _write(self, meta: BlockMeta, frame: list[bytes]) -> bool:
         """Write until the frame is synced on this host. False: as for :meth:`_copy`."""
-        began = self._clock.monotonic()
+        first_at = began = self._clock.monotonic()
         delay = RETRY_SECONDS_MIN
         while not self._closing.is_set():
             try:
                 write_local_frame(self._directory, meta, frame, self._room, durable=True)
+                self._synced(self._clock.monotonic() - first_at)
                 return True
             except OutOfSpaceError as error:
                 began = self._clock.monotonic()

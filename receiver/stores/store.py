@@ -97,12 +97,14 @@ class StoreOptions:
 
     ``timeout_seconds``: how long the store may fail before the receiver ends. ``flush_seconds``: minimum time between the
     starts of two writes; blocks that arrive in between share the next write. ``gather_bytes``: if this many bytes wait, a write
-    starts earlier, and encoding pauses until it starts.
+    starts earlier, and encoding pauses until it starts. ``synced``: called with the duration of each write that made blocks
+    durable, in any thread; it must not block.
     """
 
     timeout_seconds: float
     flush_seconds: float = 0.0
     gather_bytes: int = 1
+    synced: Callable[[float], None] = lambda seconds: None
 
 
 class Store(ABC):
@@ -119,6 +121,7 @@ class Store(ABC):
         self._encoding = encoding
         self._flush_seconds = options.flush_seconds
         self._timeout_seconds = options.timeout_seconds
+        self._synced = options.synced
         self._clock = clock
         self._tell = tell
         self._pending: queue.SimpleQueue[PendingBlock | None] = queue.SimpleQueue()  # bounded by the machine's memory

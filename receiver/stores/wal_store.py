@@ -175,9 +175,11 @@ class WalStore(Store):
             sleep=tenacity.sleep_using_event(self._closing),
             reraise=True,
         )
+        began = self._clock.monotonic()
         while not self._closing.is_set():
             try:
                 attempts(self._writer.sync)
+                self._synced(self._clock.monotonic() - began)
                 return True
             except OutOfSpaceError as error:  # noqa: PERF203 - waits a second in between
                 self._tell(OutOfSpace(str(error)))

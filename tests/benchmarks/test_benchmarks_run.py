@@ -48,6 +48,8 @@ LINES = {
         "the longest heartbeat meanwhile",
         "the same, completion and archive",
         "status, all waiting / few",
+        "longest heartbeat, a scrape each second / none",
+        "a scrape of the metrics",
         "journal on disk, per block",
     ],
     "day": [

@@ -32,7 +32,7 @@ from executor_agent.main import CLOSE_SECONDS as AGENT_CLOSE_SECONDS
 from executor_agent.main import STOP_MARGIN_SECONDS
 from forebay.model.errors import SettingsError, StoreError, UsageError
 from forebay.security import roles as security
-from forebay.settings.load import load
+from forebay.settings.load import from_values, load
 from receiver.service import CLOSE_SECONDS as RECEIVER_CLOSE_SECONDS
 from tests.conftest import missing
 
@@ -190,6 +190,13 @@ def test_a_folder_of_any_name_is_one_word_of_a_unit(tmp_path: Path) -> None:
 
 def test_folders_in_the_services_own_are_not_named_again() -> None:
     assert folders_outside(load(EXAMPLE, {})) == []
+
+
+def test_folders_of_a_configuration_with_one_data_folder_are_writable_for_the_services() -> None:
+    short = {"stream": "flights", "kafka": {"topics": ["t"], "bootstrap.servers": "b:1"}}
+    assert folders_outside(from_values({**short, "data": "/var/lib/forebay"})) == []
+    outside = ["/srv/f/wal", "/srv/f/journal", "/srv/f/blocks"]
+    assert folders_outside(from_values({**short, "data": "/srv/f"})) == outside
 
 
 def test_a_configuration_that_this_release_cant_read_stops_it_before_anything_is_changed(

@@ -93,7 +93,8 @@ def test_tutorial_does_what_it_says(tmp_path: Path, environment: dict[str, str])
     run(correction, tmp_path, environment)
     batches = sorted((tmp_path / "out").glob("batch=*"))
     assert batches
-    until(lambda: ((known := status(environment["FOREBAY__DRIVER__URL"])) is not None and known.replay is None) or None)
+    driver = environment["FOREBAY__DRIVER__URL"]
+    until(lambda: ((known := status(driver)) is not None and known.replay is None) or None, _STEP_SECONDS)
     assert all("worst" in ds.dataset(batch, format="parquet").schema.names for batch in batches)
     expected = [json.loads(value) for _, value in flights(_FLIGHTS) if value is not None]
     again = shown(tmp_path, environment)

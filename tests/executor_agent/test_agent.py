@@ -17,7 +17,8 @@ import urllib3
 from litestar import Request, post
 
 from executor_agent.api import AgentStatus, parse_range
-from executor_agent.main import Agent, reached_at
+from executor_agent.main import Agent
+from forebay.http.address import reached_at
 from forebay.http.application import application
 from forebay.http.client import Client
 from forebay.http.server import Server

@@ -17,6 +17,7 @@ from driver.journal import history
 from driver.journal import reading as journal
 from driver.journal.files import claim_path
 from driver.journal.state import State
+from driver.journal.statistics import BatchStatistics
 from forebay.model.errors import CorruptionError, ForebayError, MissingKeyError, NewerVersionError
 from forebay.model.payload import decode_block
 from forebay.model.values import Block, Handle, numbered
@@ -132,6 +133,12 @@ def _journal(state: State, *groups: list[ev.Event]) -> bytes:
     return _segment(JOURNAL, contents)
 
 
+COUNTED = BatchStatistics(
+    records=5, bytes=50, scheduling_delay_ms=1, processing_ms=2, total_delay_ms=4, end_to_end_ms=9, tiers={"local": 1},
+    error="ValueError: x",
+)  # fmt: skip
+
+
 def _journal_bytes() -> bytes:
     meta = block({("a", 0): filler(5)})[0]
     held = msgspec.structs.replace(meta.ranges[0], token=numbered(1, 1))
@@ -143,7 +150,7 @@ def _journal_bytes() -> bytes:
         [ev.StreamCreated((start,), 1, "earliest")],
         [ev.ReceiverRegistered("r1", "h1", "i1", EPOCH), ev.ClaimGiven("a", 0, "r1", EPOCH, numbered(1, 1))],
         [ev.BlockAdded(added), ev.BatchAllocated(numbered(1, 1), 1, 5, ((meta.id,),))],
-        [ev.BatchCompleted(numbered(1, 1), 6, 1), ev.CleanupIntended(1, "h1", (meta.id,)), ev.CleanupDone(1)],
+        [ev.BatchCompleted(numbered(1, 1), 6, 1, COUNTED), ev.CleanupIntended(1, "h1", (meta.id,)), ev.CleanupDone(1)],
         [ev.BatchesArchived((numbered(1, 1),)), ev.CursorOpened("c", numbered(1, 2), "u", {"a/0": (1, 0)}, 7)],
         [ev.CursorMoved("c", {"a/0": (1, 5)}, 8), ev.CursorEnded("c", 9, "dropped by a person")],
     )
@@ -156,8 +163,10 @@ def _read_journal(data: bytes) -> None:
 
 
 def _history_bytes() -> bytes:
-    ranges = (history.FinishedRange("a", 0, 1, 0, 5, 5),)
-    finished = [history.FinishedBatch(numbered(1, n), n, 1, 2, 1, 5, ranges, (("r1-1-1",),)) for n in (1, 2)]
+    ranges = (history.FinishedRange("a", 0, 1, 0, 5, 5, 50),)
+    finished = [
+        history.FinishedBatch(numbered(1, n), n, 1, 2, 1, 5, ranges, (("r1-1-1",),), statistics=COUNTED) for n in (1, 2)
+    ]
     return _segment(
         HISTORY,
         [

@@ -27,6 +27,7 @@ def test_journal_of_the_previous_release_continues_with_outputs_windows_and_conc
     tracker = Tracker(state, opened.epoch, tracker_options(max_queued_batches=6))
     first, unfinished, third = (numbered(1, number) for number in (1, 2, 3))
     assert [batch.batch_id for batch in history.read(storages[0], STREAM)] == [first]
+    assert [batch.statistics for batch in history.read(storages[0], STREAM)] == [None], "unknown under that release"
     (batch,) = state.unfinished()
     assert batch.batch_id == unfinished
     assert batch.block_ids == ["r1-10000000001-3", "r1-10000000001-4"]

@@ -89,7 +89,7 @@ def test_missing_rights_are_named_with_the_command_that_grants_them(guarded: Bro
     assert found["rights on topic unseen"].step == (
         "kafka-acls.sh --add --allow-principal User:NAME --operation Describe --operation Read --topic unseen"
     )
-    assert found["rights on group half"].detail == "half: READ not allowed"
+    assert found["rights on group half"].detail == "half: READ not allowed", cluster.groups
     assert found["rights on group half"].step.endswith("--operation Read --group half")
     assert found["rights on group none"].outcome == "wrong"
     assert found["record times"].outcome == "fine"

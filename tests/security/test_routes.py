@@ -12,10 +12,11 @@ import msgspec
 import pytest
 import urllib3
 
-from driver.http.api import check_agent_url, tracker_application
+from driver.http.api import tracker_application
 from executor_agent.api import agent_application
 from executor_agent.store import BlockStore
 from forebay import messages as m
+from forebay.http.address import check_service_url
 from forebay.http.application import application
 from forebay.http.client import Client
 from forebay.http.server import Server
@@ -24,6 +25,7 @@ from forebay.process.clock import SystemClock
 from forebay.security.access import Access, Guard
 from forebay.security.roles import ROLES
 from tests.support.guarded import settings
+from tests.support.metered import agent_metrics, driver_routes
 from tests.support.observed import no_stream
 
 # a server's thread leaves its loop's sockets to the collector
@@ -33,6 +35,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 MAY = {
     "/v1/health": (),
     "/v1/openapi.json": ROLES,
+    "/metrics": ("reader", "operator"),
+    "/v1/metrics/targets": ("reader", "operator"),
     "/v1/threads": ("operator",),
     "/v1/status": ("reader", "operator"),
     "/v1/lag": ("reader", "operator"),
@@ -109,11 +113,19 @@ def url(request: pytest.FixtureRequest, guard: Guard, submitted: Submitted, tmp_
             release="test",
             guard=guard,
             observer=no_stream(),
+            more=driver_routes(),
         )
     else:
         store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock())
         store.open()
-        app = agent_application(store, lambda: submitted() and None, release="test", idle_seconds=30.0, guard=guard)  # type: ignore[arg-type, return-value]
+        app = agent_application(
+            store,
+            lambda: submitted() and None,  # type: ignore[arg-type, return-value]
+            release="test",
+            idle_seconds=30.0,
+            guard=guard,
+            metrics=agent_metrics(),
+        )
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
         yield server.url
 
@@ -122,7 +134,8 @@ def routes(url: str) -> list[tuple[str, str]]:
     document = msgspec.json.decode(
         Client(url, access=Access(token=token("operator"))).request("GET", "/v1/openapi.json")
     )
-    found = [(method.upper(), path) for path, item in document["paths"].items() for method in item]
+    # a HEAD is answered as its GET, but without the body that these tests read
+    found = [(method.upper(), path) for path, item in document["paths"].items() for method in item if method != "head"]
     return [*found, ("GET", "/v1/openapi.json")]
 
 
@@ -206,6 +219,12 @@ def test_equivalent_paths_are_guarded_equally(url: str, submitted: Submitted) ->
         ):
             assert ask(url, method, form, None).status in (401, 404, 405), form
     assert not submitted.requests
+
+
+def test_metrics_answer_a_head_request_to_the_same_roles(url: str) -> None:
+    for sent, status in ((None, 401), (token("receiver"), 403), (token("reader"), 200), (token("operator"), 200)):
+        answer = ask(url, "HEAD", "/metrics", None if sent is None else f"Bearer {sent}")
+        assert (answer.status, answer.data) == (status, b"")
 
 
 def test_health_needs_no_token_but_shows_reason_only_with_one(guard: Guard, submitted: Submitted) -> None:
@@ -328,7 +347,7 @@ def test_without_wal_only_receiver_replaces_copy(guard: Guard, tmp_path: Path) -
 def test_tasks_only_receive_urls_of_agents(url: str, https: bool, fine: bool) -> None:
     """A task's token goes there."""
     with contextlib.nullcontext() if fine else pytest.raises(UsageError, match="an agent's url is"):
-        check_agent_url(url, https)
+        check_service_url("an agent's url", url, https)
 
 
 def test_agent_with_invalid_url_is_refused(guard: Guard, submitted: Submitted) -> None:

@@ -9,7 +9,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from forebay.kafka.embedded.jars import cache_directory
 from forebay.model.errors import UsageError
+
+_FETCH_SECONDS = 300.0
 
 
 def main(act: Callable[[], object]) -> int:
@@ -45,3 +48,49 @@ def install(what_for: str, *packages: str) -> None:
             subprocess.run(["apt-get", *arguments], check=True, env=environment, stdout=sys.stderr)
         except subprocess.CalledProcessError as error:
             raise UsageError(f"{what_for} with {', '.join(packages)}: {error}") from None
+
+
+def found(package: str, path: str) -> Path | None:
+    """The program at ``path`` of ``package``: from PATH, or from the cache; None where there is none yet."""
+    fetched = cache_directory() / package / path
+    installed = shutil.which(Path(path).name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    return Path(installed) if installed else fetched if fetched.exists() else None
+
+
+def unpacked(package: str, path: str) -> Path:
+    """The program at ``path`` of ``package``, which is unpacked into the cache if it is not installed. It starts no service.
+    Raises UsageError that says what failed."""
+    program = found(package, path)
+    if program is not None:
+        return program
+    target = cache_directory() / package
+    work = target.with_name(f"{package}.{os.getpid()}")
+    work.mkdir(parents=True)
+    try:
+        try:
+            _run(package, work, "apt-get", "download", package)
+        except UsageError:
+            if os.geteuid() != 0:
+                raise
+            _run(package, work, "apt-get", "update", "-qq")
+            _run(package, work, "apt-get", "download", package)
+        (archive,) = work.glob("*.deb")
+        _run(package, work, "dpkg", "-x", archive.name, "unpacked")
+        shutil.rmtree(target, ignore_errors=True)
+        (work / "unpacked").rename(target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    program = found(package, path)
+    if program is None:
+        raise UsageError(f"the package {package} contains no {path}: install it, or name one on PATH")
+    return program
+
+
+def _run(package: str, folder: Path, *command: str) -> None:
+    try:
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=_FETCH_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        words = getattr(error, "stderr", None) or error
+        raise UsageError(
+            f"{package} can't be fetched ({' '.join(command)}: {str(words).strip()}): install {package}"
+        ) from None

@@ -6,7 +6,6 @@ The unpacked package starts no service. ``python -m tests.support.nginx`` fetche
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,14 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from forebay.kafka.embedded.jars import cache_directory
-from forebay.model.errors import UsageError
 from forebay.process.tether import tethered
 from tests.support import debian
 from tests.support.ports import free_port
 
-_PACKAGE = "nginx"
-_FETCH_SECONDS = 300.0
+_PACKAGE, _PATH = "nginx", "usr/sbin/nginx"
 _START_SECONDS = 60.0
 
 _CONFIGURATION = """
@@ -44,47 +40,12 @@ http {{
 
 def binary() -> Path | None:
     """None where there is none yet."""
-    fetched = cache_directory() / "nginx" / "usr" / "sbin" / "nginx"
-    found = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-    return Path(found) if found else fetched if fetched.exists() else None
+    return debian.found(_PACKAGE, _PATH)
 
 
 def fetch() -> Path:
     """Raises UsageError that says what failed."""
-    found = binary()
-    if found is not None:
-        return found
-    target = cache_directory() / "nginx"
-    work = target.with_name(f"nginx.{os.getpid()}")
-    work.mkdir(parents=True)
-    try:
-        try:
-            _run(work, "apt-get", "download", _PACKAGE)
-        except UsageError:
-            if os.geteuid() != 0:
-                raise
-            _run(work, "apt-get", "update", "-qq")
-            _run(work, "apt-get", "download", _PACKAGE)
-        (package,) = work.glob("*.deb")
-        _run(work, "dpkg", "-x", package.name, "unpacked")
-        shutil.rmtree(target, ignore_errors=True)
-        (work / "unpacked").rename(target)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    found = binary()
-    if found is None:
-        raise UsageError(f"the package {_PACKAGE} contains no nginx: install it, or name one on PATH")
-    return found
-
-
-def _run(folder: Path, *command: str) -> None:
-    try:
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=_FETCH_SECONDS)
-    except (OSError, subprocess.SubprocessError) as error:
-        words = getattr(error, "stderr", None) or error
-        raise UsageError(
-            f"nginx can't be fetched ({' '.join(command)}: {str(words).strip()}): install {_PACKAGE}"
-        ) from None
+    return debian.unpacked(_PACKAGE, _PATH)
 
 
 @contextmanager

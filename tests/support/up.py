@@ -41,8 +41,8 @@ def running(project: Any, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.wait(90)
 
 
-def until(found: Callable[[], Found | None]) -> Found:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+def until(found: Callable[[], Found | None], seconds: float = PATIENCE_SECONDS) -> Found:
+    deadline = time.monotonic() + seconds
     while (answer := found()) is None:
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.05)

@@ -16,7 +16,7 @@ from deploy.commands.debug.secrets import known_secrets
 from deploy.commands.setup.doctor.command import diagnose
 from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
 from deploy.console.progress import spinner
-from forebay.model.errors import UnreachableError
+from forebay.model.errors import SettingsError, UnreachableError
 from forebay.process.clock import SystemClock
 from forebay.settings.in_force import in_force
 from forebay.settings.load import load, mistakes
@@ -105,7 +105,7 @@ def _collect(made: Bundle, path: Path, settings: Settings | None, logs: Path | N
     made.add("settings.json", lambda: list(in_force(settings)))
     for make in (parts.answers_of_driver, parts.answers_of_agent):
         for name, answer in make(settings):
-            if isinstance(made.add(name, answer), UnreachableError):
+            if isinstance(made.add(name, answer), (UnreachableError, SettingsError)):
                 break  # its other answers would fail in the same way
     made.add("journal.json", lambda: parts.journal(settings))
     for name, text in parts.logs(settings, logs):

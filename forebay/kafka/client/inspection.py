@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+import tenacity
 from confluent_kafka import KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclOperation,
@@ -23,6 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from forebay.kafka.client.client_errors import ClientErrors
+from forebay.kafka.client.requests import may_pass
 from forebay.kafka.options.librdkafka import client_options
 from forebay.model.errors import SettingsError
 
@@ -44,6 +47,8 @@ _RELEASES = (
     (10, "2.1"),
     (8, "2.0"),
 )
+#: pause between two attempts while a coordinator or leader is being elected
+_PAUSE_SECONDS = 0.2
 #: maximum number of partitions whose newest timestamp is requested
 _TIMES_MAX = 1_000
 #: lowest version of Fetch since Kafka 4.0, which removed older ones
@@ -181,21 +186,46 @@ def _connect(client: AdminClient, brokers: Iterable[int], timeout_seconds: float
 
 
 def _topic_rights(client: AdminClient, topics: Collection[str], timeout_seconds: float) -> dict[str, Rights]:
-    if not topics:
-        return {}
-    futures = client.describe_topics(
-        TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=timeout_seconds
+    return _rights(
+        lambda: (
+            client.describe_topics(
+                TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=timeout_seconds
+            )
+            if topics
+            else {}
+        ),
+        timeout_seconds,
     )
-    return {name: _rights(future) for name, future in futures.items()}
 
 
 def _group_rights(client: AdminClient, groups: Collection[str], timeout_seconds: float) -> dict[str, Rights]:
-    if not groups:
-        return {}
-    futures = client.describe_consumer_groups(
-        list(groups), include_authorized_operations=True, request_timeout=timeout_seconds
+    return _rights(
+        lambda: (
+            client.describe_consumer_groups(
+                list(groups), include_authorized_operations=True, request_timeout=timeout_seconds
+            )
+            if groups
+            else {}
+        ),
+        timeout_seconds,
     )
-    return {name: _rights(future) for name, future in futures.items()}
+
+
+def _rights(ask: Callable[[], Mapping[str, Future[Any]]], timeout_seconds: float) -> dict[str, Rights]:
+    """Return the rights that ``ask`` finds. It is called again while a coordinator or leader is being elected."""
+    attempts = tenacity.Retrying(
+        stop=tenacity.stop_after_delay(timeout_seconds),
+        wait=tenacity.wait_fixed(_PAUSE_SECONDS),
+        sleep=tenacity.sleep_using_event(threading.Event()),  # never set
+        retry=tenacity.retry_if_result(lambda found: any(_may_pass(future) for future in found.values())),
+        retry_error_callback=lambda state: state.outcome.result() if state.outcome is not None else {},
+    )
+    return {name: _rights_in(future) for name, future in attempts(ask).items()}
+
+
+def _may_pass(future: Future[Any]) -> bool:
+    error = _error_of(future)
+    return error is not None and may_pass(error.args[0])
 
 
 def _newest(client: AdminClient, partitions: Collection[str], timeout_seconds: float) -> dict[str, int]:
@@ -212,10 +242,10 @@ def _newest(client: AdminClient, partitions: Collection[str], timeout_seconds: f
     return found
 
 
-def _rights(future: Future[Any]) -> Rights:
+def _rights_in(future: Future[Any]) -> Rights:
     error = _error_of(future)
     if error is not None:
-        return Rights(None, str(error.args[0].str()))
+        return Rights(None, f"{error.args[0].str()} ({error.args[0].name()})")
     operations: list[AclOperation] | None = future.result().authorized_operations
     if operations is None:
         return Rights(None, "the broker does not say which operations are allowed")

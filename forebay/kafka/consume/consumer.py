@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import logging
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -36,6 +37,8 @@ from forebay.settings.schema import Settings
 Polled = Columns | EndOfPartition | PartitionFault
 _log = logging.getLogger("forebay.kafka")
 
+#: maximum time to leave the group
+LEAVE_SECONDS = 5.0
 #: maximum number of records kept while a synchronous commit is awaited; at this number the wait ends
 KEPT_MAX = 10_000
 #: how often a gap at a start may change between reads before the partition has a fault
@@ -431,13 +434,21 @@ class KafkaSource:
         return self._requests.topic_ids(topics)
 
     def close(self) -> None:
-        """Leave the group. The listener is not called, so drain before."""
+        """Leave the group. The listener is not called, so drain before.
+
+        librdkafka waits for the answers to commits, for most of a minute if no broker answers. This method waits LEAVE_SECONDS;
+        after that, the group ends the membership when the session has timed out.
+        """
         self._closing = True
         if self._fetcher is not None:
             self._fetcher.close()
             self._fetcher = None
         if self._consumer is not None:
-            self._consumer.close()
+            leaving = threading.Thread(target=self._consumer.close, name="leave group", daemon=True)
+            leaving.start()
+            leaving.join(LEAVE_SECONDS)
+            if leaving.is_alive():
+                _log.warning("cannot leave the consumer group: no answer within %g s", LEAVE_SECONDS)
             self._consumer = None
         if self._admin is not None:
             self._admin.close()

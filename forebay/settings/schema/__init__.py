@@ -8,15 +8,17 @@ from forebay.settings.schema.dead_letters import DeadLetterSettings
 from forebay.settings.schema.driver import DriverSettings
 from forebay.settings.schema.kafka import KafkaSettings
 from forebay.settings.schema.log import LogSettings
-from forebay.settings.schema.receiver import MANAGED_COUNT_MAX, ReceiverSettings
+from forebay.settings.schema.receiver import MANAGED_COUNT_MAX, METRICS_PORTS, ReceiverSettings
 from forebay.settings.schema.section import Section
 from forebay.settings.schema.security import SecuritySettings
 from forebay.settings.schema.settings import LoadedSettings, Settings
 from forebay.settings.schema.spark import SparkSettings
+from forebay.settings.schema.traces import TraceSettings
 from forebay.settings.schema.wal import WalSettings
 
 __all__ = [
     "MANAGED_COUNT_MAX",
+    "METRICS_PORTS",
     "NO_WAL",
     "AgentSettings",
     "DeadLetterSettings",
@@ -29,5 +31,6 @@ __all__ = [
     "SecuritySettings",
     "Settings",
     "SparkSettings",
+    "TraceSettings",
     "WalSettings",
 ]

@@ -152,6 +152,13 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     listener_queue: Annotated[
         PositiveCount, doc("maximum number of events that wait for a listener; later ones are dropped and counted")
     ] = 10_000
+    metrics_partitions: Annotated[
+        PositiveCount,
+        doc(
+            "maximum number of partitions with series of their own in /metrics; if there are more, each series is of a topic, "
+            "and beyond as many topics, of the stream"
+        ),
+    ] = 1_000
 
     @property
     def all_urls(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from forebay.settings.schema.constraints import (
     PositiveCount,
     PositiveDuration,
     PreferredHost,
+    ServiceUrl,
     SourceName,
     allowed,
 )
@@ -21,6 +22,8 @@ from forebay.settings.schema.section import Section, doc
 
 #: receivers that one driver keeps at most
 MANAGED_COUNT_MAX = 1000
+#: number of ports, from that of receiver.metrics_url on, that a receiver tries for a free one
+METRICS_PORTS = 100
 
 
 class ReceiverSettings(Section, frozen=True, kw_only=True):
@@ -107,6 +110,14 @@ class ReceiverSettings(Section, frozen=True, kw_only=True):
     min_rate_per_partition: Annotated[
         PositiveCount, doc("number of records per second that each partition gets, however low the learned rate is")
     ] = 1
+    metrics_url: Annotated[
+        ServiceUrl | None,
+        doc(
+            "URL at which a receiver serves /metrics; if its port is in use, as by another receiver of the host, one of the next "
+            "99; if unset, receivers serve no metrics",
+            example="http://127.0.0.1:7100",
+        ),
+    ] = None
     initial_rate: Annotated[
         Count,
         doc("maximum number of records per second of one receiver until backpressure has learned a rate; 0: no limit"),

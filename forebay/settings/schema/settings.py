@@ -14,6 +14,7 @@ from forebay.settings.schema.receiver import ReceiverSettings
 from forebay.settings.schema.section import Section, doc
 from forebay.settings.schema.security import SecuritySettings
 from forebay.settings.schema.spark import SparkSettings
+from forebay.settings.schema.traces import TraceSettings
 from forebay.settings.schema.wal import WalSettings
 
 
@@ -45,6 +46,7 @@ class Settings(Section, frozen=True, kw_only=True):
     dead_letters: DeadLetterSettings = DeadLetterSettings()
     security: SecuritySettings = SecuritySettings()
     log: LogSettings = LogSettings()
+    traces: TraceSettings = TraceSettings()
 
     def __repr__(self) -> str:
         """Without the options of Kafka, Spark and stores, which may hold passwords."""

@@ -24,7 +24,7 @@ from driver.journal.opening import lead
 from driver.journal.statistics import BatchStatistics
 from driver.journal.transitions import apply
 from driver.listeners.events import BatchCompleted, BatchStarted, Happened
-from driver.tracker.requests import Allocate, BeginReplay
+from driver.tracker.requests import Allocate, BeginReplay, SkipBatch
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.messages import BatchEntry, BatchRange
 from forebay.model.values import BlockRange, numbered
@@ -301,6 +301,21 @@ def test_batches_of_an_older_release_have_unknown_statistics() -> None:
     assert (entry.bytes, entry.scheduling_delay_ms, entry.processing_ms, entry.total_delay_ms, entry.end_to_end_ms) == (
         None, None, None, None, None
     )  # fmt: skip
+
+
+def test_a_skipped_batch_is_listed_with_who_skipped_it_also_by_the_next_driver() -> None:
+    t = Tracked()
+    (batch_id,) = completed(t, 1)
+    t.say(BeginReplay(RewindTo(batch_id), (), 0, "ann"))
+    t.say(SkipBatch(batch_id, t.now_ms + 9, 4, "anna@h1: broken", replay=1))
+    epoch = t.register()
+    t.take_in(epoch, t.claim(epoch).view.token, 12)
+    t.say(SkipBatch(t.batch(), t.now_ms + 20, 2, "bob@h2", replay=0))
+    log = BatchLog(10)
+    fill_from_state(log, t.state, 10)
+    assert [(b.number, b.replay, b.attempts, b.records, b.detail) for b in log.entries()] == [
+        (2, 0, 2, 7, "skipped by bob@h2"), (1, 1, 4, 5, "skipped by anna@h1: broken"), (1, 0, 1, 5, ""),
+    ]  # fmt: skip
 
 
 def test_the_journal_keeps_statistics_over_a_restart_and_over_a_snapshot() -> None:

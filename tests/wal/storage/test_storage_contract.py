@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from random import Random
@@ -32,7 +33,7 @@ from tests.support.unlisted import Unlisted
 from wal.segments.frame import FrameKind
 from wal.segments.scan import read_frame
 from wal.segments.writer import LogWriter
-from wal.storage import KeepsFolders, Storage
+from wal.storage import DatesObjects, KeepsFolders, Storage
 from wal.storage.probe import probe
 
 #: a client that writes until it is killed, and says what it has written
@@ -85,6 +86,19 @@ def storage(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> 
 
 
 # ---- bytes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_store_that_dates_objects_says_when_one_was_written(store: Store) -> None:
+    storage = store.open()
+    if not isinstance(storage, DatesObjects):
+        assert scheme_of(store.url) in ("file", "memory"), "each remote store has a clock of its own"
+        return
+    before = time.time()
+    storage.put_new("s/dated", b"x")
+    written = storage.written_seconds("s/dated")
+    assert written is not None and before - 2 <= written <= time.time() + 2, "the server has this machine's clock"
+    with pytest.raises(FileNotFoundError):
+        storage.written_seconds("s/absent")
 
 
 def test_put_object_is_read_whole_and_by_range(storage: Storage) -> None:

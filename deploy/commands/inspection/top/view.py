@@ -38,7 +38,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _KEYS = "q quit  p pause  ←→ list  ↑↓ scroll"
 #: width at which the steps are shown side by side, and heights at which the parts are shown at all
 _WIDE, _MIDDLE = 96, 60
-_SERIES_HEIGHT, _LIST_HEIGHT = 26, 16
+_SPACED_HEIGHT, _SERIES_HEIGHT, _LIST_HEIGHT = 34, 26, 16
 _PROBLEMS_MAX = 4
 
 
@@ -61,11 +61,12 @@ def view(screen: Screen, width: int, height: int, now: float) -> Group:
             _line(screen.lost or "waiting for the driver …", width),
         ]
         return _fitting([*lines], _footer(screen, width), height)
-    lines = [*_header(screen, answers, width, now), *_problems(answers.overview, width)]
-    lines += _steps(answers.overview.steps, width)
-    if height >= _SERIES_HEIGHT:
-        lines += _series(answers.series, width)
-    lines += _counts(answers.overview, width)
+    space = [Text("")] if height >= _SPACED_HEIGHT else []
+    lines = [*_header(screen, answers, width, now), *_problems(answers.overview, width), *space]
+    lines += [*_steps(answers.overview.steps, width), *space]
+    if height >= _SERIES_HEIGHT and (series := _series(answers.series, width)):
+        lines += [*series, *space]
+    lines += [*_counts(answers.overview, width), *space]
     left = height - len(lines) - 1
     if height >= _LIST_HEIGHT and left > 2:
         lines += _list(screen, answers, width, left)
@@ -96,7 +97,9 @@ def snapshot(screen: Screen, width: int, now: float) -> Group:
 
 
 def _fitting(lines: Sequence[Text], footer: Text, height: int) -> Group:
-    shown: list[RenderableType] = list(lines[: max(0, height - 1)])
+    """Return the lines above the footer, which is in the last row."""
+    rows = max(0, height - 1)
+    shown: list[RenderableType] = [*lines[:rows], *(Text("") for _ in range(rows - len(lines)))]
     return Group(*shown, footer)
 
 

@@ -1,0 +1,143 @@
+"""The metrics of one process: values that it counts, values that are read at each scrape, and their text.
+
+The registry belongs to the object, not to the process: tests run several services in one process, and a user's own metrics in
+a driver's process stay apart.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from forebay.metrics.definition import Metric, gauge
+from forebay.process.clock import Clock
+
+#: the text format that every version of Prometheus and its like reads
+MEDIA_TYPE = "text/plain; version=0.0.4"
+#: time for which one text answers all scrapes
+FRESH_SECONDS = 0.5
+
+BUILD_INFO = gauge("forebay_build_info", "Release of the service and of Python; the value is 1.", "version", "python")
+
+
+class Samples:
+    """Collects the values of one scrape."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+
+    def set(self, metric: Metric, value: float | None, *labels: str) -> None:
+        """Set the value of ``metric`` for ``labels``. None: it is unknown, and the series is left out."""
+        if value is None:
+            return
+        family = self._families.get(metric.name)
+        if family is None:
+            made = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = self._families[metric.name] = made(metric.name, metric.help, labels=metric.labels)
+        family.add_metric(labels, value)
+
+    def states(self, metric: Metric, present: str) -> None:
+        """Set each of the label values that ``metric`` knows: 1 for ``present``, 0 for the others."""
+        for value in metric.values:
+            self.set(metric, float(value == present), value)
+
+    def counts(self, metric: Metric, found: Mapping[str, float]) -> None:
+        """Set how many are ``found`` with each value of the label; 0 for a value that ``metric`` knows and that is not found."""
+        for value in dict.fromkeys((*metric.values, *found)):
+            self.set(metric, found.get(value, 0), value)
+
+    def families(self) -> Iterator[Family]:
+        yield from self._families.values()
+
+
+class Metrics(Collector):
+    """The metrics of one service. Thread-safe.
+
+    ``counted``: metrics that the service counts by :meth:`count` and :meth:`observe`; histograms and counters. ``labels``:
+    name and value of the labels that every sample has. ``read`` sets the values of all other metrics; it is called once for each
+    scrape, in the thread of the scrape, and may wait.
+    """
+
+    def __init__(
+        self,
+        counted: Sequence[Metric],
+        *,
+        labels: Mapping[str, str],
+        release: str,
+        clock: Clock,
+        read: Callable[[Samples], None] = lambda _: None,
+    ) -> None:
+        self._release = release
+        self._clock = clock
+        self.read = read
+        self._lock = threading.Lock()
+        self._text, self._rendered_at = b"", 0.0
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._labelled = _Labelled(self._registry, dict(labels))
+        self._registry.register(self)  # first: what is counted is then never older than what is read
+        self._counters: dict[str, Counter] = {}
+        self._histograms: dict[str, Histogram] = {}
+        for metric in counted:
+            if metric.kind == "histogram":
+                self._histograms[metric.name] = Histogram(
+                    metric.name, metric.help, metric.labels, registry=self._registry, buckets=metric.buckets
+                )
+            else:
+                made = self._counters[metric.name] = Counter(
+                    metric.name, metric.help, metric.labels, registry=self._registry
+                )
+                for value in metric.values:
+                    made.labels(value)
+        ProcessCollector(registry=self._registry)
+
+    def count(self, metric: Metric, *labels: str, amount: float = 1) -> None:
+        """Add ``amount`` to a counter."""
+        made = self._counters[metric.name]
+        (made.labels(*labels) if labels else made).inc(amount)
+
+    def observe(self, metric: Metric, value: float, *labels: str) -> None:
+        """Add one event to a histogram."""
+        made = self._histograms[metric.name]
+        (made.labels(*labels) if labels else made).observe(value)
+
+    def collect(self) -> Iterable[Family]:
+        """Yield what is read at a scrape. The registry calls it."""
+        samples = Samples()
+        samples.set(BUILD_INFO, 1, self._release, platform.python_version())
+        self.read(samples)
+        return samples.families()
+
+    def render(self) -> bytes:
+        """Return the text of all metrics. May wait for :attr:`read`.
+
+        One text answers all scrapes within ``FRESH_SECONDS``, so that many scrapers cost no more than a few.
+        """
+        with self._lock:
+            now = self._clock.monotonic()
+            if not self._text or now - self._rendered_at >= FRESH_SECONDS:
+                self._text, self._rendered_at = generate_latest(self._labelled), now
+            return self._text
+
+
+class _Labelled(Collector):
+    """A registry whose samples all have ``labels`` too. It leaves out the time at which each counter was made."""
+
+    def __init__(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
+        self._registry = registry
+        self._labels = labels
+
+    def collect(self) -> Iterable[Family]:
+        for family in self._registry.collect():
+            family.samples = [
+                sample._replace(labels={**self._labels, **sample.labels})
+                for sample in family.samples
+                if not sample.name.endswith("_created")
+            ]
+            yield family
