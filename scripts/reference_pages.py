@@ -168,12 +168,6 @@ PAGES = (
         OUTPUTS.body,
     ),
     Page(
-        "client.md", "Python client",
-        "The names of the package `forebay.client`: a method for each route of the driver. [HTTP](../HTTP.md) describes routes "
-        "and the answers, which are the structs of `forebay.messages`.",
-        CLIENT.body,
-    ),
-    Page(
         "sources.md", "Base classes of custom sources",
         "The names of the package `forebay.sources`. [Custom sources](../SOURCES.md) explains how to write one.",
         SOURCES.body,
