@@ -19,6 +19,7 @@ from driver.batches.local_engine import LocalEngine
 from driver.decisions.allocation import BatchLimits
 from driver.decisions.rate import Gains
 from driver.decisions.rate_sharing import RateLimits
+from driver.decisions.receiver_lifecycle import ManagedRules
 from driver.journal import history
 from driver.journal import opening as journal
 from driver.journal.lease import Lease, LeaseHeld, lease_path, read_lease
@@ -917,13 +918,11 @@ def test_each_part_is_held_to_what_the_settings_say(settings: Configure) -> None
         timer = vars(scheduler._timer)
         assert (timer["_interval"], timer["_empty_batches"]) == (7, True)
         assert (batches["_max_queued"], batches["_limits"]) == (5 + 13 - 1, BatchLimits(29, 31))
-        assert (managed["_count"], managed["_preferred"], managed["_hosts_wait_seconds"]) == (2, ("h7",), 61)
-        assert (managed["_moves_max"], managed["_host_failures_max"], managed["_avoid_seconds"]) == (67, 73, 79)
-        assert (managed["_start_patience_seconds"], managed["_timeout_seconds"], managed["_round_seconds"]) == (
-            71,
-            37,
-            41,
-        )
+        assert managed["_count"] == 2
+        assert managed["_rules"] == ManagedRules(
+            preferred=("h7",), hosts_wait_seconds=61, moves_max=67, timeout_seconds=37, round_seconds=41,
+            start_timeout_seconds=71, host_failures_max=73, avoid_seconds=79,
+        )  # fmt: skip
         assert sharing["_limits"] == RateLimits(89, 97, 83)
         assert learning._estimator._gains == Gains(0.43, 0.47, 0.53, 59)
         assert learning._estimator._interval_ms == 7_000

@@ -79,6 +79,17 @@ def test_receivers_are_restarted_or_moved_after_any_failure(
         known = cluster.wait(lambda: on_hosts(cluster, "h1", "h3"), "the driver to know them again")
         assert {r.pid for r in known.values()} == {r.pid for r in moved.values()}, "nothing was started or moved"
 
+        done = cluster.command("restart-receiver", stayed.receiver_id, "--cause", "test")
+        assert done.returncode == 0 and "its agent starts it again" in done.stderr, done.stderr
+
+        def started_again() -> ManagedReceiver | None:
+            found = on_hosts(cluster, "h1", "h3") or {}
+            return found[stayed.receiver_id] if found and found[stayed.receiver_id].pid != stayed.pid else None
+
+        again = cluster.wait(started_again, "the receiver that the operator restarts, on its host")
+        assert (again.host, again.exit_code, again.restarts) == ("h1", 0, 0), "it drained, and did not fail"
+        stayed = again
+
         cluster.kill9("h1")  # and its receiver with it
         cluster.wait(lambda: not running(stayed.pid), "the end of what ran on the killed host")
         cluster.wait(

@@ -26,6 +26,9 @@ def test_a_driver_killed_in_the_middle_of_a_spark_job_runs_it_again_with_the_sam
         driver={"batch_interval": "500ms"},
     ) as cluster:  # fmt: skip
         await_spark(cluster)
+        assert [line for line in cluster.log("driver").splitlines() if "WARN" in line] == [], (
+            "a normal start warns of nothing"
+        )
         with Flow(kafka_broker.options, topic) as flow:
             kill_in_the_middle_of_a_job(cluster, flow)
 

@@ -420,6 +420,7 @@ def test_log_repeats_a_problem_that_lasts_after_growing_delays(caplog: pytest.Lo
 def test_log_names_what_is_pending_after_a_moment_and_when_it_recurs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO)
     t = Tracked()
     health, epoch = running(t)
     log = HealthLog("s")
