@@ -8,7 +8,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 # an import that is compiled anew takes twice as long, and the tests start hundreds of processes
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup kafka services demo test test-fast test-long sim check docs bench clean lock \
+.PHONY: help setup kafka services demo test test-fast test-long screenshots sim check docs bench clean lock \
 	fetch-jars fetch-hdfs fetch-versitygw fetch-jvm_spark fetch-apicurio fetch-packages fetch-deployment_tools
 
 help:  ## list what can be made
@@ -58,6 +58,9 @@ test-fast: setup  ## tests of decisions, formats and settings, without servers: 
 
 test-long: services  ## the long random crash runs (ARGS= for pytest)
 	@$(PYTHON_IN) -m pytest -m long $(ARGS)
+
+screenshots: services  ## take the pictures of the web page in docs/images again, from a running stream
+	@FOREBAY_SCREENSHOTS=1 $(PYTHON_IN) -m pytest tests/web/test_running_stream.py
 
 sim: setup  ## the simulation, with new seeds until it is stopped (ARGS= for its options)
 	@$(PYTHON_IN) -m tests.simulation $(ARGS)

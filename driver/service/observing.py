@@ -158,6 +158,7 @@ class Observing:
             release=given.options.release,
             job=", ".join(job.name for job in given.jobs),
             batch_interval_ms=round(settings.driver.batch_interval * 1000),
+            heartbeat_seconds=float(max(settings.receiver.heartbeat_interval, settings.agent.heartbeat_interval)),
         )
         self.hub = EventHub(lambda: asyncio.to_thread(self.overview))
         given.listeners.attach(self.hub)

@@ -8,6 +8,8 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import structs
+
 from driver.background.resetting import Resetting
 from driver.decision_loop.rewinding import begin_replay
 from driver.decisions.intake import intake, span
@@ -27,6 +29,7 @@ from driver.tracker.requests import Read, said_by
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UnreachableError, UsageError
 from forebay.process.clock import Clock
+from forebay.process.logs import fields
 from forebay.settings.schema import Settings
 from forebay.sources.kind import source_kind
 from wal.storage import open_storage
@@ -37,6 +40,8 @@ log = logging.getLogger(__name__)
 SHOWN_OPTIONS = ("bootstrap.servers", "isolation.level")
 #: maximum timeout of a stop over HTTP
 STOP_SECONDS_MAX = 86_400.0
+#: requests of operators whose reason only the log keeps; the journal keeps those of the others
+_OnlyLogged = m.StopRequest | m.RetryRequest | m.ForgetRequest | m.FenceRequest | m.RestartReceiverRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,9 @@ class Routing:
         if parts is None:
             return self._leadership.not_leading()
         access = IntakeAccess(settings, parts.agents)
+        if isinstance(request, _OnlyLogged):
+            values = {**structs.asdict(request), "cause": said_by(request.cause)}
+            log.info("%s of an operator", type(request).__name__, extra=fields(**values))
         match request:
             case m.IntakeRequest():
                 return parts.loop.submit(ReadIntake(access))
@@ -149,8 +157,6 @@ class Routing:
             case m.StopRequest():
                 return outcome(lambda: self._stop(request))
             case _:
-                if isinstance(request, m.RestartReceiverRequest):
-                    log.info("restart of receiver %s requested by %s", request.receiver_id, said_by(request.cause))
                 try:
                     admitted = self._admission.admit(request)
                 except UnreachableError as refusal:

@@ -59,8 +59,8 @@ class OverviewAnswer(Message, frozen=True, kw_only=True):
 
     ``leader``: "" if this driver leads. Otherwise ``state`` is ``standby``, ``leader`` is the URL of the driver that leads, or
     "?" if it is unknown, and the counts are empty. ``partitions``, ``receivers``, ``hosts`` and ``batches``: state → how many
-    are in it. ``problems`` and ``pending`` are cut off at 10 entries each, and long texts at 300 characters; the counts say
-    how many there are.
+    are in it; a receiver that missed two heartbeats counts as ``silent``. ``problems`` and ``pending`` are cut off at 10 entries
+    each, and long texts at 300 characters; the counts say how many there are.
     """
 
     time_ms: int
@@ -73,6 +73,7 @@ class OverviewAnswer(Message, frozen=True, kw_only=True):
     spark_ui: str = ""  # URL of Spark's own pages; "": none
     job: str = ""
     batch_interval_ms: int = 0
+    heartbeat_seconds: float = 1.0  # the longer one of the intervals of receivers and agents
     paused: bool = False  # whether the driver begins no batch until an operator resumes it
     pause_cause: str = ""
     problems: tuple[Problem, ...] = ()

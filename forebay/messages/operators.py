@@ -65,6 +65,7 @@ class FenceRequest(Message, frozen=True, kw_only=True):
     topic: Topic
     partition: PartitionNumber
     receiver_id: Text
+    cause: str = ""  # the operator and the reason
 
 
 class DropCursorRequest(Message, frozen=True, kw_only=True):
@@ -95,6 +96,7 @@ class StopRequest(Message, frozen=True, kw_only=True):
 
     drain: bool = False
     timeout_seconds: Amount = 0.0
+    cause: str = ""  # the operator and the reason
 
 
 class ForgetRequest(Message, frozen=True, kw_only=True):
@@ -104,10 +106,13 @@ class ForgetRequest(Message, frozen=True, kw_only=True):
     """
 
     name: Text
+    cause: str = ""  # the operator and the reason
 
 
 class RetryRequest(Message, frozen=True, kw_only=True):
     """POST /v1/operator/retry. Begins the next attempt at each failed or unreadable batch now."""
+
+    cause: str = ""  # the operator and the reason
 
 
 class PauseRequest(Message, frozen=True, kw_only=True):

@@ -36,6 +36,8 @@ TOGETHER = {
     "tests/benchmarks/test_benchmarks_run.py": "benchmarks",
     "tests/direct/test_leaders.py": "leaders",
     "tests/deploy/test_demo.py": "demo",
+    "tests/web/test_page.py": "page",
+    "tests/web/test_running_stream.py": "running-page",
     "tests/cluster/test_hosts.py": "hosts",
     "tests/deploy/test_systemd.py": "systemd",
     "tests/deploy/test_systemd_with_spark.py": "systemd-with-spark",

@@ -131,8 +131,8 @@ def healthy() -> World:
             block_id=f"receiver-{number % 7}-{number}-1", receiver_id=f"receiver-{number % 7}", host=f"host-{number % 4}",
             state="waiting" if number < 4 else "completed", batch_id=0 if number < 4 else batches[number // 12].batch_id,
             records=5_000, bytes=1_170_000, created_ms=_now_ms() - number * 800,
-            ranges=tuple(block_range(partition) for partition in range(5)), handle="segment 00000042, byte 73728, 702 kB",
-            tiers=(f"local host-{number % 4}", "wal"),
+            ranges=tuple(block_range(partition) for partition in range(5)), range_count=5,
+            handle="segment 00000042, byte 73728, 702 kB", tiers=(f"local host-{number % 4}", "wal"),
         )
         for number in range(240)
     ]  # fmt: skip
@@ -315,8 +315,8 @@ def driver_application(world: World, guard: Guard) -> Any:
     async def journal() -> m.JournalAnswer:
         return m.JournalAnswer(
             url="file:///var/lib/forebay/journal", timeline=1, driver_epoch=1 << 40 | 3, segments=4, bytes=9_000_000,
-            events=912_000, snapshot_events=910_000, snapshot_ms=_now_ms() - 60_000, holder="host-0:7080",
-            lease_ms=_now_ms() - 900, free_bytes=100 << 30,
+            events=912_000, snapshot_events=910_000, snapshot_ms=_now_ms() - 60_000, holder="host-0:7080", lease_seconds=10.0,
+            free_bytes=100 << 30,
         )  # fmt: skip
 
     @get("/v1/settings", opt=WATCHER)

@@ -15,6 +15,8 @@ from forebay import messages as m
 
 #: maximum number of problems, and of pending ones, in an overview; the counts name all
 PROBLEMS_MAX = 10
+#: missing heartbeats after which a receiver counts as silent
+HEARTBEATS_MISSED = 2
 #: maximum characters of each text in an overview, and of texts of the last batch
 LENGTH_MAX, TEXTS_MAX = 300, 5
 
@@ -27,6 +29,7 @@ class Identity:
     release: str
     job: str = ""
     batch_interval_ms: int = 0
+    heartbeat_seconds: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,7 @@ def overview(snapshot: Snapshot, identity: Identity, activity: Activity) -> m.Ov
         spark_ui=activity.spark_ui,
         job=identity.job,
         batch_interval_ms=identity.batch_interval_ms,
+        heartbeat_seconds=identity.heartbeat_seconds,
         paused=snapshot.pause is not None,
         pause_cause=snapshot.pause.cause if snapshot.pause is not None else "",
         problems=tuple(map(_short, found[:PROBLEMS_MAX])),
@@ -61,7 +65,7 @@ def overview(snapshot: Snapshot, identity: Identity, activity: Activity) -> m.Ov
         pending_count=len(pending),
         steps=steps(snapshot, activity.rates),
         partitions=_counts(partition.state for partition in partitions),
-        receivers=_counts(receiver.state for receiver in snapshot.receivers),
+        receivers=_counts(receiver_state(receiver, identity.heartbeat_seconds) for receiver in snapshot.receivers),
         hosts=_counts(agent_state(agent, around.receiver_timeout) for agent in snapshot.agents),
         batches={**_counts(batch.state for batch in snapshot.unfinished), "completed": totals.batches_completed},
         totals=m.Totals(
@@ -109,6 +113,12 @@ def problems(snapshot: Snapshot) -> tuple[m.Problem, ...]:
         cursors=tuple(cursor for cursor in snapshot.tracked_cursors if cursor.state == "expired"),
     )
     return (*around.verdict.problems, *in_answer(named))
+
+
+def receiver_state(receiver: m.TrackedReceiver, heartbeat_seconds: float) -> str:
+    """Return its state, or ``silent`` if two of its heartbeats are missing and it is not lost yet."""
+    is_silent = receiver.silent_seconds > HEARTBEATS_MISSED * heartbeat_seconds
+    return "silent" if is_silent and receiver.state not in ("lost", "fenced") else receiver.state
 
 
 def agent_state(agent: m.TrackedAgent, receiver_timeout: float) -> str:

@@ -51,7 +51,6 @@ export const ACTIONS = {
     title: "Fence receiver",
     path: "/v1/operator/fence",
     text: "Ends the epoch of a receiver whose host is lost for good, so that another one can take over its partition.",
-    fields: [text("receiver_id", "Receiver")],
     reason: true,
   },
   forget: {

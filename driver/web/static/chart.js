@@ -59,7 +59,7 @@ export class Chart extends Component {
         tzDate: (seconds) => window.uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
         scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 0, 1e-9) * 1.1] } },
         axes: [
-          { ...axis, size: 26, values: [[3600, "{HH}:{mm}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
+          { ...axis, size: 26, space: 80, values: [[3600, "{HH}:{mm}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
           { ...axis, size: 62, values: (_, values) => values.map((value) => format(value)) },
         ],
         series: [{}, ...lines.map(({ label, color: name }) => ({ label, stroke: color(name), width: 1.5, points: { show: false } }))],

@@ -12,7 +12,7 @@ const TYPING_MS = 300;
 /**
  * `spec`: path and list (the answer's field), key(row), columns, states (for the filter), filters (further ones: name, label, kind),
  * detail(row, context), empty (what to do if there is no row), note(answer, context).
- * A column: name, title, show(row, context), sort(row), numeric, wide (hidden on a phone).
+ * A column: name, title, show(row, context), sort(row, context), numeric, wide (hidden on a phone).
  */
 export class Listing extends Fetching {
   question() {
@@ -20,6 +20,10 @@ export class Listing extends Fetching {
     const filters = Object.fromEntries((this.props.spec.filters ?? []).map(({ name }) => [name, query[name]]));
     const order = query.sort ? { limit: SORTED } : { limit: this.props.spec.short ?? PAGE, after: query.after };
     return JSON.stringify({ ...order, state: query.state, text: query.text, ...filters });
+  }
+
+  get everyMs() {
+    return this.props.route.query.sort ? 5000 : 900; // each overview, or the cost of a thousand rows
   }
 
   async fetch() {
@@ -36,8 +40,8 @@ export class Listing extends Fetching {
   }
 
   render({ spec, route, store, label }, { answer, error }) {
-    const rows = answer ? this.ordered(answer[spec.list]) : [];
     const context = { store, now: store.now(), route, answer };
+    const rows = answer ? this.ordered(answer[spec.list], context) : [];
     const isShort = spec.short !== undefined;
     return html`
       ${!isShort && this.filters()}
@@ -64,12 +68,12 @@ export class Listing extends Fetching {
     refine(route, Object.fromEntries(Object.keys(route.query).map((name) => [name, undefined])));
   }
 
-  ordered(rows) {
+  ordered(rows, context) {
     const sort = this.props.route.query.sort ?? "";
     const column = this.props.spec.columns.find(({ name }) => name === sort.replace(/^-/, ""));
     if (!column?.sort) return rows;
     const sign = sort.startsWith("-") ? -1 : 1;
-    const rank = (row) => column.sort(row) ?? -Infinity;
+    const rank = (row) => column.sort(row, context) ?? -Infinity;
     return [...rows].sort((a, b) => {
       const [left, right] = [rank(a), rank(b)];
       return sign * (typeof left === "string" && typeof right === "string" ? left.localeCompare(right) : left < right ? -1 : left > right ? 1 : 0);

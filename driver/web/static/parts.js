@@ -81,7 +81,6 @@ export const sizeOf = (value) => html`<span title=${`${value} bytes`}>${bytes(va
 
 /** A part of the page that fetches `path` when it appears and whenever the overview changes, at most every `everyMs`. */
 export class Fetching extends Component {
-  everyMs = 2000;
   #at = 0;
   #busy = false;
   #asked = "";
@@ -99,6 +98,10 @@ export class Fetching extends Component {
 
   componentDidUpdate() {
     if (this.question() !== this.#asked) this.load(true);
+  }
+
+  get everyMs() {
+    return 2000;
   }
 
   /** Return what the answer depends on; another question is asked immediately. */

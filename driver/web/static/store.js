@@ -17,6 +17,7 @@ export class Store extends EventTarget {
   failure = ""; // why the page is not live
   retryAt = 0;
   happened = []; // events, the newest first
+  #newest = 0;
   #attempt = 0;
   #skew = 0; // the driver's clock minus this machine's
   #abort = null;
@@ -118,7 +119,9 @@ export class Store extends EventTarget {
 
   #received(overview) {
     Object.assign(this, { overview, receivedAt: Date.now(), live: true, failure: "", retryAt: 0 });
-    this.#skew = overview.time_ms - this.receivedAt;
+    // a driver whose decision loop does not answer repeats its last overview
+    if (overview.time_ms !== this.#newest) this.#skew = overview.time_ms - this.receivedAt;
+    this.#newest = overview.time_ms;
     this.#attempt = 0;
     this.#changed("tick");
   }

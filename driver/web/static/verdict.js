@@ -15,19 +15,19 @@ const PLACES = {
 /** Return `{tone, text}`. `series` may be null. */
 export function verdict(overview, series) {
   if (overview.leader) return { tone: "busy", text: "Standby: this driver takes over if the driver that leads ends." };
-  if (overview.state !== "running") {
-    return { tone: overview.state === "failed" ? "bad" : "busy", text: sentence(`The driver is ${overview.state}`, overview.detail) };
-  }
+  if (overview.state === "failed") return { tone: "bad", text: overview.problem_count > 0 ? "The stream stands still, and needs a person." : sentence("The driver failed", overview.detail) };
+  if (overview.state !== "running") return { tone: "busy", text: sentence(`The driver is ${overview.state}`, overview.detail) };
   if (overview.paused) return { tone: "busy", text: sentence("Paused: the driver begins no batch", overview.pause_cause) };
   const trend = change(series);
-  const behind = `${compact(overview.lag_records)} records${overview.lag_seconds !== null ? `, ${seconds(overview.lag_seconds)}` : ""}`;
+  const age = overview.lag_seconds > 0 ? `; the oldest one not completed is ${seconds(overview.lag_seconds)} old` : "";
+  const behind = `${compact(overview.lag_records)} records behind Kafka${age}.`;
   if (trend > 0) {
     const step = slowest(overview.steps);
     return { tone: "bad", text: `Falling behind by ${compact(trend)} records in ${seconds(WINDOW_MS / 1000)}. Most wait ${PLACES[step] ?? "in Kafka"}.` };
   }
   if (overview.problem_count > 0) return { tone: "bad", text: "The stream runs, and needs a person." };
   if (overview.lag_records === null) return { tone: "busy", text: "The stream runs. How far it is behind Kafka is not known yet." };
-  return { tone: "ok", text: trend < 0 ? `Catching up: ${behind} behind Kafka.` : `Keeping up: ${behind} behind Kafka.` };
+  return { tone: "ok", text: trend < 0 ? `Catching up: ${behind}` : `Keeping up: ${behind}` };
 }
 
 const sentence = (text, detail) => (detail ? `${text}: ${plain(detail)}` : `${text}.`);

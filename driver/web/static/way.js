@@ -1,5 +1,5 @@
 // The way of a record as one live picture: each step with its rate, its waiting records, and the age of the oldest of them.
-import { compact, plain, rate, seconds } from "./format.js";
+import { bytes, compact, count, plain, rate, seconds } from "./format.js";
 import { html } from "./html.js";
 import { href } from "./route.js";
 import { slowest } from "./verdict.js";
@@ -12,6 +12,9 @@ const STEPS = {
   batches: ["Batches", "batches"],
   committed: ["Committed", "cursors"],
 };
+
+/** Return the driver's sentence with its numbers as the rest of the page has them. */
+const units = (text) => text.replace(/\b(\d+) bytes/g, (_, size) => bytes(Number(size))).replace(/\b\d{4,}\b/g, (number) => count(Number(number)));
 
 /** `intervalMs`: the batch interval; records that wait for more than some of them are marked. */
 export function Way({ steps, intervalMs }) {
@@ -29,10 +32,10 @@ export function Way({ steps, intervalMs }) {
               <span class="step">${plain(title)}</span>
               <span class="rate">${rate(step.records_per_second)}</span>
               <span class="fact"><span class="label">waiting</span> <b>${compact(step.waiting_records)}</b></span>
-              <span class="fact"><span class="label">oldest</span> <b>${seconds(step.oldest_seconds)}</b></span>
+              <span class="fact"><span class="label">oldest</span> <b>${step.waiting_records === 0 ? "–" : seconds(step.oldest_seconds)}</b></span>
               <span class="fact"><span class="label">delay</span> <b>${seconds(step.delay_seconds)}</b></span>
               ${isLate && step.name === most && html`<span class="mark">Most wait here</span>`}
-              ${step.detail && html`<span class="note">${plain(step.detail)}</span>`}
+              ${step.detail && html`<span class="note">${plain(units(step.detail))}</span>`}
             </a>
           </li>
         `;

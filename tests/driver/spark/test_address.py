@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from driver.spark import address as spark_address
-from driver.spark.address import addressed, check_address
+from driver.spark.address import addressed, check_address, is_on_loopback
 from forebay.model.errors import SettingsError, UnreachableError
 
 
@@ -55,3 +55,17 @@ def test_a_host_whose_name_has_no_address_is_refused_in_one_sentence(
     monkeypatch.setattr(socket, "getaddrinfo", no_address(socket.EAI_AGAIN))
     with pytest.raises(UnreachableError, match="has no address"), addressed(master):
         pytest.fail("Spark was started")
+
+
+def test_spark_has_its_pages_on_only_where_other_hosts_cannot_reach_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They require no token."""
+    assert is_on_loopback("local[2]")
+    assert not any(map(is_on_loopback, ("", "yarn", "spark://a:7077", "k8s://https://a:443")))
+    for name, value, expected in (
+        (spark_address.ADDRESS, "127.0.0.2", True),
+        (spark_address.ADDRESS, "10.0.0.1", False),
+        (spark_address.NAME, "host-1", False),
+    ):
+        with monkeypatch.context() as given:
+            given.setenv(name, value)
+            assert is_on_loopback("local[2]") is expected

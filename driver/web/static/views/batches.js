@@ -31,7 +31,7 @@ const base = {
 
 export const batches = {
   ...base,
-  text: false,
+  text: "Id, number or error contains",
   states: ["queued", "running", "failing", "failed", "unreadable", "completed"],
   filters: [{ name: "failed", label: "failed only", kind: "check" }],
 };
@@ -55,13 +55,19 @@ export { ranges as RangeTable };
 
 /** Scheduling delay and processing time as parts of the total delay. */
 const Timeline = ({ batch }) => {
-  const total = batch.total_delay_ms ?? (batch.scheduling_delay_ms ?? 0) + (batch.processing_ms ?? 0);
-  if (!total) return null;
+  if (!batch.total_delay_ms || batch.processing_ms === null) return null;
+  const total = batch.total_delay_ms;
   const part = (name, label, value) =>
     value > 0 ? html`<span class=${`part ${name}`} style=${{ flexGrow: value / total }} title=${`${label} ${millis(value)}`}><span>${label} ${millis(value)}</span></span>` : null;
   const rest = total - (batch.scheduling_delay_ms ?? 0) - (batch.processing_ms ?? 0);
   return html`<div class="timeline">${part("scheduling", "waited", batch.scheduling_delay_ms)}${part("processing", "processing", batch.processing_ms)}${part("rest", "other", rest)}</div>`;
 };
+
+function tasks(blocks) {
+  if (!blocks.length) return "–";
+  const [least, most] = [Math.min(...blocks), Math.max(...blocks)];
+  return `${count(blocks.length)}, with ${least === most ? least : `${least} to ${most}`} blocks each`;
+}
 
 export class BatchView extends Fetching {
   question() {
@@ -98,14 +104,15 @@ export class BatchView extends Fetching {
           "end to end": millis(batch.end_to_end_ms),
           attempts: batch.attempts,
           "tiers read": counters(batch.tiers),
-          tasks: detail.tasks.length ? `${detail.tasks.length}, with ${Math.min(...detail.tasks)} to ${Math.max(...detail.tasks)} blocks each` : "–",
+          tasks: tasks(detail.tasks),
           run: batch.replay ? `replay ${batch.replay}` : batch.rerun ? "rerun: an earlier attempt may have run it" : "first",
           "outputs done": batch.outputs.length ? batch.outputs.map(plain).join(", ") : null,
           written: batch.written.length ? batch.written.map(plain).join("; ") : null,
         }}
       />
       <p class="acts">
-        ${["failing", "failed", "unreadable"].includes(batch.state) &&
+        ${batch.state === "failing" && html`<span class="muted">The driver tries again by itself. After <code>driver.job_max_failures</code> attempts the batch is failed, and an operator can retry or skip it.</span>`}
+        ${["failed", "unreadable"].includes(batch.state) &&
         html`<${Act} store=${store} name="retry" target=${store.overview.stream} /><${Act} store=${store} name="skip" target=${id} body=${{ batch_id: batch.batch_id }} />`}
         ${batch.state === "unreadable" && html`<${Act} store=${store} name="acceptLoss" target=${id} body=${{ batch_id: batch.batch_id }} />`}
         ${batch.state === "completed" && html`<${Act} store=${store} name="replay" target=${id} body=${{ batch: batch.batch_id }} />`}

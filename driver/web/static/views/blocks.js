@@ -1,5 +1,5 @@
 // Blocks, one block with its ranges, and a look into its records.
-import { ApiError, get } from "../api.js";
+import { get } from "../api.js";
 import { asHex, asJson, asText, bytes, count, fromBase64, plain, utc } from "../format.js";
 import { Component, html } from "../html.js";
 import { Age, Empty, Facts, Failure, Fetching, Moment, Name, State, rangeText, sizeOf } from "../parts.js";
@@ -32,7 +32,7 @@ export const blocks = {
     { name: "bytes", title: "Bytes", numeric: true, wide: true, sort: (row) => row.bytes, show: (row) => sizeOf(row.bytes) },
     { name: "host", title: "Host", wide: true, sort: (row) => row.host, show: (row) => html`<${Name} text=${row.host} />` },
     { name: "batch", title: "Batch", numeric: true, sort: (row) => row.batch_id, show: (row) => row.batch_id || "none yet" },
-    { name: "ranges", title: "Ranges", wide: true, show: (row) => html`<${Name} text=${row.ranges.slice(0, 3).map(rangeText).join(", ") + (row.ranges.length > 3 ? ` and ${row.ranges.length - 3} more` : "")} />` },
+    { name: "ranges", title: "Ranges", wide: true, show: (row) => html`<${Name} text=${row.ranges.slice(0, 3).map(rangeText).join(", ") + (row.range_count > 3 ? ` and ${row.range_count - 3} more` : "")} />` },
   ],
 };
 
@@ -66,6 +66,7 @@ export class BlockView extends Fetching {
         />
         <h2>Ranges</h2>
         ${RangeTable(block.ranges)}
+        ${block.range_count > block.ranges.length && html`<p class="muted">The first ${count(block.ranges.length)} of ${count(block.range_count)} are shown.</p>`}
         <${Records} key=${id} store=${store} route=${route} id=${id} />
       `}
     `;
@@ -87,13 +88,13 @@ class Records extends Component {
 
   async load() {
     const { id, route, store } = this.props;
+    if (!store.mayReadRecords) return;
     this.setState({ busy: true });
     try {
       const answer = await get(`/v1/blocks/${encodeURIComponent(id)}/records`, { from: route.query.from ?? 0, limit: PAGE, bytes_max: VALUE_BYTES });
       this.setState({ answer, error: null, busy: false });
     } catch (error) {
       if (error.status === 401) store.signOut("The driver no longer accepts this token.");
-      else if (error.status === 403) this.setState({ error: new ApiError(403, REFUSED), busy: false });
       else this.setState({ error, busy: false });
     }
   }
@@ -104,7 +105,7 @@ class Records extends Component {
     return html`
       <h2>Records</h2>
       ${!store.mayReadRecords
-        ? html`<p class="empty">${REFUSED}</p>`
+        ? html`<p class="empty">Records may hold personal data: this needs a token with the role query or operator.</p>`
         : html`
             <div class="filters">
               ${route.query.from === undefined && html`<button type="button" onClick=${() => refine(route, { from: 0 })}>Show records</button>`}
@@ -123,8 +124,6 @@ class Records extends Component {
     `;
   }
 }
-
-const REFUSED = "Records may hold personal data: this needs a token with the role query or operator.";
 
 const Record = ({ record, format }) => html`
   <article class="record" aria-label=${plain(`Record ${record.topic}/${record.partition} offset ${record.offset}`)}>

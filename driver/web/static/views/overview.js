@@ -92,7 +92,7 @@ const States = ({ title, view, of }) => {
       <a class="label" href=${href(view)}>${title}</a>
       ${entries.length === 0
         ? html`<b>0</b>`
-        : html`<span class="states">${entries.map(([state, number]) => html`<a key=${state} href=${href(view, [], { state })}><b>${count(number)}</b> <${State} state=${state} /></a>`)}</span>`}
+        : html`<span class="states">${entries.map(([state, number]) => html`<a key=${state} href=${href(view, [], state === "silent" ? {} : { state })}><b>${count(number)}</b> <${State} state=${state} /></a>`)}</span>`}
     </div>
   `;
 };
@@ -102,7 +102,9 @@ const Tile = ({ label, value, note }) => html`
 `;
 
 export class Overview extends Fetching {
-  everyMs = 10000;
+  get everyMs() {
+    return 10000;
+  }
 
   question() {
     return this.props.route.query.range ?? "1 h";
@@ -127,7 +129,7 @@ export class Overview extends Fetching {
       html`
         <section aria-labelledby="way"><h2 id="way">The way of a record</h2><${Way} steps=${overview.steps} intervalMs=${overview.batch_interval_ms} /></section>
         <section class="tiles" aria-label="Numbers">
-          <${Tile} label="Behind Kafka" value=${overview.lag_records === null ? "unknown" : `${compact(overview.lag_records)} records`} note=${overview.lag_seconds !== null ? `the oldest is ${seconds(overview.lag_seconds)} old` : "age unknown"} />
+          <${Tile} label="Behind Kafka" value=${overview.lag_records === null ? "unknown" : `${compact(overview.lag_records)} records`} note=${overview.lag_seconds !== null ? `oldest not completed: ${seconds(overview.lag_seconds)}` : "age unknown"} />
           <${Tile} label="Processing of the last batch" value=${last ? (last.processing_ms === null ? last.state : millis(last.processing_ms)) : "none yet"} note=${last ? `every ${millis(overview.batch_interval_ms)}, delay ${millis(last.scheduling_delay_ms)}` : null} />
           <${Tile} label="Completed" value=${compact(overview.totals.records_completed)} note=${`records in ${count(overview.totals.batches_completed)} batches`} />
           <${Tile} label="In the WAL" value=${bytes(overview.totals.bytes)} note=${`${compact(overview.waiting_records)} records wait`} />

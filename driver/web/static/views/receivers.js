@@ -8,9 +8,9 @@ import { href } from "../route.js";
 const HEARTBEATS = 2; // missed, before a process is shown as silent
 
 /** Return the state, or "silent" if a process that should send heartbeats has missed some. */
-export function seen(row, heartbeatSeconds = 1) {
+export function seen(row, { store }) {
   const ended = ["lost", "fenced", "stopped"].includes(row.state);
-  return !ended && row.silent_seconds > HEARTBEATS * heartbeatSeconds ? "silent" : row.state;
+  return !ended && row.silent_seconds > HEARTBEATS * store.overview.heartbeat_seconds ? "silent" : row.state;
 }
 
 const silence = (row) => (row.silent_seconds >= 0 ? seconds(row.silent_seconds) : "none yet");
@@ -22,11 +22,11 @@ export const receivers = {
   text: "Id contains",
   states: ["active", "waiting", "starting", "registered", "draining", "lost", "fenced"],
   key: (row) => row.receiver_id,
-  tone: (row) => (["silent", "lost"].includes(seen(row)) ? "bad" : ""),
+  tone: (row, context) => (["silent", "lost"].includes(seen(row, context)) ? "bad" : ""),
   empty: html`No receiver is registered. Start one with <code>forebay receiver</code>, or all services with <code>forebay up</code>.`,
   columns: [
     { name: "id", title: "Receiver", sort: (row) => row.receiver_id, show: (row) => html`<${Name} text=${row.receiver_id} />` },
-    { name: "state", title: "State", sort: seen, show: (row) => html`<${State} state=${seen(row)} />` },
+    { name: "state", title: "State", sort: seen, show: (row, context) => html`<${State} state=${seen(row, context)} />` },
     { name: "heartbeat", title: "Last heartbeat", numeric: true, sort: (row) => row.silent_seconds, show: silence },
     { name: "host", title: "Host", sort: (row) => row.host, show: (row) => html`<${Name} text=${row.host} />` },
     { name: "records", title: "Records", numeric: true, sort: (row) => row.records, show: (row) => count(row.records) },
@@ -51,10 +51,10 @@ export const receivers = {
         }}
       />
       ${row.errors.length > 0 &&
-      html`<h3>Recent errors</h3><ul class="errors">${row.errors.map((error) => html`<li>${plain(error.words)} <span class="muted">${error.count > 1 ? `${count(error.count)} times, last ` : ""}${seconds(error.seconds_ago)} ago</span></li>`)}</ul>`}
+      html`<h2>Recent errors</h2><ul class="errors">${row.errors.map((error) => html`<li>${plain(error.words)} <span class="muted">${error.count > 1 ? `${count(error.count)} times, last ` : ""}${seconds(error.seconds_ago)} ago</span></li>`)}</ul>`}
       <p class="acts">
         <${Act} store=${store} name="restart" target=${row.receiver_id} body=${{ receiver_id: row.receiver_id }} />
-        ${seen(row) !== "active" && html`<${Act} store=${store} name="forget" target=${row.receiver_id} body=${{ name: row.receiver_id }} />`}
+        ${seen(row, { store }) !== "active" && html`<${Act} store=${store} name="forget" target=${row.receiver_id} body=${{ name: row.receiver_id }} />`}
       </p>
     `;
   },
@@ -66,11 +66,11 @@ export const hosts = {
   list: "hosts",
   text: "Host contains",
   key: (row) => row.host,
-  tone: (row) => (seen(row) === "silent" ? "bad" : ""),
+  tone: (row, context) => (seen(row, context) === "silent" ? "bad" : ""),
   empty: html`No agent sends heartbeats. Each host of Spark executors needs one: <code>forebay agent</code>.`,
   columns: [
     { name: "host", title: "Host", sort: (row) => row.host, show: (row) => html`<${Name} text=${row.host} />` },
-    { name: "state", title: "State", sort: seen, show: (row) => html`<${State} state=${seen(row)} />` },
+    { name: "state", title: "State", sort: seen, show: (row, context) => html`<${State} state=${seen(row, context)} />` },
     { name: "heartbeat", title: "Last heartbeat", numeric: true, sort: (row) => row.silent_seconds, show: silence },
     { name: "blocks", title: "Blocks", numeric: true, sort: (row) => row.blocks, show: (row) => count(row.blocks) },
     { name: "used", title: "Used", numeric: true, sort: (row) => row.used_bytes, show: (row) => sizeOf(row.used_bytes) },

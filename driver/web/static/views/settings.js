@@ -8,7 +8,9 @@ import { refine } from "../route.js";
 const written = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
 export class SettingsView extends Fetching {
-  everyMs = 60000;
+  get everyMs() {
+    return 60000;
+  }
 
   async fetch() {
     return { answer: await get("/v1/settings") };
@@ -22,14 +24,14 @@ export class SettingsView extends Fetching {
       <p class="intro">Secrets are hidden. To change a setting, change <code>forebay.toml</code> and restart the service.</p>
       <form class="filters" role="search" aria-label="Filter settings" onSubmit=${(event) => event.preventDefault()}>
         <label>Key contains<input type="search" value=${text} onInput=${(event) => refine(route, { text: event.target.value.trim() })} /></label>
-        <label class="check"><input type="checkbox" checked=${changed === "true"} onChange=${(event) => refine(route, { changed: event.target.checked ? "true" : "" })} /> only those that differ in origin from the default</label>
+        <label class="check"><input type="checkbox" checked=${changed === "true"} onChange=${(event) => refine(route, { changed: event.target.checked ? "true" : "" })} /> only those that are set</label>
       </form>
       ${error && html`<${Failure} error=${error} />`}
       ${answer && rows.length === 0 && html`<${Empty}>Nothing matches.<//>`}
       ${rows.length > 0 &&
       html`<div class="scroll" role="region" aria-label="Settings" tabindex="0"><table>
         <thead><tr><th scope="col">Key</th><th scope="col">Value</th><th scope="col">Origin</th></tr></thead>
-        <tbody>${rows.map((setting) => html`<tr key=${setting.key}><th scope="row"><${Name} text=${setting.key} /></th><td class="value"><code>${plain(written(setting.value))}</code></td><td class=${setting.origin === "default" ? "muted" : ""}>${plain(setting.origin)}</td></tr>`)}</tbody>
+        <tbody>${rows.map((setting) => html`<tr key=${setting.key}><th scope="row"><${Name} text=${setting.key} />${setting.description && html`<span class="note">${plain(setting.description)}</span>`}</th><td class="value"><code>${plain(written(setting.value))}</code></td><td class=${setting.origin === "default" ? "muted" : ""}>${plain(setting.origin)}</td></tr>`)}</tbody>
       </table></div>`}
     `;
   }

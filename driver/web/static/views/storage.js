@@ -6,7 +6,9 @@ import { Age, Empty, Facts, Failure, Fetching, Moment, Name, sizeOf } from "../p
 
 /** A view of one answer, without a list. `show(answer, now)` returns the view. */
 class Answered extends Fetching {
-  everyMs = 5000;
+  get everyMs() {
+    return 5000;
+  }
 
   async fetch() {
     return { answer: await get(this.path) };
@@ -65,8 +67,8 @@ export class JournalView extends Answered {
         events: count(journal.events),
         snapshot: journal.snapshot_ms ? html`<${Moment} ms=${journal.snapshot_ms} now=${now} />, ${count(since)} events ago` : "none yet",
         "driver's epoch": journal.driver_epoch.toString(16),
-        lease: journal.holder ? html`${plain(journal.holder)}, renewed <${Age} ms=${journal.lease_ms} now=${now} />` : "none",
-        timeline: journal.life ?? journal.lineage,
+        lease: journal.holder ? `${plain(journal.holder)}; another driver may lead ${seconds(journal.lease_seconds)} after its last renewal` : "none",
+        timeline: journal.lineage,
         rebuilds: count(journal.rebuilds),
       }}
     />`;
