@@ -74,6 +74,7 @@ def test_help_text_is_shown_as_written() -> None:
 
 def test_stale_page_is_reported_with_the_command_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = script("reference_pages")
+    assert len({page.file for page in pages.PAGES}) == len(pages.PAGES)
     monkeypatch.setattr(pages, "undocumented", lambda: iter(["wal.thing"]))
     monkeypatch.setattr(pages, "FOLDER", tmp_path)
     for page in pages.PAGES:
