@@ -99,4 +99,5 @@ def test_tutorial_does_what_it_says(tmp_path: Path, environment: dict[str, str])
     expected = [json.loads(value) for _, value in flights(_FLIGHTS) if value is not None]
     again = shown(tmp_path, environment)
     assert f"{len(expected)} flights" in again and "worst" in again
+    assert str(float(max(one["arr_delay"] for one in expected if one["arr_delay"] is not None))) in again
     run(stop, tmp_path, environment)

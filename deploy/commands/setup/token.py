@@ -33,8 +33,8 @@ def token() -> None:
 def new(invocation: Invocation, role: str) -> int:
     """Print a line for a token file, with a new random token.
 
-    ROLE is receiver, agent, task (Spark tasks of the batch job), query (queries over the intake), reader (dashboards: only
-    status and lag) or operator. With NAME, a receiver's token is valid only for that receiver id, and an agent's only for that
+    ROLE is receiver, agent, task (Spark tasks of the batch job), query (queries over the intake), reader (dashboards and
+    Prometheus: all that the driver shows, without records) or operator. With NAME, a receiver's token is valid only for that receiver id, and an agent's only for that
     host. Other users must not be able to read the file (`umask 077`).
     """
     if role.partition(":")[0] not in ROLES:
