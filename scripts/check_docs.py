@@ -16,6 +16,8 @@ import metrics_page
 import reference_pages
 import settings_page
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the packages of this tree
+
 from deploy.main import commands
 from forebay.settings.reference import keys_by_section
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import click
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the packages of this tree
 
 from deploy.console.groups import LazyGroup
 from deploy.main import commands

@@ -12,6 +12,8 @@ from typing import Any, cast
 
 import msgspec
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the packages of this tree
+
 from driver.http.api import tracker_application
 from driver.http.observation.observer import Observer
 from driver.metrics.targets import targets_route

@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the packages of this tree
+
 import executor_agent.metrics
 import receiver.metrics
 from driver.metrics import definitions

@@ -16,6 +16,8 @@ import command_reference
 import msgspec
 import python_reference
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the packages of this tree
+
 from driver.listeners import events
 from pyspark_forebay.options import catalog
 

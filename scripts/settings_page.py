@@ -23,6 +23,8 @@ from msgspec.inspect import (
     VarTupleType,
 )
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the packages of this tree
+
 from forebay.model.units import Duration, Size
 from forebay.settings import reference
 from forebay.settings.reference import REQUIRED, Key

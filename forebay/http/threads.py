@@ -46,7 +46,13 @@ def _frames(frame: FrameType | None) -> Iterator[str]:
 def threads_route(opt: dict[str, Any]) -> HTTPRouteHandler:
     """Return the handler of GET /v1/threads. ``opt``: the roles that may use it."""
 
-    @get("/v1/threads", summary="What each thread of this service is doing", tags=["people"], opt=opt, description="Roles: operator")
+    @get(
+        "/v1/threads",
+        summary="What each thread of this service is doing",
+        tags=["people"],
+        opt=opt,
+        description="Roles: operator",
+    )
     async def threads() -> m.ThreadsAnswer:
         return stacks()
 

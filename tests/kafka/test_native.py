@@ -31,6 +31,7 @@ from forebay.kafka.native.record_queue import RecordQueue
 from forebay.model.columns import Columns
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import TopicPartition
+from tests.conftest import missing
 from tests.support.kafka import Reader, poll_until
 
 _FOLDER = Path(native_library.__file__).parent
@@ -261,7 +262,8 @@ def test_a_compilers_sanitizers_find_nothing(tmp_path: Path) -> None:
     """Columns of exactly the measured size, made of random messages, under the sanitizers of addresses and of behaviour."""
     compiler = shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        pytest.skip("no compiler with sanitizers: gcc or clang")
+        missing("no compiler with sanitizers: install gcc or clang")
+    assert compiler is not None
     program = tmp_path / "harness"
     subprocess.run(
         [compiler, "-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{_FOLDER}",
@@ -286,6 +288,8 @@ def test_source_reads_by_python_and_says_so_where_the_library_is_of_no_use(
     tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture, damage: str, words: str,
 ) -> None:  # fmt: skip
+    if shutil.which("cc") is None:
+        missing("no C compiler: install gcc")
     path = tmp_path / "gather.so.1"
     source = (_FOLDER / "gather.c").read_text()
     changed = {

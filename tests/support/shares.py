@@ -39,6 +39,11 @@ TOGETHER = {
     "tests/web/test_page.py": "page",
     "tests/web/test_running_stream.py": "running-page",
     "tests/cluster/test_hosts.py": "hosts",
+    "tests/deploy/test_quickstart.py": "quickstart",
+    "tests/docs/test_tutorial.py": "tutorial",
+    "tests/deploy/test_terminal.py": "terminal",
+    "tests/metrics/test_with_prometheus.py": "prometheus",
+    "tests/deploy/test_distribution.py": "distribution",
     "tests/deploy/test_systemd.py": "systemd",
     "tests/deploy/test_systemd_with_spark.py": "systemd-with-spark",
 }

@@ -34,8 +34,8 @@ def new(invocation: Invocation, role: str) -> int:
     """Print a line for a token file, with a new random token.
 
     ROLE is receiver, agent, task (Spark tasks of the batch job), query (queries over the intake), reader (dashboards and
-    Prometheus: all that the driver shows, without records) or operator. With NAME, a receiver's token is valid only for that receiver id, and an agent's only for that
-    host. Other users must not be able to read the file (`umask 077`).
+    Prometheus: all that the driver shows, without records) or operator. With NAME, a receiver's token is valid only for that
+    receiver id, and an agent's only for that host. Other users must not be able to read the file (`umask 077`).
     """
     if role.partition(":")[0] not in ROLES:
         raise click.UsageError(f"{role}: unknown role; roles are {', '.join(ROLES)}, as in receiver:r1")
