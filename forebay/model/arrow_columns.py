@@ -46,10 +46,13 @@ def numbers_column(numbers: Numbers, type_: Any) -> Column:
 
 
 def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return the rows of ``batches``, at least one, as one batch."""
+    """Return the rows of ``batches``, at least one, as one batch. Raises ValueError if a column has 2 GiB or more."""
     if len(batches) == 1:
         return batches[0]
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    made = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    if len(made) != 1:
+        raise ValueError("a column of 2 GiB or more")
+    return made[0]
 
 
 def value_lengths(column: Column) -> Numbers:

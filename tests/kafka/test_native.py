@@ -9,9 +9,11 @@ import random
 import resource
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import confluent_kafka
 import numpy as np
@@ -27,7 +29,8 @@ from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.kafka.native import library as native_library
 from forebay.kafka.native.library import Functions, Library, Message, library
 from forebay.kafka.native.received import Event, Records
-from forebay.kafka.native.record_queue import RecordQueue
+from forebay.kafka.native.record_queue import RecordQueue, _as_text
+from forebay.model.arrow_columns import bytes_column, one_batch
 from forebay.model.columns import Columns
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import TopicPartition
@@ -219,6 +222,41 @@ def test_queues_full_of_records_keep_no_consumer_from_closing(
     assert resident[-1] - resident[4] < 60_000_000, resident
 
 
+def test_consumer_that_is_dropped_with_records_waiting_ends(
+    native: Library, mock_broker: MockBroker, topic_name: Callable[[], str]
+) -> None:
+    topic = topic_name()
+    mock_broker.create_topic(topic)
+    producer = Producer(mock_broker.options)
+    for number in range(2_000):
+        producer.produce(topic, b"%d" % number, None, number % _PARTITIONS)
+    assert producer.flush(30) == 0
+    reading = Fetching(mock_broker.options, topic, native, False, dict.fromkeys(range(_PARTITIONS), 0))
+    assert reading.fetcher.fetch(3, 10.0)
+    dropping = threading.Thread(target=lambda made: made.clear(), args=([reading],), daemon=True)
+    del reading
+    dropping.start()
+    dropping.join(30)
+    assert not dropping.is_alive()
+
+
+def test_names_of_headers_that_are_not_utf_8_are_replaced(native: Library) -> None:
+    names = [b"plain", "ä".encode(), b"\xff\xfea", b""]
+    text = _as_text(bytes_column(names))
+    assert text.type == pa.string()
+    assert text.to_pylist() == ["plain", "ä", "\ufffd\ufffda", ""]
+    text.validate(full=True)
+
+
+def test_columns_of_two_gibibytes_are_refused_instead_of_cut() -> None:
+    data = pa.py_buffer(memoryview(bytearray(1_200_000_000)))
+    slots: Any = np.array([0, 1_200_000_000], np.int32)
+    ends = pa.py_buffer(slots)
+    half = pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.binary(), 1, [None, ends, data])], ["value"])
+    with pytest.raises(ValueError, match="2 GiB"):
+        one_batch([half, half])
+
+
 def test_items_come_out_per_partition_and_in_order(native: Library) -> None:
     """Also if partitions are interleaved message by message."""
     random_ = random.Random(5)
@@ -278,7 +316,7 @@ def test_a_compilers_sanitizers_find_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        ("missing", "was not compiled"),
+        ("missing", "it is missing"),
         ("foreign", "undefined symbol"),
         ("stale", "interface"),
         ("wrong", "made-up messages"),
@@ -303,7 +341,7 @@ def test_source_reads_by_python_and_says_so_where_the_library_is_of_no_use(
         (tmp_path / "changed.c").write_text(changed)
         subprocess.run(["cc", "-shared", "-fPIC", "-o", str(path), str(tmp_path / "changed.c")], check=True)
     monkeypatch.setattr(native_library, "PATH", path)
-    monkeypatch.setattr(consuming, "library", library.__wrapped__)
+    monkeypatch.setattr(consuming, "library", native_library._load.__wrapped__)
     topic = topic_name()
     mock_broker.create_topic(topic)
     producer = Producer(mock_broker.options)

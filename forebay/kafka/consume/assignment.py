@@ -45,9 +45,9 @@ class Assignment:
         cooperative: bool,
         assigning: Callable[[Collection[TopicPartition], Collection[TopicPartition]], None],
     ) -> None:
-        """``cooperative``: whether the group's protocol is. ``assigning``: called before partitions are assigned, with all that
-        are read from then on and those that librdkafka assigns: messages that were polled of these before would be returned
-        twice."""
+        """``cooperative``: whether the group's protocol is. ``assigning``: called before partitions are assigned or no longer
+        read, with all that are read from then on and those that librdkafka assigns: messages that were polled of these before
+        would be returned twice."""
         self._consumer = consumer
         self._cooperative = cooperative
         self._assigning = assigning
@@ -102,6 +102,7 @@ class Assignment:
         self.set_paused(gone, False)
         for tp in gone:
             del self.partitions[tp]
+        self._assigning(self.partitions, [])
         return gone
 
     def set_paused(self, partitions: Sequence[TopicPartition], paused: bool) -> None:

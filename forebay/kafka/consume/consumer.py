@@ -11,7 +11,7 @@ import gc
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -75,9 +75,7 @@ class KafkaSource:
             metadata_refresh_seconds=metadata_refresh_seconds,
         )  # fmt: skip
         self._cooperative = is_cooperative(self._options)
-        self._assignment = Assignment(
-            lambda: self._kafka, self._cooperative, lambda all_, anew: self._records.assigning(all_, anew)
-        )
+        self._assignment = Assignment(lambda: self._kafka, self._cooperative, self._assigning)
         self._started = self._assignment.partitions
         self._topics = list(topics)
         self._headers = headers
@@ -220,6 +218,10 @@ class KafkaSource:
             return
         starts = [start for start in starts if start.tp in self._owned]
         self._assignment.start(starts)
+
+    def _assigning(self, assigned: Collection[TopicPartition], anew: Collection[TopicPartition]) -> None:
+        if self._fetcher is not None:  # not while it leaves the group
+            self._fetcher.assigning(assigned, anew)
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Return no records of these until they are resumed. Partitions that are not started are ignored.
@@ -439,17 +441,19 @@ class KafkaSource:
         librdkafka waits for the answers to commits, for most of a minute if no broker answers. This method waits LEAVE_SECONDS;
         after that, the group ends the membership when the session has timed out.
         """
-        self._closing = True
+        closing, self._closing = self._closing, True
         if self._fetcher is not None:
             self._fetcher.close()
             self._fetcher = None
-        if self._consumer is not None:
+        if self._consumer is not None and not closing:
             leaving = threading.Thread(target=self._consumer.close, name="leave group", daemon=True)
             leaving.start()
             leaving.join(LEAVE_SECONDS)
             if leaving.is_alive():
+                # it may still call back, and then needs the consumer
                 _log.warning("cannot leave the consumer group: no answer within %g s", LEAVE_SECONDS)
-            self._consumer = None
+            else:
+                self._consumer = None
         if self._admin is not None:
             self._admin.close()
             self._admin = None

@@ -31,8 +31,11 @@ class Fetcher(Protocol):
         """Serve callbacks for ``seconds`` at most, and keep records that arrive."""
 
     def assigning(self, assigned: Collection[TopicPartition], anew: Collection[TopicPartition]) -> None:
-        """Prepare an assignment. ``assigned``: all partitions that are read from now on. ``anew``: those that librdkafka assigns
-        now; their kept records are dropped, since they are read again."""
+        """Prepare a change of the assignment.
+
+        ``assigned``: all partitions that are read from now on. ``anew``: those that librdkafka assigns now. Their kept records
+        are dropped, since they are read again.
+        """
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Drop the kept records of ``partitions``."""
@@ -89,8 +92,8 @@ class ColumnFetcher:
     """
 
     def __init__(self, messages: MessageFetcher, queue: RecordQueue) -> None:
+        self._queue = queue  # first: librdkafka ends it before the consumer, also if this object is just dropped
         self._messages = messages
-        self._queue = queue
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._unproven: set[TopicPartition] = set()
 

@@ -159,8 +159,12 @@ class PartitionReader:
                 f"cannot create a Kafka client: {error.args[0].str()}; correct the Kafka options"
             ) from None
         self._fetcher = fetcher(self._consumer, native, headers)
-        self._fetcher.assigning([tp], [tp])
-        self._consumer.assign([WirePartition(tp.topic, tp.partition, position)])
+        try:
+            self._fetcher.assigning([tp], [tp])
+            self._consumer.assign([WirePartition(tp.topic, tp.partition, position)])
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         self._fetcher.close()

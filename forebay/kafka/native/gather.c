@@ -91,7 +91,8 @@ static int remember(void *client, const void *conf, void *opaque, char *error, s
 /* Called by librdkafka when a client's configuration names this library as a plug-in. */
 int conf_init(void *conf, void **opaque, char *error, size_t error_size) {
   (void)opaque, (void)error, (void)error_size;
-  return used.add_on_new ? used.add_on_new(conf, "forebay", remember, NULL) : -1;
+  if (used.add_on_new) used.add_on_new(conf, "forebay", remember, NULL); /* without it, forebay_take_client returns NULL */
+  return 0;
 }
 
 /* Returns the client that this thread has created last with this plug-in, once. */
@@ -171,7 +172,8 @@ int64_t forebay_measure(const item *items, int64_t count, int with_headers, grou
     const message *m = items[i].message;
     if (!g || g->is_error || !m || g->topic != m->topic || g->partition != m->partition ||
         g->key_bytes + (int64_t)m->key_size > COLUMN_BYTES_MAX ||
-        g->value_bytes + (int64_t)m->value_size > COLUMN_BYTES_MAX || g->header_value_bytes > COLUMN_BYTES_MAX) {
+        g->value_bytes + (int64_t)m->value_size > COLUMN_BYTES_MAX ||
+        g->header_name_bytes > COLUMN_BYTES_MAX || g->header_value_bytes > COLUMN_BYTES_MAX) {
       g = &groups[found++];
       memset(g, 0, sizeof *g);
       g->begin = i;

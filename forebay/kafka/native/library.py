@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes as c
 import logging
+import os
+import threading
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -17,6 +19,7 @@ import confluent_kafka
 import numpy as np
 
 _log = logging.getLogger("forebay.kafka")
+_lock = threading.Lock()
 
 #: where the build puts the compiled ``gather.c``; the end of the name is not that of an extension module, since it is none
 PATH = Path(__file__).with_name("gather.so.1")
@@ -186,12 +189,17 @@ def check(native: Library) -> None:
         native.use(native.functions)
 
 
-@cache
 def library() -> Library | None:
-    """Return the library; None, with a line in the log, if it can't be used."""
+    """Return the library; None, with a line in the log, if it can't be used. Thread-safe."""
+    with _lock:
+        return _load()
+
+
+@cache
+def _load() -> Library | None:
     try:
         if not PATH.exists():
-            raise OSError("it was not compiled when the package was built, since there was no C compiler")
+            raise OSError("it is missing; `python scripts/compile_native.py` builds it, or says why it can't be built")
         found = Library(PATH, _loaded_librdkafka())
         check(found)
         return found
@@ -207,3 +215,11 @@ def _loaded_librdkafka() -> str:
     if len(paths) != 1:
         raise OSError(f"confluent-kafka has not loaded one shared librdkafka, but {sorted(paths) or 'none'}")
     return paths.pop()
+
+
+def _new_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes as c
+import os
+import weakref
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -14,13 +16,15 @@ from confluent_kafka import KafkaError
 
 from forebay.kafka.native.library import GROUP, ITEM, Library
 from forebay.kafka.native.received import CLIENT, Event, Received, Records
-from forebay.model.arrow_columns import numbers_column, one_batch
+from forebay.model.arrow_columns import bytes_column, numbers_column, one_batch
 from forebay.model.errors import ForebayError
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import TopicPartition
 
 #: maximum number of messages that are held at a time
 MESSAGES_MAX = 10_000
+#: up to this size, records of one partition become one item; a column can't have 2 GiB
+JOINED_BYTES_MAX = 1 << 30
 #: Kafka's maximum length of a topic's name
 TOPIC_LENGTH_MAX = 249
 
@@ -37,7 +41,10 @@ class RecordQueue:
         self._library = library
         self._client = client
         self._headers = headers
-        self._queue: int | None = library.kafka.rd_kafka_queue_new(client)
+        self._queue: int = library.kafka.rd_kafka_queue_new(client)
+        # a consumer can't be destroyed while this queue holds its records
+        self._end = weakref.finalize(self, _destroy, library, self._queue, os.getpid())
+        self._end.atexit = False
         self._items: Any = np.zeros(MESSAGES_MAX, ITEM)
         self._groups: Any = np.zeros(MESSAGES_MAX, GROUP)
 
@@ -72,9 +79,8 @@ class RecordQueue:
             self._library.gather.forebay_destroy(_address(self._items), count)
 
     def close(self) -> None:
-        if self._queue is not None:
-            self._library.kafka.rd_kafka_queue_destroy(self._queue)
-            self._queue = None
+        """Drop the records that wait. The object can't be used any more."""
+        self._end()
 
     def _received(self, count: int) -> list[Received]:
         found = self._library.gather.forebay_measure(
@@ -143,7 +149,7 @@ class RecordQueue:
         )
         type_ = SOURCE_SCHEMA(True).field("headers").type
         pairs = pa.StructArray.from_arrays(
-            [names.column(pa.string()), values.column(pa.binary())], fields=list(type_.value_type.fields)
+            [_as_text(names.column(pa.binary())), values.column(pa.binary())], fields=list(type_.value_type.fields)
         )
         return pa.Array.from_buffers(type_, count, [pa.py_buffer(valid), pa.py_buffer(ends)], children=[pairs])
 
@@ -152,11 +158,26 @@ def _joined(items: Iterable[Received]) -> Iterator[Received]:
     """Join consecutive records of one partition."""
     for are_records, run in groupby(items, lambda item: isinstance(item, Records)):
         same = list(run)
-        if are_records and len(same) > 1:
-            records = cast("list[Records]", same)
+        records = cast("list[Records]", same)
+        if are_records and len(same) > 1 and sum(one.batch.nbytes for one in records) < JOINED_BYTES_MAX:
             yield Records(records[0].tp, one_batch([one.batch for one in records]), records[-1].leader_epoch)
         else:
             yield from same
+
+
+def _destroy(library: Library, queue: int, process: int) -> None:
+    if os.getpid() == process:  # a forked child has none of librdkafka's threads
+        library.kafka.rd_kafka_queue_destroy(queue)
+
+
+def _as_text(names: Any) -> Any:
+    """Return binary values as strings. What is not UTF-8 is replaced, as Kafka's Java client does it."""
+    text = names.view(pa.string())
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        return bytes_column([name.decode(errors="replace").encode() for name in names.to_pylist()], pa.string())
+    return text
 
 
 class _Bytes:
