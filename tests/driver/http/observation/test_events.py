@@ -117,6 +117,45 @@ def test_client_that_accepts_nothing_is_dropped_and_the_others_go_on(monkeypatch
     run(test)
 
 
+def test_client_is_dropped_by_the_bytes_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6."""
+    monkeypatch.setattr(events_module, "BYTES_MAX", 1_000)
+
+    async def test() -> None:
+        client = events_module.Client()
+        for _ in range(3):  # what was taken does not count
+            client.put(b"x" * 900)
+            assert await client.next() == (b"x" * 900, True)
+        for _ in range(3):
+            client.put(b"x" * 400)
+        data, more = await client.next()
+        assert b"the client is too slow" in data and len(data) < 100 and not more
+
+    run(test)
+
+
+def test_overview_that_fails_is_logged_once_and_the_next_one_is_sent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(events_module, "OVERVIEW_SECONDS", 0.001)
+    failures = [ValueError("a bug")] * 3
+
+    async def sometimes() -> m.OverviewAnswer:
+        if failures:
+            raise failures.pop()
+        return overview()
+
+    async def test() -> None:
+        hub = EventHub(sometimes)
+        client = Listening(hub)
+        await client.until(lambda: client.kinds[:1] == ["overview"])
+        assert caplog.text.count("cannot make the overview") == 1
+        hub.close()
+        await client.task
+
+    run(test)
+
+
 def test_burst_beyond_the_bound_drops_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-6: the queue between the decision loop and the serving loop."""
     monkeypatch.setattr(events_module, "WAITING_MAX", 10)
