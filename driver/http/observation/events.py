@@ -20,7 +20,7 @@ from driver.journal import events as ev
 from driver.listeners.derivation import happened_in
 from driver.listeners.events import Happened
 from forebay import messages as m
-from forebay.model.errors import ForebayError, TurnedAwayError
+from forebay.model.errors import AccessError, ForebayError, TurnedAwayError
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +44,11 @@ def frame(kind: str, data: bytes, number: int | None = None) -> bytes:
 
 
 class Client:
-    """One client: the frames that wait for it. For the serving loop only."""
+    """One client: the frames that wait for it. For the serving loop only. ``authorize`` raises AccessError if the client may not
+    listen any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, authorize: Callable[[], object] = lambda: None) -> None:
+        self._authorize = authorize
         self._frames: deque[bytes] = deque()
         self._bytes = 0
         self._arrived = asyncio.Event()
@@ -69,6 +71,13 @@ class Client:
         if not self._ended:
             self._overview = overview
             self._arrived.set()
+
+    def check(self) -> None:
+        """End the client if its token is not valid any more."""
+        try:
+            self._authorize()
+        except AccessError:
+            self.end(frame("end", b'{"reason": "the token is not valid any more"}'))
 
     def end(self, last: bytes) -> None:
         """Send ``last`` in place of all frames that wait, and end."""
@@ -144,10 +153,13 @@ class EventHub:
 
     # ---- the serving loop --------------------------------------------------------------------------------------------
 
-    async def serve(self, receive: Receive, send: Send) -> None:
-        """Send events until the client disconnects, is dropped, or the driver stops. Raises TurnedAwayError before the answer
-        begins if there are too many clients."""
-        client = self._join()
+    async def serve(self, receive: Receive, send: Send, authorize: Callable[[], object] = lambda: None) -> None:
+        """Send events until the client disconnects or is dropped, the driver stops, or ``authorize`` raises AccessError.
+
+        ``authorize`` is called before each overview. Raises TurnedAwayError before the answer begins if there are too many
+        clients.
+        """
+        client = self._join(authorize)
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
             headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
@@ -167,13 +179,13 @@ class EventHub:
             gone.cancel()
             self._leave(client)
 
-    def _join(self) -> Client:
+    def _join(self, authorize: Callable[[], object]) -> Client:
         with self._lock:
             if self._closed or len(self._clients) >= CLIENTS_MAX:
                 raise TurnedAwayError(
                     "the driver is stopping" if self._closed else f"{CLIENTS_MAX} clients listen to events already"
                 )
-            client = Client()
+            client = Client(authorize)
             self._clients.add(client)
             self._loop = asyncio.get_running_loop()
         if self._ticking is None:
@@ -212,6 +224,8 @@ class EventHub:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(OVERVIEW_SECONDS)
+            for client in self._clients:
+                client.check()
             if overview := await self._present():
                 for client in self._clients:
                     client.show(overview)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from driver.http.api import tracker_application
 from driver.http.observation import events as events_module
 from driver.http.observation.events import CLIENTS_MAX, EventHub
 from driver.journal import events as ev
 from driver.listeners.events import RateChanged
 from forebay import messages as m
+from forebay.client import Client
 from forebay.client.events import parse_events
+from forebay.http.server import Server
 from forebay.model.errors import TurnedAwayError, UnreachableError
+from forebay.security.access import Guard
+from forebay.settings.load import from_values
+from tests.support.observed import no_stream
 
 
 def overview() -> m.OverviewAnswer:
@@ -154,6 +161,38 @@ def test_overview_that_fails_is_logged_once_and_the_next_one_is_sent(
         await client.task
 
     run(test)
+
+
+def test_client_whose_token_was_removed_gets_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_module, "OVERVIEW_SECONDS", 0.01)
+    file = tmp_path / "tokens"
+    file.touch(mode=0o600)
+    file.write_text(f"reader {'r' * 40}\noperator {'o' * 40}\n")
+    values: dict[str, Any] = {
+        "stream": "s",
+        "data": str(tmp_path),
+        "kafka": {"bootstrap.servers": "unused:1", "topics": ["t"]},
+        "security": {"token_file": str(file)},
+    }
+    observer: Any = no_stream()
+    observer.hub = EventHub(present)
+
+    def nothing(*_: Any) -> Any:
+        raise UnreachableError("no stream")
+
+    guard = Guard(from_values(values))
+    app = tracker_application(
+        nothing, status=nothing, ready=lambda: None, release="test", guard=guard, observer=observer
+    )
+    with Server(app, "http://127.0.0.1:0", guard=guard) as server:
+        client = Client(server.url, token="r" * 40)
+        kinds: list[Any] = []
+        for event in client.events():
+            if not kinds:
+                file.write_text(f"operator {'o' * 40}\n")
+            kinds.append(event)
+        client.close()
+    assert "token is not valid" in str(kinds[-1])
 
 
 def test_burst_beyond_the_bound_drops_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
