@@ -8,6 +8,7 @@ The decision loop and the threads of jobs only put what happened into a bounded 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -31,6 +32,8 @@ QUEUE_MAX = 1_000
 BLOCKS_MAX, BATCHES_MAX = 100_000, 1_000
 #: blocks of a batch that get a span
 BLOCKS_SHOWN = 1_000
+#: maximum time for which a driver that stops waits for a place in the queue, and until the spans of the queue are made
+PUT_SECONDS, JOIN_SECONDS = 1.0, 5.0
 
 _Noted = ev.BlockAdded | ev.BatchAllocated | ev.BatchCompleted | BatchStarted | BatchFailed
 
@@ -51,7 +54,7 @@ class BatchTraces:
         self._spans = spans
         self._clock = clock
         self._queue: queue.Queue[tuple[int, Sequence[_Noted]] | None] = queue.Queue(QUEUE_MAX)
-        self._dropped = False
+        self._dropped = self._failed = False
         self._accepted: OrderedDict[str, tuple[int, int]] = OrderedDict()  # block id → when, records
         self._batches: OrderedDict[int, _Batch] = OrderedDict()
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
@@ -60,9 +63,10 @@ class BatchTraces:
         self._thread.start()
 
     def stop(self) -> None:
-        """Make the spans of what is queued, send them, and end."""
-        self._queue.put(None)
-        self._thread.join()
+        """Make the spans of what is queued, send them, and end. Waits for a bounded time, as the driver still holds its lease."""
+        with contextlib.suppress(queue.Full):
+            self._queue.put(None, timeout=PUT_SECONDS)
+        self._thread.join(JOIN_SECONDS)
         self._spans.close()
 
     def note(self, events: Sequence[ev.Event]) -> None:
@@ -87,7 +91,12 @@ class BatchTraces:
         while (item := self._queue.get()) is not None:
             now_ns, noted = item
             for event in noted:
-                self._trace(event, now_ns)
+                try:
+                    self._trace(event, now_ns)
+                except Exception:
+                    if not self._failed:
+                        log.exception("cannot make a span: some blocks and batches have no trace")
+                    self._failed = True
 
     def _trace(self, event: _Noted, now_ns: int) -> None:
         match event:

@@ -65,7 +65,7 @@ curl -H "Authorization: Bearer $TOKEN" -H 'content-type: application/json' -d '{
 | `overview` | [`OverviewAnswer`](#overviewanswer) | at the beginning, and each second |
 | the kind of an event for listeners, such as `batch-completed` | the event, as a web hook gets it | when it happens |
 | `dropped` | the reason | the client is too slow; the stream ends |
-| `end` | the reason | the driver stops; the stream ends |
+| `end` | the reason | the driver stops, or the token is not valid any more; the stream ends |
 
 Events of listeners have an `id` that counts them since the driver's start. Events are not repeated: after a pause, read the
 lists. At most 20 clients may listen at the same time.

@@ -81,6 +81,7 @@ stream at a time.
   come from the journal and survive restarts.
 - Histograms of batches have one event for each completed batch. Counts of records, blocks and batches are never sampled.
 - A series that is absent is unknown. It is not zero.
+- If a service of another release has a state that the driver does not know, the driver counts it with the state `other`.
 - If a stream has more partitions than `driver.metrics_partitions`, the series of partitions have an empty label `partition`
   and are sums over each topic (for seconds: the maximum).
 - Each process also has the usual `process_resident_memory_bytes`, `process_cpu_seconds_total`, `process_open_fds` and

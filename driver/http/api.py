@@ -329,7 +329,7 @@ def tracker_application(
     ]
     routes = [*posts, intake, get_status, get_lag, health, *page_routes(), *documentation_routes(), *more]
     if observer is not None:
-        routes += observer_routes(observer, lambda: guard.guarded)
+        routes += observer_routes(observer, guard)
     app = application("Forebay driver", release, routes, guard)
     hot = {route.path: route.message for route in RECEIVER_ROUTES.routes if route.message in HOT}
     return Direct(app, hot, of_receiver, guard, RECEIVER["roles"])

@@ -91,3 +91,5 @@ class Placing:
             seen = self._loop.ask(self._read_receivers)
             listeners.tell_all(ended(self._seen, seen, self._given.clock.wall_ms()))
             self._seen = seen
+        else:  # what changes while nothing listens is no event for the next listener
+            self._seen = {}

@@ -23,6 +23,8 @@ from forebay.process.clock import Clock
 MEDIA_TYPE = "text/plain; version=0.0.4"
 #: time for which one text answers all scrapes
 FRESH_SECONDS = 0.5
+#: label value for all that a metric does not name
+OTHER = "other"
 
 BUILD_INFO = gauge("forebay_build_info", "Release of the service and of Python; the value is 1.", "version", "python")
 
@@ -49,9 +51,15 @@ class Samples:
             self.set(metric, float(value == present), value)
 
     def counts(self, metric: Metric, found: Mapping[str, float]) -> None:
-        """Set how many are ``found`` with each value of the label; 0 for a value that ``metric`` knows and that is not found."""
-        for value in dict.fromkeys((*metric.values, *found)):
-            self.set(metric, found.get(value, 0), value)
+        """Set how many are ``found`` with each value of the label; 0 for a value that ``metric`` knows and that is not found.
+
+        If ``metric`` names its values, all others are added up as ``OTHER``: they may be text of other processes.
+        """
+        named = {value: found.get(value, 0) for value in metric.values} if metric.values else dict(found)
+        if others := [count for value, count in found.items() if value not in named]:
+            named[OTHER] = sum(others)
+        for value, count in named.items():
+            self.set(metric, count, value)
 
     def families(self) -> Iterator[Family]:
         yield from self._families.values()

@@ -7,6 +7,7 @@ times. The only module that imports OpenTelemetry, which is an extra; it is impo
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,10 +27,14 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
+log = logging.getLogger(__name__)
+
 Attributes = Mapping[str, Any]  # of texts, numbers, truth values and lists of texts
 
 #: maximum number of links of a span
 LINKS_MAX = 128
+#: maximum time for which a process that stops waits until the collector has taken the last spans
+CLOSE_SECONDS = 2.0
 
 
 class _Ids(IdGenerator):
@@ -113,8 +118,12 @@ class Spans:
         span.end(max(begun_ns, ended_ns))
 
     def close(self) -> None:
-        """Send what is left, and end."""
-        self._provider.shutdown()
+        """Send the spans that wait, and end. Spans that the collector has not taken after ``CLOSE_SECONDS`` are lost."""
+        closing = threading.Thread(target=self._provider.shutdown, name="traces-close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
+        if closing.is_alive():
+            log.warning("the collector of traces does not answer: the last spans may be lost")
 
     def _context_of(self, kind: str, name: str) -> SpanContext:
         trace_id, span_id = root_ids(kind, self.stream, name)

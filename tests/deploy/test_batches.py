@@ -17,6 +17,7 @@ from forebay import messages as m
 from forebay.http.application import application
 from forebay.http.server import Server
 from forebay.model.errors import RefusedError
+from forebay.security.access import OPEN
 from tests.support.observed import no_stream
 
 FIRST = 1 << 40
@@ -74,7 +75,7 @@ class Listing:
 def asked(project: Any) -> Iterator[list[BatchQuery]]:
     """Requests for pages that the driver got."""
     listing = Listing()
-    routes = observer_routes(cast(Observer, listing), lambda: False)
+    routes = observer_routes(cast(Observer, listing), OPEN)
     with Server(application("driver", "0.1.0", routes), "http://127.0.0.1:0") as server:
         project.replace('url = "http://127.0.0.1:1"', f'url = "{server.url}"')
         yield listing.queries

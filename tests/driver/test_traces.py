@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+import driver.traces
+import forebay.traces.spans
 from driver import IngestContext
 from driver.batches.batch import Batch
 from driver.journal import events as ev
@@ -116,3 +119,73 @@ def test_batch_of_many_blocks_has_a_bounded_number_of_links() -> None:
     (batch,) = memory.get_finished_spans()
     assert len(batch.links) == LINKS_MAX
     assert batch.attributes is not None and batch.attributes["forebay.blocks"] == len(blocks)
+
+
+class Stuck(SpanProcessor):
+    """A processor that does not return from what ``stuck`` names before ``answering`` is set."""
+
+    def __init__(self, *stuck: str) -> None:
+        self._stuck = stuck
+        self.answering = threading.Event()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self._wait("on_end")
+
+    def shutdown(self) -> None:
+        self._wait("shutdown")
+
+    def _wait(self, method: str) -> None:
+        if method in self._stuck:
+            self.answering.wait(30)
+
+
+def test_collector_that_does_not_answer_delays_a_stop_for_a_bounded_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(forebay.traces.spans, "CLOSE_SECONDS", 0.1)
+    stuck = Stuck("shutdown")
+    begun = time.monotonic()
+    Spans("forebay-driver", "s", "1", stuck).close()
+    assert time.monotonic() - begun < 10
+    stuck.answering.set()
+    assert "the collector of traces does not answer" in caplog.text
+
+
+def test_full_queue_and_a_span_that_does_not_end_delay_a_stop_for_a_bounded_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(driver.traces, "PUT_SECONDS", 0.1)
+    monkeypatch.setattr(driver.traces, "JOIN_SECONDS", 0.1)
+    stuck = Stuck("on_end")
+    traces = BatchTraces(Spans("forebay-driver", "s", "1", stuck), SystemClock())
+    traces.start()
+    for number in range(QUEUE_MAX + 10):
+        traces.note([ev.BatchAllocated(batch_id=number, number=number, time_ms=1, tasks=())])
+        traces.note([ev.BatchCompleted(batch_id=number, time_ms=2, attempts=1)])
+    begun = time.monotonic()
+    traces.stop()
+    assert time.monotonic() - begun < 10
+    stuck.answering.set()
+
+
+def test_span_that_cannot_be_made_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = InMemorySpanExporter()
+    spans = spans_in(memory)
+    make = spans.root
+
+    def root(kind: str, name: str, *rest: Any) -> None:
+        if name != "3":
+            raise ValueError("no span")
+        make(kind, name, *rest)
+
+    monkeypatch.setattr(spans, "root", root)
+    traces = BatchTraces(spans, SystemClock())
+    traces.start()
+    for number in (1, 2, 3):
+        traces.note([ev.BatchAllocated(batch_id=number, number=number, time_ms=1, tasks=())])
+        traces.note([ev.BatchCompleted(batch_id=number, time_ms=2, attempts=1)])
+    traces.stop()
+    assert [span.attributes["forebay.batch"] for span in memory.get_finished_spans()] == ["3"]  # type: ignore[index]
+    assert caplog.text.count("cannot make a span") == 1

@@ -55,6 +55,15 @@ def test_state_is_1_for_the_present_value_alone() -> None:
     assert found["forebay_test_state", (("state", "down"), ("stream", "s"))] == 1
 
 
+def test_values_that_a_metric_does_not_name_are_counted_together() -> None:
+    """INV-6: states are free text of heartbeats."""
+    found = samples(metrics(lambda samples: samples.counts(STATE, {"up": 2, **{f"state-{n}": 1 for n in range(50)}})))
+    states = {dict(labels)["state"]: value for (name, labels), value in found.items() if name == "forebay_test_state"}
+    assert states == {"up": 2, "down": 0, "other": 50}
+    found = samples(metrics(lambda samples: samples.counts(LAG, {"t": 2})))
+    assert found["forebay_test_lag", (("stream", "s"), ("topic", "t"))] == 2
+
+
 @pytest.mark.parametrize("hostile", ['a"b', "a\\b", "a\nforebay_test_lag 99", "a{}= ", "☃"])
 def test_hostile_label_value_makes_no_other_sample(hostile: str) -> None:
     found = samples(metrics(lambda samples: samples.set(LAG, 7, hostile)))

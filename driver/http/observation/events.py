@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,12 +20,14 @@ from driver.journal import events as ev
 from driver.listeners.derivation import happened_in
 from driver.listeners.events import Happened
 from forebay import messages as m
-from forebay.model.errors import ForebayError, TurnedAwayError
+from forebay.model.errors import AccessError, ForebayError, TurnedAwayError
+
+log = logging.getLogger(__name__)
 
 #: maximum number of clients
 CLIENTS_MAX = 20
-#: maximum number of frames that wait for one client; a client that is slower is dropped. All clients wait for the same bytes
-FRAMES_MAX = 10_000
+#: maximum number of frames that wait for one client, and of their bytes; a client that is slower is dropped
+FRAMES_MAX, BYTES_MAX = 10_000, 16 << 20
 #: maximum number of journal events that wait for the serving loop; beyond it, clients are dropped
 WAITING_MAX = 10_000
 #: pause between two overviews
@@ -41,22 +44,26 @@ def frame(kind: str, data: bytes, number: int | None = None) -> bytes:
 
 
 class Client:
-    """One client: the frames that wait for it. For the serving loop only."""
+    """One client: the frames that wait for it. For the serving loop only. ``authorize`` raises AccessError if the client may not
+    listen any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, authorize: Callable[[], object] = lambda: None) -> None:
+        self._authorize = authorize
         self._frames: deque[bytes] = deque()
+        self._bytes = 0
         self._arrived = asyncio.Event()
         self._ended = False
         self._overview = b""
 
     def put(self, data: bytes) -> None:
-        """Queue a frame. A client with too many frames waiting is dropped."""
+        """Queue a frame. A client with too many frames or bytes waiting is dropped."""
         if self._ended:
             return
-        if len(self._frames) >= FRAMES_MAX:
+        if len(self._frames) >= FRAMES_MAX or self._bytes + len(data) > BYTES_MAX:
             self.end(frame("dropped", b'{"reason": "the client is too slow"}'))
             return
         self._frames.append(data)
+        self._bytes += len(data)
         self._arrived.set()
 
     def show(self, overview: bytes) -> None:
@@ -64,6 +71,13 @@ class Client:
         if not self._ended:
             self._overview = overview
             self._arrived.set()
+
+    def check(self) -> None:
+        """End the client if its token is not valid any more."""
+        try:
+            self._authorize()
+        except AccessError:
+            self.end(frame("end", b'{"reason": "the token is not valid any more"}'))
 
     def end(self, last: bytes) -> None:
         """Send ``last`` in place of all frames that wait, and end."""
@@ -77,7 +91,7 @@ class Client:
         await self._arrived.wait()
         self._arrived.clear()
         taken, self._frames = b"".join((*self._frames, self._overview)), deque()
-        self._overview = b""
+        self._bytes, self._overview = 0, b""
         return taken, not self._ended
 
 
@@ -97,7 +111,7 @@ class EventHub:
         self._overflown = False
         self._numbers = itertools.count(1)
         self._ticking: asyncio.Task[None] | None = None
-        self._closed = False
+        self._closed = self._failed = False
 
     # ---- any thread --------------------------------------------------------------------------------------------------
 
@@ -139,16 +153,19 @@ class EventHub:
 
     # ---- the serving loop --------------------------------------------------------------------------------------------
 
-    async def serve(self, receive: Receive, send: Send) -> None:
-        """Send events until the client disconnects, is dropped, or the driver stops. Raises TurnedAwayError before the answer
-        begins if there are too many clients."""
-        client = self._join()
+    async def serve(self, receive: Receive, send: Send, authorize: Callable[[], object] = lambda: None) -> None:
+        """Send events until the client disconnects or is dropped, the driver stops, or ``authorize`` raises AccessError.
+
+        ``authorize`` is called before each overview. Raises TurnedAwayError before the answer begins if there are too many
+        clients.
+        """
+        client = self._join(authorize)
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
             headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            with contextlib.suppress(ForebayError):
-                client.show(frame("overview", msgspec.json.encode(await self._overview())))
+            if overview := await self._present():
+                client.show(overview)
             more = True
             while more:
                 frames = asyncio.ensure_future(client.next())
@@ -162,13 +179,13 @@ class EventHub:
             gone.cancel()
             self._leave(client)
 
-    def _join(self) -> Client:
+    def _join(self, authorize: Callable[[], object]) -> Client:
         with self._lock:
             if self._closed or len(self._clients) >= CLIENTS_MAX:
                 raise TurnedAwayError(
                     "the driver is stopping" if self._closed else f"{CLIENTS_MAX} clients listen to events already"
                 )
-            client = Client()
+            client = Client(authorize)
             self._clients.add(client)
             self._loop = asyncio.get_running_loop()
         if self._ticking is None:
@@ -207,10 +224,25 @@ class EventHub:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(OVERVIEW_SECONDS)
-            with contextlib.suppress(ForebayError):  # the decision loop does not answer, so nothing is new
-                data = frame("overview", msgspec.json.encode(await self._overview()))
+            for client in self._clients:
+                client.check()
+            if overview := await self._present():
                 for client in self._clients:
-                    client.show(data)
+                    client.show(overview)
+
+    async def _present(self) -> bytes:
+        """Return the frame of the present overview; b"" without one. Of unexpected errors in a row, the first is logged."""
+        try:
+            data = frame("overview", msgspec.json.encode(await self._overview()))
+        except ForebayError:  # the decision loop does not answer, so nothing is new
+            return b""
+        except Exception:
+            if not self._failed:
+                log.exception("cannot make the overview for the clients of events")
+            self._failed = True
+            return b""
+        self._failed = False
+        return data
 
 
 def _kind(happened: Happened) -> str:

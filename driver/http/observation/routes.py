@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
-from litestar import Response, get
+from litestar import Request, Response, get
 from litestar.di import NamedDependency, Provide
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import PathParameter, QueryParameter
@@ -24,6 +24,7 @@ from forebay import messages as m
 from forebay.http.application import caller, needs
 from forebay.model.errors import TurnedAwayError
 from forebay.model.values import INT32_MAX, NUMBER_MAX, OFFSET_MAX, TEXT_LENGTH_MAX, TOPIC_LENGTH_MAX
+from forebay.security.access import Guard
 from forebay.security.roles import ROLES
 
 Answer = TypeVar("Answer")
@@ -72,16 +73,16 @@ Wanted = NamedDependency[Query]
 LISTED = {"wanted": Provide(_query, sync_to_thread=False)}
 
 
-def observer_routes(observer: Observer, is_guarded: Callable[[], bool]) -> list[HTTPRouteHandler]:
-    """Return the routes. ``is_guarded``: whether the service requires tokens."""
+def observer_routes(observer: Observer, guard: Guard) -> list[HTTPRouteHandler]:
+    """Return the routes. ``guard``: of the service."""
     history = _Few(2)
     return [
-        *_glance_routes(observer, is_guarded),
+        *_glance_routes(observer, lambda: guard.guarded),
         *_list_routes(observer),
         *_batch_routes(observer, history),
         *_block_routes(observer, history),
         *_storage_routes(observer),
-        _events_route(observer.hub),
+        _events_route(observer.hub, guard),
     ]
 
 
@@ -253,26 +254,28 @@ def _storage_routes(observer: Observer) -> list[HTTPRouteHandler]:
 class _EventStream(Response[None]):
     """The answer that the hub sends until the client goes."""
 
-    def __init__(self, hub: EventHub) -> None:
+    def __init__(self, hub: EventHub, authorize: Callable[[], object]) -> None:
         super().__init__(None, media_type="text/event-stream")
         self._hub = hub
+        self._authorize = authorize
 
     def to_asgi_response(self, *_: Any, **__: Any) -> ASGIResponse:
-        return _Events(self._hub)
+        return _Events(self._hub, self._authorize)
 
 
 class _Events(ASGIResponse):
-    __slots__ = ("_hub",)
+    __slots__ = ("_authorize", "_hub")
 
-    def __init__(self, hub: EventHub) -> None:
+    def __init__(self, hub: EventHub, authorize: Callable[[], object]) -> None:
         super().__init__(media_type="text/event-stream")
         self._hub = hub
+        self._authorize = authorize
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self._hub.serve(receive, send)
+        await self._hub.serve(receive, send, self._authorize)
 
 
-def _events_route(hub: EventHub) -> HTTPRouteHandler:
+def _events_route(hub: EventHub, guard: Guard) -> HTTPRouteHandler:
     @get(
         "/v1/events",
         summary="Server-sent events: an overview each second, and each event that listeners get",
@@ -280,7 +283,8 @@ def _events_route(hub: EventHub) -> HTTPRouteHandler:
         opt=WATCHER,
         media_type="text/event-stream",
     )
-    async def events() -> Response[None]:
-        return _EventStream(hub)
+    async def events(request: Request[Any, Any, Any]) -> Response[None]:
+        authorization = request.headers.get("authorization")
+        return _EventStream(hub, lambda: guard.authorize(authorization, WATCHER["roles"]))
 
     return events

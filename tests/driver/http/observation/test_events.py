@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from driver.http.api import tracker_application
 from driver.http.observation import events as events_module
 from driver.http.observation.events import CLIENTS_MAX, EventHub
 from driver.journal import events as ev
 from driver.listeners.events import RateChanged
 from forebay import messages as m
+from forebay.client import Client
 from forebay.client.events import parse_events
+from forebay.http.server import Server
 from forebay.model.errors import TurnedAwayError, UnreachableError
+from forebay.security.access import Guard
+from forebay.settings.load import from_values
+from tests.support.observed import no_stream
 
 
 def overview() -> m.OverviewAnswer:
@@ -115,6 +122,77 @@ def test_client_that_accepts_nothing_is_dropped_and_the_others_go_on(monkeypatch
         await quick.task
 
     run(test)
+
+
+def test_client_is_dropped_by_the_bytes_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6."""
+    monkeypatch.setattr(events_module, "BYTES_MAX", 1_000)
+
+    async def test() -> None:
+        client = events_module.Client()
+        for _ in range(3):  # what was taken does not count
+            client.put(b"x" * 900)
+            assert await client.next() == (b"x" * 900, True)
+        for _ in range(3):
+            client.put(b"x" * 400)
+        data, more = await client.next()
+        assert b"the client is too slow" in data and len(data) < 100 and not more
+
+    run(test)
+
+
+def test_overview_that_fails_is_logged_once_and_the_next_one_is_sent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(events_module, "OVERVIEW_SECONDS", 0.001)
+    failures = [ValueError("a bug")] * 3
+
+    async def sometimes() -> m.OverviewAnswer:
+        if failures:
+            raise failures.pop()
+        return overview()
+
+    async def test() -> None:
+        hub = EventHub(sometimes)
+        client = Listening(hub)
+        await client.until(lambda: client.kinds[:1] == ["overview"])
+        assert caplog.text.count("cannot make the overview") == 1
+        hub.close()
+        await client.task
+
+    run(test)
+
+
+def test_client_whose_token_was_removed_gets_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_module, "OVERVIEW_SECONDS", 0.01)
+    file = tmp_path / "tokens"
+    file.touch(mode=0o600)
+    file.write_text(f"reader {'r' * 40}\noperator {'o' * 40}\n")
+    values: dict[str, Any] = {
+        "stream": "s",
+        "data": str(tmp_path),
+        "kafka": {"bootstrap.servers": "unused:1", "topics": ["t"]},
+        "security": {"token_file": str(file)},
+    }
+    observer: Any = no_stream()
+    observer.hub = EventHub(present)
+
+    def nothing(*_: Any) -> Any:
+        raise UnreachableError("no stream")
+
+    guard = Guard(from_values(values))
+    app = tracker_application(
+        nothing, status=nothing, ready=lambda: None, release="test", guard=guard, observer=observer
+    )
+    with Server(app, "http://127.0.0.1:0", guard=guard) as server:
+        client = Client(server.url, token="r" * 40)
+        kinds: list[Any] = []
+        for event in client.events():
+            if not kinds:
+                file.write_text(f"operator {'o' * 40}\n")
+            kinds.append(event)
+        client.close()
+    assert "token is not valid" in str(kinds[-1])
 
 
 def test_burst_beyond_the_bound_drops_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,16 @@ from driver.http.api import tracker_application
 from driver.http.observation.routes import WAITING_MAX
 from forebay import messages as m
 from forebay.client import Client
+from forebay.http.client import Client as HttpClient
 from forebay.http.server import Server
+from forebay.metrics.exposition import Metrics
+from forebay.metrics.route import metrics_route
 from forebay.model.errors import UnreachableError
+from forebay.process.clock import ManualClock
 from tests.support.observed import no_stream
 
 
-@pytest.mark.parametrize("route", ["journal", "batch", "records"])
+@pytest.mark.parametrize("route", ["journal", "batch", "records", "metrics"])
 def test_hanging_store_holds_up_no_other_route(route: str) -> None:
     """INV-6."""
     answering = threading.Event()
@@ -34,13 +38,22 @@ def test_hanging_store_holds_up_no_other_route(route: str) -> None:
     observer: Any = no_stream()
     setattr(observer, route, hang)
     observer.settings = lambda: m.SettingsAnswer()
-    app = tracker_application(nothing, status=nothing, ready=lambda: None, release="test", observer=observer)
+    metrics = Metrics((), labels={}, release="test", clock=ManualClock(), read=hang)
+    app = tracker_application(
+        nothing,
+        status=nothing,
+        ready=lambda: None,
+        release="test",
+        observer=observer,
+        more=[metrics_route(metrics)],
+    )
     with Server(app, "http://127.0.0.1:0") as server, ThreadPoolExecutor(WAITING_MAX + 5) as pool:
-        client = Client(server.url, timeout_seconds=60)
+        client, scraper = Client(server.url, timeout_seconds=60), HttpClient(server.url, timeout_seconds=60)
         ask: Any = {
             "journal": client.journal,
             "batch": lambda: client.batch(1),
             "records": lambda: client.records("r1-1-1"),
+            "metrics": lambda: scraper.request("GET", "/metrics"),
         }[route]
         asked = [pool.submit(ask) for _ in range(WAITING_MAX + 5)]
         assert begun.acquire(timeout=30)
@@ -52,3 +65,4 @@ def test_hanging_store_holds_up_no_other_route(route: str) -> None:
         answering.set()
         assert all("does not answer" in str(one.exception(60)) for one in hanging)
         client.close()
+        scraper.close()
