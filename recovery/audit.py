@@ -8,6 +8,7 @@ Gaps, new incarnations, accepted losses and replays are no findings: each was de
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -24,6 +25,7 @@ from forebay.model.wire import WIRE_NAMES
 from wal.storage import Storage
 
 _NO_CAUSES: Mapping[str, str] = {}
+_LABEL = re.compile(r"(.+)/(\d+)\[(\d+), (\d+)\)(?: life (\d+))?")  # as ``FinishedRange.label`` writes it
 ATTESTED = -2  # as a batch id: finished, as only a snapshot copy shows
 WAITING = 0  # as a batch id: in no batch yet
 
@@ -52,11 +54,15 @@ class AuditedGap(msgspec.Struct, frozen=True):
 
 
 class AuditedLoss(msgspec.Struct, frozen=True):
-    """A range that a batch ran without. ``cause``: who accepted the loss, and why; "" if an older release did not record it."""
+    """A range that a batch ran without. ``cause``: who accepted the loss, and why; "" if an older release did not record it.
+
+    ``skipped``: the batch was skipped. Outputs that were done before may have the range; the others do not.
+    """
 
     label: str
     batch_id: int
     cause: str
+    skipped: bool = False
 
 
 class AuditedReplay(msgspec.Struct, frozen=True):
@@ -174,14 +180,15 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
     def add(
         ranges: Sequence[FinishedRange],
         batch_id: int,
-        lost: Iterable[str],
+        lost: Sequence[str],
         causes: Mapping[str, str] = _NO_CAUSES,
         skipped: str = "",
     ) -> None:
-        if skipped:  # no output has any of its records
-            causes = {**causes, **{r.label: f"the batch was skipped by {skipped}" for r in ranges}}
-            lost = list(causes)
-        losses.extend(AuditedLoss(label, batch_id, causes.get(label, "")) for label in lost)
+        if skipped:
+            rest = _without(ranges, lost)
+            causes = {**causes, **dict.fromkeys(rest, f"the batch was skipped by {skipped}")}
+            lost = (*lost, *rest)
+        losses.extend(AuditedLoss(label, batch_id, causes.get(label, ""), bool(skipped)) for label in lost)
         for r in ranges:
             line = lines.setdefault((r.topic, r.partition, r.incarnation), _Line())
             line.pieces.append(_Piece(r.from_offset, r.until_offset, r.records, batch_id))
@@ -301,6 +308,27 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
         ),
         older_replays=state.replays[0].replay - 1 if state.replays else 0,
     )
+
+
+def _without(ranges: Iterable[FinishedRange], lost: Iterable[str]) -> list[str]:
+    """Return the labels of ``ranges`` without the ranges with the labels ``lost``."""
+    cuts: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
+    for label in lost:
+        if (found := _LABEL.fullmatch(label)) is not None:
+            topic, partition, first, until, incarnation = found.groups(default="1")
+            cuts.setdefault((topic, int(partition), int(incarnation)), []).append((int(first), int(until)))
+    left: list[str] = []
+    for r in ranges:
+        reached = r.from_offset
+        for begin, end in sorted(cuts.get((r.topic, r.partition, r.incarnation), [])):
+            if reached < min(begin, r.until_offset):
+                left.append(
+                    msgspec.structs.replace(r, from_offset=reached, until_offset=min(begin, r.until_offset)).label
+                )
+            reached = max(reached, end)
+        if reached < r.until_offset:
+            left.append(msgspec.structs.replace(r, from_offset=reached).label)
+    return left
 
 
 def _changed_replays(state: State, in_history: Mapping[int, FinishedBatch]) -> list[Finding]:

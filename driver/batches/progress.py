@@ -37,6 +37,7 @@ class Progress:
         self._retries = 0  # how often an operator requested the next attempt
         self._waiting: set[RunKey] = set()  # failed batches that wait for their next attempt
         self._between: set[RunKey] = set()  # all batches between two attempts
+        self._blocked: set[RunKey] = set()  # those of them that are failed or can't be read
         self._skips: dict[RunKey, Skip] = {}
         self.paused = False
 
@@ -96,9 +97,11 @@ class Progress:
             return self.paused and self.in_work <= self._between
 
     def skip(self, batch_id: int, skip: Skip) -> bool:
-        """Have the thread that runs the batch end it. Return False if the batch is not between two attempts."""
+        """Have the thread that runs the batch end it. Return False if the batch is not between two attempts, or if the
+        next attempt only waits for the ordinary delay."""
         with self._changed:
-            run = next((run for run in self._between if run[1] == batch_id and run not in self._skips), None)
+            skippable = self._between if self.paused else self._blocked
+            run = next((run for run in skippable if run[1] == batch_id and run not in self._skips), None)
             if run is None:
                 return False
             self._skips[run] = skip
@@ -118,7 +121,7 @@ class Progress:
 
         The wait ends after ``seconds``, or when an operator requests the attempt or, with ``losses_seen``, accepts a loss
         (:attr:`losses_accepted` is no longer ``losses_seen``); and not before a pause ends. ``failed``: whether the batch is
-        failed. A request after the call of ``announce`` is not missed.
+        failed. ``losses_seen``: only for a batch that can't be read. A request after the call of ``announce`` is not missed.
         """
         with self._changed:
             announce()
@@ -126,6 +129,8 @@ class Progress:
             self._between.add(run)
             if failed:
                 self._waiting.add(run)
+            if failed or losses_seen is not None:
+                self._blocked.add(run)
 
             def is_due() -> bool:
                 accepted = losses_seen is not None and self._losses_accepted != losses_seen
@@ -138,6 +143,7 @@ class Progress:
             self._changed.wait_for(lambda: not self.paused or has_ended())
             self._waiting.discard(run)
             self._between.discard(run)
+            self._blocked.discard(run)
             return self._skips.pop(run, None)
 
     def await_change(self, seen: int) -> None:

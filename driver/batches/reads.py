@@ -24,9 +24,15 @@ class ReadUnfinished(Read[tuple[int, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class ReadPause(Read["PauseChanged | None"]):
-    """Reads the pause; None: the batches are not paused."""
+    """Reads the pause; None: the batches are not paused.
+
+    ``progress`` gets the answer in the decision loop, so that a change in the same group of requests comes after it.
+    """
+
+    progress: Progress
 
     def read(self, state: State) -> PauseChanged | None:
+        self.progress.pause(state.pause is not None)
         return state.pause
 
 

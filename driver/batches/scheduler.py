@@ -141,8 +141,7 @@ class Scheduler:
 
     def start(self) -> None:
         """Start the timer. Every batch that is not completed in the journal counts as a rerun: it may have run in part."""
-        if (pause := self._loop.ask(ReadPause())) is not None:
-            self._progress.pause(True)
+        if (pause := self._loop.ask(ReadPause(self._progress))) is not None:
             log.info("batches stay paused, by %s", pause.cause)
         self._reruns.update((0, batch_id) for batch_id in self._loop.ask(ReadUnfinished()))
         self._failing.log_ended()

@@ -13,7 +13,7 @@ from driver.journal import history
 from driver.journal import opening as journal
 from driver.journal.history import FinishedBatch, FinishedRange, HistoryWriter
 from driver.journal.transitions import apply
-from driver.tracker.requests import BeginReplay
+from driver.tracker.requests import BeginReplay, SkipBatch
 from forebay import messages as m
 from forebay.model.errors import CorruptionError, UsageError
 from forebay.model.values import numbered
@@ -253,6 +253,30 @@ def test_each_exception_is_reported_with_its_decider() -> None:
     assert ("t/0[0, 10)", "ann@desk: disk died") in [row[1:] for row in told]
     assert (f"batches {first} to {first}", "eve@desk: fixed the job") in [row[1:] for row in told]
     assert any("0 of 1 done" in what for what, *_ in told)
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_skipped_batch_lists_each_range_once_with_its_decider(blocks: int) -> None:
+    """A loss that was accepted before the skip keeps its own cause. INV-3."""
+    t = Tracked(partitions=1)
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    for until in (10, 25)[:blocks]:
+        t.take_in(epoch, token, until)
+    batch = t.batch()
+    t.say(m.AcceptLossRequest(batch_id=batch, ranges=("t/0[0, 10)",), cause="ann@desk: disk died"))
+    t.say(SkipBatch(batch, 5, 3, "bob@desk: corrupt order"))
+    what = f"accepted loss: batch {batch} was skipped: no further output got this range"
+    expected = [
+        (what, "t/0[0, 10)", "ann@desk: disk died"),
+        (what, "t/0[10, 25)", "the batch was skipped by bob@desk: corrupt order"),
+    ][:blocks]
+    finished = history.finished(t.state)
+    for archive in ((), finished):  # in the state, and in the history
+        report = audit.report(t.state, archive)
+        assert report.clean
+        assert exceptions(report) == expected
+        assert report.incarnations[0].accepted_losses == tuple(label for _, label, _ in expected)
 
 
 def test_a_replay_with_another_packing_is_a_finding() -> None:

@@ -85,7 +85,13 @@ def exceptions(report: AuditReport) -> list[tuple[str, str, str]]:
             for g in incarnation.gaps
         ]  # fmt: skip
     listed += [
-        (f"accepted loss: batch {loss.batch_id} ran without this range", loss.label, loss.cause or unknown)
+        (
+            f"accepted loss: batch {loss.batch_id} was skipped: no further output got this range"
+            if loss.skipped
+            else f"accepted loss: batch {loss.batch_id} ran without this range",
+            loss.label,
+            loss.cause or unknown,
+        )
         for loss in report.losses
     ]
     for rebuild in report.rebuilds:

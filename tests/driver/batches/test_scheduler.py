@@ -11,11 +11,14 @@ import pytest
 
 from driver.batches.batch import Batch, BatchWork, NamedJob, Written
 from driver.batches.progress import Progress
+from driver.batches.reads import ReadPause
 from driver.batches.runner import AttemptRules
 from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.batches.timer import BatchTimer
 from driver.decisions.replay import RewindTo
+from driver.journal.events import PauseChanged
 from driver.tracker.requests import BeginReplay, Complete
+from forebay import messages as m
 from forebay.messages import BatchEntry
 from forebay.model.errors import FencedError, UnreadableBlockError
 from forebay.model.values import numbered
@@ -279,6 +282,29 @@ def test_while_a_batch_fails_or_can_not_be_read_no_other_begins() -> None:
     following = begun(scheduler, t)
     assert following is not None
     assert following.batch_id == second
+
+
+def test_resume_during_the_start_ends_the_pause() -> None:
+    """The decision loop handles requests in groups; one group may read the pause and then end it."""
+    t = Tracked()
+    t.say(m.PauseRequest(paused=True, cause="anna@h1"))
+
+    def ask(request: Any) -> Any:
+        answer = t.say(request)
+        if isinstance(request, ReadPause):
+            assert scheduler.paused
+            t.say(m.PauseRequest(paused=False, cause="anna@h1"))
+            scheduler.note([PauseChanged(False, 1, "anna@h1")])
+        return answer
+
+    scheduler = scheduler_of(SimpleNamespace(ask=ask))
+    try:
+        scheduler.start()
+        assert t.state.pause is None
+        assert not scheduler.paused
+    finally:
+        scheduler.stop()
+        scheduler.join()
 
 
 def test_a_timer_that_wakes_a_moment_early_cuts_an_interval_once() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from driver.batches.batch import Batch
+from driver.batches.progress import Progress, Skip
 from driver.journal import reading as journal
 from driver.listeners import BatchSkipped, Listener
 from forebay import messages as m
@@ -111,6 +112,23 @@ def test_batch_that_is_not_failed_can_not_be_skipped(settings: Settings) -> None
         driver.until(failed)
     state = journal.read(open_storage(settings.driver.journal), "s").state
     assert state is not None and not any(batch.skipped for batch in state.batches.values())
+
+
+def test_batch_that_waits_for_the_ordinary_delay_can_be_skipped_only_in_a_pause() -> None:
+    progress, run = Progress(), (0, 7)
+    waits = threading.Event()
+    skips: list[Skip | None] = []
+    waiting = threading.Thread(
+        target=lambda: skips.append(progress.await_attempt(run, 30.0, announce=waits.set)), daemon=True
+    )
+    waiting.start()
+    assert waits.wait(10)
+    assert not progress.skip(7, Skip(CAUSE))
+    progress.pause(True)
+    request = Skip(CAUSE)
+    assert progress.skip(7, request)
+    waiting.join(10)
+    assert skips == [request]
 
 
 def test_unreadable_batch_and_one_that_fails_in_a_pause_can_be_skipped(settings: Settings) -> None:
