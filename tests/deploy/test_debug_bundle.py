@@ -197,6 +197,18 @@ def test_every_canary_is_a_known_secret_and_a_short_text_is_none(leaking: Any) -
     assert known_secrets({"kafka": {"sasl.password": "abc"}}, {}) == frozenset()
 
 
+def test_roles_beside_tokens_are_no_secrets(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.touch(mode=0o600)
+    tokens.write_text(f"# operator {OLD_TOKEN}\n")
+    lines = "".join(f"{role} {token}\n" for role, token in TOKENS.items())
+    odd = "reader:cAnArY-of-a-token-like-a-role"
+    environment = {"FOREBAY_TOKENS": f"{lines}reader {odd}\n"}
+    known = known_secrets({"security": {"token_file": str(tokens)}}, environment)
+    assert known.isdisjoint(TOKENS)
+    assert {*TOKENS.values(), OLD_TOKEN, odd} <= known
+
+
 def test_a_bundle_of_a_wrong_configuration_has_its_mistakes_and_no_secret(
     leaking: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
