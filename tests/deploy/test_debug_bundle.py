@@ -259,6 +259,15 @@ def test_the_end_of_a_long_log_begins_with_a_whole_line(tmp_path: Path, monkeypa
     assert parts._end(log) == "(the last 20 of 34 bytes)\nthird line\n"
 
 
+def test_the_end_of_a_long_journal_of_systemd_begins_with_a_whole_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "token cAnArY-of-a-token\nsecond line\nthird line\n"
+    done = subprocess.CompletedProcess([], 0, stdout=text, stderr="")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    assert parts._systemd() == text
+    monkeypatch.setattr(parts, "LOG_BYTES_MAX", len(text) - len("token cAnA"))
+    assert parts._systemd() == "second line\nthird line\n"
+
+
 def test_a_part_that_fails_leaves_the_others(tmp_path: Path) -> None:
     bundle = Bundle({"s3cr3t"})
 
