@@ -268,6 +268,22 @@ def test_the_end_of_a_long_journal_of_systemd_begins_with_a_whole_line(monkeypat
     assert parts._systemd() == "second line\nthird line\n"
 
 
+def test_no_logs_leaves_the_logs_out(
+    project: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "logs", lambda *_: [("logs/driver.log", lambda: "a record that the job printed")])
+    for more, are_in in ((["--no-logs"], False), ([], True)):
+        target = project.folder / f"bundle-{are_in}.tar.gz"
+        command = ["--config", str(project.config), "debug", "bundle", "--output", str(target), "--no-doctor", *more]
+        assert main(command) == 0
+        files = contents(target)
+        assert ("logs/driver.log" in files) is are_in
+        assert b"may be records" in files["README.txt"]
+    capsys.readouterr()
+    assert main([*command, "--no-logs", "--logs", str(project.folder)]) == 2
+    assert "exclude each other" in capsys.readouterr().err
+
+
 def test_a_part_that_fails_leaves_the_others(tmp_path: Path) -> None:
     bundle = Bundle({"s3cr3t"})
 
