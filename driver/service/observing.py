@@ -178,7 +178,11 @@ class Observing:
         if leading is None:
             return self._without_lead()
         snapshot = leading.shared.get()
-        activity = Activity(rates=leading.sampler.rates(snapshot), last_batch=leading.parts.scheduler.batches.newest)
+        activity = Activity(
+            rates=leading.sampler.rates(snapshot),
+            last_batch=leading.parts.scheduler.batches.newest,
+            spark_ui=self._activity.spark_ui,
+        )
         answer = overview(snapshot, self._identity, activity)
         return late(answer, leading.view.away()) if leading.shared.is_late else answer
 

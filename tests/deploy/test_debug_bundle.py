@@ -197,6 +197,18 @@ def test_every_canary_is_a_known_secret_and_a_short_text_is_none(leaking: Any) -
     assert known_secrets({"kafka": {"sasl.password": "abc"}}, {}) == frozenset()
 
 
+def test_roles_beside_tokens_are_no_secrets(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.touch(mode=0o600)
+    tokens.write_text(f"# operator {OLD_TOKEN}\n")
+    lines = "".join(f"{role} {token}\n" for role, token in TOKENS.items())
+    odd = "reader:cAnArY-of-a-token-like-a-role"
+    environment = {"FOREBAY_TOKENS": f"{lines}reader {odd}\n"}
+    known = known_secrets({"security": {"token_file": str(tokens)}}, environment)
+    assert known.isdisjoint(TOKENS)
+    assert {*TOKENS.values(), OLD_TOKEN, odd} <= known
+
+
 def test_a_bundle_of_a_wrong_configuration_has_its_mistakes_and_no_secret(
     leaking: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,6 +257,31 @@ def test_the_end_of_a_long_log_begins_with_a_whole_line(tmp_path: Path, monkeypa
     log = tmp_path / "driver.log"
     log.write_text("first line\nsecond line\nthird line\n")
     assert parts._end(log) == "(the last 20 of 34 bytes)\nthird line\n"
+
+
+def test_the_end_of_a_long_journal_of_systemd_begins_with_a_whole_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "token cAnArY-of-a-token\nsecond line\nthird line\n"
+    done = subprocess.CompletedProcess([], 0, stdout=text, stderr="")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    assert parts._systemd() == text
+    monkeypatch.setattr(parts, "LOG_BYTES_MAX", len(text) - len("token cAnA"))
+    assert parts._systemd() == "second line\nthird line\n"
+
+
+def test_no_logs_leaves_the_logs_out(
+    project: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "logs", lambda *_: [("logs/driver.log", lambda: "a record that the job printed")])
+    for more, are_in in ((["--no-logs"], False), ([], True)):
+        target = project.folder / f"bundle-{are_in}.tar.gz"
+        command = ["--config", str(project.config), "debug", "bundle", "--output", str(target), "--no-doctor", *more]
+        assert main(command) == 0
+        files = contents(target)
+        assert ("logs/driver.log" in files) is are_in
+        assert b"may be records" in files["README.txt"]
+    capsys.readouterr()
+    assert main([*command, "--no-logs", "--logs", str(project.folder)]) == 2
+    assert "exclude each other" in capsys.readouterr().err
 
 
 def test_a_part_that_fails_leaves_the_others(tmp_path: Path) -> None:

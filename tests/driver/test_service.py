@@ -792,6 +792,38 @@ def test_listeners_of_the_settings_get_events_of_receivers_and_blocks_and_distur
     assert listener.last_error == "block_added: ValueError: a listener of little worth"
 
 
+class WithPages(LocalEngine):
+    """As one whose Spark has pages."""
+
+    @property
+    def ui_url(self) -> str:
+        return "http://127.0.0.1:4040"
+
+
+def test_overview_names_the_pages_of_spark(settings: Configure) -> None:
+    s = settings()
+    driver = Driver(
+        s,
+        upstream=KafkaAdmin(s.kafka.options),
+        engine=WithPages(s, dict),
+        jobs=[NamedJob("job", lambda batch: None)],
+        clock=SystemClock(),
+        options=DriverOptions(release="test"),
+    )
+    context = IngestContext(None, s)
+    context._driver = driver
+    driver.start()
+    runs = threading.Thread(target=driver.run)
+    runs.start()
+    try:
+        ready(context, s)
+        assert Client(driver.url).get("/v1/overview", m.OverviewAnswer).spark_ui == "http://127.0.0.1:4040"
+    finally:
+        driver.stop()
+        runs.join(30)
+        driver.close()
+
+
 class Elsewhere(LocalEngine):
     """As one whose work is done in an application of Spark."""
 

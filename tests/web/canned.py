@@ -362,7 +362,7 @@ def driver_application(world: World, guard: Guard) -> Any:
 
 def record(place: int) -> m.RecordEntry:
     values = (
-        b'{"carrier": "UA", "delay": %d, "note": "<script>alert(1)</script>"}' % place,
+        b'{"carrier": "UA", "delay": %d, "id": 1234567890123456789, "note": "<script>alert(1)</script>"}' % place,
         HOSTILE.encode(),
         b"\x00\x01\xff\xfe binary",
         None,

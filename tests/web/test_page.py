@@ -327,12 +327,14 @@ def test_records_are_shown_as_text_json_and_hex(make_driver: Make, watched: Watc
     expect(page.locator(".record")).to_have_count(0)  # read only when asked for
     page.get_by_role("button", name="Show records").click()
     first, third = page.locator(".record").nth(0), page.locator(".record").nth(2)
-    expect(first).to_contain_text('{"carrier": "UA", "delay": 0, "note": "<script>alert(1)</script>"}')
+    expect(first).to_contain_text(
+        '{"carrier": "UA", "delay": 0, "id": 1234567890123456789, "note": "<script>alert(1)</script>"}'
+    )
     expect(third).to_contain_text(r"\u0000\u0001")
     expect(page.locator(".record").nth(3)).to_contain_text("null")
     page.get_by_role("button", name="JSON").click()
     expect(first.locator("pre").nth(1)).to_have_text(
-        '{\n  "carrier": "UA",\n  "delay": 0,\n  "note": "<script>alert(1)</script>"\n}'
+        '{\n  "carrier": "UA",\n  "delay": 0,\n  "id": 1234567890123456789,\n  "note": "<script>alert(1)</script>"\n}'
     )
     expect(third).to_contain_text("not JSON")
     page.get_by_role("button", name="hex").click()

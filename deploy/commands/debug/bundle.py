@@ -17,8 +17,9 @@ from forebay.settings.redaction import redacted, shown_value
 _ABOUT = """\
 Diagnosis of a Forebay stream.
 
-Passwords, tokens, keys and credentials in URLs were replaced by (hidden). The files hold no record of the stream, but they hold
-names of hosts, topics and folders, offsets, and the errors of your job. Read them before you pass them on.
+Passwords, tokens, keys and credentials in URLs were replaced by (hidden). The command read no blocks. But logs and errors hold
+what your job prints and raises, which may be records. The files also hold names of hosts, topics and folders, and offsets. Read
+them before you pass them on.
 
 contents.json names each file, its size, and what could not be collected.
 """

@@ -16,7 +16,7 @@ from deploy.commands.debug.secrets import known_secrets
 from deploy.commands.setup.doctor.command import diagnose
 from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
 from deploy.console.progress import spinner
-from forebay.model.errors import SettingsError, UnreachableError
+from forebay.model.errors import SettingsError, UnreachableError, UsageError
 from forebay.process.clock import SystemClock
 from forebay.settings.in_force import in_force
 from forebay.settings.load import load, mistakes
@@ -50,16 +50,20 @@ def debug() -> None:
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Folder with the services' logs [default: that of the running `forebay up --logs`].",
 )
+@click.option("--no-logs", is_flag=True, help="Leave the services' logs out.")
 @click.option("--doctor/--no-doctor", default=True, help="Include the findings of `forebay doctor` [default: yes].")
 @shared_options
 @pass_invocation
-def bundle(invocation: Invocation, output: Path | None, logs: Path | None, doctor: bool) -> int:
+def bundle(invocation: Invocation, output: Path | None, logs: Path | None, no_logs: bool, doctor: bool) -> int:
     """Write one archive with the status of the stream, its settings, versions, logs, threads and an inspection of the journal.
 
-    Passwords, tokens, keys and credentials are removed from every file. The archive holds no record, but names of hosts and
-    topics, offsets, and errors of your job: read it before you pass it on. What can't be collected, such as the answer of a
-    driver that does not run, is listed in contents.json with the reason.
+    Passwords, tokens, keys and credentials are removed from every file. The command reads no blocks. But logs and errors hold
+    what your job prints and raises, which may be records. The archive also holds names of hosts and topics, and offsets: read it
+    before you pass it on. What can't be collected, such as the answer of a driver that does not run, is listed in contents.json
+    with the reason.
     """
+    if no_logs and logs is not None:
+        raise UsageError("--logs and --no-logs exclude each other: remove one of them")
     path = invocation.config_path
     raw = raw_values(path)
     settings = None if mistakes(path) else load(path)
@@ -69,7 +73,10 @@ def bundle(invocation: Invocation, output: Path | None, logs: Path | None, docto
     name = f"forebay-{stream}-{now:%Y%m%dT%H%M%SZ}"
     made = Bundle(known_secrets(raw, os.environ))
     with spinner("collecting"):
-        _collect(made, path, settings, logs)
+        _collect(made, path, settings)
+        if settings is not None and not no_logs:
+            for file, text in parts.logs(settings, logs):
+                made.add(file, text)
         if doctor:
             made.add("doctor.json", lambda: list(diagnose(path, clock)))
     target = output or Path(f"{name}.tar.gz")
@@ -95,7 +102,7 @@ def raw_values(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _collect(made: Bundle, path: Path, settings: Settings | None, logs: Path | None) -> None:
+def _collect(made: Bundle, path: Path, settings: Settings | None) -> None:
     made.add("versions.json", parts.versions)
     made.add("environment.json", lambda: parts.environment(os.environ))
     made.add("processes.json", parts.processes)
@@ -108,5 +115,3 @@ def _collect(made: Bundle, path: Path, settings: Settings | None, logs: Path | N
             if isinstance(made.add(name, answer), (UnreachableError, SettingsError)):
                 break  # its other answers would fail in the same way
     made.add("journal.json", lambda: parts.journal(settings))
-    for name, text in parts.logs(settings, logs):
-        made.add(name, text)

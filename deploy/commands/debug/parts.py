@@ -224,4 +224,6 @@ def _systemd() -> str:
     )
     if done.returncode:
         raise ForebayError(f"journalctl failed: {done.stderr.strip()}")
-    return done.stdout[-LOG_BYTES_MAX:]
+    text = done.stdout
+    # a cut line may begin in the middle of a secret
+    return text if len(text) <= LOG_BYTES_MAX else text[-LOG_BYTES_MAX:].partition("\n")[2]

@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from forebay.model.errors import SettingsError
 from forebay.process.secret_file import read_secret, secret_path
+from forebay.security.roles import ROLES
 from forebay.settings.redaction import is_secret_name
 
 #: a shorter text is no secret worth the name, and would be found in other words everywhere
@@ -47,7 +48,8 @@ def _in_values(name: str, value: Any) -> Iterator[str]:
     elif isinstance(value, str):
         if is_secret_name(name) or name in _SECRET_KEYS:
             yield value
-            yield from value.split()  # tokens, keys and credentials in lines
+            for line in value.splitlines():  # tokens, keys and credentials
+                yield from _words(line)
         for url in _URL.findall(value):
             yield from _in_url(url)
         yield from (found[2].strip("\"'") for found in _ASSIGNED.finditer(value) if is_secret_name(found["name"]))
@@ -77,9 +79,18 @@ def _in_files(raw: Mapping[str, Any], environment: Mapping[str, str]) -> Iterato
         except SettingsError:
             continue
         for line in text.splitlines():
-            words = line.split()
+            words = list(_words(line))
             # role and token, or key id and key
             yield from words[-1:] if not line.lstrip().startswith("#") else words
+
+
+def _words(line: str) -> Iterator[str]:
+    """Yield the words of a line, without roles of tokens such as ``reader`` and ``receiver:r1``. The last word may be a token
+    that begins like a role."""
+    *words, last = line.split() or [""]
+    yield from (word for word in words if word.partition(":")[0] not in ROLES)
+    if last not in ROLES:
+        yield last
 
 
 def _forms(secret: str) -> Iterator[str]:

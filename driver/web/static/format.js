@@ -74,13 +74,37 @@ export const fromBase64 = (text) => Uint8Array.from(atob(text), (character) => c
 /** Return bytes as UTF-8 text, with escapes for what is not text. */
 export const asText = (data) => plain(new TextDecoder().decode(data));
 
-/** Return bytes as indented JSON; null if they are not JSON. */
+/** Return bytes as indented JSON; null if they are not JSON. Numbers, strings and repeated names stay as written. */
 export function asJson(data) {
   try {
-    return plain(JSON.stringify(JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(data)), null, 2));
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(data);
+    JSON.parse(text); // throws if it is not JSON; its values would lose digits and repeated names
+    return plain(indented(text));
   } catch {
     return null;
   }
+}
+
+// a string, a sign of the structure, or a number or word
+const TOKEN = /"(?:[^"\\]|\\.)*"|[[\]{}:,]|[^\s"[\]{}:,]+/g;
+
+/** Return valid JSON with one item per line. */
+function indented(text) {
+  const out = [];
+  let depth = 0;
+  let opened = false; // whether the last token opened an array or object
+  const line = () => `\n${"  ".repeat(depth)}`;
+  for (const [token] of text.matchAll(TOKEN)) {
+    const closes = token === "]" || token === "}";
+    if (closes) depth -= 1;
+    if (closes !== opened) out.push(line());
+    out.push(token);
+    opened = token === "[" || token === "{";
+    if (opened) depth += 1;
+    else if (token === ",") out.push(line());
+    else if (token === ":") out.push(" ");
+  }
+  return out.join("");
 }
 
 /** Return lines of 16 bytes: place, hexadecimal, and printable ASCII. */
