@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -176,3 +177,38 @@ def test_blocks_without_wanted_records_are_not_read(capsys: pytest.CaptureFixtur
     client = StubbedClient(clock, 5)
     assert tapped(client, clock, capsys, 100, None, topic="other") == []
     assert client.requests == []
+
+
+class StoredBlocks:
+    """A client of a driver with blocks of 80,000 records, and the requests for records."""
+
+    url = "http://driver"
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, int, int]] = []
+
+    def blocks(self, **_: Any) -> Any:
+        entries = tuple(SimpleNamespace(block_id=name, records=80_000) for name in ("newer", "older"))
+        return SimpleNamespace(blocks=entries)
+
+    def records(self, block_id: str, *, first: int, limit: int, bytes_max: int) -> m.RecordsAnswer:
+        self.requests.append((block_id, first, limit))
+        made = tuple(record(offset) for offset in range(first, min(80_000, first + limit)))
+        return m.RecordsAnswer(total=80_000, records=made)
+
+
+def test_newest_records_are_read_from_the_end_of_a_block(capsys: pytest.CaptureFixture[str]) -> None:
+    """INV-6: the driver reads a whole block for each request."""
+    client: Any = StoredBlocks()
+    Tap(Invocation(), Selection(), as_text, 10, 20, 100).stored(client)
+    assert client.requests == [("newer", 79_980, 20)]
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 20 and "t/0@79980" in lines[0] and "t/0@79999" in lines[-1]
+
+
+def test_filter_searches_the_last_thousand_records_of_each_stored_block() -> None:
+    client: Any = StoredBlocks()
+    Tap(Invocation(), Selection(key="absent"), as_text, 10, 20, 100).stored(client)
+    assert client.requests == [
+        (block, first, 100) for block in ("newer", "older") for first in range(79_000, 80_000, 100)
+    ]

@@ -107,8 +107,9 @@ def tap(
 ) -> int:
     """Print records as the stream takes them in, until Ctrl-C. Needs a token of the role operator.
 
-    The command prints a sample: at most --rate records per second, from blocks that the driver has just accepted. With --key or
-    --where it searches the first 1,000 records of a block. --json, or --format json, prints one document in each line.
+    The command prints a sample: at most --rate records per second, from blocks that the driver has just accepted. With --key,
+    --where, --topic or --partition it searches the first 1,000 records of a block, with --last the last 1,000. --json, or
+    --format json, prints one document in each line.
 
     PATH names a part of a JSON value: carrier, order.lines[0].price, or lines[*].price for every item. VALUE is a text, or JSON
     (3, true, null).
@@ -188,8 +189,10 @@ class Tap:
         found: list[m.RecordEntry] = []
         assert self._limit is not None
         for block in page.blocks:
-            newest = [record for record in self._all(client, block) if self._selection.wants(record)]
-            found = [*newest[-(self._limit - len(found)) :], *found]
+            missing = self._limit - len(found)
+            count = SEARCHED_MAX if self._selection.is_filtered else missing
+            newest = [record for record in self._newest(client, block, count) if self._selection.wants(record)]
+            found = [*newest[-missing:], *found]
             if len(found) >= self._limit:
                 break
         for record in found:
@@ -213,9 +216,7 @@ class Tap:
         wanted = self._allowed()
         if wanted < 1:
             return
-        searched = (
-            self._selection.filters_records or bool(self._selection.topic) or self._selection.partition is not None
-        )
+        searched = self._selection.is_filtered
         total = min(event.data["records"], SEARCHED_MAX) if searched else event.data["records"]
         for first, count in places(total, wanted, searched, self._choice):
             for record in self._records(client, event.data["block_id"], first, count):
@@ -226,11 +227,12 @@ class Tap:
                     if wanted < 1 or self._done:
                         return
 
-    def _all(self, client: Client, block: m.BlockEntry) -> Iterator[m.RecordEntry]:
+    def _newest(self, client: Client, block: m.BlockEntry, count: int) -> Iterator[m.RecordEntry]:
+        """Yield the last ``count`` records of a block. The driver reads the whole block for each page."""
         self._blocks += 1
         self._taken += block.records
-        for first in range(0, block.records, PAGE):
-            yield from self._records(client, block.block_id, first, PAGE)
+        for first in range(max(0, block.records - count), block.records, PAGE):
+            yield from self._records(client, block.block_id, first, min(PAGE, block.records - first))
 
     def _records(self, client: Client, block_id: str, first: int, count: int) -> tuple[m.RecordEntry, ...]:
         try:

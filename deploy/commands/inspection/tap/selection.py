@@ -35,6 +35,11 @@ class Selection:
         """Whether a record must be read to know whether it is wanted."""
         return bool(self.key or self.conditions)
 
+    @property
+    def is_filtered(self) -> bool:
+        """Whether a block may have records that are not wanted."""
+        return self.filters_records or bool(self.topic) or self.partition is not None
+
     def wants_block(self, labels: tuple[str, ...]) -> bool:
         """Return whether a block may have wanted records. ``labels``: its ranges, such as ``flights/0[0, 10)``."""
         places = [found for label in labels if (found := _LABEL.match(label)) is not None]
