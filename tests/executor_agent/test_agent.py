@@ -413,7 +413,7 @@ def test_second_signal_ends_the_process_immediately() -> None:
         "        while True: time.sleep(0.02)\n"  # signal.pause would miss a signal that came just before it
         "signal.alarm(120)\n"
         "with mock.patch.object(main, 'Agent', Agent):\n"
-        "    main.run(None)\n"
+        "    main.run(mock.Mock(**{'log.format': 'console', 'log.level': 'info', 'stream': 's'}))\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -186,7 +186,7 @@ def process(logged: Logged) -> Iterator[subprocess.Popen[str]]:
 def port_of(process: subprocess.Popen[str]) -> int:
     assert process.stderr is not None
     for line in process.stderr:
-        if match := re.search(r" serves .* at http://127\.0\.0\.1:([0-9]+)$", line):
+        if match := re.search(r" serves .* at http://127\.0\.0\.1:([0-9]+)\b", line):
             return int(match[1])
     raise AssertionError("the agent ended")
 
