@@ -36,11 +36,12 @@ class Terminal:
         self.raw = b""
         self._own, theirs = pty.openpty()
         self._set_size(width, height)
+        inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         # the terminal controls its session, so that it gets the signals of a terminal
         self.process = subprocess.Popen(
             ["setsid", "--ctty", "--wait", *command],
             stdin=theirs, stdout=theirs, stderr=theirs,
-            env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **(environment or {})},
+            env={**inherited, "TERM": "xterm-256color", "COLORTERM": "truecolor", **(environment or {})},
         )  # fmt: skip
         self._theirs = theirs  # kept open, so that its attributes can be read after the command's end
         self._reader = threading.Thread(target=self._read, daemon=True)
