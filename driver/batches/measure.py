@@ -12,6 +12,7 @@ from driver.journal.history import merge, ranges_of_spans
 from driver.journal.statistics import BatchStatistics
 from forebay.kafka.consume.planning import sizes
 from forebay.messages import BatchRange
+from forebay.model.values import total_size
 from forebay.process.clock import Clock
 from wal.reading import TierCounts
 
@@ -39,7 +40,7 @@ class RunMeasure:
         #: records, or offsets in a direct stream; accepted losses count too
         self.records = sum(reference.records for reference in references) + sizes(work.spans)
         #: size of keys and values; None in a direct stream
-        self.bytes = None if work.spans else sum(r.bytes for reference in references for r in reference.ranges)
+        self.bytes = None if work.spans else total_size(r.bytes for reference in references for r in reference.ranges)
         newest = (r.max_timestamp_ms for reference in references for r in reference.ranges if r.max_timestamp_ms >= 0)
         self._oldest_range_ms = None if work.replay else min(newest, default=None)
 

@@ -19,7 +19,7 @@ from driver.journal.statistics import BatchStatistics
 from forebay.kafka.consume.planning import sizes
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import CorruptionError, NewerVersionError
-from forebay.model.values import Block, BlockRange, timeline_of
+from forebay.model.values import Block, BlockRange, timeline_of, total_size
 from forebay.model.wire import WIRE_NAMES
 from forebay.process import failpoints
 from wal.segments import layout
@@ -106,7 +106,7 @@ def _joined(parts: Sequence[BlockRange | FinishedRange]) -> FinishedRange:
         first.from_offset,
         parts[-1].until_offset,
         sum(part.records for part in parts),
-        sum(sizes_known) if len(sizes_known) == len(parts) else None,
+        total_size(sizes_known) if len(sizes_known) == len(parts) else None,
     )
 
 

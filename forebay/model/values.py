@@ -10,6 +10,7 @@ from the cyclic garbage collector, whose full collections would otherwise stop t
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
@@ -57,8 +58,9 @@ Amount = Annotated[float, Meta(ge=0, le=1e15)]
 RecordCount = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 #: milliseconds since 1970 UTC, as Kafka's timestamps
 TimeMs = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+SIZE_MAX = 2**63 - 1
 #: bytes
-Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Size = Annotated[int, Meta(ge=0, le=SIZE_MAX)]
 #: position of a byte in a file; length of a frame, which is below 2 GiB + 17 MiB
 FilePlace = Annotated[int, Meta(ge=0, le=2**48)]
 FrameLength = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -261,3 +263,8 @@ class Block(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 def block_id(receiver_id: str, epoch: int, sequence: int) -> str:
     return f"{receiver_id}-{epoch:x}-{sequence}"
+
+
+def total_size(sizes: Iterable[int]) -> int:
+    """Return the sum of sizes, at most :data:`SIZE_MAX`: a receiver may report any size for each of its blocks."""
+    return min(sum(sizes), SIZE_MAX)

@@ -11,7 +11,7 @@ from driver.http.observation.lists import LIMIT, check_limit
 from driver.journal.state import State
 from driver.tracker.requests import Read
 from forebay import messages as m
-from forebay.model.values import Block
+from forebay.model.values import Block, total_size
 from wal.reading import incarnation_key
 
 #: maximum number of blocks that one request looks at; a page ends there and can be continued
@@ -201,7 +201,7 @@ def block_entry(block: Block, state: str, batch_id: int, ranges_max: int = RANGE
         state=state,
         batch_id=batch_id,
         records=meta.records,
-        bytes=sum(r.bytes for r in meta.ranges),
+        bytes=total_size(r.bytes for r in meta.ranges),
         created_ms=meta.created_ms,
         range_count=len(meta.ranges),
         ranges=batch_ranges(meta.ranges[:ranges_max]),
