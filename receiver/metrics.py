@@ -113,7 +113,7 @@ class ReceiverMetrics:
             case act.Report():
                 self._reports[action.request] = now
 
-    def told(self, event: inp.Input, now: float) -> None:
+    def observe(self, event: inp.Input, now: float) -> None:
         """Count an input."""
         match event:
             case inp.BlockStored():

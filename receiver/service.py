@@ -60,7 +60,7 @@ ChannelOf = Callable[[str, Callable[[inp.Input], None]], DriverChannel]
 class Observer(Protocol):
     """Sees the machine's inputs and actions, in order. It must not block, and must raise nothing."""
 
-    def told(self, event: inp.Input, now: float) -> None:
+    def observe(self, event: inp.Input, now: float) -> None:
         """See an input before the machine does. ``now``: monotonic seconds."""
 
     def acted(self, action: act.Action, now: float) -> None:
@@ -142,7 +142,7 @@ class ReceiverService:
         with self._changed:
             now = self._clock.monotonic()
             for observer in self._observers:
-                observer.told(event, now)
+                observer.observe(event, now)
             for action in self._machine.handle(event, now):
                 for observer in self._observers:
                     observer.acted(action, now)

@@ -47,7 +47,7 @@ class BlockTraces:
                     if (stored := self._stored.get(block.id)) is not None:
                         stored.reported_ns = self._wall_ns(now)
 
-    def told(self, event: inp.Input, now: float) -> None:
+    def observe(self, event: inp.Input, now: float) -> None:
         """Note an input."""
         match event:
             case inp.BlockStored() if event.sequence in self._storing:
