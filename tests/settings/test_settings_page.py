@@ -154,9 +154,10 @@ def test_default_on_other_page_is_the_default(page: str, key: str, default: str)
 
 def test_readme_names_default_retention() -> None:
     wal = from_values(good_values()).wal
-    assert f"[{wal.retention / 86_400:.0f} days, within {wal.retention_size / 10**9:.0f} GB]" in (
-        ROOT / "README.md"
-    ).read_text(encoding="utf-8")
+    limits = (
+        f"{wal.retention / 86_400:.0f} days, {wal.retention_size / 10**9:.0f} GB or {wal.retention_blocks:,} blocks"
+    )
+    assert f"stay up to {limits}," in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 #: keys that the example sets for its machine
