@@ -64,11 +64,6 @@ def rank(node_id: str) -> int:
     return 0 if path in TOGETHER else 1 if path.startswith(SLOW) else 2
 
 
-def worker_number() -> int:
-    """Which of the processes this is, from 0."""
-    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-
-
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         return share_of(nodeid)
