@@ -29,7 +29,7 @@ def tie(parent: int, number: int) -> None:
 def main() -> None:
     tie(int(sys.argv[1]), int(sys.argv[2]))
     try:
-        os.execvp(sys.argv[3], sys.argv[3:])
+        os.execvp(sys.argv[3], sys.argv[3:])  # noqa: S606  the command of its own parent
     except OSError as error:
         sys.stderr.write(f"cannot start {sys.argv[3]}: {error.strerror}\n")
         sys.exit(2)
