@@ -310,7 +310,7 @@ class Cluster:
         service.wanted = False
         self.wait(lambda: process.poll() is not None, f"the end of {name}", may_end=[name, *may_end])
         service.process = None
-        return process.returncode
+        return process.wait()
 
     # ---- waiting -----------------------------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ class ForkServer:
         self.cpu_seconds = 0.0
         with theirs:
             self._process = subprocess.Popen(
-                tethered([sys.executable, "-m", __name__]), stdin=theirs, cwd=Path(__file__).parents[2]
+                tethered([sys.executable, "-m", __name__]), stdin=theirs.fileno(), cwd=Path(__file__).parents[2]
             )
 
     def start(
