@@ -20,7 +20,7 @@ from forebay.kafka.consume import block_ranges
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.kafka.embedded.jars import fetch_jars, find_java, jars_present
 from forebay.model.errors import ForebayError, UsageError
-from tests.support import forked, hangs, not_tested, profile, shares, spark_classes
+from tests.support import forked, hangs, java_classes, not_tested, profile, shares
 from tests.support.apicurio import SchemaRegistry, require_apicurio
 from tests.support.hdfs import HdfsServer, require_hdfs
 from tests.support.postgresql import PostgresServer, require_postgresql
@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(hangs.Hangs())
     if (folder := config.getoption("profile_to")) is not None:
         config.pluginmanager.register(profile.Profile(folder))
-    spark_classes.share(create=shares.workers(config) > 0 and not hasattr(config, "workerinput"))
+    java_classes.share(create=shares.workers(config) > 0 and not hasattr(config, "workerinput"))
 
 
 def pytest_unconfigure() -> None:

@@ -91,6 +91,9 @@ class KafkaBroker:
     kills it when the thread that launched it ends, also when that process is killed.
     """
 
+    #: further options of the Java of all brokers that this process starts
+    java_options: tuple[str, ...] = ()
+
     def __init__(
         self,
         directory: str | Path,
@@ -177,7 +180,7 @@ class KafkaBroker:
     def _java(self, java: str, classpath: str) -> list[str]:
         heap = f"-Xmx{self._heap_mib}m"
         log4j = f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}"
-        return [java, heap, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", log4j, "-cp", classpath]
+        return [java, *self.java_options, heap, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", log4j, "-cp", classpath]
 
     def _server_properties(self) -> dict[str, str]:
         assert self._ports is not None
