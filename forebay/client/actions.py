@@ -13,13 +13,13 @@ from forebay.client.connection import Connection
 class Actions(Connection):
     """Changes the stream. Each method needs the role ``operator``."""
 
-    def stop(self, *, drain: bool = False, timeout_seconds: float = 0.0) -> str:
+    def stop(self, *, drain: bool = False, timeout_seconds: float = 0.0, cause: str = "") -> str:
         """Stop the driver, after a drain if ``drain``. Return its answer in words, as all actions do."""
-        return self._do("stop", m.StopRequest(drain=drain, timeout_seconds=timeout_seconds))
+        return self._do("stop", m.StopRequest(drain=drain, timeout_seconds=timeout_seconds, cause=cause))
 
-    def retry(self) -> str:
+    def retry(self, *, cause: str = "") -> str:
         """Begin the next attempt at each failed or unreadable batch now."""
-        return self._do("retry", m.RetryRequest())
+        return self._do("retry", m.RetryRequest(cause=cause))
 
     def skip(self, batch_id: int, cause: str) -> str:
         """End a failed or unreadable batch without its job. The audit lists its records as a loss, with ``cause``."""
@@ -62,13 +62,13 @@ class Actions(Connection):
         """End a cursor; the WAL then keeps nothing for it."""
         return self._do("drop-cursor", m.DropCursorRequest(cursor=cursor, cause=cause))
 
-    def forget(self, name: str) -> str:
+    def forget(self, name: str, *, cause: str = "") -> str:
         """Expect no more heartbeats of a receiver or host."""
-        return self._do("forget", m.ForgetRequest(name=name))
+        return self._do("forget", m.ForgetRequest(name=name, cause=cause))
 
-    def fence(self, topic: str, partition: int, receiver_id: str) -> str:
+    def fence(self, topic: str, partition: int, receiver_id: str, *, cause: str = "") -> str:
         """End the epoch of a receiver whose host is lost for good."""
-        return self._do("fence", m.FenceRequest(topic=topic, partition=partition, receiver_id=receiver_id))
+        return self._do("fence", m.FenceRequest(topic=topic, partition=partition, receiver_id=receiver_id, cause=cause))
 
     def _do(self, action: str, request: msgspec.Struct) -> str:
         return self._driver.post(f"/v1/operator/{action}", request, m.OperatorAnswer).message

@@ -33,8 +33,6 @@ from forebay.model.values import TopicPartition
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from forebay.client import Client
-
 
 #: maximum time for the search of the WAL after a receiver is fenced; more receivers may have to settle first
 SEARCH_SECONDS_MAX = 30.0
@@ -126,22 +124,22 @@ def accept_gap(
         invocation.write({"done": False, "message": message})
         invocation.say(message)
         return FINE
+    place, cause = (partition.topic, partition.partition), person(because)
     with operator(settings) as client:
-        accept = partial(
-            client.accept_gap, partition.topic, partition.partition, from_offset, until_offset, cause=person(because)
-        )
-        message = fence_and_accept(client, partition, fence, accept) if fence else accept()
+        accept = partial(client.accept_gap, *place, from_offset, until_offset, cause=cause)
+        end_epoch = partial(client.fence, *place, fence or "", cause=cause)
+        message = fence_and_accept(end_epoch, accept) if fence else accept()
     invocation.write({"done": True, "message": message})
     invocation.say(message)
     return FINE
 
 
-def fence_and_accept(client: Client, partition: TopicPartition, receiver_id: str, accept: Callable[[], str]) -> str:
-    """End the receiver's epoch, wait for the driver's search of the WAL, and ``accept`` the gap if the offsets are still lost.
+def fence_and_accept(fence: Callable[[], str], accept: Callable[[], str]) -> str:
+    """``fence`` the receiver, wait for the driver's search of the WAL, and ``accept`` the gap if the offsets are still lost.
 
     Returns the driver's messages. Raises RefusedError.
     """
-    fenced = client.fence(partition.topic, partition.partition, receiver_id)
+    fenced = fence()
     deadline = time.monotonic() + SEARCH_SECONDS_MAX
     while True:
         try:

@@ -35,7 +35,7 @@ def retry(invocation: Invocation) -> int:
     code, restart the driver instead.
     """
     with operator(invocation.settings()) as client:
-        message = client.retry()
+        message = client.retry(cause=person())
     invocation.write({"message": message})
     invocation.say(message)
     return FINE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from deploy.console.driver_requests import operator
-from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
+from deploy.console.invocation import FINE, Invocation, example, pass_invocation, person, shared_options
 
 
 @click.command(
@@ -21,7 +21,7 @@ def forget(invocation: Invocation, name: str) -> int:
     returns, the driver knows it again. The driver does not keep this over a restart.
     """
     with operator(invocation.settings()) as client:
-        message = client.forget(name)
+        message = client.forget(name, cause=person())
     invocation.write({"message": message})
     invocation.say(message)
     return FINE

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import click
 
 from deploy.console.driver_requests import TIMEOUT_SECONDS, operator
-from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
+from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, person, shared_options
 from deploy.console.parameters import DurationType
 from deploy.console.progress import spinner
 
@@ -38,7 +38,7 @@ def stop(invocation: Invocation, drain: bool, seconds: float | None) -> int:
     """
     settings = invocation.settings()
     with operator(settings) as client:
-        invocation.say(client.stop(drain=drain, timeout_seconds=seconds or 0.0))
+        invocation.say(client.stop(drain=drain, timeout_seconds=seconds or 0.0, cause=person()))
         leader = client.url
     allowed = (seconds or settings.driver.stop_timeout) + _END_SECONDS
     with spinner("waiting for the driver to end"):
