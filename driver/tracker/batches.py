@@ -15,6 +15,7 @@ from driver.journal.state import Batch
 from driver.tracker.decision import Recorder
 from driver.tracker.requests import (
     Allocate,
+    AllocateNext,
     AllocateSpans,
     Archived,
     BeginReplay,
@@ -26,6 +27,7 @@ from driver.tracker.requests import (
     FoundPartitions,
     KeepWindow,
     NameCursor,
+    NextAllocated,
     SkipBatch,
     SkipSpans,
     said_by,
@@ -45,6 +47,8 @@ class Batches:
         self._recorder = recorder
         self._max_queued = max_queued
         self._limits = limits
+        #: time of the newest batch (ms), so that batches without an interval have different times
+        self._newest_ms = max((batch.time_ms for batch in recorder.state.batches.values()), default=0)
 
     # ---- what batches are made of ------------------------------------------------------------------------------------
 
@@ -69,20 +73,38 @@ class Batches:
         first: int | None = None
         state = self._recorder.state
         while not self._is_full() and (state.waiting or (request.empty and state.created and first is None)):
-            count = len(state.waiting)
-            if self._limits != UNLIMITED:
-                waiting = (state.blocks[block_id] for block_id in state.waiting)
-                count = longest_prefix(((b.meta.records, b.handle.length) for b in waiting), self._limits)
-            blocks = list(map(state.blocks.__getitem__, itertools.islice(state.waiting, count)))
-            allocated = ev.BatchAllocated(
-                batch_id=state.next_batch_id(),
-                number=state.batch_count + 1,
-                time_ms=request.time_ms,
-                tasks=pack(blocks, max(1, request.tasks)),
-            )
-            first = first or allocated.batch_id
-            self._recorder.apply(allocated)
+            batch_id = self._allocate(request.time_ms, request.tasks)
+            first = first or batch_id
         return first
+
+    def allocate_next(self, request: AllocateNext, now_ms: int) -> NextAllocated:
+        """Make one batch, which its worker begins now. A batch that could not begin is not made: its blocks wait, and later ones
+        join them."""
+        state = self._recorder.state
+        if state.pause is not None or state.replay is not None or self._is_full():
+            return NextAllocated(None, left=True)
+        if not state.waiting:
+            return NextAllocated(None, left=False)
+        time_ms = max(now_ms, self._newest_ms + 1) if request.time_ms is None else request.time_ms
+        return NextAllocated(self._allocate(time_ms, request.tasks), bool(state.waiting))
+
+    def _allocate(self, time_ms: int, tasks: int) -> int:
+        """Make a batch of as many waiting blocks as its limits allow. Return its id."""
+        state = self._recorder.state
+        count = len(state.waiting)
+        if self._limits != UNLIMITED:
+            waiting = (state.blocks[block_id] for block_id in state.waiting)
+            count = longest_prefix(((b.meta.records, b.handle.length) for b in waiting), self._limits)
+        blocks = list(map(state.blocks.__getitem__, itertools.islice(state.waiting, count)))
+        allocated = ev.BatchAllocated(
+            batch_id=state.next_batch_id(),
+            number=state.batch_count + 1,
+            time_ms=time_ms,
+            tasks=pack(blocks, max(1, tasks)),
+        )
+        self._recorder.apply(allocated)
+        self._newest_ms = max(self._newest_ms, time_ms)
+        return allocated.batch_id
 
     def _is_full(self) -> bool:
         state = self._recorder.state

@@ -36,6 +36,7 @@ from driver.tracker.receivers import Receivers
 from driver.tracker.requests import (
     AdoptionBlocked,
     Allocate,
+    AllocateNext,
     AllocateSpans,
     Archived,
     Barred,
@@ -218,6 +219,8 @@ class Tracker:
                 return self.batches.add_partitions(request)
             case Allocate():
                 return self.batches.allocate(request)
+            case AllocateNext():
+                return self.batches.allocate_next(request, now_ms)
             case BeginSpans():
                 self.batches.begin_spans(request)
             case EndSpans():

@@ -281,7 +281,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "driver.url": ("127.0.0.1:7080", 'write it as "http://host:port"'),
     "driver.urls": NO_LIST,
     "driver.journal": ("x", 'write it as "file:///folder"'),
-    "driver.batch_interval": NO_TIME,
+    "driver.batch_interval": NO_DURATION,
     "driver.job": ("jobs.process", 'write module:function, as in "jobs:process"'),
     "driver.engine": ("flink", 'allowed are "spark", "local"'),
     "driver.job_max_failures": NONE_AT_ALL,

@@ -28,7 +28,10 @@ class DriverSettings(Section, frozen=True, kw_only=True):
         tuple[PeerUrl, ...], doc("URLs of all drivers of the stream, standbys included; if empty, driver.url alone")
     ] = ()
     journal: Annotated[StoreUrl, doc("URL of the folder that holds the journal (if data is set: its folder journal)")]
-    batch_interval: Annotated[PositiveDuration, doc("time between two batches")] = Duration(1.0)
+    batch_interval: Annotated[
+        Duration,
+        doc('time between two batches; "0s": the next batch begins as soon as records are there and the job is free'),
+    ] = Duration(1.0)
     job: Annotated[
         FunctionName | tuple[FunctionName, ...] | None,
         doc(
