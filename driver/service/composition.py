@@ -192,6 +192,8 @@ def make_tracker(settings: Settings, state: State, epoch: int) -> Tracker:
         copy_rules=_copy_rules(settings),
         cursor_rules=CursorRules(float(driver.cursor_lease), float(driver.cursor_timeout)),
         host_timeout_seconds=float(driver.receiver_timeout),
+        batch_interval_ms=round(driver.batch_interval * 1000),
+        concurrent_jobs=driver.concurrent_jobs,
     )
     tracker = Tracker(
         state, epoch, options, sharing=_sharing(settings, state), managed=_managed(settings, state, epoch)

@@ -7,6 +7,7 @@ import itertools
 import msgspec
 
 from driver.decisions.allocation import UNLIMITED, BatchLimits, longest_prefix
+from driver.decisions.pace import Pace
 from driver.decisions.packing import pack
 from driver.decisions.replay import REPLAY_BLOCKS_MAX, plan, refuse
 from driver.journal import events as ev
@@ -40,13 +41,14 @@ class Batches:
     """Allocates and completes batches.
 
     ``max_queued``: maximum number of batches beyond the completed prefix; no further batch is allocated. ``limits``: the limits
-    of one batch.
+    of one batch. ``pace``: learns when batches begin and end.
     """
 
-    def __init__(self, *, recorder: Recorder, max_queued: int, limits: BatchLimits) -> None:
+    def __init__(self, *, recorder: Recorder, max_queued: int, limits: BatchLimits, pace: Pace) -> None:
         self._recorder = recorder
         self._max_queued = max_queued
         self._limits = limits
+        self._pace = pace
         #: time of the newest batch (ms), so that batches without an interval have different times
         self._newest_ms = max((batch.time_ms for batch in recorder.state.batches.values()), default=0)
 
@@ -86,7 +88,9 @@ class Batches:
         if not state.waiting:
             return NextAllocated(None, left=False)
         time_ms = max(now_ms, self._newest_ms + 1) if request.time_ms is None else request.time_ms
-        return NextAllocated(self._allocate(time_ms, request.tasks), bool(state.waiting))
+        batch_id = self._allocate(time_ms, request.tasks)
+        self._pace.begin(batch_id, now_ms)
+        return NextAllocated(batch_id, bool(state.waiting))
 
     def _allocate(self, time_ms: int, tasks: int) -> int:
         """Make a batch of as many waiting blocks as its limits allow. Return its id."""
@@ -148,7 +152,7 @@ class Batches:
 
     # ---- completion --------------------------------------------------------------------------------------------------
 
-    def complete(self, request: Complete) -> None:
+    def complete(self, request: Complete, now_ms: int) -> None:
         """Complete the batch. Raises RefusedError if it is completed."""
         if request.replay:
             self._complete_replayed(request)
@@ -157,6 +161,7 @@ class Batches:
         if batch is None or batch.completed_ms is not None:
             raise RefusedError(f"batch {request.batch_id} is completed already", "conflict")
         self._recorder.apply(ev.BatchCompleted(request.batch_id, request.time_ms, request.attempts, request.statistics))
+        self._pace.end(request.batch_id, now_ms)
 
     def _complete_replayed(self, request: Complete) -> None:
         state = self._recorder.state
@@ -186,7 +191,7 @@ class Batches:
         if batch_id in state.replaying or (batch is not None and batch.completed_ms is None):
             self._recorder.apply(request.failure)
 
-    def skip(self, request: SkipBatch) -> None:
+    def skip(self, request: SkipBatch, now_ms: int) -> None:
         """End a batch without its job. Raises RefusedError if it is completed."""
         state, batch_id = self._recorder.state, request.batch_id
         if request.replay:
@@ -197,6 +202,7 @@ class Batches:
             raise RefusedError(f"batch {batch_id} is completed already", "conflict")
         cause = said_by(request.cause)
         self._recorder.apply(ev.BatchSkipped(batch_id, request.time_ms, request.attempts, cause, request.replay))
+        self._pace.end(batch_id, now_ms)
 
     def pause(self, request: m.PauseRequest, now_ms: int) -> m.OperatorAnswer:
         """Pause or resume the batches. May be repeated."""

@@ -322,6 +322,8 @@ class DriverProcess:
                 on_gap=world.options.on_gap,
                 max_queued_batches=world.options.max_queued_batches + world.options.concurrent_jobs - 1,
                 retention=Limits(world.options.retention_ms, world.options.retention_bytes),
+                batch_interval_ms=0 if self._trigger.continuous else 1_000,
+                concurrent_jobs=world.options.concurrent_jobs,
             ),
         )
         if world.options.copies:
