@@ -384,6 +384,10 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"spark": {"modules": ["a.b"]}}, ['spark.modules = "a.b"', "jobs"]),
     ({"spark": {"modules": ["jobs"], "ship": "installed"}}, ["spark.modules", "installed"]),
     ({"wal__url": "none", "receiver__local_copies": False}, ["receiver.local_copies", "none"]),
+    (
+        {"driver__batch_interval": "0s", "driver__empty_batches": "deliver"},
+        ["driver.empty_batches", 'with driver.batch_interval = "0s" there is no interval'],
+    ),
     ({"wal__url": "none", "wal__retention": "1h"}, ["wal.retention", "none"]),
     ({"wal__url": "none", "wal__retention_size": "1GB"}, ["wal.retention_size", "none"]),
     ({"wal__url": "none", "wal__retention_blocks": 7}, ["wal.retention_blocks", "none"]),
