@@ -189,7 +189,7 @@ def _jobs(settings: Settings) -> Iterator[Broken]:
 
 
 def _empty_batches(settings: Settings) -> Iterator[Broken]:
-    if settings.driver.empty_batches == "deliver" and settings.driver.batch_interval == 0:
+    if settings.driver.empty_batches == "deliver" and settings.driver.batch_interval <= 0:
         words = 'with driver.batch_interval = "0s" there is no interval without blocks: set it to "skip"'
         yield Broken("driver.empty_batches", words)
 
