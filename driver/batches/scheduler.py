@@ -48,8 +48,8 @@ class BatchOptions:
     ``batch_interval_seconds``: time between two batches; 0: the next one begins as soon as blocks wait. ``tasks``: returns how
     many tasks a batch has. ``headers``: whether the stream takes record headers in. ``epoch``: the journal's.
     ``concurrent_jobs``, ``window_batches``: as in ``[driver]``. ``empty_batches``: whether an interval without blocks gives a
-    batch too. ``allocation``: for a direct stream, as in :class:`driver.batches.timer.BatchTimer`. ``copies``: returns block id
-    → hosts with a cached copy of the block.
+    batch too. ``ahead``: whether each interval gives a batch while all workers are busy. ``allocation``: for a direct stream, as
+    in :class:`driver.batches.timer.BatchTimer`. ``copies``: returns block id → hosts with a cached copy of the block.
     """
 
     batch_interval_seconds: float
@@ -59,6 +59,7 @@ class BatchOptions:
     concurrent_jobs: int = 1
     window_batches: int = 0
     empty_batches: bool = False
+    ahead: bool = False
     allocation: Callable[[int], AllocateSpans | None] | None = None
     copies: Callable[[], Mapping[str, tuple[str, ...]]] = dict
 
@@ -120,6 +121,7 @@ class Scheduler:
             interval_seconds=options.batch_interval_seconds,
             tasks=options.tasks,
             empty_batches=options.empty_batches,
+            ahead=options.ahead or options.empty_batches or options.allocation is not None,
             allocation=options.allocation,
             failed=self._fail,
         )

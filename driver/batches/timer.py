@@ -17,10 +17,10 @@ class BatchTimer:
     """A thread that calls ``trigger`` at each multiple of ``interval_seconds``; missed intervals count as one. The next free
     worker then makes the batch. With an interval of 0 there is no thread: ``trigger`` is continuous.
 
-    If each interval gives a batch (``empty_batches``, or a direct stream), the timer makes it itself at the end of the interval.
-    ``tasks``: returns how many tasks a batch has. ``allocation``: makes the request for a batch of a direct stream from the
-    batch's time (ms), or returns None if there is no batch to make; without it, a batch consists of blocks. ``failed``: called
-    with the error that ended the timer.
+    With ``ahead`` the timer makes the batch itself, at the end of the interval. ``tasks``: returns how many tasks a batch has.
+    ``empty_batches``: whether an interval without blocks gives a batch too. ``allocation``: makes the request for a batch of a
+    direct stream from the batch's time (ms), or returns None if there is no batch to make; without it, a batch consists of
+    blocks. ``failed``: called with the error that ended the timer.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class BatchTimer:
         interval_seconds: float,
         tasks: Callable[[], int],
         empty_batches: bool,
+        ahead: bool,
         allocation: Callable[[int], AllocateSpans | None] | None,
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -43,6 +44,7 @@ class BatchTimer:
         self._interval = interval_seconds
         self._tasks = tasks
         self._empty_batches = empty_batches
+        self._ahead = ahead
         self._allocation = allocation
         self._failed = failed
         self._thread = threading.Thread(target=self._run, name="batch-timer", daemon=True)
@@ -72,7 +74,7 @@ class BatchTimer:
             self._progress.wake()
 
     def _end_interval(self, time_ms: int) -> None:
-        if self._empty_batches or self._allocation is not None:
+        if self._ahead:
             self.allocate(time_ms, self._empty_batches)
         else:
             self._trigger.end_interval(time_ms)

@@ -64,8 +64,13 @@ class DriverSettings(Section, frozen=True, kw_only=True):
         PositiveDuration, doc("pause before a batch with a block that can't be read is tried again")
     ] = Duration(30.0)
     max_queued_batches: Annotated[
-        PositiveCount, doc("maximum number of batches that wait or run beyond the completed ones")
-    ] = 4
+        PositiveCount | None,
+        doc(
+            "maximum number of batches that wait or run beyond the completed ones, one for each interval; if unset, a batch is "
+            "made only when its job can begin",
+            example=4,
+        ),
+    ] = None
     concurrent_jobs: Annotated[
         PositiveCount, doc("number of batches that run at the same time; they begin in order and may end in any order")
     ] = 1

@@ -25,7 +25,7 @@ RESUME = m.PauseRequest(paused=False, cause="anna@h1")
 
 @pytest.fixture
 def settings(tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str]) -> Settings:
-    return local_settings(tmp_path, mock_broker, topic_name(), max_queued_batches=2)
+    return local_settings(tmp_path, mock_broker, topic_name())
 
 
 class Heard(Listener):

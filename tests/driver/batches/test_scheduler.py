@@ -340,6 +340,7 @@ def test_a_timer_that_wakes_a_moment_early_cuts_an_interval_once() -> None:
         interval_seconds=1.0,
         tasks=lambda: 1,
         empty_batches=False,
+        ahead=False,
         allocation=None,
         failed=lambda _: None,
     )
