@@ -24,7 +24,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from pyspark.sql import SparkSession
 
 from benchmarks.measured import Measured, Threshold, figure, ratio
 from benchmarks.receiving import settings_text
@@ -44,6 +43,14 @@ SPARK_WARM_UP_SECONDS = 12
 #: repetitions of the DataFrame job for Spark's own time
 _OWN_RUNS = 9
 _PATIENCE_SECONDS = 120.0
+_SPARK = """
+[spark]
+"spark.master" = "local[2]"
+"spark.ui.enabled" = "false"
+"spark.sql.shuffle.partitions" = "2"
+"spark.driver.host" = "127.0.0.1"
+"spark.driver.bindAddress" = "127.0.0.1"
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +144,7 @@ def local_latencies(setup: Setup, case: Case, runs: int, seconds: int) -> list[A
     total = WARM_UP_SECONDS + runs * seconds
     topic = _topic(setup)
     with setup.folder() as folder:
-        _run(setup, case, folder, topic, total, job, seen, None)
+        _run(setup, case, folder, topic, total, job, seen, "local")
     return seen.windows(WARM_UP_SECONDS, runs, seconds)
 
 
@@ -148,7 +155,6 @@ def beside_spark(setup: Setup, case: Case, runs: int, seconds: int) -> tuple[See
     seen, peer = Seen(), Seen()
     clock = SystemClock()
     with setup.folder() as folder:
-        session = _session(folder)
 
         def job(batch: Batch) -> None:
             called_ms = clock.wall_ms()
@@ -158,10 +164,7 @@ def beside_spark(setup: Setup, case: Case, runs: int, seconds: int) -> tuple[See
                 seen.own_ms = median(_seconds(lambda: appended_times(frame)) for _ in range(_OWN_RUNS)) * 1000
             seen.note(called_ms, np.array(times, np.int64))
 
-        try:
-            _run(setup, case, folder, _topic(setup), total, job, seen, session)
-        finally:
-            session.stop()
+        _run(setup, case, folder, _topic(setup), total, job, seen, "spark")
         topic = _topic(setup)
         with SparkProcess("kafka", folder / "kafka") as side:
             asked = threading.Thread(target=lambda: _ask(side, setup, folder, topic, total * case.rate, peer))
@@ -178,15 +181,6 @@ def _ask(side: SparkProcess, setup: Setup, folder: Path, topic: str, records: in
     question = {"kind": "latency", "options": options, "checkpoint": str(folder / "checkpoint"), "records": records}
     for called_ms, times in side.ask(question)["calls"]:
         peer.note(called_ms, np.repeat([at for at, _ in times], [count for _, count in times]))
-
-
-def _session(folder: Path) -> SparkSession:
-    builder: Any = SparkSession.builder
-    options = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.host": "127.0.0.1"}
-    for name, value in {**options, "spark.sql.warehouse.dir": str(folder / "warehouse")}.items():
-        builder = builder.config(name, value)
-    session: SparkSession = builder.master("local[2]").getOrCreate()
-    return session
 
 
 def _topic(setup: Setup) -> str:
@@ -209,15 +203,14 @@ def _seconds(call: Callable[[], object]) -> float:
 
 def _run(
     setup: Setup, case: Case, folder: Path, topic: str, seconds: int, job: Callable[[Batch], None], seen: Seen,
-    session: SparkSession | None,
+    engine: str,
 ) -> None:  # fmt: skip
     """Run the stream of ``case`` until the job has seen ``seconds`` of records."""
     config = folder / "forebay.toml"
     more = f'block_interval = "{case.block_interval}"\n'
     text = settings_text(folder, setup.broker.options, topic, "http://127.0.0.1:0", more)
-    engine = "local" if session is None else "spark"
-    config.write_text(text.replace("[agent]", f'engine = "{engine}"\n{case.driver}\n[agent]'))
-    with IngestContext(session, load(config)) as intake:
+    config.write_text(text.replace("[agent]", f'engine = "{engine}"\n{case.driver}\n[agent]') + _SPARK)
+    with IngestContext(None, load(config)) as intake:
         intake.foreach_batch(job)
         config.write_text(config.read_text().replace("http://127.0.0.1:0", intake.url))
         with (folder / "receiver.log").open("wb") as log:
