@@ -134,8 +134,8 @@ def _receive(context: Any, folder: Path, records: int, pid: int) -> tuple[float,
 def main(folder: Path) -> None:
     from pyspark import SparkConf, SparkContext
 
-    answers = sys.stdout
-    sys.stdout = sys.stderr  # Spark prints each batch
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # the JVM prints each batch
     conf = SparkConf().setMaster("local[2]").setAppName("peer").set("spark.ui.enabled", "false")
     conf.set("spark.streaming.receiver.writeAheadLog.enable", "true").set("spark.driver.host", "127.0.0.1")
     context = SparkContext(conf=conf)
