@@ -56,13 +56,14 @@ def draw(sheet: Sheet, image: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, len(sheet.plots), figsize=(4.6 * len(sheet.plots) + 0.6, 3.2), squeeze=False)
-    for axis, plot in zip(axes[0], sheet.plots, strict=True):
+    for place, (axis, plot) in enumerate(zip(axes[0], sheet.plots, strict=True)):
         axis.grid(visible=True, color="#e5e7eb", linewidth=0.6)
         axis.set_axisbelow(True)
         axis.spines[["top", "right"]].set_visible(False)
         match plot:
             case Bars():
                 _bars(axis, plot)
+                axis.tick_params(labelleft=place == 0 or not isinstance(sheet.plots[0], Bars))
             case Lines():
                 _lines(axis, plot)
     figure.tight_layout()

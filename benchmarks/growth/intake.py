@@ -103,7 +103,7 @@ def take_in(
         begun, before = time.monotonic(), _used(processes)
         _await(counts.done, processes, directory)
         ended, after = time.monotonic(), _used(processes)
-        metrics = urllib3.request("GET", metrics_url).data.decode() if metrics_url else ""
+        metrics = urllib3.request("GET", f"{metrics_url}/metrics").data.decode() if metrics_url else ""
     return Intake(ended - begun, after.cpu_seconds - before.cpu_seconds, after.peak_mb, counts.blocks, metrics)
 
 

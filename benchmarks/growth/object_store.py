@@ -32,7 +32,7 @@ TRICKLE_RECORDS_PER_SECOND = 10_000
 TRICKLE_SECONDS = 10
 #: dollars per request
 PRICES = {"put": 0.005e-3, "list": 0.005e-3, "get": 0.0004e-3, "head": 0.0004e-3, "delete": 0.0}
-_COUNTED = re.compile(r'^forebay_receiver_store_requests_total\{[^}]*kind="(\w+)"[^}]*\} (\S+)$', re.MULTILINE)
+_COUNTED = re.compile(r'^forebay_receiver_store_requests_total\{[^}]*request="(\w+)"[^}]*\} (\S+)$', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

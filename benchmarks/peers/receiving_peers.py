@@ -44,7 +44,7 @@ class ForebayReceiver:
 
 
 class BareLoop:
-    name = "A bare `consume(10000)` loop in Python"
+    name = "A bare consume loop in Python"
     durability = "nothing: it drops the records"
 
     def __init__(self, servers: str) -> None:
