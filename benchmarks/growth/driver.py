@@ -1,4 +1,4 @@
-"""Where one driver ends: reports per second by 1 to 256 receivers at once, and allocation of up to 300,000 waiting blocks.
+"""Where one driver ends: reports per second by 1 to 256 receivers together, and allocation of up to 300,000 waiting blocks.
 
 The reports are those of the benchmark ``reports``: over HTTP, accepted, journalled and synced. The
 allocation is that of a tracker in this process, without I/O.

@@ -103,12 +103,13 @@ def _tracker(stored: StoredBlocks) -> Tracker:
     epoch = numbered(1, 1)
     state = State(stream=STREAM, timeline=1)
     starts = tuple(ev.IncarnationStart(TOPIC, number, 0) for number in range(PARTITIONS))
-    for event in (
+    events: list[ev.Event] = [
         ev.StreamCreated(starts, 0, "earliest"),
         ev.ReceiverRegistered("r1", "bench", "1", epoch),
         *(ev.ClaimGiven(TOPIC, number, "r1", epoch, TOKEN + number) for number in range(PARTITIONS)),
         *(ev.BlockAdded(block) for block in stored.blocks),
-    ):
+    ]
+    for event in events:
         apply(state, event)
     return Tracker(state, epoch, tracker_options())
 

@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from benchmarks.peers.contender import Run, Usage
 from benchmarks.peers.jvm import Jvm
@@ -49,10 +50,10 @@ class Flink:
         landed = self._directory / f"landed-{self._runs}"
         environment = self._environment()
         environment.executeSql(
-            "CREATE TABLE topic (value BYTES) WITH ('connector'='kafka', 'format'='raw', "
+            "CREATE TABLE topic (`value` BYTES) WITH ('connector'='kafka', 'format'='raw', "
             f"'topic'='{topic}', 'properties.bootstrap.servers'='{self._servers}', "
             f"'properties.group.id'='flink-{self._runs}', "
-            "'scan.startup.mode'='earliest-offset', 'scan.bounded.mode'='latest-offset')".replace("(value", "(`value`")
+            "'scan.startup.mode'='earliest-offset', 'scan.bounded.mode'='latest-offset')"
         )
         environment.executeSql(
             f"CREATE TABLE files (`value` BYTES) WITH ('connector'='filesystem', 'format'='raw', 'path'='file://{landed}')"
@@ -73,7 +74,8 @@ class Flink:
         ((first, before),) = begun
         return Run(ended - first, after.cpu_seconds - before.cpu_seconds, after.peak_mb)
 
-    def _environment(self):  # type: ignore[no-untyped-def]  # a Java object
+    def _environment(self) -> Any:
+        """Return a table environment, an object of Java's."""
         configuration = self._jvm.api.org.apache.flink.configuration.Configuration()
         checkpoints = {"execution.checkpointing.dir": f"file://{self._directory}/checkpoints"}
         for key, value in {**_CONFIGURATION, **checkpoints}.items():

@@ -19,7 +19,7 @@ import threading
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from benchmarks.peers.contender import Run, Usage
 from benchmarks.setup import RECORD_BYTES
@@ -109,7 +109,7 @@ def _send(server: socket.socket, records: int, began: list[tuple[float, float]],
 def _receive(context: Any, folder: Path, records: int, pid: int) -> tuple[float, float]:
     from pyspark.streaming import StreamingContext
 
-    streaming = StreamingContext(context, _BATCH_SECONDS)
+    streaming: Any = StreamingContext(context, cast(int, _BATCH_SECONDS))  # Spark takes fractions too
     streaming.checkpoint(str(folder))
     counting, began = _Counting(records), list[tuple[float, float]]()
     streaming.addStreamingListener(counting)
