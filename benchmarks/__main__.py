@@ -45,7 +45,8 @@ BENCHMARKS = {
     "source": "benchmarks.kafka_source",
     "decoding": "benchmarks.decoding",
     "flood": "benchmarks.flood",
-    "peers": "benchmarks.peers.race",
+    "peers-landing": "benchmarks.peers.race",
+    "peers-queries": "benchmarks.peers.queries",
     "growth-partitions": "benchmarks.growth.one_receiver:partitions",
     "growth-topics": "benchmarks.growth.one_receiver:topics",
     "growth-records": "benchmarks.growth.one_receiver:record_sizes",
@@ -56,7 +57,7 @@ BENCHMARKS = {
     "growth-driver": "benchmarks.growth.driver",
 }
 #: names before a hyphen, which stand for all benchmarks that begin with them
-GROUPS = {"growth"}
+GROUPS = {"growth", "peers"}
 SMALL_SCALE = 0.05
 
 

@@ -43,12 +43,12 @@ def measure(setup: Setup) -> Iterator[Measured]:
         pairs = [(runs[0], runs[place]) for runs in rounds]
         rates = [(records / one.seconds, records / other.seconds) for one, other in pairs]
         least = Threshold(LEAST[type(peer)], at_least=True)
-        yield ratio("peers", f"rate against {peer.name}", rates, "records/s", least)
+        yield ratio("peers-landing", f"rate against {peer.name}", rates, "records/s", least)
         cpu = [(one.cpu_seconds / records * 1e6, other.cpu_seconds / records * 1e6) for one, other in pairs]
         most = Threshold(1.0, at_least=False)
-        yield ratio("peers", f"CPU per record against {peer.name}", cpu, "µs", most)
+        yield ratio("peers-landing", f"CPU per record against {peer.name}", cpu, "µs", most)
         memory = [(one.peak_mb, other.peak_mb) for one, other in pairs]
-        yield ratio("peers", f"memory against {peer.name}", memory, "MB")
+        yield ratio("peers-landing", f"memory against {peer.name}", memory, "MB")
 
 
 def _sheet(contenders: list[Contender], rounds: list[list[Run]], records: int) -> Sheet:

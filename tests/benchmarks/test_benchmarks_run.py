@@ -9,6 +9,7 @@ import pytest
 from benchmarks.__main__ import BENCHMARKS, chosen, measures
 from benchmarks.measured import Threshold, alternate, figure, ratio
 from benchmarks.peers import libraries
+from benchmarks.peers.queries import RACES
 from benchmarks.setup import Setup
 from forebay.model.errors import UsageError
 from tests.conftest import missing, require_kafka, running_in_ci
@@ -96,7 +97,7 @@ LINES = {
         "agent: longest heartbeat, flooded / not",
         "agent: memory that the flood takes",
     ],
-    "peers": [
+    "peers-landing": [
         f"{what} against {peer}"
         for peer in (
             "A bare consume loop in Python",
@@ -105,6 +106,9 @@ LINES = {
             "Kafka Connect: file sink",
         )
         for what in ("rate", "CPU per record", "memory")
+    ],
+    "peers-queries": [
+        f"{what}, {ours} / {peer}" for ours, (peer, _) in RACES.items() for what in ("rate", "CPU per record")
     ],
     "growth-partitions": ["records/s, 1,000 partitions / 1", "memory, 1,000 partitions / 1"],
     "growth-topics": ["records/s, 100 topics / 1"],
@@ -123,11 +127,12 @@ LINES = {
     ],
     "growth-driver": ["reports/s, 256 receivers / 64", "allocation per waiting block, most / fewest"],
 }
+_PEERS = ("peers-landing", "peers-queries")
 _INTAKES = ("growth-partitions", "growth-topics", "growth-records", "growth-receivers", "growth-s3")
-NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency", "locality", "source", "peers", *_INTAKES)
-NEEDS_SPARK = ("arrow", "dataframe", "locality", "source", "peers", "growth-blocks")
+NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency", "locality", "source", *_PEERS, *_INTAKES)
+NEEDS_SPARK = ("arrow", "dataframe", "locality", "source", *_PEERS, "growth-blocks")
 #: a cluster of its own, two Sparks, or much that does not get less with the records
-LONG = ("locality", "source", "opening", "arrow", "dataframe", "peers", "growth-blocks", "growth-driver", *_INTAKES)
+LONG = ("locality", "source", "opening", "arrow", "dataframe", *_PEERS, "growth-blocks", "growth-driver", *_INTAKES)
 
 
 def test_every_benchmark_is_named_here() -> None:
@@ -157,11 +162,11 @@ def test_benchmark_prints_its_figures(name: str, tiny: Setup) -> None:
         require_kafka()
     if name in ("object-wal", "opening", "growth-s3"):
         require_s3()
-    if name == "source":
+    if name in ("source", "peers-queries"):
         require_jvm_spark(missing)
     if name == "blocks":
         _require_nginx()
-    if name == "peers" and not libraries.present() and not running_in_ci():
+    if name == "peers-landing" and not libraries.present() and not running_in_ci():
         missing("Flink and Kafka Connect are not here: run python -m benchmarks.peers.libraries")
     if name == "locality":
         require_namespaces(missing)
