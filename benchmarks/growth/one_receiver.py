@@ -7,7 +7,7 @@ broker, driver and receivers share two cores.
 - ``growth-partitions``: 1,000,000 records of 200 bytes in 1 to 1,000 partitions.
 - ``growth-topics``: the same in 100 partitions of 1 to 100 topics.
 - ``growth-records``: records of 20 bytes to 1 MB; 200 MB, or 1,000,000 records if that is less.
-- ``growth-receivers``: 4,000,000 records of 200 bytes in 8 partitions, by 1 to 8 receivers, which the broker lets into the group
+- ``growth-receivers``: 2,000,000 records of 200 bytes in 8 partitions, by 1 to 8 receivers, which the broker lets into the group
   together.
 """
 
@@ -28,7 +28,7 @@ TOPICS = (1, 10, 100)
 RECORD_SIZES = (20, 200, 2_000, 20_000, 200_000, 1_000_000)
 SIZE_BYTES = 200_000_000
 RECEIVERS = (1, 2, 4, 8)
-RECEIVERS_RECORDS = 4_000_000
+RECEIVERS_RECORDS = 2_000_000
 #: how long the broker waits for the next receiver before it divides the partitions
 _JOIN_SECONDS = 6
 

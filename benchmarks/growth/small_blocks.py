@@ -14,6 +14,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from statistics import median
 
 import pyarrow as pa
 
@@ -36,7 +37,8 @@ from wal.reading import BlockReference
 RECORDS = 400_000
 BLOCKS = (1, 10, 100, 1_000, 10_000, 100_000)
 FEW, MANY = 10, 1_000
-RUNS_MAX = 3
+#: a batch of more blocks takes a minute
+RUN_ONCE_ABOVE = 10_000
 
 
 def measure(setup: Setup) -> Iterator[Measured]:
@@ -50,8 +52,9 @@ def measure(setup: Setup) -> Iterator[Measured]:
         try:
             for count in counts:
                 stored = _stored(folder, records, count)
-                _run(engine, stored)  # the first one starts workers, or warms the page cache
-                runs = [_run(engine, stored) for _ in range(min(setup.runs, RUNS_MAX))]
+                if count <= RUN_ONCE_ABOVE:
+                    _run(engine, stored)  # the first one starts workers, or warms the page cache
+                runs = [_run(engine, stored) for _ in range(setup.runs if count <= RUN_ONCE_ABOVE else 1)]
                 allocated[count], ended[count] = [run[0] for run in runs], [run[1] for run in runs]
             many, few = (_in_one_task(engine, folder, records, count, setup.runs) for count in (MANY, FEW))
         finally:
@@ -59,7 +62,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
     setup.keep(_sheet(allocated, ended))
     last = counts[-1]
     yield figure("growth-blocks", "allocation of the batch with the most blocks", allocated[last], "s")
-    per_block = [(most - few) / last * 1e6 for most, few in zip(ended[last], ended[FEW], strict=True)]
+    per_block = [(most - median(ended[FEW])) / last * 1e6 for most in ended[last]]
     yield figure("growth-blocks", "each further block, to the last task's row", per_block, "µs")
     pairs = list(zip(many, few, strict=True))
     most = Threshold(1.5, at_least=False)
