@@ -110,9 +110,10 @@ def _sheet(
     backlog: dict[int, list[_Stored]], steady: dict[int, list[_Stored]], records: int
 ) -> Sheet:  # fmt: skip
     rows = []
-    for name, found in (("backlog", backlog), ("10,000 records/s", steady)):
+    for name, found in (("backlog", backlog), ("steady", steady)):
         for distance, runs in found.items():
-            rows.append(_row(name, distance, runs))
+            rates = spread(_rates(runs, records)) if found is backlog else f"{TRICKLE_RECORDS_PER_SECOND:,}"
+            rows.append(_row(name, distance, runs, rates))
     rate = line("", ((max(1, distance), _rates(runs, records)) for distance, runs in backlog.items()))
     ticks = tuple((float(max(1, distance)), str(distance)) for distance in DISTANCES_MS)
     priced = tuple(
@@ -130,7 +131,7 @@ def _rates(runs: Sequence[_Stored], records: int) -> list[float]:
     return [records / run.intake.seconds for run in runs]
 
 
-def _row(name: str, distance: int, runs: Sequence[_Stored]) -> tuple[str, ...]:
+def _row(name: str, distance: int, runs: Sequence[_Stored], rates: str) -> tuple[str, ...]:
     gigabytes = runs[0].gigabytes
     records = gigabytes * 1e9 / RECORD_BYTES
 
@@ -138,7 +139,7 @@ def _row(name: str, distance: int, runs: Sequence[_Stored]) -> tuple[str, ...]:
         return shown(median(run.requests.get(kind, 0.0) for run in runs) / gigabytes)
 
     return (
-        name, str(distance), spread(_rates(runs, int(records))),
+        name, str(distance), rates,
         spread([run.intake.cpu_seconds / records * 1e6 for run in runs]), shown(median(run.intake.blocks for run in runs)),
         each("put"), each("get"), spread([run.per_gb for run in runs]), f"${median(run.dollars_per_gb for run in runs):.4f}",
     )  # fmt: skip
