@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -34,4 +35,6 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    concat: Any = getattr(pa, "concat_batches")  # noqa: B009 - the stubs do not know it
+    joined_rows: pa.RecordBatch = batches[0] if len(batches) == 1 else concat(batches)
+    return joined_rows

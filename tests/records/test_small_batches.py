@@ -15,6 +15,10 @@ def _batch(first: int, rows: int, value_bytes: int = 3) -> pa.RecordBatch:
     return pa.record_batch({"offset": list(range(first, first + rows)), "value": [b"v" * value_bytes] * rows})
 
 
+def _columns_of_rows(batches: list[pa.RecordBatch]) -> list[list[str]]:
+    return [batch.schema.names for batch in batches for _ in range(batch.num_rows)]
+
+
 @given(st.lists(st.tuples(st.sampled_from([0, 1, 7, 500, LARGE_ROWS - 1, LARGE_ROWS]), st.booleans()), max_size=12))
 def test_rows_and_their_order_stay(parts: list[tuple[int, bool]]) -> None:
     """INV-3: a rerun has the same rows in the same order, whatever the sizes of its blocks are."""
@@ -25,8 +29,7 @@ def test_rows_and_their_order_stay(parts: list[tuple[int, bool]]) -> None:
         first += rows
     found = list(joined(batches))
     assert [o for batch in found for o in batch.column("offset").to_pylist()] == list(range(first))
-    of_rows = lambda given: [batch.schema.names for batch in given for _ in range(batch.num_rows)]  # noqa: E731
-    assert of_rows(found) == of_rows(batches)
+    assert _columns_of_rows(found) == _columns_of_rows(batches)
 
 
 def test_a_thousand_small_batches_become_few() -> None:
