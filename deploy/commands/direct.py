@@ -345,7 +345,7 @@ def audit(invocation: Invocation, checkpoint: Checkpoint) -> int:
     short_help="Show what Kafka no longer holds, and continue without it.",
     epilog=example(
         "forebay direct accept-loss file:///var/lib/direct flights --broker b1:9092",
-        "forebay direct accept-loss file:///var/lib/direct flights 'flights/0[0, 500)' --broker b1:9092 --yes",
+        "forebay direct accept-loss file:///var/lib/direct flights 'flights/0[0, 500)' --broker b1:9092 --apply",
     ),
 )
 @because_option
@@ -396,7 +396,7 @@ def _loss_tables(name: str, losses: list[Loss]) -> list[Group]:
 
 @direct.command(
     short_help="Run completed batches again that Kafka still holds.",
-    epilog=example("forebay direct replay file:///var/lib/direct flights --broker b1:9092 --to-batch 12 --yes"),
+    epilog=example("forebay direct replay file:///var/lib/direct flights --broker b1:9092 --to-batch 12 --apply"),
 )
 @click.option(
     "--to-batch",

@@ -109,7 +109,7 @@ def test_expired_cursor_is_reported_with_its_command_and_exit_code_1(
     made_up_driver.status = make_status(cursors=held, held_for_cursors=2_000_000)
     assert run(project, command) == 1
     out, err = capsys.readouterr()
-    assert "cursor b expired: h pid 1 was not heard for 200 h" in err and "forebay cursors drop b --yes" in err
+    assert "cursor b expired: h pid 1 was not heard for 200 h" in err and "forebay cursors drop b --apply" in err
     assert ("1 at work, 1 expired; the WAL keeps 2.0 MB" if command == "status" else "3 s ago") in out
 
 

@@ -50,7 +50,7 @@ def _filters(function: _Function) -> _Function:
 
 @click.group(
     "dead-letters",
-    epilog=example("forebay dead-letters list", "forebay dead-letters replay --to-topic flights-repaired --yes"),
+    epilog=example("forebay dead-letters list", "forebay dead-letters replay --to-topic flights-repaired --apply"),
 )
 @shared_options
 def dead_letters() -> None:
@@ -124,7 +124,7 @@ def show(invocation: Invocation, record: str, raw: bool) -> int:
     short_help="Send dead letters that were not sent yet into a topic.",
     epilog=example(
         "forebay dead-letters replay --to-topic flights-repaired",
-        "forebay dead-letters replay --to-source --cause Timeout --yes",
+        "forebay dead-letters replay --to-source --cause Timeout --apply",
     ),
 )
 @click.option("--to-topic", "target", metavar="TOPIC", help="Topic for the records; it must exist.")

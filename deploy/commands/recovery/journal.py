@@ -420,7 +420,7 @@ def inspect(invocation: Invocation) -> int:
 @journal.command(
     "rebuild",
     short_help="Rebuild a lost journal from the WAL.",
-    epilog=example("forebay journal rebuild", "forebay journal rebuild --yes"),
+    epilog=example("forebay journal rebuild", "forebay journal rebuild --apply"),
 )
 @click.option(
     "--even-if-intact", is_flag=True, help="Replace a journal that can be read, for example because it is an old copy."

@@ -25,7 +25,7 @@ from forebay.settings.schema import Settings
 
 @click.command(
     epilog=example(
-        "forebay recover", "forebay recover --apply", "forebay recover --accept-loss 12 'flights/0[1200, 1800)' --yes"
+        "forebay recover", "forebay recover --apply", "forebay recover --accept-loss 12 'flights/0[1200, 1800)' --apply"
     ),
 )
 @click.option("--no-kafka", is_flag=True, help="Make the plan without Kafka.")

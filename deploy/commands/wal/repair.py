@@ -286,7 +286,7 @@ def _left(examined: Examination, mended: Sequence[RepairedSegment]) -> list[str]
 
 @click.command(
     "repair",
-    epilog=example("forebay wal repair", "forebay wal repair --yes"),
+    epilog=example("forebay wal repair", "forebay wal repair --apply"),
 )
 @click.option(
     "--agent",

@@ -61,7 +61,8 @@ class DriverSettings(Section, frozen=True, kw_only=True):
         PositiveDuration, doc("pause before a batch with a block that can't be read is tried again")
     ] = Duration(30.0)
     max_queued_batches: Annotated[
-        PositiveCount, doc("maximum number of batches that wait or run beyond the completed ones")
+        PositiveCount,
+        doc("maximum number of batches that wait or run beyond the completed ones; concurrent_jobs - 1 is added"),
     ] = 4
     concurrent_jobs: Annotated[
         PositiveCount, doc("number of batches that run at the same time; they begin in order and may end in any order")
