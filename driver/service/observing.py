@@ -26,7 +26,14 @@ from driver.http.observation.overview import Activity, Identity, late, overview
 from driver.http.observation.records import records_answer
 from driver.http.observation.series import Sampler, Series
 from driver.http.observation.snapshot import SharedSnapshot, Snapshot, Surroundings, take
-from driver.http.observation.storage import ReadJournal, ReadWal, WalState, journal_answer, wal_answer
+from driver.http.observation.storage import (
+    ReadHeldForCursors,
+    ReadJournal,
+    ReadWal,
+    WalState,
+    journal_answer,
+    wal_answer,
+)
 from driver.journal.state import State
 from driver.service.activity import Activity as DriverActivity
 from driver.service.composition import Parts
@@ -133,6 +140,10 @@ class Leading:
         """Return what the decision loop knows of the WAL."""
         return self.ask(ReadWal())
 
+    def held_for_cursors(self) -> int:
+        """Return the bytes of WAL segments that are kept only for cursors."""
+        return self.ask(ReadHeldForCursors())
+
     def _completed_since(self, since_ms: int) -> list[m.BatchEntry]:
         newest_first = self.parts.scheduler.batches.entries()
         return list(takewhile(lambda batch: (batch.completed_ms or 0) >= since_ms, newest_first))
@@ -193,7 +204,7 @@ class Observing:
         return self._led().series.answer(since_ms, points_max)
 
     def held_for_cursors(self) -> int:
-        return self._led().wal().held_for_cursors
+        return self._led().held_for_cursors()
 
     def batches(self, query: BatchQuery) -> m.BatchesAnswer:
         return self._led().batches.list(query)
