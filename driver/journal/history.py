@@ -14,6 +14,7 @@ from operator import attrgetter
 
 import msgspec
 
+from driver.journal.files import HistoryMeta
 from driver.journal.state import Batch, State
 from driver.journal.statistics import BatchStatistics
 from forebay.kafka.consume.planning import sizes
@@ -199,7 +200,8 @@ class HistoryWriter:
         """Append ``batches``; they are durable on return. Raises OutOfSpaceError (nothing is lost: call it again later),
         StoreError."""
         if batches != self._waiting:  # batches that wait for space are already in the writer
-            self._writer.append(FrameKind.HISTORY, b"", _encoder.encode(batches))
+            meta = _encoder.encode(HistoryMeta(actions=True)) if any(batch.skipped for batch in batches) else b""
+            self._writer.append(FrameKind.HISTORY, meta, _encoder.encode(batches))
             self._waiting = batches
         self._writer.sync()
         self._waiting = ()
@@ -261,7 +263,7 @@ def _batches(storage: Storage, path: str) -> Iterator[FinishedBatch]:
         if isinstance(found, Damage):
             raise CorruptionError(path, found.offset, found.reason)
         if isinstance(found, Newer):
-            raise NewerVersionError(path, found.offset, found.version, found.newest)
+            raise NewerVersionError(path, found.offset, found.version, found.newest, found.feature)
         if found.header.kind == FrameKind.HISTORY:
             try:
                 yield from _decoder.decode(found.payload)
