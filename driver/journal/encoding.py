@@ -6,13 +6,14 @@ to the blocks, which never change, and another thread encodes them in parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 
 import msgspec
 
-from driver.journal.state import State
+from driver.journal.events import ReplayedBatch
+from driver.journal.state import Batch, State
 from forebay.model.values import Block
 
 #: blocks that are encoded together; the interpreter can change the thread between two such parts
@@ -60,5 +61,7 @@ def _fields(state: State, names: list[str]) -> bytes:
 def has_actions(state: State) -> bool:
     """Return whether the state has a pause, or a skipped batch that is not only shown. A release that does not know them would
     ignore them."""
-    batches = chain(state.batches.values(), state.replaying.values(), state.replay_window.values())
+    batches: Iterable[Batch | ReplayedBatch] = chain(
+        state.batches.values(), state.replaying.values(), state.replay_window.values()
+    )
     return state.pause is not None or any(batch.skipped for batch in batches)
