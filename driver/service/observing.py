@@ -22,7 +22,7 @@ from driver.http.observation.blocks import (
     block_list,
 )
 from driver.http.observation.events import EventHub
-from driver.http.observation.overview import Activity, Identity, late, overview
+from driver.http.observation.overview import Identity, PresentWork, late, overview
 from driver.http.observation.records import records_answer
 from driver.http.observation.series import Sampler, Series
 from driver.http.observation.snapshot import SharedSnapshot, Snapshot, Surroundings, take
@@ -35,7 +35,7 @@ from driver.http.observation.storage import (
     wal_answer,
 )
 from driver.journal.state import State
-from driver.service.activity import Activity as DriverActivity
+from driver.service.activity import Activity
 from driver.service.composition import Parts
 from driver.service.leadership import Leadership
 from driver.service.options import Given
@@ -157,7 +157,7 @@ class Leading:
 class Observing:
     """Answers observers, as ``driver.http.observation.observer.Observer``. ``lead`` is called when the driver leads."""
 
-    def __init__(self, given: Given, *, activity: DriverActivity, view: View, leadership: Leadership) -> None:
+    def __init__(self, given: Given, *, activity: Activity, view: View, leadership: Leadership) -> None:
         self._given = given
         self._activity = activity
         self._view = view
@@ -189,12 +189,12 @@ class Observing:
         if leading is None:
             return self._without_lead()
         snapshot = leading.shared.get()
-        activity = Activity(
+        work = PresentWork(
             rates=leading.sampler.rates(snapshot),
             last_batch=leading.parts.scheduler.batches.newest,
             spark_ui=self._activity.spark_ui,
         )
-        answer = overview(snapshot, self._identity, activity)
+        answer = overview(snapshot, self._identity, work)
         return late(answer, leading.view.away()) if leading.shared.is_late else answer
 
     def snapshot(self) -> Snapshot:
