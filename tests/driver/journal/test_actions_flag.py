@@ -55,6 +55,13 @@ def write(storage: MemoryStorage, *events: ev.Event) -> State:
     return state
 
 
+def stored(storage: MemoryStorage) -> State:
+    """Return the journal's state, without leading it."""
+    state = reading.read(storage, STREAM).state
+    assert state is not None
+    return state
+
+
 def taken() -> tuple[list[ev.Event], int]:
     """The events of a stream with one batch, and its id."""
     t = Tracked()
@@ -84,13 +91,13 @@ def test_old_release_refuses_the_journal_while_the_batches_are_paused() -> None:
     write(storage, *events, ev.PauseChanged(True, 1, "ann: test"))
     assert write(storage).pause is not None  # its first snapshot has the pause
     with old_release():
-        for refused in (lambda: reading.read(storage, STREAM), lambda: write(storage)):
+        for refused in (lambda: stored(storage), lambda: write(storage)):
             with pytest.raises(NewerVersionError, match="flags 0x0002"):
                 refused()
     write(storage, ev.PauseChanged(False, 2, "ann: test"))
     write(storage)
     with old_release():
-        assert reading.read(storage, STREAM).state.pause is None
+        assert stored(storage).pause is None
 
 
 def test_old_release_refuses_the_journal_while_it_has_a_skipped_batch() -> None:
@@ -102,7 +109,7 @@ def test_old_release_refuses_the_journal_while_it_has_a_skipped_batch() -> None:
         reading.read(storage, STREAM)
     write(storage)  # the batch is in the history, so the snapshot has none
     with old_release():
-        assert not reading.read(storage, STREAM).state.batches
+        assert not stored(storage).batches
 
 
 def test_old_release_refuses_a_history_with_a_skipped_batch() -> None:
