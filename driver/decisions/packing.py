@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
-from itertools import accumulate, chain
-from operator import attrgetter
+from itertools import accumulate
 
 from forebay.model.values import Block
 
 #: topic, partition
 PartitionKey = tuple[str, int]
-
-_RANGES, _TOKEN = attrgetter("meta.ranges"), attrgetter("token")
 
 
 def pack(blocks: Sequence[Block], tasks: int) -> tuple[tuple[str, ...], ...]:
@@ -72,8 +69,7 @@ def _in_order(blocks: Sequence[Block], by_host: Collection[Sequence[Block]]) -> 
 
 
 def _partitions(blocks: Sequence[Block]) -> set[PartitionKey]:
-    ranges = list(chain.from_iterable(map(_RANGES, blocks)))
-    by_token = dict(zip(map(_TOKEN, ranges), ranges, strict=True))  # few, and each of one partition
+    by_token = {r.token: r for block in blocks for r in block.meta.ranges}  # few, and each of one partition
     return {(r.topic, r.partition) for r in by_token.values()}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import chain
-from operator import attrgetter
 
 import msgspec
 
@@ -14,9 +13,6 @@ from driver.journal.transitions.direct import direct_partition
 from driver.journal.transitions.partition import complete_gaps, partition_of
 from driver.journal.transitions.replays import replay_completed
 from forebay.model.values import numbered
-
-_RANGES, _UNTIL = attrgetter("meta.ranges"), attrgetter("until_offset")
-_INCARNATION = attrgetter("topic", "partition", "incarnation")
 
 
 def batch_allocated(state: State, event: ev.BatchAllocated) -> None:
@@ -98,10 +94,11 @@ def _advance_completed_prefix(state: State) -> None:
             return
         state.completed_number += 1
         _unneeded_copies(state, state.completed_number - state.window_batches)
-        blocks = map(state.blocks.__getitem__, following.block_ids)
-        ranges = list(chain.from_iterable(map(_RANGES, blocks)))
-        # an incarnation may have thousands of ranges; the last one ends highest (INV-2)
-        reached = dict(zip(map(_INCARNATION, ranges), map(_UNTIL, ranges), strict=True))
+        reached = {  # an incarnation may have thousands of ranges; the last one ends highest (INV-2)
+            (r.topic, r.partition, r.incarnation): r.until_offset
+            for block in map(state.blocks.__getitem__, following.block_ids)
+            for r in block.meta.ranges
+        }
         for span, incarnation in following.lived_spans:
             direct_partition(state, str(span.tp), span.from_offset)  # an older release may have begun it
             reached[span.topic, span.partition, incarnation] = span.until_offset
