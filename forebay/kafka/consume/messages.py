@@ -26,7 +26,7 @@ _TIMESTAMP_TYPES[TIMESTAMP_CREATE_TIME] = 0
 _TIMESTAMP_TYPES[TIMESTAMP_LOG_APPEND_TIME] = 1
 
 #: in place of headers that can't be returned: no column takes it
-_UNREADABLE = (0, b"")
+_UNREADABLE: Any = (0, b"")
 
 #: error of a message → kind of fault (``messages.Fault``); tests/kafka/test_guards.py has a case for each row
 FAULTS: dict[int, str] = {
@@ -129,8 +129,8 @@ def by_partition(messages: list[Message]) -> tuple[list[Message], list[tuple[int
     return grouped, bounds
 
 
-def headers_of(message: Message) -> Sequence[object] | None:
-    """Return the headers of a record, or None. A name that is not UTF-8 is replaced, as Kafka's Java client does it.
+def headers_of(message: Message) -> Any:
+    """Return the headers of a record as pairs, or None. A name that is not UTF-8 is replaced, as Kafka's Java client does it.
 
     confluent-kafka raises an error for such a name, and leaves the name out. Only the error has its bytes, and only those of one
     name. Raises ForebayError if a record has several such names.
@@ -144,7 +144,7 @@ def headers_of(message: Message) -> Sequence[object] | None:
         if not isinstance(cause, UnicodeDecodeError):
             raise
         name = cause.object.decode("utf-8", "replace")
-    pairs = cast("list[tuple[str, bytes | None]]", message.headers())
+    pairs: list[Any] = cast(Any, message.headers())
     # reading the name that is left out would end the process, so its pair is known by its text
     replaced = [(name, pair[1]) if repr(pair).startswith("(<NULL>,") else pair for pair in pairs]
     several = sum(kept is not pair for kept, pair in zip(replaced, pairs, strict=True)) > 1
