@@ -194,7 +194,7 @@ class Scrape:
             (d.LAG_RECORDS, [p.lag for p in tracked], sum),
             (d.LAG_SECONDS, [p.lag_seconds for p in tracked], max),
         ):
-            _set_joined(samples, metric, names, values, joined)
+            set_joined(samples, metric, names, values, joined)
 
 
 def label_sets(partitions: Iterable[TopicPartition], series_max: int) -> list[tuple[str, str]]:
@@ -211,7 +211,7 @@ def label_sets(partitions: Iterable[TopicPartition], series_max: int) -> list[tu
     return [("", "")] * len(found)
 
 
-def _set_joined(
+def set_joined(
     samples: Samples,
     metric: Metric,
     names: Sequence[tuple[str, str]],

@@ -70,7 +70,7 @@ class Metrics(Collector):
 
     ``counted``: metrics that the service counts by :meth:`count` and :meth:`observe`; histograms and counters. ``labels``:
     name and value of the labels that every sample has. ``read`` sets the values of all other metrics; it is called once for each
-    scrape, in the thread of the scrape, and may wait.
+    scrape, in the thread of the scrape, and may wait. ``owns_process``: whether the metrics of the process are part of it.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class Metrics(Collector):
         release: str,
         clock: Clock,
         read: Callable[[Samples], None] = lambda _: None,
+        owns_process: bool = True,
     ) -> None:
         self._release = release
         self._clock = clock
@@ -103,7 +104,8 @@ class Metrics(Collector):
                 )
                 for value in metric.values:
                     made.labels(value)
-        ProcessCollector(registry=self._registry)
+        if owns_process:
+            ProcessCollector(registry=self._registry)
 
     def count(self, metric: Metric, *labels: str, amount: float = 1) -> None:
         """Add ``amount`` to a counter."""
@@ -121,6 +123,10 @@ class Metrics(Collector):
         samples.set(BUILD_INFO, 1, self._release, platform.python_version())
         self.read(samples)
         return samples.families()
+
+    def families(self) -> Iterable[Family]:
+        """Yield all metrics with their labels, for another registry."""
+        return self._labelled.collect()
 
     def render(self) -> bytes:
         """Return the text of all metrics. May wait for :attr:`read`.
