@@ -7,8 +7,11 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from litestar import Request, Response, get
+from litestar.config.compression import CompressionConfig
 from litestar.di import NamedDependency, Provide
 from litestar.handlers import HTTPRouteHandler
+from litestar.middleware import DefineMiddleware
+from litestar.middleware.compression import CompressionMiddleware
 from litestar.params import PathParameter, QueryParameter
 from litestar.response.base import ASGIResponse
 
@@ -31,6 +34,13 @@ Answer = TypeVar("Answer")
 
 WATCHER, QUERY = needs("reader", "operator"), needs("query", "operator")
 
+#: compresses long answers, which pages ask for again and again. A fast level: 1,000 rows take some milliseconds.
+COMPRESSED = [
+    DefineMiddleware(
+        CompressionMiddleware,
+        config=CompressionConfig(backend="gzip", minimum_size=2_000, gzip_compress_level=1),
+    )
+]
 #: maximum number of requests that wait for a store, for each kind of them
 WAITING_MAX = 10
 
@@ -116,7 +126,13 @@ def _glance_routes(observer: Observer, is_guarded: Callable[[], bool]) -> list[H
     async def overview() -> m.OverviewAnswer:
         return await _away(observer.overview)
 
-    @get("/v1/series", summary="Rates, lag and delays of the last day", tags=["people"], opt=WATCHER)
+    @get(
+        "/v1/series",
+        summary="Rates, lag and delays of the last day",
+        tags=["people"],
+        opt=WATCHER,
+        middleware=COMPRESSED,
+    )
     async def series(since_ms: SinceMs = 0, points_max: Points = 360) -> m.SeriesAnswer:
         return await _away(observer.series, since_ms, points_max)
 
@@ -135,6 +151,7 @@ def _list_routes(observer: Observer) -> list[HTTPRouteHandler]:
         tags=["people"],
         opt=WATCHER,
         dependencies=LISTED,
+        middleware=COMPRESSED,
     )
     async def partitions(wanted: Wanted) -> m.PartitionsAnswer:
         return await _away(lambda: answers.partitions(observer.snapshot(), wanted))
@@ -145,6 +162,7 @@ def _list_routes(observer: Observer) -> list[HTTPRouteHandler]:
         tags=["people"],
         opt=WATCHER,
         dependencies=LISTED,
+        middleware=COMPRESSED,
     )
     async def receivers(wanted: Wanted) -> m.ReceiversAnswer:
         return await _away(lambda: answers.receivers(observer.snapshot(), wanted))
@@ -155,11 +173,19 @@ def _list_routes(observer: Observer) -> list[HTTPRouteHandler]:
         tags=["people"],
         opt=WATCHER,
         dependencies=LISTED,
+        middleware=COMPRESSED,
     )
     async def hosts(wanted: Wanted) -> m.HostsAnswer:
         return await _away(lambda: answers.hosts(observer.snapshot(), wanted))
 
-    @get("/v1/cursors", summary="Cursors of queries over the intake", tags=["people"], opt=WATCHER, dependencies=LISTED)
+    @get(
+        "/v1/cursors",
+        summary="Cursors of queries over the intake",
+        tags=["people"],
+        opt=WATCHER,
+        dependencies=LISTED,
+        middleware=COMPRESSED,
+    )
     async def cursors(wanted: Wanted) -> m.CursorsAnswer:
         return await _away(lambda: answers.cursors(observer.snapshot(), wanted, observer.held_for_cursors()))
 
@@ -175,7 +201,13 @@ def _list_routes(observer: Observer) -> list[HTTPRouteHandler]:
 
 
 def _batch_routes(observer: Observer, history: _Few) -> list[HTTPRouteHandler]:
-    @get("/v1/batches", summary="Unfinished and newest completed batches, newest first", tags=["people"], opt=WATCHER)
+    @get(
+        "/v1/batches",
+        summary="Unfinished and newest completed batches, newest first",
+        tags=["people"],
+        opt=WATCHER,
+        middleware=COMPRESSED,
+    )
     async def batches(
         limit: Limit = LIMIT,
         after: After = "",
@@ -197,7 +229,13 @@ def _batch_routes(observer: Observer, history: _Few) -> list[HTTPRouteHandler]:
 def _block_routes(observer: Observer, history: _Few) -> list[HTTPRouteHandler]:
     reading = _Few(1)  # it takes memory
 
-    @get("/v1/blocks", summary="Blocks that the journal names, newest first", tags=["people"], opt=WATCHER)
+    @get(
+        "/v1/blocks",
+        summary="Blocks that the journal names, newest first",
+        tags=["people"],
+        opt=WATCHER,
+        middleware=COMPRESSED,
+    )
     async def blocks(
         limit: Limit = LIMIT,
         after: After = "",
