@@ -72,10 +72,11 @@ scrape_configs:
 
 ## Metrics of your own programs
 
-- A [direct stream](DIRECT.md#direct-streams) serves its metrics from your program, by `stream.metrics`. They have the names of the
-  metrics of the driver below.
-- A query of Structured Streaming has Spark's own metrics; [Progress](STREAMING.md#progress) shows how far it is behind. Of a query
-  over an intake, the page and `forebay cursors` show the position too, and `forebay_wal_held_by_cursors_bytes` what it holds.
+- A [direct stream](DIRECT.md#direct-streams) serves its metrics from your program, by `stream.metrics`. They have the names of
+  the metrics of the driver below.
+- A query of Structured Streaming has Spark's own metrics; [Progress](STREAMING.md#progress) shows how far it is behind. Of a
+  query over an intake, the page and `forebay cursors` show the position too, and `forebay_wal_held_by_cursors_bytes` what it
+  holds.
 
 ## Import the dashboard
 
