@@ -45,7 +45,10 @@ class StreamMetrics:
     the collectors of several streams; every sample has the label ``stream``.
     """
 
-    def __init__(self, stream: str, interval_seconds: float, clock: Clock) -> None:
+    def __init__(
+        self, stream: str, interval_seconds: float, clock: Clock, running: Callable[[], Running | None] = lambda: None
+    ) -> None:
+        """``running``: returns None before the start."""
         self._interval_seconds = interval_seconds
         self._metrics = Metrics(
             COUNTED,
@@ -55,7 +58,7 @@ class StreamMetrics:
             read=self._read,
             owns_process=False,
         )
-        self._running: Running | None = None
+        self._running = running
         self.counting = Counting(self._metrics, clock)
 
     def describe(self) -> Iterable[Any]:
@@ -70,25 +73,22 @@ class StreamMetrics:
         """Return the metrics in Prometheus' text format. May wait ``PATIENCE_SECONDS``."""
         return self._metrics.render()
 
-    def started(self, running: Running) -> None:
-        """Read from ``running`` at each scrape from now on."""
-        self._running = running
-
     def _read(self, samples: Samples) -> None:
         samples.set(d.BATCH_INTERVAL, self._interval_seconds)
-        if self._running is None:
+        stream = self._running()
+        if stream is None:
             return
         try:
-            found = self._running.loop.ask(ReadNumbers(), PATIENCE_SECONDS)
+            found = stream.loop.ask(ReadNumbers(), PATIENCE_SECONDS)
         except (UnreachableError, AnswerLate):  # the stream has ended, or its checkpoint's store does not answer
             return
         samples.set(d.COMPLETED_BATCHES, found.batches_completed)
         samples.set(d.COMPLETED_RECORDS, found.records_completed)
         samples.set(d.QUEUED_RECORDS, found.queued_records)
         samples.set(d.LEARNED_RATE, found.learned.rate if found.learned is not None else None)
-        running = dict(self._running.running)
+        running = dict(stream.running)
         samples.counts(d.BATCHES, Counter(running.get(batch_id, QUEUED).state for batch_id in found.unfinished))
-        ends = self._running.ends()
+        ends = stream.ends()
         names = label_sets(found.positions, PARTITIONS_MAX)
         for metric, values in (
             (d.POSITION, found.positions),

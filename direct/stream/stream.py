@@ -145,7 +145,8 @@ class DirectStream:
         self._admin: KafkaAdmin | None = None
         self._lease_before: Lease | None = None
         self._listeners = Listeners([], self._clock.wall_ms)
-        self._metrics = StreamMetrics(settings.name, settings.interval_seconds, self._clock)
+        self._running: Running | None = None
+        self._metrics = StreamMetrics(settings.name, settings.interval_seconds, self._clock, lambda: self._running)
 
     def foreach_batch(self, job: Job, name: str = "job") -> DirectStream:
         """Set the job, which is called with each :class:`direct.DirectBatch` in order; or add one of several outputs.
@@ -293,7 +294,7 @@ class DirectStream:
             ),
         )
         self._loop = loop
-        self._metrics.started(Running(loop, self._scheduler.running, lambda: planner.ends))
+        self._running = Running(loop, self._scheduler.running, lambda: planner.ends)
         loop.ask(KeepWindow(settings.window_batches))  # before any batch begins or moves to the history
         cleaner = Cleaner(
             loop,
