@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -69,7 +70,7 @@ def test_first_view_of_a_large_stream_is_small_and_fast(make_driver: Make, watch
     assert min(measured) <= SECONDS_MAX * busy(), measured
     for view in ("partitions?sort=-position", "batches?sort=-records"):  # the longest lists
         sizes = []
-        page = watched.open(driver.url, f"#/{view}", prepare=lambda page, sizes=sizes: count(page, sizes))
+        page = watched.open(driver.url, f"#/{view}", prepare=partial(count, sizes=sizes))
         expect(page.locator("tbody tr")).to_have_count(1_000)
         assert 20_000 < sum(sizes) <= BYTES_MAX, view
 
