@@ -22,6 +22,7 @@ from deploy.console.invocation import (
     person,
     shared_options,
 )
+from deploy.console.ownership import refuse_as_root
 from deploy.console.parameters import MomentType
 from deploy.console.progress import spinner
 from forebay.model.errors import UsageError
@@ -349,7 +350,7 @@ def audit(invocation: Invocation, checkpoint: Checkpoint) -> int:
     short_help="Show what Kafka no longer holds, and continue without it.",
     epilog=example(
         "forebay direct accept-loss file:///var/lib/direct flights --broker b1:9092",
-        "forebay direct accept-loss file:///var/lib/direct flights 'flights/0[0, 500)' --broker b1:9092 --yes",
+        "forebay direct accept-loss file:///var/lib/direct flights 'flights/0[0, 500)' --broker b1:9092 --apply",
     ),
 )
 @because_option
@@ -372,6 +373,7 @@ def accept_loss(
     if yes:
         if not wanted:
             raise UsageError("--apply needs RANGEs: run the command without --apply to see them")
+        refuse_as_root(checkpoint.name, checkpoint.storage.url)
         with spinner("comparing with Kafka"):
             accepted = checkpoint.accept_losses(wanted, person(because))
         invocation.write(accepted, lambda: _loss_tables(checkpoint.name, accepted))
@@ -401,7 +403,7 @@ def _loss_tables(name: str, losses: list[Loss]) -> list[Group]:
 
 @direct.command(
     short_help="Run completed batches again that Kafka still holds.",
-    epilog=example("forebay direct replay file:///var/lib/direct flights --broker b1:9092 --to-batch 12 --yes"),
+    epilog=example("forebay direct replay file:///var/lib/direct flights --broker b1:9092 --to-batch 12 --apply"),
 )
 @click.option(
     "--to-batch",
@@ -435,6 +437,7 @@ def replay(
         with spinner("comparing with Kafka"):
             found = checkpoint.replay_plan(RewindTo(to_batch or 0, to_time or 0))
         return show(invocation, proposal_of(*found))
+    refuse_as_root(checkpoint.name, checkpoint.storage.url)
     with spinner("comparing with Kafka"):
         message = checkpoint.replay(to_batch or 0, to_time or 0, person(because))
     invocation.write({"done": True, "message": message})

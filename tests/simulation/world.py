@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
@@ -89,6 +89,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: number of ids from which on the driver forgets those without a heartbeat for ``ids_silent_seconds``; 0: never
     ids_kept: int = 0
     ids_silent_seconds: float = 0.0
+    #: what makes a batch: "interval" (the timer), or a free worker: "late" (once an interval has ended), "continuous"
+    trigger: str = "interval"
     quiet: int = 5  # factor on the weight of each step that is no fault
 
     @classmethod
@@ -117,6 +119,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             window_batches=random.choice((0, 0, 1, 2)),
             empty_batches=random.random() < 0.2,
             queries=random.random() < 0.4,
+            trigger=random.choice(("interval", "late", "late", "continuous")),
         )
 
     @classmethod
@@ -295,8 +298,11 @@ class World:
     def steps(self) -> list[Step]:
         if self.calm:
             return list(self._calm_steps())
-        quiet = self.options.quiet
-        return [step if step.fault else replace(step, weight=step.weight * quiet) for step in self._steps()]
+        found = list(self._steps())
+        for step in found:
+            if not step.fault:
+                step.weight *= self.options.quiet
+        return found
 
     def _processes(self) -> Iterator[ReceiverProcess]:
         yield from self.zombies
@@ -709,4 +715,5 @@ class World:
 
 
 def _fault(step: Step) -> Step:
-    return replace(step, fault=True)
+    step.fault = True
+    return step
