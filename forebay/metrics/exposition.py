@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from forebay.metrics.definition import Metric, gauge
@@ -125,8 +126,8 @@ class Metrics(Collector):
         return samples.families()
 
     def families(self) -> Iterable[Family]:
-        """Yield all metrics with their labels, for another registry."""
-        return self._labelled.collect()
+        """Yield what :meth:`render` returns as families, for another registry."""
+        return text_string_to_metric_families(self.render().decode())
 
     def render(self) -> bytes:
         """Return the text of all metrics. May wait for :attr:`read`.
