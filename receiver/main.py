@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import random
@@ -99,6 +100,7 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     )
     spans = spans_of(settings, "receiver", version("forebay"))
     service = compose(settings, receiver_id, source, storage, clock, host, metrics, spans)
+    gc.freeze()  # what is loaded by now lives as long as the process: no collection visits it
     notifier = Notifier.of(os.environ, clock, service.service_status, os.getpid())
     notifier.watch("poll")
     service.came_round = lambda: notifier.came_round("poll")
