@@ -49,7 +49,7 @@ from receiver.stores.wal_store import WalStore
 from receiver.traces import BlockTraces
 from wal.blocks.encryption import load_keys
 from wal.segments.writer import SegmentLimits
-from wal.storage import Storage, open_storage, tried_for
+from wal.storage import Storage, open_storage, past_cache, tried_for
 from wal.storage.probe import probe
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
         # with the store's own retries, so that a receiver survives a NameNode that is still starting
         probe(patient, settings.stream, lambda: random.SystemRandom().getrandbits(64))
         storage = tried_for(patient, STORE_RETRY_SECONDS)
+        if settings.receiver.local_copies:
+            storage = past_cache(storage)  # tasks read the local copies
     else:
         _log.warning("%s", without_wal(settings))
     metrics = ReceiverMetrics(

@@ -62,7 +62,8 @@ class RecordQueue:
         """Wait ``timeout_seconds`` at most for a record or event. Return it, and what follows within ``gather_seconds``, up to
         ``max_records`` in all.
 
-        The items of a partition follow each other, in order. Only an event, or 1 GiB of values, separates its records into two items.
+        The items of a partition follow each other, in order. Its records are one item, except around an event
+        and above 1 GiB.
         """
         count = self._library.gather.forebay_receive(
             self._queue, round(timeout_seconds * 1000), round(gather_seconds * 1000), _address(self._items),
