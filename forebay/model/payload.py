@@ -8,7 +8,7 @@ batch has rows of two ranges. Buffers may be compressed by lz4 or zstd.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -67,7 +67,7 @@ def payload_parts(ranges: Sequence[RangeRows], headers: bool, compression: Compr
     ]
     options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
     sink = _Parts()
-    with pa.ipc.new_stream(pa.PythonFile(sink, "w"), schema, options=options) as writer:
+    with pa.ipc.new_stream(pa.PythonFile(cast(Any, sink), "w"), schema, options=options) as writer:
         for batch in batches:
             writer.write_batch(batch)
     return sink.parts()

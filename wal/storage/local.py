@@ -274,7 +274,7 @@ class LocalStorage:
 
 
 class _LocalAppendFile:
-    def __init__(self, full: str, descriptor: int, past_cache: bool) -> None:
+    def __init__(self, full: str, descriptor: int, past_cache: bool = False) -> None:
         self._full = full
         self._descriptor = descriptor
         self._direct = DirectWrites(full, descriptor) if past_cache else None

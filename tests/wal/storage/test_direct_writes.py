@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from forebay.model.errors import OutOfSpaceError, StoreError
 from wal.segments.frame import Frame, FrameKind
-from wal.segments.scan import scan_segment
+from wal.segments.scan import TornTail, scan_segment
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import LocalStorage, MemoryStorage, past_cache
 from wal.storage.direct_writes import BLOCK_BYTES, CHUNK_BYTES, LARGE_BYTES_MIN
@@ -126,7 +127,7 @@ def test_failed_direct_write_ends_the_file(
 
     _Writes(monkeypatch, fail)
     file = LocalStorage(str(tmp_path)).past_cache().create("a")
-    with pytest.raises(error, match="can.t be written"):
+    with pytest.raises(error, match="can't be written"):
         file.append(bytes(2 * CHUNK_BYTES))
     with pytest.raises(StoreError, match="earlier write or sync failed"):
         file.sync()
@@ -154,6 +155,54 @@ def test_blocks_of_a_log_are_whole_and_small_groups_stay_in_the_cache(
     log.close()
     _, *frames = scan_segment(storage, "s/1")
     assert [frame.payload.to_pybytes() for frame in frames if isinstance(frame, Frame)] == list(map(b"".join, payloads))
+
+
+def test_kill_after_any_write_leaves_whole_frames_and_at_most_a_torn_tail(tmp_path: Path) -> None:
+    """INV-1: a synced frame is whole, and what was not synced is never damage."""
+    writes = 1
+    while not _killed_after(writes, tmp_path / str(writes)):
+        synced = (tmp_path / str(writes) / "synced").stat().st_size
+        found = list(scan_segment(LocalStorage(str(tmp_path / str(writes))), "s/1"))
+        assert all(isinstance(item, (Frame, TornTail)) for item in found), (writes, found)
+        assert sum(isinstance(item, Frame) for item in found) > synced, writes
+        writes += 1
+    assert writes > 10
+
+
+def _killed_after(writes: int, folder: Path) -> bool:
+    """Write two groups in a process that is killed after this many writes. Return whether the process ended by itself."""
+    storage = LocalStorage(str(folder)).past_cache()
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] == 0
+    try:
+        log = LogWriter(
+            storage, lambda sequence: f"s/{sequence}", SegmentIdentity("s", "r", 1, 1), SegmentLimits(1 << 30, 1e9),
+            now=lambda: 0.0, new_uid=lambda: 7,
+        )  # fmt: skip
+        log.append(FrameKind.BLOCK, b"\x80", b"first")
+        log.sync()
+        synced = os.open(folder / "synced", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        left = writes
+
+        def write(descriptor: int, data: Any) -> int:
+            nonlocal left
+            written = _real_write(descriptor, data)
+            left -= 1
+            if not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return written
+
+        os.write = write  # type: ignore[assignment]
+        _real_write(synced, b".")
+        for _ in range(2):
+            log.append(FrameKind.BLOCK, b"\x80", [bytes(2 * CHUNK_BYTES), bytes(3_000)])
+            log.append(FrameKind.BLOCK, b"\x80", bytes(LARGE_BYTES_MIN))
+            log.sync()
+            _real_write(synced, b"..")
+        os._exit(0)
+    finally:
+        os._exit(1)
 
 
 def test_a_store_without_a_page_cache_is_left_as_it_is() -> None:
