@@ -24,7 +24,7 @@ def pause(invocation: Invocation, because: str) -> int:
     """Begin no more batches until `forebay resume`. Receivers continue to take records in.
 
     Jobs that run continue to their end. A failed batch is not tried again during the pause. The journal keeps the pause, so
-    it outlasts restarts of the driver. `forebay status` shows it. Batches are still made, up to driver.max_queued_batches.
+    it outlasts restarts of the driver. `forebay status` shows it. No batch is made: blocks wait.
     """
     return _request(invocation, True, because)
 
