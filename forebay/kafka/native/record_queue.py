@@ -21,7 +21,7 @@ from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import TopicPartition
 
 #: maximum number of messages that are held at a time
-MESSAGES_MAX = 50_000
+MESSAGES_MAX = 20_000
 #: Kafka's maximum length of a topic's name
 TOPIC_LENGTH_MAX = 249
 
