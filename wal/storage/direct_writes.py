@@ -31,9 +31,8 @@ class DirectWrites:
     A file system without direct writes gets the same bytes through the cache.
     """
 
-    def __init__(self, full: str, descriptor: int) -> None:
-        """``full``: path of the file, which is empty."""
-        self._full = full
+    def __init__(self, descriptor: int) -> None:
+        """``descriptor``: of an empty file."""
         self._descriptor = descriptor
         self._direct = -1
         self._possible = True
@@ -80,11 +79,12 @@ class DirectWrites:
 
     def _begin(self) -> None:
         if self._direct < 0:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_DIRECT | os.O_CLOEXEC
             try:
-                self._direct = os.open(self._full, os.O_WRONLY | os.O_APPEND | os.O_DIRECT | os.O_CLOEXEC)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
+                self._direct = os.open(
+                    f"/proc/self/fd/{self._descriptor}", flags
+                )  # this file, whatever has its name now
+            except OSError:
                 self._possible = False
         if self._chunk is None:
             self._chunk = mmap.mmap(-1, CHUNK_BYTES)  # aligned to pages

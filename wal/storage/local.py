@@ -277,7 +277,7 @@ class _LocalAppendFile:
     def __init__(self, full: str, descriptor: int, past_cache: bool = False) -> None:
         self._full = full
         self._descriptor = descriptor
-        self._direct = DirectWrites(full, descriptor) if past_cache else None
+        self._direct = DirectWrites(descriptor) if past_cache else None
         self._poisoned = False
 
     def append(self, data: Buffer) -> None:
