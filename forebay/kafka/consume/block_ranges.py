@@ -172,8 +172,8 @@ class RangeReader:
             access.options, group=access.group, memory_bytes=memory_bytes, client_id="forebay-task"
         )
         options["fetch.wait.max.ms"] = "10"  # the end of a partition is an answer: no fetch waits there
-        options = {**options, "error_cb": self._client_errors}
-        self._consumer, self._fetcher = opened(options, self._client_errors, headers)
+        given = {**options, "error_cb": self._client_errors}
+        self._consumer, self._fetcher = opened(given, self._client_errors, headers)
         self._admin = KafkaAdmin(access.options, timeout_seconds=access.timeout_seconds, client_id="forebay-task-admin")
 
     @property

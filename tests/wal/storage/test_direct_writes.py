@@ -193,7 +193,7 @@ def _killed_after(writes: int, folder: Path) -> bool:
                 os.kill(os.getpid(), signal.SIGKILL)
             return written
 
-        os.write = write  # type: ignore[assignment]
+        os.write = write
         _real_write(synced, b".")
         for _ in range(2):
             log.append(FrameKind.BLOCK, b"\x80", [bytes(2 * CHUNK_BYTES), bytes(3_000)])
