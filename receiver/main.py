@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import random
@@ -29,6 +28,7 @@ from forebay.metrics.route import metrics_route
 from forebay.model.values import check_name
 from forebay.process import logs
 from forebay.process.clock import Clock, SystemClock
+from forebay.process.garbage import freeze_present
 from forebay.process.logs import fields
 from forebay.process.notify import Notifier
 from forebay.process.signals import stop_signals
@@ -102,7 +102,7 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     )
     spans = spans_of(settings, "receiver", version("forebay"))
     service = compose(settings, receiver_id, source, storage, clock, host, metrics, spans)
-    gc.freeze()  # what is loaded by now lives as long as the process: no collection visits it
+    freeze_present()
     notifier = Notifier.of(os.environ, clock, service.service_status, os.getpid())
     notifier.watch("poll")
     service.came_round = lambda: notifier.came_round("poll")
