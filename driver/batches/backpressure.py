@@ -7,7 +7,7 @@ import threading
 
 from driver.batches.batch import BatchWork
 from driver.decision_loop.loop import DriverLoop
-from driver.decisions.rate import TARGET_MS, Gains, Pace, RateEstimator
+from driver.decisions.rate import TARGET_MS, Gains, RateEstimator, RateSample
 from driver.journal.state import LearnedRate
 from driver.journal.statistics import BatchStatistics
 from driver.tracker.requests import LearnRate
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Backpressure:
-    """Learns the stream's rate. ``batch_interval_seconds``: 0: there is no interval (:class:`driver.decisions.rate.Pace`).
+    """Learns the stream's rate. ``batch_interval_seconds``: 0: there is no interval (:class:`driver.decisions.rate.RateSample`).
     ``learned``: the rate that an earlier driver learned, or None. ``begun_ms``: when this driver began to run batches."""
 
     def __init__(
@@ -41,9 +41,13 @@ class Backpressure:
             return
         processing_ms = statistics.processing_ms
         waited_ms = ended_ms - processing_ms - max(work.due_ms, self._begun_ms)
-        pace = Pace.of(statistics.records, processing_ms) if self._continuous else Pace(statistics.records, waited_ms)
+        sample = (
+            RateSample.of(statistics.records, processing_ms)
+            if self._continuous
+            else RateSample(statistics.records, waited_ms)
+        )
         with self._lock:
-            rate = self._estimator.learn(ended_ms, pace.records, processing_ms, pace.waited_ms)
+            rate = self._estimator.learn(ended_ms, sample.records, processing_ms, sample.waited_ms)
         if rate is None:
             return
         log.debug(

@@ -68,7 +68,7 @@ class RateEstimator:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RateSample:
     """What a batch without an interval counts as, for the estimator: ``records`` that it could have processed, and the time for
     which it made others wait (ms)."""
 
@@ -76,7 +76,7 @@ class Pace:
     waited_ms: int
 
     @classmethod
-    def of(cls, records: int, processing_ms: int) -> Pace:
+    def of(cls, records: int, processing_ms: int) -> RateSample:
         """Without an interval a batch has what arrived during the one before it, so its rate alone would keep batches as they
         are: small ones slow because of the fixed cost of a batch, large ones large. A batch below ``TARGET_MS`` counts as if it
         had time for up to ``GROWTH_MAX`` times its records; one above it made others wait for the rest.
