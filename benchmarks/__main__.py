@@ -40,6 +40,7 @@ BENCHMARKS = {
     "verify": "benchmarks.wal_verification",
     "digests": "benchmarks.digests",
     "latency": "benchmarks.batch_latency",
+    "latency-spark": "benchmarks.batch_latency_spark",
     "blocks": "benchmarks.block_serving",
     "locality": "benchmarks.locality",
     "source": "benchmarks.kafka_source",

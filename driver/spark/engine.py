@@ -88,6 +88,7 @@ class SparkJobs(ABC):
         self._number = next(_ENGINES)
         self._groups: dict[RunKey, str] = {}  # job groups of attempts that run or failed
         self._stopping = threading.Event()
+        self._logs_failures: bool | None = None  # None: as Spark began
         self._checked: frozenset[str] = frozenset()  # executors that were checked, as host:port
 
     @abstractmethod
@@ -120,6 +121,7 @@ class SparkJobs(ABC):
         self._stopping.clear()
         if self._session is None:
             self._session = self._make_session()
+            self._logs_failures = None
         pinned = isinstance(self._session.sparkContext._gateway, ClientServer)
         if self._concurrent_jobs > 1 and not pinned:
             raise UsageError(
@@ -179,8 +181,9 @@ class SparkJobs(ABC):
         context = self.session.sparkContext
         if why := why_lost(context):
             raise EngineLostError(f"{why}; the batch is intact and runs again with the next driver")
-        if self._given is None:
-            log_task_failures(context, work.attempt == 1)
+        if self._given is None and self._logs_failures != (work.attempt == 1):
+            self._logs_failures = work.attempt == 1  # set once, since it takes a dozen calls to the JVM
+            log_task_failures(context, self._logs_failures)
         run = (work.replay, work.batch_id)
         self._await_old_tasks(context, run)
         self._check_executors(context)
@@ -453,5 +456,6 @@ class _SparkRows:
 
     @cached_property
     def _partitions(self) -> TaskPartitions:
-        hosts = hosts_of(executors(self._session.sparkContext)).intersection(self._plan.agent_urls)
+        agents = self._plan.agent_urls
+        hosts = hosts_of(executors(self._session.sparkContext)).intersection(agents) if agents else frozenset[str]()
         return TaskPartitions(self._session, self._work.tasks, hosts)
