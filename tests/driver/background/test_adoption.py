@@ -12,8 +12,17 @@ import msgspec
 import pytest
 
 from driver.background import adoption
-from driver.background.adoption import adopter
-from driver.background.adoption import Adopter, AdoptionThread, Orphan, advanced, covering, eligible, next_from, until
+from driver.background.adoption import (
+    Adopter,
+    AdoptionThread,
+    Orphan,
+    adopter,
+    advanced,
+    covering,
+    eligible,
+    next_from,
+    until,
+)
 from driver.decision_loop.loop import GROWING
 from driver.decisions.clean_up import CleanSegment
 from driver.journal import events as ev
