@@ -28,6 +28,7 @@ from forebay.metrics.route import metrics_route
 from forebay.model.values import check_name
 from forebay.process import logs
 from forebay.process.clock import Clock, SystemClock
+from forebay.process.garbage import freeze_present
 from forebay.process.logs import fields
 from forebay.process.notify import Notifier
 from forebay.process.signals import stop_signals
@@ -48,7 +49,7 @@ from receiver.stores.wal_store import WalStore
 from receiver.traces import BlockTraces
 from wal.blocks.encryption import load_keys
 from wal.segments.writer import SegmentLimits
-from wal.storage import Storage, open_storage, tried_for
+from wal.storage import Storage, open_storage, past_cache, tried_for
 from wal.storage.probe import probe
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
         # with the store's own retries, so that a receiver survives a NameNode that is still starting
         probe(patient, settings.stream, lambda: random.SystemRandom().getrandbits(64))
         storage = tried_for(patient, STORE_RETRY_SECONDS)
+        if settings.receiver.local_copies:
+            storage = past_cache(storage)  # tasks read the local copies
     else:
         _log.warning("%s", without_wal(settings))
     metrics = ReceiverMetrics(
@@ -99,6 +102,7 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     )
     spans = spans_of(settings, "receiver", version("forebay"))
     service = compose(settings, receiver_id, source, storage, clock, host, metrics, spans)
+    freeze_present()
     notifier = Notifier.of(os.environ, clock, service.service_status, os.getpid())
     notifier.watch("poll")
     service.came_round = lambda: notifier.came_round("poll")

@@ -191,7 +191,7 @@ def test_every_reader_and_writer_names_broker_and_reason(
 
     def task_of_an_intake() -> None:
         wanted = BlockRange("t", 0, 1, 0, 3, 3, 0, "", 1)
-        RangeReader(access)._fetch({TP: RangeProgress.begin(wanted, 0, 3)}, False)
+        RangeReader(access, False)._fetch({TP: RangeProgress.begin(wanted, 0, 3)})
 
     def committed_offsets() -> None:
         with KafkaAdmin(options, timeout_seconds=SECONDS) as admin:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from wal.storage.local import LocalStorage
 from wal.storage.memory import MemoryStorage
-from wal.storage.opening import NO_OPTIONS, StorageOptions, open_folders, open_storage, tried_for
+from wal.storage.opening import NO_OPTIONS, StorageOptions, open_folders, open_storage, past_cache, tried_for
 from wal.storage.protocol import (
     AppendFile,
     DatesObjects,
+    FillsPageCache,
     Folders,
     KeepsFolders,
     LeavesTemporaries,
@@ -27,6 +28,7 @@ __all__ = [
     "NO_OPTIONS",
     "AppendFile",
     "DatesObjects",
+    "FillsPageCache",
     "Folders",
     "KeepsFolders",
     "LeavesTemporaries",
@@ -41,6 +43,7 @@ __all__ = [
     "not_appendable",
     "open_folders",
     "open_storage",
+    "past_cache",
     "store_error",
     "tried_for",
 ]

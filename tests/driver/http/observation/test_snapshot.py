@@ -14,7 +14,7 @@ from driver.http.health import Verdict
 from driver.http.observation import answers
 from driver.http.observation.blocks import LOOKED_AT_MAX, BlockQuery, ReadBlock, ReadBlocks, ReadMembership, block_list
 from driver.http.observation.lists import Query, page
-from driver.http.observation.overview import Activity, Identity, overview
+from driver.http.observation.overview import Identity, PresentWork, overview
 from driver.http.observation.snapshot import SharedSnapshot, Snapshot, Surroundings, take
 from driver.http.observation.steps import Rates
 from forebay import messages as m
@@ -74,7 +74,7 @@ def test_overview_and_first_pages_of_a_large_stream_are_small(large: Tracked) ->
         written=("w" * 10_000,) * 100,
     )  # fmt: skip
     taken = snapshot(large, verdict=Verdict((long,) * 500, (long,) * 500), running=running)
-    glance = overview(taken, IDENTITY, Activity(rates=Rates(1.0, 1.0), last_batch=last))
+    glance = overview(taken, IDENTITY, PresentWork(rates=Rates(1.0, 1.0), last_batch=last))
     assert (glance.problem_count, len(glance.problems), glance.pending_count) == (500, 10, 500)
     assert glance.partitions == {"active": PARTITIONS} and glance.receivers == {"active": RECEIVERS}
     assert glance.lag_records == 9 * PARTITIONS
@@ -95,9 +95,31 @@ def test_snapshot_does_not_change_with_the_stream() -> None:
     assert [p.position for p in before.tracked_partitions] == [0, 0]
     assert [p.position for p in after.tracked_partitions] == [5, 0]
     assert (before.totals.waiting_records, after.totals.waiting_records) == (0, 5)
-    steps = {step.name: step for step in overview(after, IDENTITY, Activity(rates=Rates(2.5, None))).steps}
+    steps = {step.name: step for step in overview(after, IDENTITY, PresentWork(rates=Rates(2.5, None))).steps}
     assert steps["tracker"].waiting_records == 5 and steps["tracker"].delay_seconds == 2.0
     assert steps["batches"].waiting_records == 0 and steps["batches"].oldest_seconds == 0.0
+
+
+def test_steps_before_the_driver_are_as_in_the_heartbeats_of_receivers_that_are_not_lost() -> None:
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 5)
+    own = m.PartitionStatus(topic=TOPIC, partition=0, token=token, state="active", position=30, high_watermark=99)
+    t.say(
+        m.HeartbeatRequest(
+            receiver_id="r1", epoch=epoch, state="active", detail="", acknowledged=0, buffered_bytes=1, records=5,
+            partitions=(own,), open_seconds=0.2, storing_seconds=1.5, storing_records=10, store_seconds=0.04,
+        )
+    )  # fmt: skip
+
+    def shown(now: float) -> dict[str, tuple[int | None, float | None, float | None]]:
+        found = overview(snapshot(t, now), IDENTITY, PresentWork(rates=Rates(10.0, None))).steps
+        return {step.name: (step.waiting_records, step.oldest_seconds, step.delay_seconds) for step in found}
+
+    now = t.now_ms / 1000
+    assert (shown(now)["blocks"], shown(now)["wal"]) == ((15, 0.2, 1.5), (10, 1.5, 0.04))
+    assert shown(now + 31)["wal"] == (None, None, None)
 
 
 def test_lag_in_seconds_is_that_of_the_oldest_record_that_is_not_completed() -> None:
