@@ -26,7 +26,7 @@ def settings_for(tmp_path: Path, tracker: FakeTracker, broker: MockBroker, topic
     import msgspec
 
     settings = settings_of(tmp_path, tracker.url)
-    options = {**broker.options, "partition.assignment.strategy": strategy, "session.timeout.ms": "6000"}
+    options = {**broker.options, "partition.assignment.strategy": strategy, "session.timeout.ms": "3000"}
     return msgspec.structs.replace(
         settings, kafka=msgspec.structs.replace(settings.kafka, topics=(topic,), options=options)
     )
