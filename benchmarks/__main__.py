@@ -43,6 +43,8 @@ BENCHMARKS = {
     "source": "benchmarks.kafka_source",
     "decoding": "benchmarks.decoding",
     "flood": "benchmarks.flood",
+    "start": "benchmarks.start",
+    "take-over": "benchmarks.take_over",
 }
 SMALL_SCALE = 0.05
 

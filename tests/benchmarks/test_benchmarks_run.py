@@ -96,11 +96,26 @@ LINES = {
         "agent: longest heartbeat, flooded / not",
         "agent: memory that the flood takes",
     ],
+    "start": [
+        "forebay status",
+        "receiver until it is ready",
+        "agent until it is ready",
+        "driver until it leads, local engine",
+        "planner of a query, kafka: what it imports beside Spark's",
+        "planner of a query, intake: what it imports beside Spark's",
+    ],
+    "take-over": [
+        "killed leader to the standby's next batch, without the lease",
+        "restart to the next batch, beyond the start of a Spark session",
+        "start of a Spark session",
+        "its first Python job, in Spark alone",
+        "standby: first batch / tenth",
+    ],
 }
-NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency", "locality", "source")
-NEEDS_SPARK = ("arrow", "dataframe", "locality", "source")
+NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency", "locality", "source", "start", "take-over")
+NEEDS_SPARK = ("arrow", "dataframe", "locality", "source", "take-over")
 #: a cluster of its own, two Sparks, or much that does not get less with the records
-LONG = ("locality", "source", "opening", "arrow", "dataframe")
+LONG = ("locality", "source", "opening", "arrow", "dataframe", "take-over")
 
 
 def test_every_benchmark_is_named_here() -> None:
