@@ -103,7 +103,7 @@ def _killed_twice(setup: Setup, folder: Path, topic: str) -> tuple[float, float,
             cluster.restart("driver")
             restarted = _jobs_since(cluster, killed, 1)[0][1] - killed
             cluster.start_rival("second", "driver", "--standby", url=urls[1])
-            cluster.wait(lambda: "was warmed in" in cluster.log("second"), "a warm standby")
+            cluster.wait(lambda: "Spark is warm" in cluster.log("second"), "a warm standby")
             cluster.kill9("driver")
             killed = time.time()
             jobs = _jobs_since(cluster, killed, _BATCHES)

@@ -93,7 +93,6 @@ class Driver:
         self._observing = Observing(given, activity=activity, view=self._view, leadership=self._leadership)
         self._engine_start = EngineStart(
             engine,
-            clock,
             standby=options.standby,
             check_seconds=settings.driver.lease_duration,
             lost=self._shutdown.fail,

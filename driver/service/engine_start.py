@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from driver.batches.batch import Engine
 from forebay.model.errors import EngineLostError
-from forebay.process.clock import Clock
 from forebay.settings.schema import Settings
 
 log = logging.getLogger(__name__)
@@ -24,14 +23,12 @@ class EngineStart:
     def __init__(
         self,
         engine: Engine,
-        clock: Clock,
         *,
         standby: bool,
         check_seconds: float,
         lost: Callable[[EngineLostError], None],
     ) -> None:
         self._engine = engine
-        self._clock = clock
         self._standby = standby
         self._check_seconds = check_seconds
         self._lost = lost
@@ -68,7 +65,6 @@ class EngineStart:
             self._engine.stop()  # it may have started meanwhile
 
     def _run(self) -> None:
-        began = self._clock.monotonic()
         try:
             if not self._ended:
                 self._engine.start()
@@ -79,19 +75,12 @@ class EngineStart:
             return
         finally:
             self._started.set()
-        started = self._clock.monotonic()
         try:
             if not self._ended:
                 self._engine.warm()
         except Exception as error:
             if not self._ended:
                 log.warning("the engine could not be warmed, so the first batch takes longer: %s", error)
-        else:
-            log.info(
-                "the engine started in %.1f s and was warmed in %.1f s",
-                started - began,
-                self._clock.monotonic() - started,
-            )
         while self._standby and not self._needed.wait(self._check_seconds):
             try:
                 self._engine.check()

@@ -90,6 +90,7 @@ class SparkJobs(ABC):
         self._groups: dict[RunKey, str] = {}  # job groups of attempts that run or failed
         self._stopping = threading.Event()
         self._wanted = threading.Event()  # a batch has come: no time to warm
+        self._ready = False
         self._checked: frozenset[str] = frozenset()  # executors that were checked, as host:port
 
     @abstractmethod
@@ -117,14 +118,15 @@ class SparkJobs(ABC):
         return self._session
 
     def start(self) -> None:
-        """Start Spark if no session was given, and make its session the active one of this thread. Raises SettingsError if there
-        is no suitable Java, UsageError if Spark can't start or is stopped while it starts."""
+        """Start Spark if no session was given. If it was started before, make its session the active one of this thread too.
+        Raises SettingsError if there is no suitable Java, UsageError if Spark can't start or is stopped while it starts."""
+        if self._ready:
+            self.check()
+            self.session._jvm.SparkSession.setActiveSession(self.session._jsparkSession)  # type: ignore[union-attr]
+            return
         self._stopping.clear()
         if self._session is None:
             self._session = self._make_session()
-        elif self._given is None:
-            self.check()
-            self._session._jvm.SparkSession.setActiveSession(self._session._jsparkSession)  # type: ignore[union-attr]
         pinned = isinstance(self._session.sparkContext._gateway, ClientServer)
         if self._concurrent_jobs > 1 and not pinned:
             raise UsageError(
@@ -138,6 +140,7 @@ class SparkJobs(ABC):
         if self._far and self._ship_code:
             ship(context, self._modules)
         self._check_executors(context)
+        self._ready = True
 
     def check(self) -> None:
         """Raise EngineLostError if Spark was started and has ended."""
@@ -239,6 +242,7 @@ class SparkJobs(ABC):
         """Stop Spark. If the session was given, wait instead for the end of the tasks of failed attempts, because the code that
         continues to use the session does not know of them."""
         self._stopping.set()
+        self._ready = False
         if self._session is None:
             return
         if self._given is None:
@@ -305,12 +309,13 @@ class SparkEngine(SparkJobs):
             return
         none = BatchWork(batch_id=0, number=0, time_ms=0, rerun=False, tasks=(), headers=self._settings.kafka.headers)
         counts = self.session.sparkContext.accumulator(TierCounts(), _Counts())
-        warm(
+        rounds = warm(
             self.session,
             read_plan(self._settings, none, {}),
             counts,
             lambda: not self._wanted.is_set() and not self._stopping.is_set(),
         )
+        log.info("Spark is warm after %d rounds of queries over made-up records", rounds)
 
     def _batch(self, work: BatchWork, counts: Any) -> Batch:
         urls = self._agent_urls()

@@ -28,7 +28,8 @@ def warm(session: SparkSession, plan: ReadPlan, counts: Any, wanted: Callable[[]
     """
     context = session.sparkContext
     context.setJobGroup(_GROUP, _DESCRIPTION, interruptOnCancel=True)  # of this thread alone
-    folder = None if far(context) else Path(context._temp_dir or "") / _GROUP
+    # a URL, since Hadoop's default file system may be another one
+    folder = None if far(context) else (Path(context._temp_dir or "").resolve() / _GROUP).as_uri()
     tasks: tuple[tuple[Any, ...], ...] = ((),) * max(1, int(context.defaultParallelism))
     partitions = TaskPartitions(session, tasks, ())
     rounds = 0
@@ -42,13 +43,13 @@ def warm(session: SparkSession, plan: ReadPlan, counts: Any, wanted: Callable[[]
 
 
 def _queries(
-    partitions: TaskPartitions, plan: ReadPlan, counts: Any, folder: Path | None
+    partitions: TaskPartitions, plan: ReadPlan, counts: Any, folder: str | None
 ) -> Iterator[Callable[[], object]]:
     """Yield queries as jobs make them: an aggregate, rows as columns, an RDD, and if tasks run on this machine, files."""
     frame = _frame(partitions, plan, counts)
     yield frame.groupBy("topic").count().collect
     if folder is not None:
-        yield lambda: frame.groupBy("topic").count().write.mode("overwrite").parquet(str(folder))
+        yield lambda: frame.groupBy("topic").count().write.mode("overwrite").parquet(folder)
     yield frame.selectExpr("CAST(value AS STRING) AS value", "partition", "offset", "timestamp").toArrow
     yield partitions.rdd().mapPartitions(_decoded).count
 

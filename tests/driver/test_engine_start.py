@@ -12,7 +12,6 @@ import pytest
 
 from driver.service.engine_start import EngineStart, starts_early
 from forebay.model.errors import EngineLostError, UsageError
-from forebay.process.clock import SystemClock
 from tests.support.stored import Stored
 
 _SECONDS = 60.0
@@ -41,7 +40,7 @@ def raising(error: Exception) -> Callable[[], None]:
 
 
 def started(engine: Any, *, standby: bool = False, lost: Any = None) -> EngineStart:
-    made = EngineStart(engine, SystemClock(), standby=standby, check_seconds=0.01, lost=lost)
+    made = EngineStart(engine, standby=standby, check_seconds=0.01, lost=lost)
     made.begin()
     return made
 

@@ -12,7 +12,7 @@ from tests.support.cluster import Cluster
 from tests.support.flow import Flow
 
 #: in the log of a driver whose engine is warm
-WARM = "was warmed in"
+WARM = "Spark is warm"
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
