@@ -9,6 +9,7 @@ the same run, and restarts count as the difference to it. The first batch of a w
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -74,8 +75,9 @@ def _plain_start() -> tuple[float, float]:
     begun = time.time()
     options = {**_SPARK, "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     done = subprocess.run(
-        [sys.executable, "-c", _PLAIN, json.dumps(options)], stdout=subprocess.PIPE, text=True, check=True, timeout=300
-    )
+        [sys.executable, "-c", _PLAIN, json.dumps(options)], stdout=subprocess.PIPE, text=True, check=True, timeout=300,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+    )  # fmt: skip
     there, ended = map(float, done.stdout.split())
     return there - begun, ended - there
 
