@@ -22,7 +22,7 @@ from forebay.http.server import Server
 from forebay.model.errors import ForebayError, SettingsError
 from forebay.model.values import check_name
 from forebay.process import logs
-from forebay.process.clock import SystemClock
+from forebay.process.clock import Clock, SystemClock
 from forebay.process.logs import fields
 from forebay.process.notify import Notifier, ServiceStatus
 from forebay.process.signals import stop_signals
@@ -49,12 +49,13 @@ class Agent:
     receiver's id at its end; () if this agent runs no receivers.
     """
 
-    def __init__(self, settings: Settings, receiver_command: Sequence[str] = ()) -> None:
+    def __init__(self, settings: Settings, receiver_command: Sequence[str] = (), clock: Clock | None = None) -> None:
+        clock = clock or SystemClock()
         self._settings = settings
         self._host = settings.agent.host or socket.gethostname()
         self._release = version("forebay")
         # without a WAL a copy on this host may be the last one
-        self.store = BlockStore(settings.agent.blocks, settings.agent.quota, SystemClock(), settings.has_wal)
+        self.store = BlockStore(settings.agent.blocks, settings.agent.quota, clock, settings.has_wal)
         self._guard = Guard(settings)
         self._client = DriverClient.of(settings, role="agent", name=self._host)
         self.receivers = Receivers(
@@ -62,7 +63,7 @@ class Agent:
             receiver_command,
             settings.agent.capacity,
             settings.receiver.drain_timeout + STOP_MARGIN_SECONDS,
-            SystemClock(),
+            clock,
             # a receiver writes its local copies into the directory of this agent, so it has the same host
             {**os.environ, "FOREBAY__RECEIVER__HOST": self._host},
         )
@@ -75,6 +76,7 @@ class Agent:
             labels=settings.agent.labels,
             instance_id=uuid.uuid4().hex,
             interval_seconds=settings.agent.heartbeat_interval,
+            clock=clock,
             release=self._release,
             requests=lambda: self._server.requests,
             failed=lambda: self.failed(),
@@ -91,7 +93,7 @@ class Agent:
             host=self._host,
             release=self._release,
             quota_bytes=settings.agent.quota,
-            clock=SystemClock(),
+            clock=clock,
             view=self._seen,
         )
         self._server = Server(

@@ -6,6 +6,7 @@ The commands delete blocks (INV-8) and start and stop receivers.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -19,11 +20,15 @@ from executor_agent.store import BlockStore
 from forebay.messages import AgentHeartbeatAnswer, AgentHeartbeatRequest, Command
 from forebay.model.errors import FencedError, ForebayError
 from forebay.process import failpoints
+from forebay.process.clock import Clock
 
 log = logging.getLogger(__name__)
 
 #: maximum delay between two attempts to reach a driver that does not answer
 DELAY_SECONDS_MAX = 15.0
+#: silence of a driver that answered before which no warning is logged: a driver that is stopped or restarted on purpose is
+#: either back by then, or this agent is stopped too
+SILENT_SECONDS = 5.0
 #: maximum number of received copies in a heartbeat, the newest ones. Tasks do not read an older one, which does no harm.
 COPIES_REPORTED_MAX = 10_000
 #: maximum number of blocks with a damaged copy that a heartbeat names; it has the number of all
@@ -56,11 +61,15 @@ class Heartbeat:
         labels: tuple[str, ...],
         instance_id: str,
         interval_seconds: float,
+        clock: Clock,
         release: str = "",
         requests: Callable[[], int] = lambda: 0,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
         """``failed``: called once if the thread ends because of an unexpected error."""
+        self._clock = clock
+        self._answered_at = -math.inf
+        self._warned = ""
         self._requests = requests
         self._failed = failed
         self._store = store
@@ -125,17 +134,17 @@ class Heartbeat:
             try:
                 self.beat()
             except (ForebayError, OSError, msgspec.DecodeError) as error:
-                if str(error) != self.silent_driver:
-                    log.warning("heartbeat to the driver failed: %s", error)
                 self.silent_driver = str(error)
+                self._warn_if_silent()
                 self._acknowledged = 0
                 self._reported_copies = None
                 delay = min(delay * 2, max(DELAY_SECONDS_MAX, self._interval_seconds))
             else:
                 if self.silent_driver:
                     log.info("the driver answers: epoch %x", self._driver_epoch)
-                self.silent_driver = ""
+                self.silent_driver = self._warned = ""
                 self.answered = True
+                self._answered_at = self._clock.monotonic()
                 delay = self._interval_seconds
             self._now.wait(delay)
             if not self._stopping.is_set():
@@ -145,6 +154,13 @@ class Heartbeat:
                 self.beat()  # so that the driver starts its receivers elsewhere immediately, not when the host counts as lost
             except (ForebayError, OSError, msgspec.DecodeError) as error:
                 log.warning("the last heartbeat to the driver failed: %s", error)
+
+    def _warn_if_silent(self) -> None:
+        """Log each cause of the driver's silence once, after ``SILENT_SECONDS``."""
+        silent_seconds = self._clock.monotonic() - self._answered_at
+        if self._warned != self.silent_driver and silent_seconds >= SILENT_SECONDS:
+            self._warned = self.silent_driver
+            log.warning("heartbeat to the driver failed: %s", self.silent_driver)
 
     def beat(self) -> None:
         """Send one heartbeat and perform the commands in its answer.

@@ -182,10 +182,12 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class ReportAnswered:
-    """Whether the driver accepted each reported block."""
+    """Whether the driver accepted each reported block. ``next_batch_ms``, ``every_ms``: as in ``messages.ReportAnswer``."""
 
     request: int
     results: Sequence[BlockResult]
+    next_batch_ms: int = -1
+    every_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

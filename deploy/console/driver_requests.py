@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from forebay.messages import StatusAnswer
 from forebay.model.errors import SettingsError
 
 if TYPE_CHECKING:
-    import msgspec
-
     from forebay.client import Client
     from forebay.security.roles import Role
     from forebay.settings.schema import Settings
-
-_Answer = TypeVar("_Answer")
 
 #: Maximum time for one request. A driver that runs answers after one sync of its journal.
 TIMEOUT_SECONDS = 10.0
@@ -23,7 +18,15 @@ TIMEOUT_SECONDS = 10.0
 
 def ask_status(settings: Settings, timeout_seconds: float = TIMEOUT_SECONDS) -> StatusAnswer:
     """Return the status of the driver that leads. Raises UnreachableError."""
-    return get(settings, "/v1/status", StatusAnswer, timeout_seconds)
+    with operator(settings, timeout_seconds) as client:
+        return client.status()
+
+
+def operator(settings: Settings, timeout_seconds: float = TIMEOUT_SECONDS) -> Client:
+    """Return a client of the stream's driver with an operator's token. Raises SettingsError."""
+    from forebay.client import Client
+
+    return Client.of(settings, timeout_seconds=timeout_seconds)
 
 
 def observer(settings: Settings, other: Role = "reader", timeout_seconds: float = TIMEOUT_SECONDS) -> Client:
@@ -34,32 +37,10 @@ def observer(settings: Settings, other: Role = "reader", timeout_seconds: float 
     from forebay.client import Client
 
     try:
-        return Client.of(settings, timeout_seconds=timeout_seconds)
+        return operator(settings, timeout_seconds)
     except SettingsError:
         try:
             return Client.of(settings, role=other, timeout_seconds=timeout_seconds)
         except SettingsError:
             pass
         raise  # it names the operator's role, which may do everything
-
-
-def get(settings: Settings, path: str, answer: type[_Answer], timeout_seconds: float = TIMEOUT_SECONDS) -> _Answer:
-    """Return the leading driver's answer to a GET of ``path``. Raises UnreachableError."""
-    from forebay.http.driver_client import DriverClient
-
-    with closing(DriverClient.of(settings, timeout_seconds)) as client:
-        return client.get(path, answer)
-
-
-def post(
-    settings: Settings,
-    path: str,
-    request: msgspec.Struct,
-    answer: type[_Answer],
-    timeout_seconds: float = TIMEOUT_SECONDS,
-) -> _Answer:
-    """Send an operator's request to the driver that leads, and return its answer. Raises RefusedError, UnreachableError."""
-    from forebay.http.driver_client import DriverClient
-
-    with closing(DriverClient.of(settings, timeout_seconds)) as client:
-        return client.post(path, request, answer)

@@ -20,13 +20,16 @@ _COLUMNS_MIN = 2
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Group:
-    """Return a table below its title. Columns of whole numbers are aligned right. Text is never read as markup.
+    """Return a table below its title, or "title: none" without rows. Columns of whole numbers are aligned right. Text is never
+    read as markup.
 
     If a terminal is so narrow that words would be broken, each row is shown as lines of a column's name and its value.
     """
     cells = [list(row) for row in rows]
     right = tuple(bool(cells) and all(isinstance(row[number], int) for row in cells) for number in range(len(columns)))
     texts = tuple(tuple(printable(str(value)) for value in row) for row in cells)
+    if not texts:
+        return Group(Text(f"{printable(title)}: none", style="bold"))
     # above the table, because rich wraps the title of a table to the table's width
     return Group(Text(printable(title), style="bold"), _Fitted(tuple(columns), right, texts))
 
@@ -41,7 +44,7 @@ class _Fitted:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         fits = self._needed() <= options.max_width
-        yield self._table() if fits or len(self.columns) <= _COLUMNS_MIN or not self.rows else self._lines()
+        yield self._table() if fits or len(self.columns) <= _COLUMNS_MIN else self._lines()
 
     def _needed(self) -> int:
         """Return the width at which no word is broken."""

@@ -19,7 +19,7 @@ def main() -> int:
     if url == "none":
         return 0
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310  the container's own setting
             return 0 if answer.status == 200 else 1
     except (urllib.error.URLError, OSError) as error:
         print(f"{url}: {error}", file=sys.stderr)

@@ -7,7 +7,7 @@ import threading
 
 from driver.batches.batch import BatchWork
 from driver.decision_loop.loop import DriverLoop
-from driver.decisions.rate import Gains, RateEstimator
+from driver.decisions.rate import TARGET_MS, Gains, RateEstimator, RateSample
 from driver.journal.state import LearnedRate
 from driver.journal.statistics import BatchStatistics
 from driver.tracker.requests import LearnRate
@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 
 
 class Backpressure:
-    """Learns the stream's rate. ``learned``: the rate that an earlier driver learned, or None. ``begun_ms``: when this driver
-    began to run batches."""
+    """Learns the stream's rate. ``batch_interval_seconds``: 0: there is no interval (:class:`driver.decisions.rate.RateSample`).
+    ``learned``: the rate that an earlier driver learned, or None. ``begun_ms``: when this driver began to run batches."""
 
     def __init__(
         self, loop: DriverLoop, gains: Gains, batch_interval_seconds: float, learned: LearnedRate | None, begun_ms: int
@@ -25,7 +25,8 @@ class Backpressure:
         self._loop = loop
         # the clock of the driver that learned it may have been ahead of this one
         rate, time_ms = (learned.rate, min(learned.time_ms, begun_ms)) if learned is not None else (0.0, 0)
-        self._estimator = RateEstimator(gains, batch_interval_seconds * 1000.0, rate, time_ms)
+        self._continuous = batch_interval_seconds <= 0
+        self._estimator = RateEstimator(gains, batch_interval_seconds * 1000.0 or TARGET_MS, rate, time_ms)
         self._begun_ms = begun_ms
         self._lock = threading.Lock()
 
@@ -38,9 +39,15 @@ class Backpressure:
         """
         if work.replay:
             return
+        processing_ms = statistics.processing_ms
+        waited_ms = ended_ms - processing_ms - max(work.due_ms, self._begun_ms)
+        sample = (
+            RateSample.of(statistics.records, processing_ms)
+            if self._continuous
+            else RateSample(statistics.records, waited_ms)
+        )
         with self._lock:
-            waited_ms = ended_ms - statistics.processing_ms - max(work.due_ms, self._begun_ms)
-            rate = self._estimator.learn(ended_ms, statistics.records, statistics.processing_ms, waited_ms)
+            rate = self._estimator.learn(ended_ms, sample.records, processing_ms, sample.waited_ms)
         if rate is None:
             return
         log.debug(

@@ -1,7 +1,8 @@
 """The batches in work: workers that take them in order and run them.
 
 Each of ``concurrent_jobs`` workers takes the next unfinished batch in order and makes its outputs one after the other
-(``driver.batches.runner``). The batch timer (``driver.batches.timer``) makes the batches. After ``driver.job_max_failures``
+(``driver.batches.runner``). A free worker also makes the next batch, if one is due (``driver.batches.trigger``). So no batch
+waits for a worker, and blocks that arrive while all workers are busy join the next batch. After ``driver.job_max_failures``
 failed attempts a batch is failed. A failed batch is intact and only an operator skips it: it is tried again after growing delays
 (``driver.batches.job_failures``), or its failure ends the jobs. While a batch fails or can't be read, no other batch begins.
 """
@@ -24,11 +25,13 @@ from driver.batches.progress import Progress, Skip
 from driver.batches.reads import NextBatch, ReadPause, ReadUnfinished, SameBatch
 from driver.batches.runner import AttemptRules, BatchHooks, BatchRunner
 from driver.batches.timer import BatchTimer
+from driver.batches.trigger import Trigger
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.batch_order import RunKey
-from driver.journal.events import Event, LossAccepted, PauseChanged, ReplayBegun
-from driver.tracker.requests import AllocateSpans
+from driver.journal.events import BlockAdded, Event, LossAccepted, PauseChanged, ReplayBegun
+from driver.tracker.requests import AllocateNext, AllocateSpans
 from forebay.model.errors import RefusedError
+from forebay.process import failpoints
 from forebay.process.clock import Clock
 from forebay.process.logs import fields
 
@@ -42,10 +45,11 @@ BATCHES_KEPT = 1_000
 class BatchOptions:
     """How a stream's batches are made and read.
 
-    ``batch_interval_seconds``: time between two batches. ``tasks``: returns how many tasks a batch has. ``headers``: whether
-    the stream takes record headers in. ``epoch``: the journal's. ``concurrent_jobs``, ``window_batches``: as in ``[driver]``.
-    ``empty_batches``: whether an interval without blocks gives a batch too. ``allocation``: for a direct stream, as in
-    :class:`driver.batches.timer.BatchTimer`. ``copies``: returns block id → hosts with a cached copy of the block.
+    ``batch_interval_seconds``: time between two batches; 0: the next one begins as soon as blocks wait. ``tasks``: returns how
+    many tasks a batch has. ``headers``: whether the stream takes record headers in. ``epoch``: the journal's.
+    ``concurrent_jobs``, ``window_batches``: as in ``[driver]``. ``empty_batches``: whether an interval without blocks gives a
+    batch too. ``ahead``: whether each interval gives a batch while all workers are busy. ``allocation``: for a direct stream, as
+    in :class:`driver.batches.timer.BatchTimer`. ``copies``: returns block id → hosts with a cached copy of the block.
     """
 
     batch_interval_seconds: float
@@ -55,6 +59,7 @@ class BatchOptions:
     concurrent_jobs: int = 1
     window_batches: int = 0
     empty_batches: bool = False
+    ahead: bool = False
     allocation: Callable[[int], AllocateSpans | None] | None = None
     copies: Callable[[], Mapping[str, tuple[str, ...]]] = dict
 
@@ -90,6 +95,8 @@ class Scheduler:
         self._workers: set[int] = set()  # idents of the threads that run batches
         self._reruns: set[RunKey] = set()
         self._progress = Progress()
+        self._trigger = Trigger(options.batch_interval_seconds)
+        self._makes_batches = options.allocation is None  # a direct stream's are made by the timer alone
         #: the newest completed batches
         self.batches = batches if batches is not None else BatchLog(BATCHES_KEPT)
         self._runner = BatchRunner(
@@ -110,9 +117,11 @@ class Scheduler:
             loop,
             clock,
             self._progress,
+            trigger=self._trigger,
             interval_seconds=options.batch_interval_seconds,
             tasks=options.tasks,
             empty_batches=options.empty_batches,
+            ahead=options.ahead or options.empty_batches or options.allocation is not None,
             allocation=options.allocation,
             failed=self._fail,
         )
@@ -163,7 +172,8 @@ class Scheduler:
                 how = "paused" if event.paused else "resumed"
                 log.info("batches %s by %s", how, event.cause, extra=fields(paused=event.paused, cause=event.cause))
         losses = sum(isinstance(event, LossAccepted) for event in events)
-        if losses or any(isinstance(event, ReplayBegun) for event in events):
+        wanted = (ReplayBegun, BlockAdded) if self._trigger.continuous else ReplayBegun
+        if losses or any(isinstance(event, wanted) for event in events):
             self._progress.wake(losses)
 
     def retry(self) -> tuple[int, ...]:
@@ -241,10 +251,24 @@ class Scheduler:
         while not self._progress.stopping.is_set():
             seen = self._progress.changes
             run = self._loop.ask(self._read_next())
+            if run is None and self._make_next():
+                run = self._loop.ask(self._read_next())
             if run is not None:
                 return self._work(run)
             self._progress.await_change(seen)
         return None
+
+    def _make_next(self) -> bool:
+        """Make the next batch if one is due and could begin. Return whether one was made."""
+        due = self._trigger.due() if self._makes_batches and not self._progress.held_up else None
+        if due is None:
+            return False
+        made = self._loop.ask(AllocateNext(due.time_ms, self._options.tasks()))
+        if not made.left:
+            self._trigger.settle(due)
+        if made.batch_id is not None:
+            failpoints.hit("driver.after-allocate")
+        return made.batch_id is not None
 
     def _read_next(self) -> NextBatch:
         return NextBatch(self._progress, self._reruns, self._options.window_batches)

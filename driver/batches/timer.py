@@ -1,4 +1,4 @@
-"""The batch timer: at each batch interval it asks the decision loop to make a batch of the waiting blocks."""
+"""The batch timer: at the end of each batch interval it makes a batch, or makes one due."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from driver.batches.progress import Progress
+from driver.batches.trigger import Trigger
 from driver.decision_loop.loop import DriverLoop
 from driver.tracker.requests import Allocate, AllocateSpans
 from forebay.process import failpoints
@@ -13,11 +14,13 @@ from forebay.process.clock import Clock
 
 
 class BatchTimer:
-    """A thread that allocates a batch at each multiple of ``interval_seconds``; missed intervals count as one.
+    """A thread that calls ``trigger`` at each multiple of ``interval_seconds``; missed intervals count as one. The next free
+    worker then makes the batch. With an interval of 0 there is no thread: ``trigger`` is continuous.
 
-    ``tasks``: returns how many tasks a batch has. ``empty_batches``: whether an interval without blocks gives a batch too.
-    ``allocation``: makes the request for a batch of a direct stream from the batch's time (ms), or returns None if there is no
-    batch to make; without it, a batch consists of blocks. ``failed``: called with the error that ended the timer.
+    With ``ahead`` the timer makes the batch itself, at the end of the interval. ``tasks``: returns how many tasks a batch has.
+    ``empty_batches``: whether an interval without blocks gives a batch too. ``allocation``: makes the request for a batch of a
+    direct stream from the batch's time (ms), or returns None if there is no batch to make; without it, a batch consists of
+    blocks. ``failed``: called with the error that ended the timer.
     """
 
     def __init__(
@@ -26,24 +29,29 @@ class BatchTimer:
         clock: Clock,
         progress: Progress,
         *,
+        trigger: Trigger,
         interval_seconds: float,
         tasks: Callable[[], int],
         empty_batches: bool,
+        ahead: bool,
         allocation: Callable[[int], AllocateSpans | None] | None,
         failed: Callable[[BaseException], None],
     ) -> None:
         self._loop = loop
         self._clock = clock
         self._progress = progress
+        self._trigger = trigger
         self._interval = interval_seconds
         self._tasks = tasks
         self._empty_batches = empty_batches
+        self._ahead = ahead
         self._allocation = allocation
         self._failed = failed
         self._thread = threading.Thread(target=self._run, name="batch-timer", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        if not self._trigger.continuous:
+            self._thread.start()
 
     def join(self) -> None:
         if self._thread.ident is not None:
@@ -65,6 +73,13 @@ class BatchTimer:
             failpoints.hit("driver.after-allocate")
             self._progress.wake()
 
+    def _end_interval(self, time_ms: int) -> None:
+        if self._ahead:
+            self.allocate(time_ms, self._empty_batches)
+        else:
+            self._trigger.end_interval(time_ms)
+            self._progress.wake()
+
     def _run(self) -> None:
         last = 0.0
         stopping = self._progress.stopping
@@ -77,6 +92,6 @@ class BatchTimer:
                 last = due
                 if stopping.wait(max(0.0, due - now)):
                     return
-                self.allocate(round(due * 1000), self._empty_batches)
+                self._end_interval(round(due * 1000))
         except BaseException as error:
             self._failed(error)

@@ -13,6 +13,10 @@ from dataclasses import dataclass
 SIGNIFICANT = 0.05
 #: an end this much before the last batch's means that the clock was set back; less happens if batches run at the same time
 CLOCK_SET_BACK_MS = 60_000
+#: without a batch interval: the processing time (ms) that backpressure allows a batch
+TARGET_MS = 1_000
+#: without a batch interval: maximum factor from the rate of a short batch to the learned one
+GROWTH_MAX = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,24 @@ class RateEstimator:
         rate = self._rate - (gains.proportional * error + gains.integral * historical_error + gains.derivative * change)
         self._rate, self._error = max(rate, gains.min_rate), error
         return self._rate
+
+
+@dataclass(frozen=True, slots=True)
+class RateSample:
+    """What a batch without an interval counts as, for the estimator: ``records`` that it could have processed, and the time for
+    which it made others wait (ms)."""
+
+    records: int
+    waited_ms: int
+
+    @classmethod
+    def of(cls, records: int, processing_ms: int) -> RateSample:
+        """Without an interval a batch has what arrived during the one before it, so its rate alone would keep batches as they
+        are: small ones slow because of the fixed cost of a batch, large ones large. A batch below ``TARGET_MS`` counts as if it
+        had time for up to ``GROWTH_MAX`` times its records; one above it made others wait for the rest.
+        """
+        growth = min(GROWTH_MAX, max(1.0, TARGET_MS / max(1, processing_ms)))
+        return cls(round(records * growth), max(0, processing_ms - TARGET_MS))
 
 
 def is_significant(old: float, new: float) -> bool:

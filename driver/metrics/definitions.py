@@ -141,7 +141,9 @@ LEARNED_RATE = gauge(
 
 # ---- batches -------------------------------------------------------------------------------------------------------------
 
-BATCH_INTERVAL = gauge("forebay_batch_interval_seconds", "Time between two batches (driver.batch_interval).")
+BATCH_INTERVAL = gauge(
+    "forebay_batch_interval_seconds", "Time between two batches (driver.batch_interval); 0: one after the other."
+)
 WAITING_BLOCKS = gauge("forebay_waiting_blocks", "Blocks that are in no batch yet.")
 WAITING_RECORDS = gauge("forebay_waiting_records", "Records in blocks that are in no batch yet.")
 BATCHES = gauge("forebay_batches", "Batches that are not completed, by state.", "state", values=BATCH_STATES)

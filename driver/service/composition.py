@@ -52,6 +52,8 @@ from wal.segments import layout
 from wal.segments.writer import SegmentLimits
 from wal.storage import Storage
 
+#: maximum number of batches beyond the completed ones if ``driver.max_queued_batches`` is unset; one of them waits at most
+QUEUED_MAX = 4
 #: pause between two rounds of clean-up if ``wal.cleanup_interval`` is unset; each lists the WAL, which object stores charge for
 CLEANUP_SECONDS, CLEANUP_OF_OBJECTS_SECONDS = 2.0, 60.0
 #: pause between two groups of events on a store of whole objects if ``driver.journal_flush_interval`` is unset
@@ -186,12 +188,14 @@ def make_tracker(settings: Settings, state: State, epoch: int) -> Tracker:
     driver = settings.driver
     options = TrackerOptions(
         on_gap=settings.kafka.on_gap,
-        max_queued_batches=driver.max_queued_batches + driver.concurrent_jobs - 1,
+        max_queued_batches=(driver.max_queued_batches or QUEUED_MAX) + driver.concurrent_jobs - 1,
         retention=Limits(round(settings.wal.retention * 1000), int(settings.wal.retention_size)),
         batch_limits=BatchLimits(driver.max_batch_records, driver.max_batch_bytes),
         copy_rules=_copy_rules(settings),
         cursor_rules=CursorRules(float(driver.cursor_lease), float(driver.cursor_timeout)),
         host_timeout_seconds=float(driver.receiver_timeout),
+        batch_interval_ms=round(driver.batch_interval * 1000),
+        concurrent_jobs=driver.concurrent_jobs,
     )
     tracker = Tracker(
         state, epoch, options, sharing=_sharing(settings, state), managed=_managed(settings, state, epoch)
@@ -235,6 +239,7 @@ def make_scheduler(
             concurrent_jobs=driver.concurrent_jobs,
             window_batches=driver.window_batches,
             empty_batches=driver.empty_batches == "deliver",
+            ahead=driver.max_queued_batches is not None,
             copies=copies,
         ),
         rules=AttemptRules(

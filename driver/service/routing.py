@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -42,6 +43,11 @@ SHOWN_OPTIONS = ("bootstrap.servers", "isolation.level")
 STOP_SECONDS_MAX = 86_400.0
 #: requests of operators whose reason only the log keeps; the journal keeps those of the others
 _OnlyLogged = m.StopRequest | m.RetryRequest | m.ForgetRequest | m.FenceRequest | m.RestartReceiverRequest
+
+
+def words(request: str) -> str:
+    """Return the name of a request's type in words: ``restart receiver`` for ``RestartReceiverRequest``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", request.removesuffix("Request")).lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +141,7 @@ class Routing:
         access = IntakeAccess(settings, parts.agents)
         if isinstance(request, _OnlyLogged):
             values = {**structs.asdict(request), "cause": said_by(request.cause)}
-            log.info("%s of an operator", type(request).__name__, extra=fields(**values))
+            log.info("an operator asked for: %s", words(type(request).__name__), extra=fields(**values))
         match request:
             case m.IntakeRequest():
                 return parts.loop.submit(ReadIntake(access))

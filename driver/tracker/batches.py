@@ -7,6 +7,7 @@ import itertools
 import msgspec
 
 from driver.decisions.allocation import UNLIMITED, BatchLimits, longest_prefix
+from driver.decisions.pace import Pace
 from driver.decisions.packing import pack
 from driver.decisions.replay import REPLAY_BLOCKS_MAX, plan, refuse
 from driver.journal import events as ev
@@ -15,6 +16,7 @@ from driver.journal.state import Batch
 from driver.tracker.decision import Recorder
 from driver.tracker.requests import (
     Allocate,
+    AllocateNext,
     AllocateSpans,
     Archived,
     BeginReplay,
@@ -26,6 +28,7 @@ from driver.tracker.requests import (
     FoundPartitions,
     KeepWindow,
     NameCursor,
+    NextAllocated,
     SkipBatch,
     SkipSpans,
     said_by,
@@ -38,13 +41,16 @@ class Batches:
     """Allocates and completes batches.
 
     ``max_queued``: maximum number of batches beyond the completed prefix; no further batch is allocated. ``limits``: the limits
-    of one batch.
+    of one batch. ``pace``: learns when batches begin and end.
     """
 
-    def __init__(self, *, recorder: Recorder, max_queued: int, limits: BatchLimits) -> None:
+    def __init__(self, *, recorder: Recorder, max_queued: int, limits: BatchLimits, pace: Pace) -> None:
         self._recorder = recorder
         self._max_queued = max_queued
         self._limits = limits
+        self._pace = pace
+        #: time of the newest batch (ms), so that batches without an interval have different times
+        self._newest_ms = max((batch.time_ms for batch in recorder.state.batches.values()), default=0)
 
     # ---- what batches are made of ------------------------------------------------------------------------------------
 
@@ -69,20 +75,40 @@ class Batches:
         first: int | None = None
         state = self._recorder.state
         while not self._is_full() and (state.waiting or (request.empty and state.created and first is None)):
-            count = len(state.waiting)
-            if self._limits != UNLIMITED:
-                waiting = (state.blocks[block_id] for block_id in state.waiting)
-                count = longest_prefix(((b.meta.records, b.handle.length) for b in waiting), self._limits)
-            blocks = list(map(state.blocks.__getitem__, itertools.islice(state.waiting, count)))
-            allocated = ev.BatchAllocated(
-                batch_id=state.next_batch_id(),
-                number=state.batch_count + 1,
-                time_ms=request.time_ms,
-                tasks=pack(blocks, max(1, request.tasks)),
-            )
-            first = first or allocated.batch_id
-            self._recorder.apply(allocated)
+            batch_id = self._allocate(request.time_ms, request.tasks)
+            first = first or batch_id
         return first
+
+    def allocate_next(self, request: AllocateNext, now_ms: int) -> NextAllocated:
+        """Make one batch, which its worker begins now. A batch that could not begin is not made: its blocks wait, and later ones
+        join them."""
+        state = self._recorder.state
+        if state.pause is not None or state.replay is not None or self._is_full():
+            return NextAllocated(None, left=True)
+        if not state.waiting:
+            return NextAllocated(None, left=False)
+        time_ms = max(now_ms, self._newest_ms + 1) if request.time_ms is None else request.time_ms
+        batch_id = self._allocate(time_ms, request.tasks)
+        self._pace.begin(batch_id, now_ms)
+        return NextAllocated(batch_id, bool(state.waiting))
+
+    def _allocate(self, time_ms: int, tasks: int) -> int:
+        """Make a batch of as many waiting blocks as its limits allow. Return its id."""
+        state = self._recorder.state
+        count = len(state.waiting)
+        if self._limits != UNLIMITED:
+            waiting = (state.blocks[block_id] for block_id in state.waiting)
+            count = longest_prefix(((b.meta.records, b.handle.length) for b in waiting), self._limits)
+        blocks = list(map(state.blocks.__getitem__, itertools.islice(state.waiting, count)))
+        allocated = ev.BatchAllocated(
+            batch_id=state.next_batch_id(),
+            number=state.batch_count + 1,
+            time_ms=time_ms,
+            tasks=pack(blocks, max(1, tasks)),
+        )
+        self._recorder.apply(allocated)
+        self._newest_ms = max(self._newest_ms, time_ms)
+        return allocated.batch_id
 
     def _is_full(self) -> bool:
         state = self._recorder.state
@@ -126,7 +152,7 @@ class Batches:
 
     # ---- completion --------------------------------------------------------------------------------------------------
 
-    def complete(self, request: Complete) -> None:
+    def complete(self, request: Complete, now_ms: int) -> None:
         """Complete the batch. Raises RefusedError if it is completed."""
         if request.replay:
             self._complete_replayed(request)
@@ -135,6 +161,7 @@ class Batches:
         if batch is None or batch.completed_ms is not None:
             raise RefusedError(f"batch {request.batch_id} is completed already", "conflict")
         self._recorder.apply(ev.BatchCompleted(request.batch_id, request.time_ms, request.attempts, request.statistics))
+        self._pace.end(request.batch_id, now_ms)
 
     def _complete_replayed(self, request: Complete) -> None:
         state = self._recorder.state
@@ -164,7 +191,7 @@ class Batches:
         if batch_id in state.replaying or (batch is not None and batch.completed_ms is None):
             self._recorder.apply(request.failure)
 
-    def skip(self, request: SkipBatch) -> None:
+    def skip(self, request: SkipBatch, now_ms: int) -> None:
         """End a batch without its job. Raises RefusedError if it is completed."""
         state, batch_id = self._recorder.state, request.batch_id
         if request.replay:
@@ -175,6 +202,7 @@ class Batches:
             raise RefusedError(f"batch {batch_id} is completed already", "conflict")
         cause = said_by(request.cause)
         self._recorder.apply(ev.BatchSkipped(batch_id, request.time_ms, request.attempts, cause, request.replay))
+        self._pace.end(batch_id, now_ms)
 
     def pause(self, request: m.PauseRequest, now_ms: int) -> m.OperatorAnswer:
         """Pause or resume the batches. May be repeated."""

@@ -45,7 +45,8 @@ class TrackerOptions:
     prefix; no further batch is allocated. ``retention``: when the WAL's segments are due for deletion, unless a request has
     limits of its own. ``batch_limits``: the limits of one batch. ``copy_rules``: None if the stream has a WAL.
     ``host_timeout_seconds``: how long after its last heartbeat an agent keeps its host's address. ``id_limits``: how many
-    receiver ids the stream keeps.
+    receiver ids the stream keeps. ``batch_interval_ms`` (0: no interval) and ``concurrent_jobs``: for the expectation of the next
+    batch.
     """
 
     on_gap: str
@@ -56,3 +57,5 @@ class TrackerOptions:
     cursor_rules: CursorRules = CursorRules()
     host_timeout_seconds: float = float(_DEFAULTS.receiver_timeout)
     id_limits: IdLimits = field(default_factory=IdLimits)
+    batch_interval_ms: int = round(_DEFAULTS.batch_interval * 1000)
+    concurrent_jobs: int = 1

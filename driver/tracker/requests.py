@@ -73,6 +73,26 @@ class Allocate(Answered["int | None"]):
 
 
 @dataclass(frozen=True, slots=True)
+class NextAllocated:
+    """Answer to :class:`AllocateNext`. ``batch_id``: None: no batch was made. ``left``: whether blocks wait for a later batch."""
+
+    batch_id: int | None
+    left: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateNext(Answered[NextAllocated]):
+    """Make one batch of the blocks that wait, for a worker that begins it now. None is made while batches are paused, during a
+    replay, and while ``max_queued_batches`` are beyond the completed prefix.
+
+    ``time_ms``: the batch's time; None: the time of this decision. ``tasks``: as in :class:`Allocate`.
+    """
+
+    time_ms: int | None
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
 class BeginSpans(Answered[None]):
     """Begin partitions of a direct stream, as in ``events.SpansBegun``."""
 
@@ -334,6 +354,7 @@ Request = (
     | AdoptionBlocked
     | FoundPartitions
     | Allocate
+    | AllocateNext
     | BeginSpans
     | EndSpans
     | SkipSpans

@@ -13,6 +13,7 @@ from typing_extensions import assert_never
 
 from driver.decisions import intake
 from driver.decisions.clean_up import CleanSegment
+from driver.decisions.pace import Pace
 from driver.decisions.rate_sharing import RateSharing
 from driver.decisions.receiver_lifecycle import ManagedReceivers
 from driver.journal import events as ev
@@ -36,6 +37,7 @@ from driver.tracker.receivers import Receivers
 from driver.tracker.requests import (
     AdoptionBlocked,
     Allocate,
+    AllocateNext,
     AllocateSpans,
     Archived,
     Barred,
@@ -111,7 +113,8 @@ class Tracker:
             id_limits=options.id_limits,
         )
         self.claims = Claims(recorder=recorder, commands=commands, writers=writers)
-        self.reports = Reports(recorder=recorder, replicas=replicas)
+        pace = Pace(options.batch_interval_ms, options.concurrent_jobs)
+        self.reports = Reports(recorder=recorder, replicas=replicas, pace=pace)
         self.faults = Faults(recorder=recorder, claims=self.claims, writers=writers, on_gap=options.on_gap)
         self.adoption = Adoption(recorder=recorder, commands=commands, writers=writers, faults=self.faults)
         self.agents = Agents(
@@ -132,7 +135,9 @@ class Tracker:
             agents=self.agents,
             receiver_timeout_seconds=options.host_timeout_seconds,
         )
-        self.batches = Batches(recorder=recorder, max_queued=options.max_queued_batches, limits=options.batch_limits)
+        self.batches = Batches(
+            recorder=recorder, max_queued=options.max_queued_batches, limits=options.batch_limits, pace=pace
+        )
         self.cursors = Cursors(state=state, rules=options.cursor_rules, has_wal=options.copy_rules is None)
         self.deletion = Deletion(recorder=recorder, limits=options.retention)
 
@@ -178,7 +183,7 @@ class Tracker:
                 | m.HeartbeatRequest()
             ):
                 self.receivers.check_epoch(request.receiver_id, request.epoch)
-                return self._answer_receiver(request, now)
+                return self._answer_receiver(request, now, now_ms)
             case LearnRate():
                 self.receivers.learn_rate(request)
             case BeginDrain():
@@ -218,6 +223,8 @@ class Tracker:
                 return self.batches.add_partitions(request)
             case Allocate():
                 return self.batches.allocate(request)
+            case AllocateNext():
+                return self.batches.allocate_next(request, now_ms)
             case BeginSpans():
                 self.batches.begin_spans(request)
             case EndSpans():
@@ -229,13 +236,13 @@ class Tracker:
             case NameCursor():
                 return self.batches.name_cursor(request)
             case Complete():
-                self.batches.complete(request)
+                self.batches.complete(request, now_ms)
             case CompleteOutput():
                 self.batches.complete_output(request)
             case FailJob():
                 self.batches.fail_job(request)
             case SkipBatch():
-                self.batches.skip(request)
+                self.batches.skip(request, now_ms)
             case m.PauseRequest():
                 return self.batches.pause(request, now_ms)
             case KeepWindow():
@@ -280,6 +287,7 @@ class Tracker:
         self,
         request: m.LookupRequest | m.ClaimRequest | m.ReleaseRequest | m.ReportRequest | m.Fault | m.HeartbeatRequest,
         now: float,
+        now_ms: int,
     ) -> object:
         """Answer a receiver whose epoch is current."""
         match request:
@@ -290,7 +298,7 @@ class Tracker:
             case m.ReleaseRequest():
                 return self.claims.release(request)
             case m.ReportRequest():
-                return self.reports.accept(request)
+                return self.reports.accept(request, now_ms)
             case m.Fault():
                 return self.faults.report(request)
             case m.HeartbeatRequest():

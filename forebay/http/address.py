@@ -10,7 +10,7 @@ from forebay.model.errors import UsageError
 def reached_at(listens_at: str, host: str) -> str:
     """Return the URL for other hosts. A service that listens on every address is reached by its host name."""
     parts = urlsplit(listens_at)
-    return f"{parts.scheme}://{host}:{parts.port}" if parts.hostname in ("0.0.0.0", "::") else listens_at
+    return f"{parts.scheme}://{host}:{parts.port}" if parts.hostname in ("0.0.0.0", "::") else listens_at  # noqa: S104
 
 
 def check_service_url(whose: str, url: str, https: bool) -> None:

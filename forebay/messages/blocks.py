@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay.messages.message import Message
-from forebay.model.values import Block, Number, Offset, PartitionNumber, Text
+from forebay.model.values import Block, Number, NumberOrNone, Offset, PartitionNumber, Text
 
 
 class ReportRequest(Message, frozen=True, kw_only=True):
@@ -40,6 +40,12 @@ class BlockResult(Message, frozen=True, kw_only=True):
 
 
 class ReportAnswer(Message, frozen=True, kw_only=True):
-    """Answer to :class:`ReportRequest`."""
+    """Answer to :class:`ReportRequest`.
+
+    ``next_batch_ms``: in how many milliseconds the driver expects to make the next batch; -1: unknown, or an older release.
+    ``every_ms``: how long after that it expects to make the following one. A receiver may seal a block early for them.
+    """
 
     results: tuple[BlockResult, ...]  # in the order of the request
+    next_batch_ms: NumberOrNone = -1
+    every_ms: Number = 0

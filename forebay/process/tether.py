@@ -25,7 +25,7 @@ def main() -> None:
     if os.getppid() != parent:  # it ended before the prctl
         os.kill(os.getpid(), signal.SIGKILL)
     try:
-        os.execvp(sys.argv[3], sys.argv[3:])
+        os.execvp(sys.argv[3], sys.argv[3:])  # noqa: S606  the command of its own parent
     except OSError as error:
         sys.stderr.write(f"cannot start {sys.argv[3]}: {error.strerror}\n")
         sys.exit(2)

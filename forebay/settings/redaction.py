@@ -10,11 +10,11 @@ from typing import Any
 HIDDEN = "(hidden)"
 
 #: part of the name of a pass-through option or environment variable that holds a secret
-_SECRET = (
+_NAME_PART = (
     r"pass(?:word|wd|phrase)|secret|token|credential|jaas|private|signature|authorization"
     r"|(?:access|account|api|encryption|shared)[._-]?key|connection[._-]?string|oauthbearer\.config|\.pem\b"
 )
-_SECRET_NAME = re.compile(rf"{_SECRET}|(?:^|[._])key$", re.IGNORECASE)
+_SECRET_NAME = re.compile(rf"{_NAME_PART}|(?:^|[._])key$", re.IGNORECASE)
 #: names that match, but hold a path or an address
 _NO_SECRET_NAME = re.compile(r"(?:[._](?:file|location|path|endpoint\.url|timeout|interval))$", re.IGNORECASE)
 #: user and password in a URL; a URL of another scheme than HTTP may name a container before the @
@@ -23,7 +23,7 @@ _CREDENTIALS = re.compile(
 )
 #: name=value or name: value in a text, as in -Djavax.net.ssl.keyStorePassword=… or {"password": "…"}, also in a JSON text in JSON
 _ASSIGNED = re.compile(
-    rf"(?<![\w.-])([\w.-]{{0,80}}?(?:{_SECRET})[\w.-]{{0,80}})((?:\\*[\"'])?)(\s*[=:]\s*)"
+    rf"(?<![\w.-])([\w.-]{{0,80}}?(?:{_NAME_PART})[\w.-]{{0,80}})((?:\\*[\"'])?)(\s*[=:]\s*)"
     rf"(\\+\".*?\\+\"|\"(?:\\.|[^\"\\])*\"|'[^']*'|(?:[^\s,;&\"'}}\]\\]|\\(?![\"']))+)",
     re.IGNORECASE,
 )

@@ -188,6 +188,12 @@ def _jobs(settings: Settings) -> Iterator[Broken]:
         yield Broken("driver.job", "driver.job: the list is empty; name a function, or remove the key", whole=True)
 
 
+def _empty_batches(settings: Settings) -> Iterator[Broken]:
+    if settings.driver.empty_batches == "deliver" and settings.driver.batch_interval <= 0:
+        words = 'with driver.batch_interval = "0s" there is no interval without blocks: set it to "skip"'
+        yield Broken("driver.empty_batches", words)
+
+
 def _modules(settings: Settings) -> Iterator[Broken]:
     if settings.spark.modules and settings.spark.ship == "installed":
         words = 'with spark.ship = "installed" the driver sends no modules: install them on the executors, and remove this key'
@@ -228,6 +234,7 @@ RULES: dict[Rule, tuple[str, ...]] = {
     _ports: ("driver.url", "agent.url", "receiver.metrics_url"),
     _urls_once: ("driver.urls",),
     _jobs: ("driver.job",),
+    _empty_batches: ("driver.empty_batches", "driver.batch_interval"),
     _modules: ("spark.modules", "spark.ship"),
     _dead_letter_place: ("dead_letters.url", "dead_letters.topic"),
     _dead_letter_topic: ("dead_letters.topic", "kafka.topics", "kafka.pattern", "kafka.bootstrap.servers"),

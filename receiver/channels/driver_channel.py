@@ -45,7 +45,8 @@ def ask(action: act.DriverAction, post: Post) -> inp.DriverAnswer:
             post("/v1/partitions/release", message, messages.Done)
             return inp.Released(request)
         case act.Report(request, message):
-            return inp.ReportAnswered(request, post("/v1/blocks/report", message, messages.ReportAnswer).results)
+            reported = post("/v1/blocks/report", message, messages.ReportAnswer)
+            return inp.ReportAnswered(request, reported.results, reported.next_batch_ms, reported.every_ms)
         case act.SendFault(request, message):
             decided = post("/v1/partitions/trouble", message, messages.FaultAnswer)
             return inp.FaultAnswered(request, decided.proceed, decided.message)

@@ -9,6 +9,7 @@ from receiver.machine.control.status import Status
 from receiver.machine.delivery.buffer import Buffer
 from receiver.machine.delivery.commits import Commits
 from receiver.machine.delivery.reports import Reports
+from receiver.machine.delivery.sealing import Sealing
 from receiver.machine.delivery.stores import Stores
 from receiver.machine.exchange.contact import DriverContact
 from receiver.machine.exchange.outbox import Outbox
@@ -56,7 +57,11 @@ class Parts:
             settings=settings, outbox=outbox, flow=flow, shutdown=shutdown
         )
         self.buffer = buffer = Buffer(
-            settings=settings, outbox=outbox, registration=registration, partitions=partitions
+            settings=settings,
+            outbox=outbox,
+            registration=registration,
+            partitions=partitions,
+            sealing=Sealing(settings=settings),
         )
         self.stores = stores = Stores(settings=settings, outbox=outbox, sealed=buffer.sealed)
         self.commits = commits = Commits(

@@ -198,7 +198,7 @@ def test_a_receiver_is_fenced_first_and_the_gap_accepted_when_the_wal_has_been_s
     made_up_driver.refusals = [RefusedError("not yet", "not-searched")] * 2
     fence = ("offsets", "accept-gap", "t/0", "30", "35", "--fence", "r1")
     assert run(project, *fence, "--yes") == 0
-    assert made_up_driver.fences == [m.FenceRequest(topic="t", partition=0, receiver_id="r1")]
+    assert made_up_driver.fences == [m.FenceRequest(topic="t", partition=0, receiver_id="r1", cause=person())]
     assert len(made_up_driver.gaps) == 1
     assert "receiver r1 is fenced; the gap was recorded" in capsys.readouterr().err
 

@@ -45,6 +45,9 @@ def test_texts_of_several_words_are_wrapped_between_words() -> None:
     assert "wrapped" in lines[-1].split()
 
 
-def test_table_without_rows_or_of_two_columns_keeps_its_form() -> None:
-    assert shown(12, COLUMNS)[0] == "Title" and len(shown(20, COLUMNS)) >= 3
+def test_table_without_rows_says_none() -> None:
+    assert shown(12, COLUMNS) == shown(80, COLUMNS) == ["Title: none"]
+
+
+def test_table_of_two_columns_keeps_its_form() -> None:
     assert "─" in "".join(shown(12, ("what", "value"), ("a long-unbroken-word", "x")))

@@ -950,6 +950,7 @@ def test_each_part_is_held_to_what_the_settings_say(settings: Configure) -> None
         assert (rules.unreadable_retry_seconds, options.tasks()) == (19, 23)
         timer = vars(scheduler._timer)
         assert (timer["_interval"], timer["_empty_batches"]) == (7, True)
+        assert (batches["_pace"].interval_ms, batches["_pace"].jobs) == (7_000, 13)
         assert (batches["_max_queued"], batches["_limits"]) == (5 + 13 - 1, BatchLimits(29, 31))
         assert managed["_count"] == 2
         assert managed["_rules"] == ManagedRules(

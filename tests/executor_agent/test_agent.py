@@ -18,6 +18,7 @@ from litestar import Request, post
 
 from executor_agent.api import AgentStatus, parse_range
 from executor_agent.main import Agent
+from executor_agent.service import SILENT_SECONDS
 from forebay.http.address import reached_at
 from forebay.http.application import application
 from forebay.http.client import Client
@@ -25,6 +26,7 @@ from forebay.http.server import Server
 from forebay.messages import AgentHeartbeatAnswer, AgentHeartbeatRequest, Command, Refusal
 from forebay.model.errors import SettingsError, UsageError
 from forebay.process import failpoints
+from forebay.process.clock import ManualClock
 from forebay.settings.schema import Settings
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
@@ -276,6 +278,34 @@ def test_agent_goes_on_while_the_driver_is_away(stored: Stored, three: list[Bloc
             again.await_heartbeat(lambda beat: beat.blocks == 3)
             again.await_heartbeat(lambda _: True)
             assert agent.heartbeat.silent_driver == ""
+
+
+def test_silence_of_a_driver_is_logged_once_and_not_before_a_planned_stop_is_over(
+    stored: Stored, driver: FakeDriver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`forebay up` stops the driver first, then the agent: that is no reason for a warning."""
+    caplog.set_level("WARNING", "executor_agent")
+    clock, rounds = ManualClock(), threading.Semaphore(0)
+
+    def await_rounds() -> None:
+        """Wait until a heartbeat that began after this call has ended."""
+        for _ in range(2):
+            assert rounds.acquire(timeout=30)
+
+    with Agent(stored.settings(driver.server.url), clock=clock) as agent:
+        driver.await_heartbeat(lambda _: True)
+        while not agent.heartbeat.answered:
+            threading.Event().wait(0.01)
+        driver.server.__exit__(None, None, None)
+        agent.heartbeat.came_round = rounds.release
+        await_rounds()
+        assert agent.heartbeat.silent_driver and not caplog.messages
+        clock.advance(SILENT_SECONDS)
+        rounds = threading.Semaphore(0)
+        agent.heartbeat.came_round = rounds.release
+        await_rounds()
+        await_rounds()
+        assert len([said for said in caplog.messages if "heartbeat to the driver failed" in said]) == 1, caplog.messages
 
 
 # ---- receivers ---------------------------------------------------------------------------------------------------------

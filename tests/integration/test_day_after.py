@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
-from tests.support.cluster import Cluster
+from tests.support.cluster import AHEAD, Cluster
 from tests.support.flow import Flow
 
 pytestmark = pytest.mark.kafka
@@ -22,7 +22,9 @@ def test_a_wal_that_lost_segments_and_bytes_is_whole_again_from_copies_and_kafka
     kafka_broker.create_topic(topic)
     with (
         Flow(kafka_broker.options, topic) as flow,
-        Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, wal={"segment_size": "1B"}) as cluster,
+        Cluster(
+            tmp_path, kafka_broker.options, [topic], receivers=1, wal={"segment_size": "1B"}, driver=AHEAD
+        ) as cluster,
     ):
         cluster.await_records(100)
         cluster.allocate_behind_a_held_job()

@@ -11,7 +11,7 @@ import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from tests.integration.test_rebuild import finish, lose_journal, records_flowing
-from tests.support.cluster import Cluster
+from tests.support.cluster import AHEAD, Cluster
 
 pytestmark = pytest.mark.kafka
 
@@ -63,7 +63,10 @@ def test_damaged_wal_is_whole_after_the_commands_of_the_page(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """INV-2, INV-3, INV-5."""
-    with records_flowing(tmp_path, kafka_broker, topic_name(), wal={"segment_size": "1B"}) as (cluster, flow):
+    with records_flowing(tmp_path, kafka_broker, topic_name(), wal={"segment_size": "1B"}, driver=AHEAD) as (
+        cluster,
+        flow,
+    ):
         cluster.killed_behind_a_held_job(flow, "driver", "agent", "r1")
         needed = cluster.needed()
         folder = Path(cluster.wal_storage.url.removeprefix("file://"))

@@ -9,7 +9,7 @@ import pytest
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
-from tests.support.cluster import Cluster
+from tests.support.cluster import AHEAD, Cluster
 from tests.support.columns import column_values
 from tests.support.flow import Flow
 from tests.support.witness import assert_same_records
@@ -22,7 +22,10 @@ def test_batches_are_read_from_the_wal_when_local_copies_and_agent_are_lost(
 ) -> None:
     topic = topic_name()
     kafka_broker.create_topic(topic)
-    with Flow(kafka_broker.options, topic) as flow, Cluster(tmp_path, kafka_broker.options, [topic]) as cluster:
+    with (
+        Flow(kafka_broker.options, topic) as flow,
+        Cluster(tmp_path, kafka_broker.options, [topic], driver=AHEAD) as cluster,
+    ):
         cluster.await_records(100)
         cluster.allocate_behind_a_held_job()
         flow.stop()
@@ -47,7 +50,9 @@ def test_batches_are_read_from_kafka_when_no_copy_of_their_blocks_is_left(
     kafka_broker.create_topic(topic)
     with (
         Flow(kafka_broker.options, topic) as flow,
-        Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, wal={"segment_size": "1B"}) as cluster,
+        Cluster(
+            tmp_path, kafka_broker.options, [topic], receivers=1, wal={"segment_size": "1B"}, driver=AHEAD
+        ) as cluster,
     ):
         cluster.await_records(100)
         cluster.allocate_behind_a_held_job()
@@ -81,7 +86,7 @@ def test_unreadable_batch_waits_until_an_operator_accepts_the_loss(
         Flow(kafka_broker.options, topic, partitions=[0]) as flow,
         Cluster(
             tmp_path, kafka_broker.options, [topic], receivers=1, receiver={"local_copies": False},
-            wal={"segment_size": "1B"},
+            wal={"segment_size": "1B"}, driver=AHEAD,
         ) as cluster,
     ):  # fmt: skip
         cluster.await_records(100)

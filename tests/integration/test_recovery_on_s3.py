@@ -15,7 +15,7 @@ from driver.journal.state import REPAIR_WRITER
 from forebay.kafka.embedded.broker import KafkaBroker
 from tests.integration.test_adoption import adopted, drop, leave_an_orphan
 from tests.integration.test_rebuild import finish
-from tests.support.cluster import Cluster
+from tests.support.cluster import AHEAD, Cluster
 from tests.support.flow import Flow, Truth
 from tests.support.stores import STORES, Store
 from wal.segments.barrier import barrier_made_ms
@@ -47,7 +47,7 @@ def test_a_stream_is_adopted_recovered_and_rebuilt_on_a_remote_store(
         start=False,
         kafka={"session.timeout.ms": "1500"},
         wal={"url": f"{store.url}/wal", "segment_size": "1B"},  # an object for each block
-        driver={"journal": f"{store.url}/journal"},
+        driver={"journal": f"{store.url}/journal", **AHEAD},
         storage=store.options,
     ) as cluster:
         truth = adopt_what_kafka_dropped(cluster, topic, kafka_broker)

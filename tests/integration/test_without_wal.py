@@ -12,7 +12,7 @@ import pytest
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
-from tests.support.cluster import Cluster
+from tests.support.cluster import AHEAD, Cluster
 from tests.support.flow import Flow
 
 pytestmark = pytest.mark.kafka
@@ -68,7 +68,7 @@ def test_a_batch_whose_only_copies_are_lost_stops_until_the_loss_is_accepted(
     kafka_broker.create_topic(topic)
     with (
         Flow(kafka_broker.options, topic, partitions=[0]) as flow,
-        Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, wal=NO_WAL) as cluster,
+        Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, wal=NO_WAL, driver=AHEAD) as cluster,
     ):
         cluster.await_records(100)
         state = cluster.killed_behind_a_held_job(flow, "agent", "r1", "driver")
@@ -109,7 +109,7 @@ def test_with_a_replica_a_lost_host_costs_nothing(
     receiver's host loses its folder, and Kafka all that was taken in."""
     topic = topic_name()
     kafka_broker.create_topic(topic)
-    settings: dict[str, Any] = {"wal": NO_WAL, "receiver": {"copies": 2, "local_copies": True}}
+    settings: dict[str, Any] = {"wal": NO_WAL, "receiver": {"copies": 2, "local_copies": True}, "driver": AHEAD}
     with (
         Flow(kafka_broker.options, topic) as flow,
         Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, start=False, **settings) as cluster,

@@ -21,6 +21,7 @@ from driver.background.adoption import advanced
 from driver.background.cleaner import CleanedWal, Cleaner, due_paths
 from driver.background.discovery import check_commits
 from driver.background.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
+from driver.batches.trigger import DueBatch, Trigger
 from driver.decision_loop.loop import GROWING, RESERVE_REACHED, is_down_to_reserve
 from driver.decisions.batch_order import RunKey, following, window
 from driver.decisions.intake import intake
@@ -34,6 +35,7 @@ from driver.tracker import CopyRules, Decision, DeleteSegment, Tracker
 from driver.tracker.options import CursorRules
 from driver.tracker.requests import (
     Allocate,
+    AllocateNext,
     Archived,
     CleanedUp,
     CleanLocalCopies,
@@ -128,6 +130,7 @@ class DriverProcess:
         self._group: list[Waiting] = []
         self._deletes: deque[DeleteSegment] = deque()
         self._in_work: set[RunKey] = set()
+        self._trigger = Trigger(0.0 if world.options.trigger == "continuous" else 1.0)
         self._main = self._run()
         self._next = next(self._main)
         self._tasks: dict[str, Task] = {}
@@ -177,11 +180,11 @@ class DriverProcess:
             return True
         state = self.tracker.state
         if task == "timer":
-            return bool(state.waiting) or self._may_be_empty()
+            return (bool(state.waiting) and self._due() is None) or self._may_be_empty()
         if task == "query":
             return state.created
         if task.startswith("job"):
-            return following(state, self._in_work) is not None
+            return following(state, self._in_work) is not None or (bool(state.waiting) and self._due() is not None)
         if task == "discover":
             return True
         if task == "adopt":
@@ -319,6 +322,8 @@ class DriverProcess:
                 on_gap=world.options.on_gap,
                 max_queued_batches=world.options.max_queued_batches + world.options.concurrent_jobs - 1,
                 retention=Limits(world.options.retention_ms, world.options.retention_bytes),
+                batch_interval_ms=0 if self._trigger.continuous else 1_000,
+                concurrent_jobs=world.options.concurrent_jobs,
             ),
         )
         if world.options.copies:
@@ -504,6 +509,9 @@ class DriverProcess:
     def _timer(self) -> Task:
         while True:
             yield "begin"
+            if self._workers_allocate:
+                self._trigger.end_interval(self.world.wall_ms)
+                continue
             yield Allocate(self.world.wall_ms, self.world.options.tasks, self._may_be_empty())
 
     def _may_be_empty(self) -> bool:
@@ -515,6 +523,13 @@ class DriverProcess:
         while True:
             yield "begin"
             work = yield ReadBy(self._begin_batch)
+            if work is None and (due := self._due()) is not None:
+                made = yield AllocateNext(due.time_ms, self.world.options.tasks)
+                if not made.left:
+                    self._trigger.settle(due)
+                if made.batch_id is not None:
+                    self.world.reached["allocated by a worker"] += 1
+                    work = yield ReadBy(self._begin_batch)
             if work is None:
                 continue
             past = []
@@ -537,6 +552,14 @@ class DriverProcess:
             except RefusedError:
                 raise AssertionError("each batch is in work once") from None
             self._in_work.discard((work.replay, work.batch_id))
+
+    @property
+    def _workers_allocate(self) -> bool:
+        """With a batch for each interval, the timer makes them all."""
+        return self.world.options.trigger != "interval" and not self.world.options.empty_batches
+
+    def _due(self) -> DueBatch | None:
+        return self._trigger.due() if self._workers_allocate else None
 
     def _begin_batch(self, state: State) -> Work | None:
         """Start a batch as the scheduler does: in the decision loop."""

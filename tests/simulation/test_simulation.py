@@ -92,7 +92,14 @@ def test_random_runs_reach_rare_events() -> None:
     assert sum(world.query.rows for world in worlds) > 100
     assert any(len(state.cleanups) or state.cleanup_count for state in states if state is not None)
     seeds = Counter(kind for world in worlds for kind in world.reached)
-    rare = ("adopted", "EpochBarred", "ReplayCompleted", "turned away", "no room above the reserve")
+    rare = (
+        "adopted",
+        "EpochBarred",
+        "ReplayCompleted",
+        "turned away",
+        "no room above the reserve",
+        "allocated by a worker",
+    )
     assert {kind: seeds[kind] for kind in rare if seeds[kind] < SEEDS_MIN} == {}
 
 

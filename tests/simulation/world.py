@@ -89,6 +89,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: number of ids from which on the driver forgets those without a heartbeat for ``ids_silent_seconds``; 0: never
     ids_kept: int = 0
     ids_silent_seconds: float = 0.0
+    #: what makes a batch: "interval" (the timer), or a free worker: "late" (once an interval has ended), "continuous"
+    trigger: str = "interval"
     quiet: int = 5  # factor on the weight of each step that is no fault
 
     @classmethod
@@ -117,6 +119,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             window_batches=random.choice((0, 0, 1, 2)),
             empty_batches=random.random() < 0.2,
             queries=random.random() < 0.4,
+            trigger=random.choice(("interval", "late", "late", "continuous")),
         )
 
     @classmethod

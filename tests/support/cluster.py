@@ -50,6 +50,8 @@ _TAIL_LINES = 25
 
 Found = TypeVar("Found")
 
+#: keys of ``[driver]`` of a stream in which batches are made behind a job that runs
+AHEAD: dict[str, Any] = {"max_queued_batches": 4}
 #: small and quick, so that everything (rolled segments, clean-up, history) happens within seconds
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "kafka": {"discovery_interval": "1s", "session.timeout.ms": "2000", "heartbeat.interval.ms": "300"},
@@ -378,7 +380,7 @@ class Cluster:
         return int(self.wait(lambda: next(self.seen.glob("*.held"), None), "a job held in the middle").stem)
 
     def allocate_behind_a_held_job(self) -> None:
-        """Wait until a job is held and the next batch is allocated behind it."""
+        """Wait until a job is held and the next batch is allocated behind it. The stream's driver has the keys of ``AHEAD``."""
         self.hold_a_job()
         self.wait(lambda: (s := self.status()) and any(b.state == "queued" for b in s.batches), "a batch in the queue")
 

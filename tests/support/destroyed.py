@@ -8,13 +8,13 @@ from typing import Any
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.model.values import BlockRange, TopicPartition
 from tests.support.again import produce
-from tests.support.cluster import Cluster
+from tests.support.cluster import AHEAD, Cluster
 
 #: sections of forebay.toml: a segment for each block, and no copy beside it
 SETTINGS: dict[str, Any] = {
     "wal": {"segment_size": "1B", "cleanup_interval": "200ms"},
     "receiver": {"local_copies": False},
-    "driver": {"cursor_lease": "2s"},
+    "driver": {"cursor_lease": "2s", **AHEAD},
 }
 
 

@@ -10,6 +10,7 @@ import json
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,21 @@ def answer(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, An
       → ``batches`` (id → rows), ``offsets`` (id → Spark's own JSON);
     * ``tally``: ``options`` → ``seconds`` that it takes to count records, keys and bytes, and what they are;
     * ``drain``: ``options``, ``checkpoint`` → ``triggers``, milliseconds and records of each that a stream takes to read all;
-    * ``trickle``: ``options``, ``checkpoint``, ``count`` → the same of so many triggers that read something, while records come.
+    * ``trickle``: ``options``, ``checkpoint``, ``count`` → the same of so many triggers that read something, while records come;
+    * ``latency``: ``options``, ``checkpoint``, ``records`` → ``calls`` of a job by the fastest trigger, until it has seen so many
+      records: the time of each call (ms), and for each append time in its batch the number of records.
 
     ``question["source"]`` stands for ``source``: "idle" for ``tests.support.idle_source``. Whatever Spark refuses is in
     ``refused``: its words.
     """
-    kinds = {"batch": _batch, "stream": _stream, "tally": _tally, "drain": _drain, "trickle": _trickle}
+    kinds = {
+        "batch": _batch,
+        "stream": _stream,
+        "tally": _tally,
+        "drain": _drain,
+        "trickle": _trickle,
+        "latency": _latency,
+    }
     try:
         return kinds[question["kind"]](spark, question.get("source", source), question)
     except Exception as error:
@@ -121,6 +131,32 @@ def _trickle(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, 
     finally:
         query.stop()
     return {"triggers": _triggers(query)}
+
+
+def appended_times(frame: Any) -> list[int]:
+    """A job with a shuffle: the time of each record of ``frame`` (ms), by an aggregation."""
+    counts = frame.groupBy(frame.timestamp.alias("at")).count().selectExpr("unix_millis(at)", "count").collect()
+    return [at for at, count in counts for _ in range(count)]
+
+
+def _latency(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    calls: list[tuple[int, Counter[int]]] = []
+
+    def job(frame: Any, number: int) -> None:
+        called_ms = int(time.time() * 1000)
+        calls.append((called_ms, Counter(appended_times(frame))))
+
+    frame = spark.readStream.format(source).options(**question["options"]).load()
+    writer = frame.writeStream.foreachBatch(job).option("checkpointLocation", question["checkpoint"])
+    query = writer.trigger(processingTime="0 seconds").start()
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    try:
+        while sum(times.total() for _, times in calls) < question["records"]:
+            if query.awaitTermination(0.2) or time.monotonic() > deadline:
+                raise RuntimeError("the query did not read all records")
+    finally:
+        query.stop()
+    return {"calls": [(called_ms, list(times.items())) for called_ms, times in calls]}
 
 
 def _nowhere(spark: Any, source: str, question: Mapping[str, Any]) -> Any:

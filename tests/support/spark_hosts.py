@@ -22,7 +22,7 @@ from forebay.process.tether import tethered
 from forebay.security.access import Access
 from forebay.security.roles import Role
 from forebay.settings.load import load
-from tests.support.cluster import Cluster, _Service
+from tests.support.cluster import AHEAD, Cluster, _Service
 from tests.support.namespaces import Host, Network
 from tests.support.pythons import bare_python
 
@@ -83,7 +83,7 @@ class SparkHosts(Cluster):
             "wal": {"segment_size": "200KB"},
             "driver": {
                 "url": f"http://{driver}:{_DRIVER_PORT}", "receiver_timeout": "8s", "placing_interval": "200ms",
-                "batch_interval": "500ms", "tasks_per_batch": len(workers),
+                "batch_interval": "500ms", "tasks_per_batch": len(workers), **AHEAD,
             },
             "receiver": {"mode": "managed", "count": len(workers), "block_interval": "100ms"},
             "spark": {

@@ -1,52 +1,54 @@
-"""A made-up driver for tests of the page: the routes that the page asks, with answers that a test chooses.
+"""A made-up stream for tests of the page, behind the driver's own routes. A test chooses and changes what the driver knows.
 
-Its stream is large: 1,000 partitions, 200 receivers, and a day of batches. Its names are hostile.
+The stream is large: 1,000 partitions, 200 receivers, and a day of batches. Its names are hostile.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
-from litestar import Response, get, post
-from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
-from litestar.response import Stream
 
-from driver.web.pages import page_routes
+from driver.http.api import tracker_application
+from driver.http.batches import BatchQuery, list_batches
+from driver.http.observation.blocks import RANGES_ALONE_MAX, BlockQuery, BlockTable, block_entry, block_list
+from driver.http.observation.events import EventHub
+from driver.http.observation.series import NAMES, Sample, Series
+from driver.http.observation.snapshot import Snapshot
+from driver.listeners.events import Happened
 from forebay import messages as m
-from forebay.http.application import application, caller, needs
 from forebay.model.errors import RefusedError
+from forebay.model.values import Block, BlockMeta, BlockRange, Handle, block_id
 from forebay.process.clock import SystemClock
 from forebay.security.access import Guard
 
-WATCHER, QUERY, OPERATOR = needs("reader", "operator"), needs("query", "operator"), needs("operator")
 #: text that would run a script, leave an attribute or turn the direction of what follows, if it were taken for markup
 HOSTILE = "<img src=x onerror=\"document.title='pwned'\">'\"`${7*7}\u202eevil"
 PARTITIONS, RECEIVERS, BATCHES = 1_000, 200, 8_640
-Entry = TypeVar("Entry")
-#: the framework keeps the name `state` for itself
-InState = Annotated[str, QueryParameter(name="state")]
 _STEPS = ("kafka", "blocks", "wal", "tracker", "batches", "committed")
 
 
 @dataclass
 class World:
-    """What the made-up driver answers. A test changes it while the page is open."""
+    """What the made-up driver knows. A test changes it while the page is open."""
 
     overview: m.OverviewAnswer
     partitions: list[m.TrackedPartition] = field(default_factory=list)
     receivers: list[m.TrackedReceiver] = field(default_factory=list)
     hosts: list[m.TrackedAgent] = field(default_factory=list)
     batches: list[m.BatchEntry] = field(default_factory=list)
-    blocks: list[m.BlockEntry] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    batch_of: dict[str, int] = field(default_factory=dict)  # block id → batch id; the other blocks wait
     cursors: list[m.TrackedCursor] = field(default_factory=list)
-    asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # requests of operators
+    asked: list[m.Message] = field(default_factory=list)  # requests of operators
     refusal: str = ""  # of the next request of an operator
-    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # to send next
+    events: list[Happened] = field(default_factory=list)  # to send next
     lag_growth: float = 0.0  # records per second
 
     def now(self) -> m.OverviewAnswer:
@@ -76,13 +78,6 @@ def batch_entry(number: int, **changed: Any) -> m.BatchEntry:
         completed_ms=_now_ms() - (BATCHES - number) * 10_000 + processing + 30,
     )
     return msgspec.structs.replace(entry, **changed)
-
-
-def block_range(partition: int, topic: str = "flights") -> m.BatchRange:
-    start = 1_000_000 + partition * 500
-    return m.BatchRange(
-        topic=topic, partition=partition, incarnation=1, from_offset=start, until_offset=start + 500, records=500, bytes=117_000
-    )  # fmt: skip
 
 
 def healthy() -> World:
@@ -126,23 +121,33 @@ def healthy() -> World:
         )
         for number in range(4)
     ]  # fmt: skip
-    world.blocks = [
-        m.BlockEntry(
-            block_id=f"receiver-{number % 7}-{number}-1", receiver_id=f"receiver-{number % 7}", host=f"host-{number % 4}",
-            state="waiting" if number < 4 else "completed", batch_id=0 if number < 4 else batches[number // 12].batch_id,
-            records=5_000, bytes=1_170_000, created_ms=_now_ms() - number * 800,
-            ranges=tuple(block_range(partition) for partition in range(5)), range_count=5,
-            handle="segment 00000042, byte 73728, 702 kB", tiers=(f"local host-{number % 4}", "wal"),
-        )
-        for number in range(240)
-    ]  # fmt: skip
+    world.blocks = [block(number) for number in range(240)]
+    world.batch_of = {one.id: batches[number // 12].batch_id for number, one in enumerate(world.blocks) if number >= 4}
     world.cursors = [
         m.TrackedCursor(
-            cursor="daily-report", user="spark-1", state="at work", silent_seconds=1.2, behind=40_000,
-            opened_ms=_now_ms() - 7_200_000, places=(m.CursorPlace(topic="flights", partition=0, incarnation=1, offset=500_000),),
+            cursor=cursor, user=user, state="at work", silent_seconds=1.2, behind=40_000, opened_ms=_now_ms() - 7_200_000,
+            places=(m.CursorPlace(topic="flights", partition=0, incarnation=1, offset=500_000),),
         )
+        for cursor, user in (("daily-report", "spark-1"), ("direct-1a2b", "direct stream hourly on host-1 pid 7"))
     ]  # fmt: skip
     return world
+
+
+def block(number: int, topic: str = "flights") -> Block:
+    ranges = tuple(
+        BlockRange(
+            topic=topic, partition=partition, incarnation=1, from_offset=1_000_000 + number * 1_000,
+            until_offset=1_001_000 + number * 1_000, records=1_000, leader_epoch=0, digest="0" * 16, token=1 << 40 | partition,
+            bytes=234_000,
+        )
+        for partition in range(5)
+    )  # fmt: skip
+    receiver_id = f"receiver-{number % 7}"
+    meta = BlockMeta(
+        id=block_id(receiver_id, 1, number), stream="flights", receiver_id=receiver_id, epoch=1, sequence=number, ranges=ranges,
+        records=5_000, created_ms=_now_ms() - number * 800, host=f"host-{number % 4}",
+    )  # fmt: skip
+    return Block(meta, Handle("flights/00000042.seg", 73_728, 702_000, 0), local=True)
 
 
 def receiver(receiver_id: str, **changed: Any) -> m.TrackedReceiver:
@@ -169,7 +174,7 @@ def troubled() -> World:
         world.partitions[0], topic=HOSTILE, state="trouble", lag=None,
         fault=f"Kafka lost {HOSTILE}[10, 20): `forebay offsets reset`",
     )  # fmt: skip
-    world.blocks[0] = replace_struct(world.blocks[0], block_id=HOSTILE, ranges=(block_range(0, HOSTILE),))
+    world.blocks[0] = block(0, HOSTILE)
     steps = list(world.overview.steps)
     steps[4] = replace_struct(
         steps[4], waiting_records=900_000, oldest_seconds=312.0, delay_seconds=140.0, detail="batch 8641 fails"
@@ -192,118 +197,86 @@ def troubled() -> World:
 replace_struct = msgspec.structs.replace
 
 
-def _page(
-    rows: Sequence[Entry], limit: int, after: str, fits: Callable[[Entry], bool]
-) -> tuple[int, str, tuple[Entry, ...]]:
-    found = [row for row in rows if fits(row)]
-    start = int(after or 0)
-    shown = tuple(found[start : start + limit])
-    following = start + len(shown)
-    return len(found), str(following) if following < len(found) else "", shown
+class MadeUpObserver:
+    """As ``driver.http.observation.observer.Observer``, of a world."""
 
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.hub = EventHub(self._overview)
 
-def driver_application(world: World, guard: Guard) -> Any:
-    """Return the routes of the made-up driver and of the page."""
+    async def _overview(self) -> m.OverviewAnswer:
+        happened = tuple(self._world.events)
+        self._world.events.clear()
+        self.hub.tell(happened)
+        return self._world.now()
 
-    @get("/v1/caller", opt=needs("reader", "operator", "query", "receiver", "agent", "task"))
-    async def get_caller() -> m.CallerAnswer:
-        roles = frozenset().union(*(granted for granted, _ in caller.get().grants))
-        return m.CallerAnswer(roles=tuple(sorted(roles)), guarded=guard.guarded)
+    def overview(self) -> m.OverviewAnswer:
+        return self._world.now()
 
-    @get("/v1/overview", opt=WATCHER)
-    async def overview() -> m.OverviewAnswer:
-        return world.now()
-
-    @get("/v1/events", opt=WATCHER)
-    async def events() -> Stream:
-        return Stream(_events(world), media_type="text/event-stream")
-
-    @get("/v1/series", opt=WATCHER)
-    async def series(since_ms: FromQuery[int] = 0, points_max: FromQuery[int] = 300) -> m.SeriesAnswer:
-        return _series(world, since_ms, points_max)
-
-    @get("/v1/partitions", opt=WATCHER)
-    async def partitions(
-        limit: FromQuery[int] = 100, after: FromQuery[str] = "", in_state: InState = "", text: FromQuery[str] = ""
-    ) -> m.PartitionsAnswer:
-        total, following, rows = _page(
-            world.partitions, limit, after, lambda row: in_state in ("", row.state) and text in row.topic
-        )
-        return m.PartitionsAnswer(total=total, next=following, partitions=rows)
-
-    @get("/v1/receivers", opt=WATCHER)
-    async def receivers(
-        limit: FromQuery[int] = 100, after: FromQuery[str] = "", in_state: InState = "", text: FromQuery[str] = ""
-    ) -> m.ReceiversAnswer:
-        total, following, rows = _page(
-            world.receivers, limit, after, lambda row: in_state in ("", row.state) and text in row.receiver_id
-        )
-        return m.ReceiversAnswer(total=total, next=following, receivers=rows)
-
-    @get("/v1/hosts", opt=WATCHER)
-    async def hosts(
-        limit: FromQuery[int] = 100, after: FromQuery[str] = "", in_state: InState = "", text: FromQuery[str] = ""
-    ) -> m.HostsAnswer:
-        total, following, rows = _page(world.hosts, limit, after, lambda row: text in row.host)
-        return m.HostsAnswer(total=total, next=following, hosts=rows)
-
-    @get("/v1/cursors", opt=WATCHER)
-    async def cursors(
-        limit: FromQuery[int] = 100, after: FromQuery[str] = "", in_state: InState = "", text: FromQuery[str] = ""
-    ) -> m.CursorsAnswer:
-        total, following, rows = _page(
-            world.cursors, limit, after, lambda row: in_state in ("", row.state) and text in row.cursor
-        )
-        return m.CursorsAnswer(total=total, next=following, cursors=rows, held_bytes=2 << 30)
-
-    @get("/v1/batches", opt=WATCHER)
-    async def batches(
-        limit: FromQuery[int] = 100, after: FromQuery[str] = "", in_state: InState = "", failed: FromQuery[bool] = False
-    ) -> m.BatchesAnswer:
-        total, following, rows = _page(
-            world.batches, limit, after,
-            lambda row: in_state in ("", row.state) and (not failed or row.state in ("failing", "failed", "unreadable")),
+    def snapshot(self) -> Snapshot:
+        world = self._world
+        shown = SimpleNamespace(
+            tracked_partitions=world.partitions, receivers=world.receivers, managed=(), agents=world.hosts,
+            tracked_cursors=world.cursors, around=SimpleNamespace(receiver_timeout=30.0),
         )  # fmt: skip
-        return m.BatchesAnswer(total=total, next=following, batches=rows)
+        return cast(Snapshot, shown)
 
-    @get("/v1/batches/{batch_id:int}", opt=WATCHER)
-    async def batch(batch_id: FromPath[int]) -> m.BatchDetail:
-        found = next((row for row in world.batches if row.batch_id == batch_id), None)
-        if found is None:
-            raise RefusedError(f"batch {batch_id} is unknown", "not-found")
-        ids = tuple(block.block_id for block in world.blocks if block.batch_id == batch_id)
-        return m.BatchDetail(batch=found, ranges=tuple(map(block_range, range(6))), tasks=(6, 6), block_ids=ids)
+    def series(self, since_ms: int, points_max: int) -> m.SeriesAnswer:
+        return self._series.answer(since_ms, points_max)
 
-    @get("/v1/blocks", opt=WATCHER)
-    async def blocks(
-        limit: FromQuery[int] = 100,
-        after: FromQuery[str] = "",
-        in_state: InState = "",
-        text: FromQuery[str] = "",
-        topic: FromQuery[str] = "",
-        partition: FromQuery[int] = -1,
-    ) -> m.BlockListAnswer:
-        total, following, rows = _page(
-            world.blocks, limit, after,
-            lambda row: in_state in ("", row.state) and text in row.block_id and (not topic or topic == row.ranges[0].topic),
-        )  # fmt: skip
-        return m.BlockListAnswer(total=total, next=following, blocks=rows)
-
-    @get("/v1/blocks/{block_id:str}", opt=WATCHER)
-    async def block(block_id: FromPath[str]) -> m.BlockEntry:
-        found = next((row for row in world.blocks if row.block_id == block_id), None)
-        if found is None:
-            raise RefusedError(f"block {block_id} is unknown", "not-found")
+    @cached_property
+    def _series(self) -> Series:
+        """A day of samples."""
+        found, now = Series(), _now_ms()
+        for place in range(BATCHES):
+            time_ms = now - (BATCHES - place) * 10_000
+            wave = 1 + 0.15 * math.sin(time_ms / 900_000) + 0.03 * math.sin(time_ms / 37_000)
+            lag = 1_800 * wave + max(0.0, 600 - (now - time_ms) / 1_000) * self._world.lag_growth
+            scales = (6_000, 5_990, None, 1, 1_500, None, 30, 800, 830, 2_400, None)
+            fixed = {"lag_records": lag, "waiting_blocks": 4.0, "receivers_active": float(RECEIVERS)}
+            values = (fixed[name] if scale is None else scale * wave for name, scale in zip(NAMES, scales, strict=True))
+            found.add(Sample(time_ms, tuple(values)))
         return found
 
-    @get("/v1/blocks/{block_id:str}/records", opt=QUERY)
-    async def records(block_id: FromPath[str], limit: FromQuery[int] = 20) -> Response[bytes]:
-        # encoded here, because the framework has its own form of bytes
-        answer = m.RecordsAnswer(total=5_000, tier="wal", records=tuple(map(record, range(limit))))
-        return Response(msgspec.json.encode(answer), media_type="application/json")
+    def held_for_cursors(self) -> int:
+        return 2 << 30
 
-    @get("/v1/wal", opt=WATCHER)
-    async def wal() -> m.WalAnswer:
+    def batches(self, query: BatchQuery) -> m.BatchesAnswer:
+        return list_batches(self._world.batches, query)
+
+    def batch(self, batch_id: int) -> m.BatchDetail:
+        found = next((row for row in self._world.batches if batch_id in (row.batch_id, row.number)), None)
+        if found is None:
+            raise RefusedError(f"batch {batch_id} is unknown", "not-found")
+        ids = tuple(one for one, its_batch in self._world.batch_of.items() if its_batch == found.batch_id)
+        ranges = block_entry(block(1), "completed", found.batch_id).ranges
+        return m.BatchDetail(batch=found, ranges=ranges, tasks=(6, 6), block_ids=ids)
+
+    def blocks(self, query: BlockQuery) -> m.BlockListAnswer:
+        if query.batch_id:
+            of_batch = frozenset(self.batch(query.batch_id).block_ids)
+            query = BlockQuery(limit=query.limit, after=query.after, batch_id=query.batch_id, of_batch=of_batch)
+        return block_list(self._table(), query, self._batch_ids)
+
+    def block(self, block_id: str) -> m.BlockEntry:
+        found = next((one for one in self._world.blocks if one.id == block_id), None)
+        if found is None:
+            raise RefusedError(f"block {block_id} is unknown", "not-found")
+        return block_entry(
+            found, self._table().state(block_id), self._world.batch_of.get(block_id, 0), RANGES_ALONE_MAX
+        )
+
+    def _table(self) -> BlockTable:
+        blocks = self._world.blocks
+        return BlockTable(blocks, [one.id for one in blocks if one.id not in self._world.batch_of], ())
+
+    def _batch_ids(self, block_ids: Sequence[str]) -> Mapping[str, int]:
+        return {one: self._world.batch_of.get(one, 0) for one in block_ids}
+
+    def records(self, block_id: str, first: int, limit: int, bytes_max: int) -> m.RecordsAnswer:
+        return m.RecordsAnswer(total=5_000, tier="wal", records=tuple(map(record, range(first, first + limit))))
+
+    def wal(self) -> m.WalAnswer:
         segment = m.WalSegment(path="flights/00000041.seg", bytes=64 << 20, blocks=96, held=0, unread=3)
         return m.WalAnswer(
             url="file:///var/lib/forebay/wal", segments=128, blocks=12_000, bytes=8 << 30, free_segments=100, free_bytes=6 << 30,
@@ -311,16 +284,14 @@ def driver_application(world: World, guard: Guard) -> Any:
             oldest=(segment,),
         )  # fmt: skip
 
-    @get("/v1/journal", opt=WATCHER)
-    async def journal() -> m.JournalAnswer:
+    def journal(self) -> m.JournalAnswer:
         return m.JournalAnswer(
             url="file:///var/lib/forebay/journal", timeline=1, driver_epoch=1 << 40 | 3, segments=4, bytes=9_000_000,
             events=912_000, snapshot_events=910_000, snapshot_ms=_now_ms() - 60_000, holder="host-0:7080", lease_seconds=10.0,
             free_bytes=100 << 30,
         )  # fmt: skip
 
-    @get("/v1/settings", opt=WATCHER)
-    async def settings() -> m.SettingsAnswer:
+    def settings(self) -> m.SettingsAnswer:
         return m.SettingsAnswer(
             settings=(
                 m.SettingEntry(key="stream", value="flights", origin="forebay.toml"),
@@ -330,34 +301,34 @@ def driver_application(world: World, guard: Guard) -> Any:
             )
         )
 
-    @get("/v1/listeners", opt=WATCHER)
-    async def listeners() -> m.ListenersAnswer:
+    def listeners(self) -> m.ListenersAnswer:
         one = m.TrackedListener(
             name="jobs:Alerts", delivered=8_000, waiting=0, dropped=2, failures=1, last_error=HOSTILE
         )
         return m.ListenersAnswer(listeners=(one,))
 
-    @get("/v1/direct", opt=WATCHER)
-    async def direct() -> m.DirectAnswer:
-        return m.DirectAnswer(streams=tuple(m.DirectStream(name=row.cursor, cursor=row) for row in world.cursors))
 
-    @post("/v1/operator/{name:str}", opt=OPERATOR, status_code=200)
-    async def act(name: FromPath[str], data: JSONBody[dict[str, Any]]) -> Response[Any]:
+def driver_application(world: World, guard: Guard) -> Any:
+    """Return the driver's application over the world."""
+
+    def submit(request: Any) -> Future[Any]:
+        answer: Future[Any] = Future()
         if world.refusal:
-            raise RefusedError(world.refusal, "conflict")
-        world.asked.append((name, data))
-        if name == "reset":
-            planned = m.PlannedReset(topic=data["topic"], partition=0, incarnation=2, position=518_400, start=12_000)
-            return Response(m.ResetAnswer(done=data["apply"], partitions=(planned,)))
-        if name == "pause":
-            world.overview = replace_struct(world.overview, paused=data["paused"], pause_cause=data["cause"])
-        return Response(m.OperatorAnswer(message=f"done: {name}"))
+            answer.set_exception(RefusedError(world.refusal, "conflict"))
+            return answer
+        world.asked.append(request)
+        answer.set_result(m.OperatorAnswer(message=f"done: {type(request).__name__}"))
+        if isinstance(request, m.PauseRequest):
+            world.overview = replace_struct(world.overview, paused=request.paused, pause_cause=request.cause)
+        elif isinstance(request, m.ResetRequest):
+            planned = m.PlannedReset(topic=request.topic, partition=0, incarnation=2, position=518_400, start=12_000)
+            answer = Future()
+            answer.set_result(m.ResetAnswer(done=request.apply, partitions=(planned,)))
+        return answer
 
-    routes = [
-        get_caller, overview, events, series, partitions, receivers, hosts, cursors, batches, batch, blocks, block, records, wal,
-        journal, settings, listeners, direct, act,
-    ]  # fmt: skip
-    return application("Made-up driver", "0.1.0", [*routes, *page_routes()], guard)
+    return tracker_application(
+        submit, status=Future, ready=lambda: None, release="0.1.0", guard=guard, observer=MadeUpObserver(world)
+    )
 
 
 def record(place: int) -> m.RecordEntry:
@@ -372,46 +343,3 @@ def record(place: int) -> m.RecordEntry:
         topic="flights", partition=0, offset=1_000_000 + place, timestamp_ms=_now_ms() - 5_000, key=b"EWR", value=value,
         key_bytes=3, value_bytes=len(value or b""), headers=(m.HeaderEntry(name=HOSTILE, value=b"v"),) if place == 1 else (),
     )  # fmt: skip
-
-
-def _series(world: World, since_ms: int, points_max: int) -> m.SeriesAnswer:
-    now = _now_ms()
-    step = max(10_000, math.ceil((now - since_ms) / points_max / 10_000) * 10_000)
-    times = tuple(range(now - (now - since_ms) // step * step, now, step))
-    waves = [1 + 0.15 * math.sin(time / 900_000) + 0.03 * math.sin(time / 37_000) for time in times]
-    lag = [
-        1_800 * wave + max(0.0, 600 - (now - time) / 1_000) * world.lag_growth
-        for wave, time in zip(waves, times, strict=True)
-    ]
-    return m.SeriesAnswer(
-        step_ms=step,
-        times_ms=times,
-        values={
-            "records_in_per_second": tuple(6_000 * wave for wave in waves),
-            "records_completed_per_second": tuple(5_990 * wave for wave in waves),
-            "lag_records": tuple(lag),
-            "lag_seconds": tuple(wave for wave in waves),
-            "waiting_records": tuple(1_500 * wave for wave in waves),
-            "waiting_blocks": tuple(4.0 for _ in waves),
-            "scheduling_delay_ms": tuple(30 * wave for wave in waves),
-            "processing_ms": tuple(800 * wave for wave in waves),
-            "total_delay_ms": tuple(830 * wave for wave in waves),
-            "end_to_end_ms": tuple(2_400 * wave for wave in waves),
-            "receivers_active": tuple(float(RECEIVERS) for _ in waves),
-        },
-    )
-
-
-async def _events(world: World) -> AsyncIterator[bytes]:
-    sent = 0
-    while True:
-        yield b"event: overview\ndata: " + msgspec.json.encode(world.now()) + b"\n\n"
-        while world.events:
-            kind, fields = world.events.pop(0)
-            sent += 1
-            yield b"id: %d\nevent: %s\ndata: %s\n\n" % (
-                sent,
-                kind.encode(),
-                msgspec.json.encode({"kind": kind, **fields}),
-            )
-        await asyncio.sleep(0.25)

@@ -188,7 +188,7 @@ def test_restart_of_a_receiver_by_an_operator(stream: Cluster, watched: Watched)
     page = signed_in(watched, stream, "#/receivers?open=r2")
     act(page, "Restart receiver", "r2")
     assert stream.await_end("r2") is not None
-    assert "RestartReceiverRequest of an operator receiver_id=r2 cause=" in stream.log("driver")
+    assert "an operator asked for: restart receiver receiver_id=r2 cause=" in stream.log("driver")
     stream.restart("r2")
     expect(page.get_by_role("row", name=re.compile("^r2 "))).to_contain_text("active")
 

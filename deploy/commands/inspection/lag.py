@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from deploy.console.driver_requests import get
+from deploy.console.driver_requests import operator
 from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
 from deploy.console.parameters import DurationType
-from forebay.messages import LagAnswer, PartitionProgress
+from forebay.messages import PartitionProgress
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
@@ -165,7 +165,8 @@ def lag(invocation: Invocation, max_records: int | None, max_seconds: float | No
             f"receiver.source = {settings.receiver.source!r} is not Kafka, so it has no lag to show; "
             "`forebay status` shows its end"
         )
-    progress = get(settings, "/v1/lag", LagAnswer).partitions
+    with operator(settings) as client:
+        progress = client.lag().partitions
     with KafkaAdmin(settings.kafka.options) as admin:
         found = compare_with_kafka(progress, admin.ends, admin.first_timestamps)
     return answer(invocation, found, max_records, max_seconds)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +12,7 @@ import click
 from deploy.commands.inspection.status import lag_in_words
 from deploy.commands.offsets.file import export_offsets, import_offsets
 from deploy.commands.offsets.reset import reset
-from deploy.console.driver_requests import TIMEOUT_SECONDS, ask_status
+from deploy.console.driver_requests import ask_status, operator
 from deploy.console.invocation import (
     FINDINGS,
     FINE,
@@ -25,14 +26,12 @@ from deploy.console.invocation import (
     shared_options,
 )
 from deploy.console.parameters import PartitionType
-from forebay.messages import AcceptGapRequest, FenceRequest, OperatorAnswer, TrackedPartition
+from forebay.messages import TrackedPartition
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.values import TopicPartition
 
 if TYPE_CHECKING:
     from rich.console import Group
-
-    from forebay.http.driver_client import DriverClient
 
 
 #: maximum time for the search of the WAL after a receiver is fenced; more receivers may have to settle first
@@ -119,47 +118,32 @@ def accept_gap(
     Use it when `forebay status` shows that a partition waits for a decision, with the range that it shows.
     """
     settings = invocation.settings()
-    request = AcceptGapRequest(
-        topic=partition.topic,
-        partition=partition.partition,
-        from_offset=from_offset,
-        until_offset=until_offset,
-        cause=person(because),
-    )
     if not yes:
         known = {TopicPartition(p.topic, p.partition): p for p in ask_status(settings).partitions}
         message = would_accept(known, partition, from_offset, until_offset, fence)
         invocation.write({"done": False, "message": message})
         invocation.say(message)
         return FINE
-    from forebay.http.driver_client import DriverClient
-
-    client = DriverClient.of(settings, TIMEOUT_SECONDS)
-    try:
-        message = fence_and_accept(client, request, fence) if fence else accept(client, request)
-    finally:
-        client.close()
+    place, cause = (partition.topic, partition.partition), person(because)
+    with operator(settings) as client:
+        accept = partial(client.accept_gap, *place, from_offset, until_offset, cause=cause)
+        end_epoch = partial(client.fence, *place, fence or "", cause=cause)
+        message = fence_and_accept(end_epoch, accept) if fence else accept()
     invocation.write({"done": True, "message": message})
     invocation.say(message)
     return FINE
 
 
-def accept(client: DriverClient, request: AcceptGapRequest) -> str:
-    """Accept a gap, and return the driver's message. Raises RefusedError."""
-    return client.post("/v1/operator/accept-gap", request, OperatorAnswer).message
-
-
-def fence_and_accept(client: DriverClient, request: AcceptGapRequest, receiver_id: str) -> str:
-    """End the receiver's epoch, wait for the driver's search of the WAL, and accept the gap if the offsets are still lost.
+def fence_and_accept(fence: Callable[[], str], accept: Callable[[], str]) -> str:
+    """``fence`` the receiver, wait for the driver's search of the WAL, and ``accept`` the gap if the offsets are still lost.
 
     Returns the driver's messages. Raises RefusedError.
     """
-    fence = FenceRequest(topic=request.topic, partition=request.partition, receiver_id=receiver_id)
-    fenced = client.post("/v1/operator/fence", fence, OperatorAnswer).message
+    fenced = fence()
     deadline = time.monotonic() + SEARCH_SECONDS_MAX
     while True:
         try:
-            return f"{fenced}; {accept(client, request)}"
+            return f"{fenced}; {accept()}"
         except RefusedError as refusal:
             if refusal.code == "not-found":  # adopted meanwhile: there is nothing to accept
                 return f"{fenced}; the WAL held the missing records: nothing is lost"

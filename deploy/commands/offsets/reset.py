@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from deploy.console.driver_requests import post
+from deploy.console.driver_requests import operator
 from deploy.console.invocation import (
     FINE,
     NOTHING_CHANGED,
@@ -105,7 +105,8 @@ def reset(invocation: Invocation, named: tuple[str, int], target: tuple[str, int
         topic=named[0], partition=named[1], to=target[0], value=target[1], apply=yes, cause=person(because)
     )
     timeout_seconds = settings.driver.receiver_timeout + MARGIN_SECONDS
-    answer = post(settings, "/v1/operator/reset", request, ResetAnswer, timeout_seconds)
+    with operator(settings, timeout_seconds) as client:
+        answer = client.reset(request)
     invocation.write(answer, lambda: _tables(answer))
     invocation.say("the new incarnations have begun" if answer.done else NOTHING_CHANGED)
     return FINE

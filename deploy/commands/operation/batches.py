@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from deploy.console.driver_requests import ask_status, post
+from deploy.console.driver_requests import ask_status, operator
 from deploy.console.invocation import (
     FINE,
     NOTHING_CHANGED,
@@ -17,7 +17,6 @@ from deploy.console.invocation import (
     shared_options,
 )
 from deploy.console.unfinished import find_batch
-from forebay.messages import OperatorAnswer, RetryRequest, SkipBatchRequest
 
 
 @click.group(epilog=example("forebay batch retry", 'forebay batch skip 42 --cause "corrupt order, ticket 7" --yes'))
@@ -35,9 +34,10 @@ def retry(invocation: Invocation) -> int:
     Use it when the cause outside the job is fixed. The driver runs the code that it has loaded: after a change of the job's
     code, restart the driver instead.
     """
-    answer = post(invocation.settings(), "/v1/operator/retry", RetryRequest(), OperatorAnswer)
-    invocation.write({"message": answer.message})
-    invocation.say(answer.message)
+    with operator(invocation.settings()) as client:
+        message = client.retry(cause=person())
+    invocation.write({"message": message})
+    invocation.say(message)
     return FINE
 
 
@@ -65,8 +65,8 @@ def skip(invocation: Invocation, named: int, because: str, yes: bool) -> int:
         invocation.write({"done": False, "batch_id": found.batch_id, "records": found.records, "state": found.state})
         invocation.say(f"{plan}; {NOTHING_CHANGED}")
         return FINE
-    request = SkipBatchRequest(batch_id=found.batch_id, cause=person(because))
-    answer = post(settings, "/v1/operator/skip", request, OperatorAnswer)
-    invocation.write({"done": True, "batch_id": found.batch_id, "message": answer.message})
-    invocation.say(answer.message)
+    with operator(settings) as client:
+        message = client.skip(found.batch_id, person(because))
+    invocation.write({"done": True, "batch_id": found.batch_id, "message": message})
+    invocation.say(message)
     return FINE

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from deploy.commands.inspection.status import problems
-from deploy.console.driver_requests import ask_status, post
+from deploy.console.driver_requests import ask_status, operator
 from deploy.console.invocation import (
     FINDINGS,
     FINE,
@@ -21,7 +21,7 @@ from deploy.console.invocation import (
     person,
     shared_options,
 )
-from forebay.messages import DropCursorRequest, OperatorAnswer, StatusAnswer, TrackedCursor
+from forebay.messages import StatusAnswer, TrackedCursor
 from forebay.model.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ def drop(invocation: Invocation, name: str, because: str, yes: bool) -> int:
         invocation.write({"done": False, "cursor": name, "behind": found.behind, "state": found.state})
         invocation.say(f"{plan}; {NOTHING_CHANGED}")
         return FINE
-    request = DropCursorRequest(cursor=name, cause=person(because))
-    answer = post(settings, "/v1/operator/drop-cursor", request, OperatorAnswer)
-    invocation.write({"done": True, "cursor": name, "message": answer.message})
-    invocation.say(answer.message)
+    with operator(settings) as client:
+        message = client.drop_cursor(name, cause=person(because))
+    invocation.write({"done": True, "cursor": name, "message": message})
+    invocation.say(message)
     return FINE
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from deploy.console.driver_requests import post
-from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
-from forebay.messages import ForgetRequest, OperatorAnswer
+from deploy.console.driver_requests import operator
+from deploy.console.invocation import FINE, Invocation, example, pass_invocation, person, shared_options
 
 
 @click.command(
@@ -21,7 +20,8 @@ def forget(invocation: Invocation, name: str) -> int:
     `forebay status` then no longer reports its silence as a problem. Nothing else changes. If the receiver or the agent
     returns, the driver knows it again. The driver does not keep this over a restart.
     """
-    answer = post(invocation.settings(), "/v1/operator/forget", ForgetRequest(name=name), OperatorAnswer)
-    invocation.write({"message": answer.message})
-    invocation.say(answer.message)
+    with operator(invocation.settings()) as client:
+        message = client.forget(name, cause=person())
+    invocation.write({"message": message})
+    invocation.say(message)
     return FINE

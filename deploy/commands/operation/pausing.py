@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from deploy.console.driver_requests import post
+from deploy.console.driver_requests import operator
 from deploy.console.invocation import (
     FINE,
     Invocation,
@@ -14,7 +14,6 @@ from deploy.console.invocation import (
     person,
     shared_options,
 )
-from forebay.messages import OperatorAnswer, PauseRequest
 
 
 @click.command(epilog=example('forebay pause --cause "maintenance of the warehouse"'))
@@ -25,7 +24,7 @@ def pause(invocation: Invocation, because: str) -> int:
     """Begin no more batches until `forebay resume`. Receivers continue to take records in.
 
     Jobs that run continue to their end. A failed batch is not tried again during the pause. The journal keeps the pause, so
-    it outlasts restarts of the driver. `forebay status` shows it. Batches are still made, up to driver.max_queued_batches.
+    it outlasts restarts of the driver. `forebay status` shows it. No batch is made: blocks wait.
     """
     return _request(invocation, True, because)
 
@@ -40,8 +39,8 @@ def resume(invocation: Invocation, because: str) -> int:
 
 
 def _request(invocation: Invocation, paused: bool, because: str) -> int:
-    request = PauseRequest(paused=paused, cause=person(because))
-    answer = post(invocation.settings(), "/v1/operator/pause", request, OperatorAnswer)
-    invocation.write({"paused": paused, "message": answer.message})
-    invocation.say(answer.message)
+    with operator(invocation.settings()) as client:
+        message = (client.pause if paused else client.resume)(cause=person(because))
+    invocation.write({"paused": paused, "message": message})
+    invocation.say(message)
     return FINE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from deploy.console.driver_requests import post
+from deploy.console.driver_requests import operator
 from deploy.console.invocation import (
     FINE,
     Invocation,
@@ -14,7 +14,6 @@ from deploy.console.invocation import (
     person,
     shared_options,
 )
-from forebay.messages import OperatorAnswer, RestartReceiverRequest
 
 
 @click.command("restart-receiver", epilog=example("forebay restart-receiver h1-1"))
@@ -29,8 +28,8 @@ def restart_receiver(invocation: Invocation, receiver_id: str, because: str) -> 
     receiver again. `forebay up` and systemd start the others again, because they exit with 6. The driver does not keep the
     request over a restart of its own.
     """
-    request = RestartReceiverRequest(receiver_id=receiver_id, cause=person(because))
-    answer = post(invocation.settings(), "/v1/operator/restart-receiver", request, OperatorAnswer)
-    invocation.write({"message": answer.message})
-    invocation.say(answer.message)
+    with operator(invocation.settings()) as client:
+        message = client.restart_receiver(receiver_id, cause=person(because))
+    invocation.write({"message": message})
+    invocation.say(message)
     return FINE

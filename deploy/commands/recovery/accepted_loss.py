@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from deploy.console.driver_requests import ask_status, post
+from deploy.console.driver_requests import ask_status, operator
 from deploy.console.invocation import FINE, NOTHING_CHANGED, Invocation, person
 from deploy.console.unfinished import find_batch
-from forebay.messages import AcceptLossRequest, OperatorAnswer
 from forebay.model.errors import UsageError
 from forebay.settings.schema import Settings
 
@@ -39,8 +38,8 @@ def accept_loss(
         invocation.write({"done": False, "message": message})
         invocation.say(message)
         return FINE
-    request = AcceptLossRequest(batch_id=batch.batch_id, ranges=labels, cause=person(because))
-    answer = post(settings, "/v1/operator/accept-loss", request, OperatorAnswer)
-    invocation.write({"done": True, "message": answer.message})
-    invocation.say(answer.message)
+    with operator(settings) as client:
+        message = client.accept_loss(batch.batch_id, labels, cause=person(because))
+    invocation.write({"done": True, "message": message})
+    invocation.say(message)
     return FINE

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from deploy.console.driver_requests import post
+from deploy.console.driver_requests import operator
 from deploy.console.invocation import FINDINGS, FINE, NOTHING_CHANGED, Invocation, person
-from forebay.messages import OperatorAnswer, ReplayRequest
 from forebay.model.errors import UsageError
 from forebay.settings.schema import Settings
 
@@ -138,10 +137,10 @@ def replay(invocation: Invocation, settings: Settings, batch: int, time_ms: int,
 
         storage = open_storage(settings.driver.journal, settings.storage)
         return show(invocation, propose(storage, settings.stream, batch, time_ms))
-    request = ReplayRequest(batch=batch, time_ms=time_ms, cause=person(because))
-    answer = post(settings, "/v1/operator/replay", request, OperatorAnswer, REPLAY_TIMEOUT_SECONDS)
-    invocation.write({"done": True, "message": answer.message})
-    invocation.say(answer.message)
+    with operator(settings, REPLAY_TIMEOUT_SECONDS) as client:
+        message = client.replay(batch=batch, time_ms=time_ms, cause=person(because))
+    invocation.write({"done": True, "message": message})
+    invocation.say(message)
     return FINE
 
 

@@ -166,6 +166,8 @@ def up(invocation: Invocation, folder: Path | None, standby: bool, detach: bool)
         check_java()  # before anything is started
     if detach:
         return _detached(invocation, settings, folder, standby)
+    if folder is not None:
+        require_writable("--logs", str(folder))
     announcer = Announcer(os.environ)
 
     as_json = settings.log.format == "json"
@@ -202,6 +204,7 @@ def _detached(invocation: Invocation, settings: Settings, folder: Path | None, s
     if folder is None and settings.data is None:
         raise click.UsageError("--detach: name the folder of the logs with --logs DIR")
     logs = (folder or Path(str(settings.data)) / "logs").resolve()
+    require_writable("data" if folder is None else "--logs", str(logs))
     with holder(lock_path(settings.agent.blocks, settings.stream)) as running:
         if running is not None:
             message = f"process {running.pid} runs stream {settings.stream!r} already; `forebay down` stops it"

@@ -9,11 +9,10 @@ from urllib.parse import urlsplit
 
 import click
 
-from deploy.console.driver_requests import TIMEOUT_SECONDS
-from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
+from deploy.console.driver_requests import TIMEOUT_SECONDS, operator
+from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, person, shared_options
 from deploy.console.parameters import DurationType
 from deploy.console.progress import spinner
-from forebay.messages import OperatorAnswer, StopRequest
 
 _POLL_SECONDS = 0.2
 #: time for a driver to exit after its last job; stopping Spark takes most of it
@@ -37,17 +36,10 @@ def stop(invocation: Invocation, drain: bool, seconds: float | None) -> int:
     Without --drain, running jobs finish, and receivers continue; they keep unreported blocks for the next driver. Use --drain
     before a planned end of the stream. Exits with 1 if the driver is still running when the time is over.
     """
-    from forebay.http.driver_client import DriverClient
-
     settings = invocation.settings()
-    client = DriverClient.of(settings, TIMEOUT_SECONDS)
-    try:
-        request = StopRequest(drain=drain, timeout_seconds=seconds or 0.0)
-        answer = client.post("/v1/operator/stop", request, OperatorAnswer)
+    with operator(settings) as client:
+        invocation.say(client.stop(drain=drain, timeout_seconds=seconds or 0.0, cause=person()))
         leader = client.url
-    finally:
-        client.close()
-    invocation.say(answer.message)
     allowed = (seconds or settings.driver.stop_timeout) + _END_SECONDS
     with spinner("waiting for the driver to end"):
         stopped = _await_end(leader, allowed)

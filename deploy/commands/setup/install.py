@@ -37,7 +37,7 @@ from forebay.security.roles import parse_tokens
 from forebay.settings.load import load
 
 #: folders that the units hide from the services, which therefore can't run a program in them
-_HIDDEN = ("/root", "/home", "/run/user", "/tmp", "/var/tmp")
+_HIDDEN = ("/root", "/home", "/run/user", "/tmp", "/var/tmp")  # noqa: S108  nothing is written there
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -220,7 +220,11 @@ def tables(load: Load, needed: Sizes) -> list[Group]:
     "--block-interval", type=DurationType(), default="200ms", show_default=True, help="As receiver.block_interval."
 )
 @click.option(
-    "--batch-interval", type=DurationType(), default="1s", show_default=True, help="As driver.batch_interval."
+    "--batch-interval",
+    type=DurationType(),
+    default="1s",
+    show_default=True,
+    help="As driver.batch_interval; if that is 0s, the time that the job takes.",
 )
 @click.option("--window", type=click.IntRange(min=0), default=0, show_default=True, help="As driver.window_batches.")
 @click.option("--memory", type=SizeType(), default="64MB", show_default=True, help="As receiver.memory.")

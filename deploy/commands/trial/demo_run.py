@@ -21,7 +21,6 @@ from deploy.commands.trial.demo_parts import (
 )
 from deploy.commands.trial.demo_screen import Screen
 from deploy.examples.flights import jobs
-from forebay.messages import StatusAnswer
 from forebay.model.errors import ForebayError, UnreachableError
 from forebay.process.signals import stop_signals
 from forebay.settings.load import load
@@ -104,10 +103,10 @@ def _watch(
     seen: Screen,
     folder: Path,
 ) -> list[str]:
-    from forebay.http.driver_client import DriverClient
+    from forebay.client import Client
     from forebay.kafka.embedded.loader import FLIGHTS
 
-    client = DriverClient.of(settings, 5.0)
+    client = Client.of(settings, timeout_seconds=5.0)
     killed: list[str] = []
     deadline = time.monotonic() + LIMIT_SECONDS
     try:
@@ -119,7 +118,7 @@ def _watch(
                     f"the demo did not end within {LIMIT_SECONDS:g} s; its logs are in {folder / 'logs'}"
                 )
             try:
-                answer = client.get("/v1/status", StatusAnswer)
+                answer = client.status()
             except UnreachableError:
                 continue  # it is starting, or was just killed
             if answer.state == "running" and not loader.started:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from driver.decisions.pace import Pace
 from driver.journal import events as ev
 from driver.tracker.blocks.replicas import Replicas
 from driver.tracker.decision import Recorder
@@ -13,12 +14,16 @@ from forebay.model.values import Block, BlockRange
 class Reports:
     """Accepts a block if each of its ranges continues at its partition's position, under the current token of its sender."""
 
-    def __init__(self, *, recorder: Recorder, replicas: Replicas) -> None:
+    def __init__(self, *, recorder: Recorder, replicas: Replicas, pace: Pace) -> None:
         self._recorder = recorder
+        self._pace = pace
         self._replicas = replicas
 
-    def accept(self, request: m.ReportRequest) -> m.ReportAnswer:
-        """Accept the request's blocks, or say which ranges of them are stale. Raises UsageError, RefusedError."""
+    def accept(self, request: m.ReportRequest, now_ms: int) -> m.ReportAnswer:
+        """Accept the request's blocks, or say which ranges of them are stale. Raises UsageError, RefusedError.
+
+        The answer says when the next batch is expected, unless batches are paused.
+        """
         state = self._recorder.state
         for block in request.blocks:  # all of them first: after the first applied event nothing may be refused
             self._check(block, request)
@@ -35,7 +40,10 @@ class Reports:
             if not stale:
                 self._recorder.apply(ev.BlockAdded(block))
             results.append(m.BlockResult(block_id=meta.id, accepted=not stale, stale=stale))
-        return m.ReportAnswer(results=tuple(results))
+        if state.pause is not None:
+            return m.ReportAnswer(results=tuple(results))
+        following = self._pace.next_batch(now_ms)
+        return m.ReportAnswer(results=tuple(results), next_batch_ms=following.in_ms, every_ms=following.every_ms)
 
     def _check(self, block: Block, request: m.ReportRequest) -> None:
         state, meta = self._recorder.state, block.meta

@@ -28,7 +28,10 @@ class DriverSettings(Section, frozen=True, kw_only=True):
         tuple[PeerUrl, ...], doc("URLs of all drivers of the stream, standbys included; if empty, driver.url alone")
     ] = ()
     journal: Annotated[StoreUrl, doc("URL of the folder that holds the journal (if data is set: its folder journal)")]
-    batch_interval: Annotated[PositiveDuration, doc("time between two batches")] = Duration(1.0)
+    batch_interval: Annotated[
+        Duration,
+        doc('time between two batches; "0s": the next batch begins as soon as records are there and the job is free'),
+    ] = Duration(1.0)
     job: Annotated[
         FunctionName | tuple[FunctionName, ...] | None,
         doc(
@@ -61,8 +64,13 @@ class DriverSettings(Section, frozen=True, kw_only=True):
         PositiveDuration, doc("pause before a batch with a block that can't be read is tried again")
     ] = Duration(30.0)
     max_queued_batches: Annotated[
-        PositiveCount, doc("maximum number of batches that wait or run beyond the completed ones")
-    ] = 4
+        PositiveCount | None,
+        doc(
+            "maximum number of batches that wait or run beyond the completed ones, one for each interval; if unset, a batch is "
+            "made only when its job can begin",
+            example=4,
+        ),
+    ] = None
     concurrent_jobs: Annotated[
         PositiveCount, doc("number of batches that run at the same time; they begin in order and may end in any order")
     ] = 1

@@ -10,6 +10,7 @@ from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver.blocks.pending_block import OpenBlock, PendingBlock, PendingRange, Piece, remaining
 from receiver.blocks.sealed_blocks import SealedBlocks
+from receiver.machine.delivery.sealing import Sealing
 from receiver.machine.exchange.outbox import Outbox
 from receiver.machine.membership.partition import Partition, Phase
 from receiver.machine.membership.partitions import Partitions
@@ -24,6 +25,7 @@ class Buffer:
     outbox: Outbox
     registration: Registration
     partitions: Partitions
+    sealing: Sealing
     sealed: SealedBlocks = field(default_factory=SealedBlocks)
     _open: OpenBlock = field(default_factory=OpenBlock)
     _sequence: int = 0  # of the block sealed last
@@ -53,8 +55,9 @@ class Buffer:
 
     def seconds_until_seal(self, now: float) -> float:
         """Return the seconds until the open block is sealed if no record is added; the block interval if no block is open."""
-        interval = self.settings.block_interval
-        return max(0.0, self._open.opened_at + interval - now) if self.has_open else interval
+        if not self.has_open:
+            return self.settings.block_interval
+        return max(0.0, self.sealing.due_at(self._open.opened_at) - now)
 
     # ---- taking in ---------------------------------------------------------------------------------------------------
 
@@ -77,13 +80,14 @@ class Buffer:
         partition.expected = until_offset
 
     def seal_due(self, draining: bool, now: float) -> None:
-        """Seal the open block if its interval is over, or in a drain."""
-        if self.has_open and (draining or now >= self._open.opened_at + self.settings.block_interval):
+        """Seal the open block if it is time (:class:`Sealing`), or in a drain."""
+        if self.has_open and (draining or now >= self.sealing.due_at(self._open.opened_at)):
             self.seal(now)
 
     def seal(self, now: float) -> None:
         """Seal the open block and hand it to the stores."""
         self._sequence += 1
+        self.sealing.sealed()
         ranges = []
         for tp, part in self._open.ranges.items():
             partition = self.partitions[tp]

@@ -75,6 +75,7 @@ class Reports:
             if result is None:
                 continue
             if result.accepted:
+                self.buffer.sealing.answered(sealed.sealed_at, event.next_batch_ms, event.every_ms, now)
                 self.buffer.sealed.forget(sealed)
                 self._accept(sealed, commits)
             else:

@@ -197,8 +197,33 @@ def took(processing_ms: int, records: int) -> BatchStatistics:
     return BatchStatistics(records=records, scheduling_delay_ms=0, processing_ms=processing_ms, total_delay_ms=0)
 
 
-def backpressure(heard: Heard, learned: LearnedRate | None = None, begun_ms: int = 0) -> Backpressure:
-    return Backpressure(cast(DriverLoop, heard), Gains(), 1.0, learned, begun_ms)
+def backpressure(
+    heard: Heard, learned: LearnedRate | None = None, begun_ms: int = 0, interval_seconds: float = 1.0
+) -> Backpressure:
+    return Backpressure(cast(DriverLoop, heard), Gains(), interval_seconds, learned, begun_ms)
+
+
+def test_without_an_interval_a_short_batch_raises_the_rate_and_a_long_one_lowers_it() -> None:
+    """A batch may take a second: 10 records in 0.2 s are 50/s, and count as 100; 800 in 2 s are 400/s, and made others wait for
+    1 s: 400 - 0.2 x 1000 x 400 / 1000 = 320. Else a rate of 50/s would hold the next batch to 10 records, for ever."""
+    heard = Heard()
+    pressure = backpressure(heard, LearnedRate(50.0, 0), interval_seconds=0.0)
+    pressure.completed(work(time_ms=800), took(200, records=10), 1_000)
+    pressure.completed(work(time_ms=1_000), took(2_000, records=800), 3_000)
+    assert heard.rates == [100, 320]
+
+
+def test_without_an_interval_the_rate_finds_what_a_slow_job_can_process_in_about_a_second() -> None:
+    """A job with a fixed cost of 200 ms, at 1,000 records/s after that, offered more than it can process, from a trickle on."""
+    heard = Heard()
+    pressure = backpressure(heard, LearnedRate(10.0, 0), interval_seconds=0.0)
+    now_ms, processing_ms = 0, 200
+    for _ in range(60):
+        records = max(1, round((heard.rates[-1] if heard.rates else 10.0) * processing_ms / 1000))
+        processing_ms = 200 + records
+        now_ms += processing_ms
+        pressure.completed(work(time_ms=now_ms - processing_ms), took(processing_ms, records=records), now_ms)
+    assert 600 <= processing_ms <= 1_400 and 500 <= heard.rates[-1] <= 1_100
 
 
 def test_a_batch_that_ran_late_counts_what_it_waited_for() -> None:

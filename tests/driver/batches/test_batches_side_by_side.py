@@ -219,3 +219,37 @@ def test_an_interval_without_records_gives_an_empty_batch_if_that_is_wanted(sett
     assert [batch.records for batch in empty[:3]] == [0, 0, 0]
     assert len({batch.time for batch in empty}) == len(empty), "at most one for an interval"
     assert is_clean(s)
+
+
+def test_without_an_interval_batches_follow_each_other_over_a_failure_too(settings: Configure) -> None:  # noqa: F811
+    """INV-2, INV-3, from configuration to audit."""
+    s = settings(batch_interval="0s", max_batch_records=25)
+    seen: list[tuple[int, int]] = []
+    times: list[float] = []
+    begun, go_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    def job(batch: Batch) -> None:
+        seen.append((batch.number, batch.records))
+        times.append(batch.time.timestamp())
+        begun.release()
+        assert go_on.acquire(timeout=30)
+        if len(seen) == 1:
+            raise ValueError("the first attempt fails")
+
+    with IngestContext(None, s) as intake:
+        intake.foreach_batch(job)
+        tp = ready(intake, s)
+        receiver = PlayedReceiver(s, intake.url)
+        receiver.take_in(tp, 10)
+        assert begun.acquire(timeout=30)
+        for _ in range(4):  # they wait for the job; the limit divides them
+            receiver.take_in(tp, 10)
+        assert status(intake).waiting_blocks == 4 and len(status(intake).batches) == 1
+        go_on.release(2)
+        assert begun.acquire(timeout=30) and begun.acquire(timeout=30)
+        receiver.take_in(tp, 10)
+        go_on.release(100)
+        until(lambda: status(intake).batches_completed == 4)
+    assert seen == [(1, 10), (1, 10), (2, 20), (3, 20), (4, 10)]
+    assert times == sorted(times) and len(set(times)) == 4
+    assert is_clean(s)

@@ -27,7 +27,7 @@ from wal.storage import open_storage
 
 @pytest.fixture
 def settings(tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str]) -> Settings:
-    return local_settings(tmp_path, mock_broker, topic_name())
+    return local_settings(tmp_path, mock_broker, topic_name(), max_queued_batches=4)
 
 
 def test_driver_stays_up_as_failed_with_the_error_and_its_place_until_the_batch_succeeds(

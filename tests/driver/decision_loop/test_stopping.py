@@ -149,11 +149,13 @@ class Obeying(PlayedReceiver):
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("interval", ["1h", "0s"])
 def test_a_drain_completes_what_receivers_still_held_refuses_new_ones_and_shows_it(
     settings: Configure,  # noqa: F811
+    interval: str,
 ) -> None:
-    """The interval is an hour: the last blocks get their batch immediately."""
-    s = settings(batch_interval="1h")
+    """Also with an interval of an hour the last blocks get their batch immediately."""
+    s = settings(batch_interval=interval)
     job = Collecting(30)
     context = IngestContext(None, s).foreach_batch(job)
     partition = ready(context, s)

@@ -212,7 +212,7 @@ def test_caller_of_a_service_without_tokens_has_every_role(running: Running) -> 
 def test_client_reads_every_route_and_all_pages(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     for count in (2, 3):
         running.take_in(count)
-    monkeypatch.setattr("forebay.client.client.EACH_LIMIT", 2)
+    monkeypatch.setattr("forebay.client.reads.EACH_LIMIT", 2)
     with StreamClient([running.intake.url], token="of-nobody-since-there-are-no-tokens") as client:
         assert client.overview().state == "running" and client.status().stream == "s"
         assert [p.partition for p in client.each_partition()] == list(range(client.partitions().total))

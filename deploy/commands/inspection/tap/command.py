@@ -161,7 +161,7 @@ class Tap:
         self._limit = limit
         self._bytes_max = bytes_max
         self._clock = clock or SystemClock()
-        self._choice = choice or random.Random()
+        self._choice = choice or random.Random()  # noqa: S311  a sample is no secret
         self._printed = self._blocks = self._read = self._taken = 0
         self._allowance, self._filled = float(rate), self._clock.monotonic()
 

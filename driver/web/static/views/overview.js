@@ -130,7 +130,7 @@ export class Overview extends Fetching {
         <section aria-labelledby="way"><h2 id="way">The way of a record</h2><${Way} steps=${overview.steps} intervalMs=${overview.batch_interval_ms} /></section>
         <section class="tiles" aria-label="Numbers">
           <${Tile} label="Behind Kafka" value=${overview.lag_records === null ? "unknown" : `${compact(overview.lag_records)} records`} note=${overview.lag_seconds !== null ? `oldest not completed: ${seconds(overview.lag_seconds)}` : "age unknown"} />
-          <${Tile} label="Processing of the last batch" value=${last ? (last.processing_ms === null ? last.state : millis(last.processing_ms)) : "none yet"} note=${last ? `every ${millis(overview.batch_interval_ms)}, delay ${millis(last.scheduling_delay_ms)}` : null} />
+          <${Tile} label="Processing of the last batch" value=${last ? (last.processing_ms === null ? last.state : millis(last.processing_ms)) : "none yet"} note=${last ? `${overview.batch_interval_ms ? `every ${millis(overview.batch_interval_ms)}` : "one after the other"}, delay ${millis(last.scheduling_delay_ms)}` : null} />
           <${Tile} label="Completed" value=${compact(overview.totals.records_completed)} note=${`records in ${count(overview.totals.batches_completed)} batches`} />
           <${Tile} label="In the WAL" value=${bytes(overview.totals.bytes)} note=${`${compact(overview.waiting_records)} records wait`} />
           <${States} title="Receivers" view="receivers" of=${overview.receivers} />

@@ -1,0 +1,56 @@
+"""When the next batch is expected, so that receivers seal their blocks for it. Decision logic, without I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+#: a batch that takes longer than the one before is expected to take this fraction of its time more
+OVERTIME = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class NextBatch:
+    """When the next batch is expected, in milliseconds from now, and how long after it the one that follows."""
+
+    in_ms: int
+    every_ms: int
+
+
+@dataclass(slots=True, eq=False)
+class Pace:
+    """What the stream's batches take, as seen by the decision loop. It is an estimate: a wrong one costs time, no rule depends
+    on it.
+
+    ``interval_ms``: the batch interval; 0: the next batch begins as soon as blocks wait. ``jobs``: number of batches that may run
+    at the same time.
+    """
+
+    interval_ms: int
+    jobs: int = 1
+    _begun: dict[int, int] = field(default_factory=dict)  # batch id → when it began, of the batches that run
+    _duration_ms: float = 0.0
+
+    def begin(self, batch_id: int, now_ms: int) -> None:
+        """A worker begins a batch."""
+        self._begun[batch_id] = now_ms
+
+    def end(self, batch_id: int, now_ms: int) -> None:
+        """A batch has ended; nothing happens if it is unknown."""
+        begun_ms = self._begun.pop(batch_id, None)
+        if begun_ms is not None:
+            took_ms = max(0, now_ms - begun_ms)
+            self._duration_ms = (self._duration_ms + took_ms) / 2 if self._duration_ms else took_ms
+
+    def next_batch(self, now_ms: int) -> NextBatch:
+        """Return when a block that a receiver seals from now on is expected to be in a batch."""
+        interval = self.interval_ms
+        until_due = interval - now_ms % interval if interval else 0
+        every = max(float(interval), self._duration_ms)
+        return NextBatch(round(max(until_due, self._until_free(now_ms))), round(every))
+
+    def _until_free(self, now_ms: int) -> float:
+        """Return the time until a worker is free. Without an interval, a free one takes what was just accepted."""
+        if len(self._begun) < self.jobs:
+            return 0.0 if self.interval_ms else self._duration_ms
+        elapsed = max(0, now_ms - min(self._begun.values()))
+        return max(self._duration_ms - elapsed, OVERTIME * elapsed)

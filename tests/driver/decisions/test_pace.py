@@ -1,0 +1,72 @@
+"""When the next batch is expected."""
+
+from __future__ import annotations
+
+from driver.decisions.pace import NextBatch, Pace
+from forebay import messages as m
+from tests.support.tracked import Tracked, offsets
+
+
+def test_with_an_interval_the_next_batch_is_expected_at_its_end() -> None:
+    pace = Pace(1_000)
+    assert pace.next_batch(5_300) == NextBatch(700, 1_000)
+    assert pace.next_batch(6_000) == NextBatch(1_000, 1_000)
+
+
+def test_a_job_slower_than_the_interval_is_awaited() -> None:
+    pace = Pace(1_000)
+    pace.begin(1, 5_000)
+    pace.end(1, 8_000)
+    pace.begin(2, 8_000)
+    assert pace.next_batch(8_500) == NextBatch(2_500, 3_000)
+    assert pace.next_batch(10_900) == NextBatch(725, 3_000), "a quarter of what it took so far"
+
+
+def test_without_an_interval_what_was_just_accepted_is_the_next_batch_and_a_later_block_the_one_after() -> None:
+    pace = Pace(0)
+    assert pace.next_batch(5_000) == NextBatch(0, 0), "nothing is known yet"
+    pace.begin(1, 5_000)
+    pace.end(1, 5_200)
+    assert pace.next_batch(5_300) == NextBatch(200, 200)
+    pace.begin(2, 5_300)
+    assert pace.next_batch(5_350) == NextBatch(150, 200)
+    assert pace.next_batch(6_300) == NextBatch(250, 200), "overtime"
+    pace.end(2, 6_300)
+    assert pace.next_batch(6_300) == NextBatch(600, 600)
+    pace.end(7, 6_400)
+    assert pace.next_batch(6_300) == NextBatch(600, 600), "an unknown batch changes nothing"
+
+
+def test_while_one_of_several_jobs_is_free_none_is_awaited() -> None:
+    pace = Pace(1_000, jobs=2)
+    pace.begin(1, 0)
+    pace.end(1, 9_000)
+    pace.begin(2, 9_000)
+    assert pace.next_batch(9_100).in_ms == 900
+    pace.begin(3, 9_050)
+    assert pace.next_batch(9_100).in_ms == 8_900
+
+
+def test_a_clock_that_was_set_back_is_no_negative_time() -> None:
+    pace = Pace(0)
+    pace.begin(1, 5_000)
+    pace.end(1, 4_000)
+    pace.begin(2, 5_000)
+    assert pace.next_batch(1_000) == NextBatch(0, 0)
+
+
+def test_the_answer_to_a_report_says_when_the_next_batch_is_expected_unless_batches_are_paused() -> None:
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.now_ms = 5_300
+
+    def answer(start: int, until: int) -> tuple[int, int]:
+        block = t.block(epoch, [offsets(start, until, token)])
+        said = t.say(m.ReportRequest(receiver_id="r1", epoch=epoch, blocks=(block,)))
+        assert said.results[0].accepted
+        return said.next_batch_ms, said.every_ms
+
+    assert answer(0, 5) == (700, 1_000)
+    t.say(m.PauseRequest(paused=True, cause="ann"))
+    assert answer(5, 6) == (-1, 0)
