@@ -2,13 +2,13 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 PYTHON_IN := .venv/bin/python
-# how many processes run the tests side by side: one more than there are cores, or a number (0: this one alone)
+# how many processes run the tests side by side: two more than there are cores, or a number (0: this one alone)
 WORKERS ?= auto
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 # an import that is compiled anew takes twice as long, and the tests start hundreds of processes
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup kafka services demo test test-fast test-long screenshots sim check docs bench clean lock \
+.PHONY: help setup kafka services demo test test-fast test-long screenshots sim check docs bench bench-peers clean lock \
 	fetch-jars fetch-hdfs fetch-versitygw fetch-jvm_spark fetch-apicurio fetch-packages fetch-deployment_tools
 
 help:  ## list what can be made
@@ -71,8 +71,12 @@ check: setup  ## format, lint, types, direction of imports, wording, links and n
 docs: setup  ## the documentation site, into site/
 	@$(PYTHON_IN) scripts/site_pages.py
 
-bench: kafka  ## the benchmarks (ARGS= for their options)
+bench: kafka  ## the benchmarks (ARGS= for their options; with ARGS=--record they also write their tables and plots into docs/)
 	@$(PYTHON_IN) -m benchmarks $(ARGS)
+
+bench-peers: kafka  ## the race against Spark's receiver, Flink and Kafka Connect, whose jars it fetches (ARGS= as above)
+	@$(PYTHON_IN) -m benchmarks.peers.libraries >/dev/null
+	@$(PYTHON_IN) -m benchmarks --only peers $(ARGS)
 
 lock: setup  ## write requirements.lock again, with the newest versions that fit, and the lists of jars
 	@sh scripts/lock.sh

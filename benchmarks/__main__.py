@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,9 +21,10 @@ from rich.table import Table
 
 from benchmarks import machine
 from benchmarks.measured import Measured, shown
+from benchmarks.recording import record
 from benchmarks.setup import Setup
 
-#: name → the module that measures it, by its function ``measure``; in the order in which they run
+#: name → the module that measures it, by its function ``measure`` or the one after the colon; in the order in which they run
 BENCHMARKS = {
     "receiver": "benchmarks.receiver_rate",
     "object-wal": "benchmarks.object_wal",
@@ -45,21 +47,38 @@ BENCHMARKS = {
     "flood": "benchmarks.flood",
     "start": "benchmarks.start",
     "take-over": "benchmarks.take_over",
+    "peers-landing": "benchmarks.peers.race",
+    "peers-queries": "benchmarks.peers.queries",
+    "growth-partitions": "benchmarks.growth.one_receiver:partitions",
+    "growth-topics": "benchmarks.growth.one_receiver:topics",
+    "growth-records": "benchmarks.growth.one_receiver:record_sizes",
+    "growth-receivers": "benchmarks.growth.one_receiver:receivers",
+    "growth-blocks": "benchmarks.growth.small_blocks",
+    "growth-age": "benchmarks.growth.age",
+    "growth-s3": "benchmarks.growth.object_store",
+    "growth-driver": "benchmarks.growth.driver",
 }
+#: names before a hyphen, which stand for all benchmarks that begin with them
+GROUPS = {"growth", "peers"}
 SMALL_SCALE = 0.05
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--only", multiple=True, type=click.Choice(list(BENCHMARKS)), help="Run these alone; may be repeated.")
+@click.option(
+    "--only", multiple=True, type=click.Choice([*BENCHMARKS, *sorted(GROUPS)]), help="Run these alone; may be repeated."
+)
 @click.option("--runs", default=5, show_default=True, type=click.IntRange(1), help="Alternating runs of each.")
 @click.option("--small", is_flag=True, help="A twentieth of the records: shows that it works, proves no threshold.")
 @click.option(
     "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures there, as JSON."
 )
+@click.option("--record", "recorded", is_flag=True, help="Write the tables and plots of the run into docs/.")
 @click.option(
     "--directory", type=click.Path(file_okay=False, path_type=Path), help="Keep files here; default: a temporary one."
 )
-def main(only: tuple[str, ...], runs: int, small: bool, output: Path | None, directory: Path | None) -> None:
+def main(
+    only: tuple[str, ...], runs: int, small: bool, output: Path | None, recorded: bool, directory: Path | None
+) -> None:
     """Run Forebay's benchmarks. Exit code 1 if a threshold is missed."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that broker and receivers end as well
     root = Path(tempfile.mkdtemp(prefix="forebay-bench-", dir=directory))
@@ -69,8 +88,8 @@ def main(only: tuple[str, ...], runs: int, small: bool, output: Path | None, dir
         for name, fact in about.items():
             print(f"{name}: {fact}", flush=True)
         with Setup(root, runs, SMALL_SCALE if small else 1.0) as setup:
-            for name in only or BENCHMARKS:
-                for measured in importlib.import_module(BENCHMARKS[name]).measure(setup):
+            for name in chosen(only):
+                for measured in measures(name)(setup):
                     print(measured.line, flush=True)
                     found.append(measured)
     finally:
@@ -78,8 +97,23 @@ def main(only: tuple[str, ...], runs: int, small: bool, output: Path | None, dir
     if output is not None:
         figures = [{**asdict(measured), "verdict": measured.verdict} for measured in found]
         output.write_text(json.dumps({"machine": about, "figures": figures}, indent=2, ensure_ascii=False) + "\n")
+    if recorded:
+        for path in record(setup.sheets, about, runs):
+            print(f"wrote {path}")
     Console(width=None if sys.stdout.isatty() else 140).print(table(found))
     sys.exit(1 if any(measured.missed for measured in found) else 0)
+
+
+def measures(name: str) -> Callable[[Setup], Iterator[Measured]]:
+    """Return the function of a benchmark."""
+    module, _, function = BENCHMARKS[name].partition(":")
+    found: Callable[[Setup], Iterator[Measured]] = getattr(importlib.import_module(module), function or "measure")
+    return found
+
+
+def chosen(names: Sequence[str]) -> list[str]:
+    """Return the benchmarks that ``names`` name, by themselves or as a group; all if there are no names."""
+    return [one for one in BENCHMARKS if not names or one in names or one.partition("-")[0] in set(names) & GROUPS]
 
 
 def table(found: list[Measured]) -> Table:

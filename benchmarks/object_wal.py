@@ -98,9 +98,10 @@ def _run(setup: Setup, topic: str, records: int, remote: _Remote | None, others:
 
 
 @contextlib.contextmanager
-def slow_link(port: int) -> Iterator[tuple[str, int]]:
-    """Run a slow link to the server at ``port`` while open. Yields the URL behind the link, and the link's process id."""
-    command = [sys.executable, "-m", "benchmarks.slow_link", str(port), str(LATENCY_SECONDS)]
+def slow_link(port: int, seconds: float = LATENCY_SECONDS) -> Iterator[tuple[str, int]]:
+    """Run a link to the server at ``port`` while open, whose answers arrive ``seconds`` later. Yields its URL and its
+    process id."""
+    command = [sys.executable, "-m", "benchmarks.slow_link", str(port), str(seconds)]
     root = Path(__file__).parents[1]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
         assert process.stdout is not None

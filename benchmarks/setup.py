@@ -14,24 +14,33 @@ from types import TracebackType
 
 from confluent_kafka import Producer
 
+from benchmarks.sheets import Sheet
 from forebay.kafka.embedded.broker import KafkaBroker
 
 PARTITIONS = 4
 RECORD_BYTES = 200
+#: of a record of this size; the rest is its key
+VALUE_BYTES = RECORD_BYTES - 8
 
 _NAMES = itertools.count(1)
-_CHUNK = 5_000
+_CHUNK, _CHUNK_BYTES = 5_000, 20_000_000
 
 
 @dataclass
 class Setup:
-    """The setup of a run. ``scale``: factor for the number of records; 1 for a run that is recorded."""
+    """The setup of a run. ``scale``: factor for the number of records; 1 for a run that is recorded. ``sheets``: the tables
+    with plots that benchmarks kept."""
 
     directory: Path
     runs: int = 5
     scale: float = 1.0
+    sheets: list[Sheet] = field(default_factory=list)
     _broker: KafkaBroker | None = None
     _open: ExitStack = field(default_factory=ExitStack)
+
+    def keep(self, sheet: Sheet) -> None:
+        """Keep a table with plots, for ``--record``."""
+        self.sheets.append(sheet)
 
     def records(self, full: int) -> int:
         """Return the number of records for a recorded run of ``full``: a multiple of the partitions, at least 1,000 each."""
@@ -44,11 +53,11 @@ class Setup:
             self._broker = self._open.enter_context(KafkaBroker(self.directory / "kafka", heap_mib=768))
         return self._broker
 
-    def topic(self, records: int, value_bytes: int = RECORD_BYTES) -> str:
-        """Create a topic of 4 partitions with ``records`` records in it, and return its name."""
+    def topic(self, records: int, value_bytes: int = RECORD_BYTES, partitions: int = PARTITIONS) -> str:
+        """Create a topic with ``records`` records in it, evenly in its partitions, and return its name."""
         name = f"records-{next(_NAMES)}"
-        self.broker.create_topic(name, PARTITIONS)
-        fill(self.broker.options, name, records, value_bytes)
+        self.broker.create_topic(name, partitions)
+        fill(self.broker.options, name, records, value_bytes, partitions)
         return name
 
     @contextmanager
@@ -80,21 +89,24 @@ def values(count: int, value_bytes: int, seed: int = 7) -> list[tuple[bytes, byt
     ]
 
 
-def fill(options: dict[str, str], topic: str, records: int, value_bytes: int) -> None:
-    """Produce ``records / PARTITIONS`` records into each partition, not compressed, so that consumers only read them."""
+def fill(
+    options: dict[str, str], topic: str, records: int, value_bytes: int, partitions: int = PARTITIONS
+) -> None:  # fmt: skip
+    """Produce ``records / partitions`` records into each partition, not compressed, so that consumers only read them."""
     producer = Producer({
-        **options, "linger.ms": 20, "batch.size": 1_000_000, "compression.type": "none", "acks": "1",
+        **options, "linger.ms": 20, "batch.size": 1_000_000, "message.max.bytes": 2_000_000,
+        "compression.type": "none", "acks": "1",
         "queue.buffering.max.messages": 500_000, "queue.buffering.max.kbytes": 200_000,
     })  # fmt: skip
-    sample = values(_CHUNK, value_bytes)
+    sample = values(max(1, min(_CHUNK, _CHUNK_BYTES // value_bytes)), value_bytes)
     failures: list[str] = []
 
     def delivered(error: object, _: object) -> None:
         if error is not None:
             failures.append(str(error))
 
-    left = dict.fromkeys(range(PARTITIONS), records // PARTITIONS)
-    for partition in itertools.cycle(range(PARTITIONS)):
+    left = dict.fromkeys(range(partitions), records // partitions)
+    for partition in itertools.cycle(range(partitions)):
         if not any(left.values()):
             break
         rest = [{"key": key, "value": value} for key, value in sample[: left[partition]]]

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from benchmarks.measured import Measured, Threshold, alternate, figure
 from benchmarks.setup import Setup, cpu_seconds
@@ -30,7 +31,11 @@ def measure(setup: Setup) -> Iterator[Measured]:
             setup.folder() as folder,
             Cluster(folder, setup.broker.options, [topic], receivers=1, start=False, engine="local") as cluster,
         ):
-            (folder / "pandas.py").unlink()  # services must not need the tests' shield against its import
+            (folder / "pandas.py").unlink(
+                missing_ok=True
+            )  # services must not need the tests' shield against its import
+            for name in cluster.names:
+                cluster.install(name, _command(folder))
             for name, seconds in _services(cluster):
                 found.setdefault(name, []).append(seconds)
             command = [sys.executable, "-m", "forebay_start", "--config", str(folder / "forebay.toml"), "status"]
@@ -67,6 +72,15 @@ def _services(cluster: Cluster) -> Iterator[tuple[str, float]]:
                 raise RuntimeError(f"{service} ended: {cluster.log(service)[-2000:]}")
             time.sleep(_PAUSE_SECONDS)
         yield name, cpu_seconds(process.pid)
+
+
+def _command(folder: Path) -> Path:
+    """Return a command that starts as a user's does; tests fork their services instead."""
+    path = folder / "forebay"
+    root = Path(__file__).parents[1]
+    path.write_text(f'#!/bin/sh\nPYTHONPATH={root}:$PYTHONPATH exec {sys.executable} -m forebay_start "$@"\n')
+    path.chmod(0o755)
+    return path
 
 
 def _imports(*modules: str) -> float:

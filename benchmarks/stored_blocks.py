@@ -35,6 +35,7 @@ TOPIC = "records"
 #: processes that read: Spark's tasks, and the peer's
 PROCESSES = 2
 
+_SYNCED_TOGETHER = 4
 _EPOCH = numbered(1, 1)
 
 
@@ -55,10 +56,10 @@ class StoredBlocks:
         return BatchWork(numbered(1, 1), 1, 0, False, tasks)
 
 
-def store(directory: Path, records: int) -> StoredBlocks:
+def store(directory: Path, records: int, block_records: int = BLOCK_RECORDS) -> StoredBlocks:
     """Store ``records`` records of 200 bytes in a WAL and as local copies.
 
-    Each block has 50,000 records (or all, if fewer), with a range of every partition.
+    Each block has ``block_records`` records (or all, if fewer), with a range of every partition.
     """
     settings = from_values({
         "stream": STREAM,
@@ -78,16 +79,18 @@ def store(directory: Path, records: int) -> StoredBlocks:
         lambda: next(uids),
     )
     blocks, files = [], []
-    rows = min(BLOCK_RECORDS, records) // PARTITIONS
-    for sequence in range(1, records // (rows * PARTITIONS) + 1):
-        meta, payload = _block(sequence, rows)
-        pending = writer.append(FrameKind.BLOCK, encode_meta(meta), payload)
+    rows = min(block_records, records) // PARTITIONS
+    count = records // (rows * PARTITIONS)
+    for first in range(1, count + 1, _SYNCED_TOGETHER):
+        made = [_block(sequence, rows) for sequence in range(first, min(first + _SYNCED_TOGETHER, count + 1))]
+        appended = [writer.append(FrameKind.BLOCK, encode_meta(meta), payload) for meta, payload in made]
         writer.sync()
-        assert pending.handle is not None
-        write_local(settings.agent.blocks, meta, payload)
-        blocks.append(Block(meta, pending.handle, True))
-        path = local_path(settings.agent.blocks, STREAM, meta.id)
-        files.append((str(path), pending.handle.length - payload.size))
+        for (meta, payload), pending in zip(made, appended, strict=True):
+            assert pending.handle is not None
+            write_local(settings.agent.blocks, meta, payload)
+            blocks.append(Block(meta, pending.handle, True))
+            path = local_path(settings.agent.blocks, STREAM, meta.id)
+            files.append((str(path), pending.handle.length - payload.size))
     writer.close()
     return StoredBlocks(settings, tuple(blocks), tuple(files), sum(block.meta.records for block in blocks))
 
@@ -109,7 +112,19 @@ def _block(sequence: int, rows: int) -> tuple[BlockMeta, Any]:
         batch = pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA(False))
         parts.append(RangeRows(TopicPartition(TOPIC, partition), [batch]))
         ranges.append(
-            BlockRange(TOPIC, partition, 1, first, first + rows, rows, 0, digest([batch]), 1, rows * RECORD_BYTES, 0)
+            BlockRange(
+                TOPIC,
+                partition,
+                1,
+                first,
+                first + rows,
+                rows,
+                0,
+                digest([batch]),
+                _EPOCH + partition,
+                rows * RECORD_BYTES,
+                0,
+            )
         )
     meta = BlockMeta(
         id=block_id("r1", _EPOCH, sequence), stream=STREAM, receiver_id="r1", epoch=_EPOCH, sequence=sequence,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.peers.libraries import CONNECT, FLINK, FLINK_KAFKA_VERSION, FLINK_VERSION
 from forebay.kafka.embedded.jars import KAFKA, KAFKA_VERSION, Libraries, find_java
 from tests.support.hdfs import HADOOP, HADOOP_VERSION
 from tests.support.jvm_spark import CONNECTOR
@@ -35,6 +36,25 @@ ROOTS: dict[Libraries, tuple[str, ...]] = {
         f"org.apache.spark spark-token-provider-kafka-0-10_2.13 {SPARK_VERSION}",
         "org.apache.kafka kafka-clients 3.9.0",
         "org.apache.commons commons-pool2 2.12.0",
+    ),
+    FLINK: (
+        *(
+            f"org.apache.flink {module} {FLINK_VERSION}"
+            for module in (
+                "flink-clients",
+                "flink-table-api-java-bridge",
+                "flink-table-planner-loader",
+                "flink-table-runtime",
+                "flink-connector-files",
+            )
+        ),
+        f"org.apache.flink flink-connector-kafka {FLINK_KAFKA_VERSION}",
+        "org.apache.logging.log4j log4j-slf4j-impl 2.24.3",
+    ),
+    CONNECT: (
+        f"org.apache.kafka connect-runtime {KAFKA_VERSION}",
+        f"org.apache.kafka connect-file {KAFKA_VERSION}",
+        "org.apache.logging.log4j log4j-slf4j-impl 2.24.3",
     ),
 }
 #: what else these need is in pyspark

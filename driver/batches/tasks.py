@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from forebay.model.errors import UnreadableBlockError
+from forebay.model.small_batches import joined
 from forebay.process.worker_process import freeze_modules
 from wal.reading import BlockReference, ReadPlan, TierCounts, read_block
 
@@ -84,10 +85,11 @@ def read_task(references: Sequence[BlockReference], plan: ReadPlan, count: Count
 
 
 def read_in_task(references: Sequence[BlockReference], plan: ReadPlan, count: Count) -> Iterator[pa.RecordBatch]:
-    """Do :func:`read_task` in a Spark task. The error of an unreadable block is marked, so that the driver recognises it."""
+    """Do :func:`read_task` in a Spark task, with small batches joined. The error of an unreadable block is marked, so that the
+    driver recognises it."""
     freeze_modules()
     try:
-        yield from read_task(references, plan, count)
+        yield from joined(read_task(references, plan, count))
     except UnreadableBlockError as error:
         raise marked(error) from None
 

@@ -184,28 +184,26 @@ def _oversized(payload: Any, meta: BlockMeta) -> str:
 
 def _check_batch(batch: pa.RecordBatch, range_: BlockRange, next_offset: int, damaged: Any) -> int:
     """Check that all rows are of ``range_`` and ascend from ``next_offset`` on. Return the offset after the last row."""
-    import pyarrow.compute as pc  # slow to import, and needed only to read rows
-
     if not batch.num_rows:
         raise damaged(f"range {range_.label} holds an empty record batch")
     topic: Column = batch.column(2)
-    partition, offset = batch.column(3), batch.column(4)
     try:
         # readers trust the columns' offsets, and wrong ones lead to other memory
         batch.validate(full=True)
         topics = topic.dictionary.to_pylist()
-        index: Any = pc.min_max(topic.indices).as_py()
-        numbers: Any = pc.min_max(partition).as_py()
-        offsets = number_view(offset, np.int64)
+        # numpy needs a quarter of the time of Arrow's functions for the few rows of a small block
+        indices = number_view(topic.indices, np.int32)
+        partitions = number_view(batch.column(3), np.int32)
+        offsets = number_view(batch.column(4), np.int64)
     except (pa.ArrowException, ValueError) as error:
         raise damaged(f"range {range_.label}: {error}") from None
-    same = index["min"] == index["max"] and 0 <= index["min"] < len(topics) and not topic.null_count
-    if not same or topics[index["min"]] != range_.topic:
+    index = int(indices[0])
+    if not 0 <= index < len(topics) or topics[index] != range_.topic or bool((indices != index).any()):
         raise damaged(f"range {range_.label} holds rows of another topic")
-    if numbers != {"min": range_.partition, "max": range_.partition} or partition.null_count:
+    if bool((partitions != range_.partition).any()):
         raise damaged(f"range {range_.label} holds rows of another partition")
     first, last = int(offsets[0]), int(offsets[-1])
-    if first < next_offset or last >= range_.until_offset or not bool(np.all(offsets[1:] > offsets[:-1])):
+    if first < next_offset or last >= range_.until_offset or bool((offsets[1:] <= offsets[:-1]).any()):
         raise damaged(f"range {range_.label} holds offsets from {first} to {last}, out of bounds or out of order")
     return last + 1
 

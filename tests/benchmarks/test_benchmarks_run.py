@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.__main__ import BENCHMARKS
+from benchmarks.__main__ import BENCHMARKS, chosen, measures
 from benchmarks.measured import Threshold, alternate, figure, ratio
+from benchmarks.peers import libraries
+from benchmarks.peers.queries import RACES
 from benchmarks.setup import Setup
 from forebay.model.errors import UsageError
 from tests.conftest import missing, require_kafka, running_in_ci
@@ -111,11 +112,54 @@ LINES = {
         "its first Python job, in Spark alone",
         "standby: first batch / tenth",
     ],
+    "peers-landing": [
+        f"{what} against {peer}"
+        for peer in (
+            "A bare consume loop in Python",
+            "Spark: JVM receiver with WAL (socket)",
+            "Flink: Kafka source into files",
+            "Kafka Connect: file sink",
+        )
+        for what in ("rate", "CPU per record", "memory")
+    ],
+    "peers-queries": [
+        f"{what}, {ours} / {peer}" for ours, (peer, _) in RACES.items() for what in ("rate", "CPU per record")
+    ],
+    "growth-partitions": ["records/s, 1,000 partitions / 1", "memory, 1,000 partitions / 1"],
+    "growth-topics": ["records/s, 100 topics / 1"],
+    "growth-records": ["peak memory, 1 MB"],
+    "growth-receivers": ["records/s, 8 receivers / 1"],
+    "growth-blocks": [
+        "allocation of the batch with the most blocks",
+        "each further block, to the last task's row",
+        "a task over 1,000 blocks / the same bytes in 10",
+    ],
+    "growth-age": ["a batch, at the end / after a fifth", "memory, at the end / after a fifth"],
+    "growth-s3": [
+        "records/s, 80 ms / 0 ms",
+        "requests' price per GB, backlog, 80 ms",
+        "requests' price per GB, 400 records/s, 80 ms",
+    ],
+    "growth-driver": ["reports/s, 256 receivers / 64", "allocation per waiting block, most / fewest"],
 }
-NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency", "locality", "source", "start", "take-over")
-NEEDS_SPARK = ("arrow", "dataframe", "locality", "source", "take-over")
+_STARTS = ("start", "take-over")
+_PEERS = ("peers-landing", "peers-queries")
+_INTAKES = ("growth-partitions", "growth-topics", "growth-records", "growth-receivers", "growth-s3")
+NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency", "locality", "source", *_PEERS, *_INTAKES, *_STARTS)
+NEEDS_SPARK = ("arrow", "dataframe", "locality", "source", *_PEERS, "growth-blocks", "take-over")
 #: a cluster of its own, two Sparks, or much that does not get less with the records
-LONG = ("locality", "source", "opening", "arrow", "dataframe", "take-over")
+LONG = (
+    "locality",
+    "source",
+    "opening",
+    "arrow",
+    "dataframe",
+    *_PEERS,
+    "growth-blocks",
+    "growth-driver",
+    *_INTAKES,
+    *_STARTS,
+)
 
 
 def test_every_benchmark_is_named_here() -> None:
@@ -143,15 +187,17 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
 def test_benchmark_prints_its_figures(name: str, tiny: Setup) -> None:
     if name in NEEDS_KAFKA:
         require_kafka()
-    if name in ("object-wal", "opening"):
+    if name in ("object-wal", "opening", "growth-s3"):
         require_s3()
-    if name == "source":
+    if name in ("source", "peers-queries"):
         require_jvm_spark(missing)
     if name == "blocks":
         _require_nginx()
+    if name == "peers-landing" and not libraries.present() and not running_in_ci():
+        missing("Flink and Kafka Connect are not here: run python -m benchmarks.peers.libraries")
     if name == "locality":
         require_namespaces(missing)
-    found = list(importlib.import_module(BENCHMARKS[name]).measure(tiny))
+    found = list(measures(name)(tiny))
     assert [measured.what for measured in found] == LINES[name]
     assert {measured.benchmark for measured in found} == {name}
     assert all(measured.value > 0 and measured.low <= measured.value <= measured.high for measured in found)
@@ -195,3 +241,9 @@ def test_a_threshold_is_kept_or_missed(threshold: Threshold | None, value: float
     assert measured.verdict == verdict
     assert measured.missed == (verdict in ("below", "above"))
     assert verdict in measured.line
+
+
+def test_a_group_is_all_benchmarks_with_its_name() -> None:
+    assert chosen(["growth", "day"]) == ["day", *(name for name in BENCHMARKS if name.startswith("growth-"))]
+    assert chosen(["growth-age"]) == ["growth-age"]
+    assert chosen([]) == list(BENCHMARKS)

@@ -123,6 +123,11 @@ class SparkProcess:
                 start_new_session=True,
             )  # fmt: skip
 
+    @property
+    def pid(self) -> int:
+        """The process, whose child is Spark's JVM."""
+        return self._process.pid
+
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """The answer of ``tests.support.queries.answer``. From any thread."""
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -34,7 +34,8 @@ def answer(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, An
     * ``stream``: ``options``, ``checkpoint``, ``trigger`` ("available", "once" or "all": whatever there is by many triggers)
       → ``batches`` (id → rows), ``offsets`` (id → Spark's own JSON);
     * ``tally``: ``options`` → ``seconds`` that it takes to count records, keys and bytes, and what they are;
-    * ``drain``: ``options``, ``checkpoint`` → ``triggers``, milliseconds and records of each that a stream takes to read all;
+    * ``drain``: ``options``, ``checkpoint``, ``trigger`` ("all", "second" or, by default, "available") → ``triggers``,
+      milliseconds and records of each that a stream takes to read all;
     * ``trickle``: ``options``, ``checkpoint``, ``count`` → the same of so many triggers that read something, while records come;
     * ``latency``: ``options``, ``checkpoint``, ``records`` → ``calls`` of a job by the fastest trigger, until it has seen so many
       records: the time of each call (ms), and for each append time in its batch the number of records.
@@ -95,10 +96,11 @@ def _run(writer: Any, trigger: str) -> Any:
         "available": {"availableNow": True},
         "once": {"once": True},
         "all": {"processingTime": "0 seconds"},
+        "second": {"processingTime": "1 second"},
     }
     query = writer.trigger(**triggers[trigger]).start()
     try:
-        if trigger == "all":
+        if trigger in ("all", "second"):
             query.processAllAvailable()
         elif not query.awaitTermination(_PATIENCE_SECONDS):
             raise RuntimeError(f"the query did not end within {_PATIENCE_SECONDS} s")
@@ -115,7 +117,7 @@ def _tally(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, An
 
 
 def _drain(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, Any]:
-    query = _run(_nowhere(spark, source, question), "available")
+    query = _run(_nowhere(spark, source, question), question.get("trigger", "available"))
     return {"triggers": _triggers(query)}
 
 

@@ -1,0 +1,1 @@
+"""The race against what a user would otherwise run to land Kafka durably (``make bench-peers``)."""

@@ -1,0 +1,40 @@
+"""Joins small record batches, because each batch that a task passes on costs Spark, Arrow and the job a fixed time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+#: a batch of as many rows, or bytes, is passed on as it is, without a copy
+LARGE_ROWS, LARGE_BYTES = 4_096, 1 << 20
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return the same rows in the same order, with successive small batches of one schema joined until they are large.
+
+    At most ``LARGE_BYTES`` and one further small batch wait for the next batch.
+    """
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        own_bytes = batch.nbytes
+        large = batch.num_rows >= LARGE_ROWS or own_bytes >= LARGE_BYTES
+        if waiting and (large or rows >= LARGE_ROWS or size >= LARGE_BYTES or batch.schema != waiting[0].schema):
+            yield _one(waiting)
+            waiting, rows, size = [], 0, 0
+        if large:
+            yield batch
+        else:
+            waiting.append(batch)
+            rows += batch.num_rows
+            size += own_bytes
+    if waiting:
+        yield _one(waiting)
+
+
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    concat: Any = getattr(pa, "concat_batches")  # noqa: B009 - the stubs do not know it
+    joined_rows: pa.RecordBatch = batches[0] if len(batches) == 1 else concat(batches)
+    return joined_rows
