@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks.measured import Measured, Threshold, alternate, figure
@@ -49,8 +50,8 @@ def measure(setup: Setup) -> Iterator[Measured]:
     for name in ("kafka", "intake"):
         pairs = alternate(
             setup.runs,
-            lambda name=name: _imports(_RUNNER, f"pyspark_forebay.{name}.stream"),  # type: ignore[misc]
-            lambda: _imports(_RUNNER),
+            partial(_imports, _RUNNER, f"pyspark_forebay.{name}.stream"),
+            partial(_imports, _RUNNER),
         )
         own = [ours - peer for ours, peer in pairs]
         limit = Threshold(PLANNER_MAX, at_least=False)

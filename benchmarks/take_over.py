@@ -52,7 +52,11 @@ _SPARK = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver
 
 
 def measure(setup: Setup) -> Iterator[Measured]:
-    starts, plain_jobs, restarts, take_overs, first = [], [], [], [], []
+    starts: list[float] = []
+    plain_jobs: list[float] = []
+    restarts: list[float] = []
+    take_overs: list[float] = []
+    first: list[tuple[float, float]] = []
     for run in range(setup.runs):
         session_seconds, job_seconds = _plain_start()
         starts.append(session_seconds)

@@ -122,7 +122,8 @@ class SparkJobs(ABC):
         Raises SettingsError if there is no suitable Java, UsageError if Spark can't start or is stopped while it starts."""
         if self._ready:
             self.check()
-            self.session._jvm.SparkSession.setActiveSession(self.session._jsparkSession)  # type: ignore[union-attr]
+            jvm: Any = self.session._jvm
+            jvm.SparkSession.setActiveSession(self.session._jsparkSession)
             return
         self._stopping.clear()
         if self._session is None:
@@ -146,6 +147,10 @@ class SparkJobs(ABC):
         """Raise EngineLostError if Spark was started and has ended."""
         if self._session is not None and (why := why_lost(self._session.sparkContext)):
             raise EngineLostError(why)
+
+    def warm(self) -> None:
+        """Warm Spark as ``driver.batches.batch.Engine.warm``. A session that was given is left as it is."""
+        log.debug("this engine is not warmed")
 
     @property
     def _far(self) -> bool:
@@ -304,7 +309,6 @@ class SparkEngine(SparkJobs):
         self._strangers = ""  # the last warning about different names of hosts
 
     def warm(self) -> None:
-        """Warm Spark as ``driver.batches.batch.Engine.warm``. A session that was given is left as it is."""
         if self._given is not None:
             return
         none = BatchWork(batch_id=0, number=0, time_ms=0, rerun=False, tasks=(), headers=self._settings.kafka.headers)

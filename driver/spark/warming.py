@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def _queries(
     frame = _frame(partitions, plan, counts)
     yield frame.groupBy("topic").count().collect
     if folder is not None:
-        yield lambda: frame.groupBy("topic").count().write.mode("overwrite").parquet(folder)
+        yield partial(frame.groupBy("topic").count().write.mode("overwrite").parquet, folder)
     yield frame.selectExpr("CAST(value AS STRING) AS value", "partition", "offset", "timestamp").toArrow
     yield partitions.rdd().mapPartitions(_decoded).count
 

@@ -48,7 +48,11 @@ def started(engine: Any, *, standby: bool = False, lost: Any = None) -> EngineSt
 def test_engine_is_ready_before_it_is_warm() -> None:
     """The first batch never waits for the warming."""
     may_end = threading.Event()
-    engine = Engine(warm=lambda: may_end.wait(_SECONDS) and None)
+
+    def slow() -> None:
+        may_end.wait(_SECONDS)
+
+    engine = Engine(warm=slow)
     start = started(engine)
     start.finish()
     assert "stop" not in engine.calls
