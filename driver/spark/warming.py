@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,16 +47,16 @@ def _queries(
     partitions: TaskPartitions, plan: ReadPlan, counts: Any, folder: str | None
 ) -> Iterator[Callable[[], object]]:
     """Yield queries as jobs make them: an aggregate, rows as columns, an RDD, and if tasks run on this machine, files."""
+
+    def numbers(tasks: Iterable[bytes]) -> Iterator[int]:
+        return (TaskBlocks.decode(task).number for task in tasks)
+
     frame = _frame(partitions, plan, counts)
     yield frame.groupBy("topic").count().collect
     if folder is not None:
         yield partial(frame.groupBy("topic").count().write.mode("overwrite").parquet, folder)
     yield frame.selectExpr("CAST(value AS STRING) AS value", "partition", "offset", "timestamp").toArrow
-    yield partitions.rdd().mapPartitions(_decoded).count
-
-
-def _decoded(tasks: Any) -> Iterator[int]:
-    return (TaskBlocks.decode(task).number for task in tasks)
+    yield partitions.rdd().mapPartitions(numbers).count
 
 
 def _frame(partitions: TaskPartitions, plan: ReadPlan, counts: Any) -> DataFrame:
