@@ -17,7 +17,7 @@ from forebay.settings.schema import Settings
 from receiver.main import compose
 from tests.receiver.fakes import FakeTracker
 from tests.receiver.test_service import Running, settings_of, taken_in
-from wal.storage import LocalStorage
+from wal.storage.local import LocalStorage
 
 PARTITIONS = 4
 
