@@ -595,10 +595,10 @@ def test_no_claim_is_given_before_a_snapshot_copy_is_beside_the_wal(
     copying, go_on = threading.Event(), threading.Event()
     write = SnapshotCopies.write
 
-    def slow(copies: SnapshotCopies, following: int, state: bytes) -> str:
+    def slow(copies: SnapshotCopies, state: EncodedState) -> str:
         copying.set()
         assert go_on.wait(30)
-        return write(copies, following, state)
+        return write(copies, state)
 
     monkeypatch.setattr(SnapshotCopies, "write", slow)
     s = settings()
