@@ -22,6 +22,7 @@ from driver.decisions.rate_sharing import RateLimits
 from driver.decisions.receiver_lifecycle import ManagedRules
 from driver.journal import history
 from driver.journal import opening as journal
+from driver.journal.encoding import EncodedState
 from driver.journal.lease import Lease, LeaseHeld, lease_path, read_lease
 from driver.journal.timeline import TimelineFound
 from driver.listeners.events import BatchCompleted, BlockAdded, Listener, ReceiverFailed, ReceiverStarted
