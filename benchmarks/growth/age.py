@@ -1,4 +1,4 @@
-"""The age of a stream: memory, journal, snapshot and the cost of a batch after each tenth of 20,000 batches.
+"""The age of a stream: memory, journal, snapshot and the cost of a batch after each tenth of 10,000 batches.
 
 The long run of the benchmark ``day`` (real files, moved clock, simulated receiver and agent), sampled more often. It runs in a
 process of its own: ``python -m benchmarks.growth.age FOLDER BATCHES``.
@@ -19,7 +19,7 @@ from benchmarks.setup import Setup
 from benchmarks.sheets import Lines, Sheet, line
 from tests.support.long_run import LongRun
 
-BATCHES = 20_000
+BATCHES = 10_000
 SAMPLES = 10
 RETENTION_SECONDS = 600.0
 
