@@ -16,7 +16,7 @@ from executor_agent.metrics import AgentMetrics, AgentView
 from executor_agent.receivers import Receivers
 from executor_agent.service import DAMAGED_REPORTED_MAX, Heartbeat
 from executor_agent.store import BlockStore
-from forebay.http.address import reached_at
+from forebay.http.address import loopback_note, reached_at
 from forebay.http.driver_client import DriverClient
 from forebay.http.server import Server
 from forebay.model.errors import ForebayError, SettingsError
@@ -165,7 +165,7 @@ class Agent:
             check_name("host", self._host)
         except ValueError as error:
             raise SettingsError(f"agent.host: {error}") from None
-        if words := without_wal(self._settings):
+        for words in filter(None, (without_wal(self._settings), loopback_note(self._settings, "agent"))):
             log.warning("%s", words)
         with ExitStack() as opening:
             opening.callback(self._client.close)

@@ -223,7 +223,7 @@ def loss_of(state: State, block: Block, reasons: Sequence[str]) -> Loss:
     command = ""
     by_batch = needed and not (is_unread(state, block.id) and block.id in state.released)
     if by_batch and batch_id and not set(labels) <= set(state.batches[batch_id].lost):
-        command = f"forebay recover --accept-loss {batch_id} " + " ".join(f"'{label}'" for label in labels) + " --yes"
+        command = f"forebay recover --accept-loss {batch_id} " + " ".join(f"'{label}'" for label in labels) + " --apply"
     return Loss(
         block_id=block.id,
         path=block.handle.path,

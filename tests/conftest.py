@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -19,7 +20,7 @@ from forebay.kafka.consume import block_ranges
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.kafka.embedded.jars import fetch_jars, find_java, jars_present
 from forebay.model.errors import ForebayError, UsageError
-from tests.support import not_tested, shares, spark_classes
+from tests.support import forked, hangs, java_classes, not_tested, profile, shares
 from tests.support.apicurio import SchemaRegistry, require_apicurio
 from tests.support.hdfs import HdfsServer, require_hdfs
 from tests.support.postgresql import PostgresServer, require_postgresql
@@ -31,8 +32,21 @@ hypothesis.settings.register_profile("forebay", deadline=None)  # how long an ex
 hypothesis.settings.load_profile("forebay")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--profile-to", metavar="FOLDER", type=Path, help="write the time of each test there, see tests.support.profile"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    spark_classes.share(create=shares.workers(config) > 0 and not hasattr(config, "workerinput"))
+    config.pluginmanager.register(hangs.Hangs())
+    if (folder := config.getoption("profile_to")) is not None:
+        config.pluginmanager.register(profile.Profile(folder))
+    java_classes.share(create=shares.workers(config) > 0 and not hasattr(config, "workerinput"))
+
+
+def pytest_unconfigure() -> None:
+    forked.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

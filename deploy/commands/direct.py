@@ -22,6 +22,7 @@ from deploy.console.invocation import (
     person,
     shared_options,
 )
+from deploy.console.ownership import refuse_as_root
 from deploy.console.parameters import MomentType
 from forebay.model.errors import UsageError
 from forebay.model.wire import WIRE_NAMES
@@ -344,7 +345,7 @@ def audit(invocation: Invocation, checkpoint: Checkpoint) -> int:
     short_help="Show what Kafka no longer holds, and continue without it.",
     epilog=example(
         "forebay direct accept-loss file:///var/lib/direct flights --broker b1:9092",
-        "forebay direct accept-loss file:///var/lib/direct flights 'flights/0[0, 500)' --broker b1:9092 --yes",
+        "forebay direct accept-loss file:///var/lib/direct flights 'flights/0[0, 500)' --broker b1:9092 --apply",
     ),
 )
 @because_option
@@ -367,6 +368,7 @@ def accept_loss(
     if yes:
         if not wanted:
             raise UsageError("--apply needs RANGEs: run the command without --apply to see them")
+        refuse_as_root(checkpoint.name, checkpoint.storage.url)
         accepted = checkpoint.accept_losses(wanted, person(because))
         invocation.write(accepted, lambda: _loss_tables(checkpoint.name, accepted))
         invocation.say(f"the stream continues without {', '.join(loss.label for loss in accepted)}")
@@ -394,7 +396,7 @@ def _loss_tables(name: str, losses: list[Loss]) -> list[Group]:
 
 @direct.command(
     short_help="Run completed batches again that Kafka still holds.",
-    epilog=example("forebay direct replay file:///var/lib/direct flights --broker b1:9092 --to-batch 12 --yes"),
+    epilog=example("forebay direct replay file:///var/lib/direct flights --broker b1:9092 --to-batch 12 --apply"),
 )
 @click.option(
     "--to-batch",
@@ -426,6 +428,7 @@ def replay(
         raise UsageError("a replay begins at a batch or at a time: give one of --to-batch and --to-time")
     if not yes:
         return show(invocation, proposal_of(*checkpoint.replay_plan(RewindTo(to_batch or 0, to_time or 0))))
+    refuse_as_root(checkpoint.name, checkpoint.storage.url)
     message = checkpoint.replay(to_batch or 0, to_time or 0, person(because))
     invocation.write({"done": True, "message": message})
     invocation.say(message)

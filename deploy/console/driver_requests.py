@@ -17,8 +17,8 @@ TIMEOUT_SECONDS = 10.0
 
 
 def ask_status(settings: Settings, timeout_seconds: float = TIMEOUT_SECONDS) -> StatusAnswer:
-    """Return the status of the driver that leads. Raises UnreachableError."""
-    with operator(settings, timeout_seconds) as client:
+    """Return the status of the driver that leads. Raises as ``observer``, and UnreachableError."""
+    with observer(settings, timeout_seconds=timeout_seconds) as client:
         return client.status()
 
 

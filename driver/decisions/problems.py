@@ -26,7 +26,7 @@ def in_answer(answer: StatusAnswer) -> tuple[Problem, ...]:
         Problem(
             kind="cursor",
             cause=f"cursor {c.cursor} {c.detail}. Start its query again, or acknowledge it: "
-            f"forebay cursors drop {c.cursor} --yes",
+            f"forebay cursors drop {c.cursor} --apply",
         )
         for c in answer.cursors
         if c.state == "expired"

@@ -33,6 +33,7 @@ from driver.service.view import LeaderView, View
 from driver.traces import BatchTraces
 from driver.tracker.requests import KeepWindow
 from driver.web.pages import PAGES
+from forebay.http.address import loopback_note
 from forebay.http.server import Server
 from forebay.messages import BatchEntry
 from forebay.model.errors import FencedError, UnreachableError
@@ -121,7 +122,7 @@ class Driver:
         self._closing.callback(opened.close)
         refuse_direct_stream(state)
         refuse_other_keeping(state, settings.has_wal)
-        if warning := without_wal(settings):
+        for warning in filter(None, (without_wal(settings), loopback_note(settings, "driver"))):
             log.warning("%s", warning)
         log.info(
             "leads stream %s at %s under journal epoch %x",

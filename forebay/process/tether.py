@@ -16,14 +16,18 @@ from collections.abc import Sequence
 _PR_SET_PDEATHSIG = 1
 
 
-def main() -> None:
-    parent, number = int(sys.argv[1]), int(sys.argv[2])
+def tie(parent: int, number: int) -> None:
+    """Let this process receive signal ``number`` when the thread of process ``parent`` that started it ends."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:  # it ended before the prctl
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    tie(int(sys.argv[1]), int(sys.argv[2]))
     try:
         os.execvp(sys.argv[3], sys.argv[3:])  # noqa: S606  the command of its own parent
     except OSError as error:

@@ -96,6 +96,20 @@ def test_unreadable_batch_is_reported_with_its_command_and_exit_code_1(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("made_up_driver")
+def test_commands_that_only_read_need_no_more_than_a_readers_token(
+    project: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands that change something refuse it before they send a request."""
+    monkeypatch.setenv("FOREBAY_TOKENS", "reader a-token-of-a-reader")
+    refused = "no token in FOREBAY_TOKENS is for operator"
+    for command, code in (("status", 0), ("cursors", 0), ("offsets", 0), ("lag", 0), ("batches", 1)):
+        assert run(project, command) == code, "this driver has no route for batches"
+        assert refused not in capsys.readouterr().err
+    assert run(project, "pause") == 2
+    assert refused in capsys.readouterr().err
+
+
 def cursor(name: str, state: str, detail: str = "") -> m.TrackedCursor:
     return m.TrackedCursor(cursor=name, user="h pid 1", state=state, silent_seconds=3.2, behind=40, detail=detail)
 
@@ -109,7 +123,7 @@ def test_expired_cursor_is_reported_with_its_command_and_exit_code_1(
     made_up_driver.status = make_status(cursors=held, held_for_cursors=2_000_000)
     assert run(project, command) == 1
     out, err = capsys.readouterr()
-    assert "cursor b expired: h pid 1 was not heard for 200 h" in err and "forebay cursors drop b --yes" in err
+    assert "cursor b expired: h pid 1 was not heard for 200 h" in err and "forebay cursors drop b --apply" in err
     assert ("1 at work, 1 expired; the WAL keeps 2.0 MB" if command == "status" else "3 s ago") in out
 
 

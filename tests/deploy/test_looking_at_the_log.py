@@ -192,7 +192,7 @@ def test_damaged_block_is_reported_with_its_range_and_batch(stream: Stream, caps
         batch,
         True,
     )
-    assert f"forebay recover --accept-loss {batch} 't/0[10, 25)' --yes" in err
+    assert f"forebay recover --accept-loss {batch} 't/0[10, 25)' --apply" in err
 
 
 def test_deleted_segment_is_reported_as_missing(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:

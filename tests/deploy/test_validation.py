@@ -152,6 +152,28 @@ def test_an_address_that_services_refuse_without_tokens_is_wrong(
     assert outcome == "wrong" and f"http://0.0.0.0:{port}: without tokens" in words
 
 
+def test_urls_on_loopback_beside_drivers_on_other_hosts_are_noted_offline_too(
+    project: Any, capsys: pytest.CaptureFixture[str], quick_broker: None
+) -> None:
+    code, checks = checked(project, capsys)
+    assert code == 3 and "addresses" not in checks
+    project.replace("[driver]", '[driver]\nurls = ["http://a:7080", "http://127.0.0.1:1"]')
+    for options in ((), ("--offline",)):
+        code = main(["--config", str(project.config), "--json", "validate", *options])
+        assert code == (0 if options else 3), "a host may run neither service, or have a proxy"
+        notes = [check["detail"] for check in json.loads(capsys.readouterr().out) if check["outcome"] == "note"]
+        assert notes == [
+            'driver.url = "http://127.0.0.1:1" is on loopback, so other hosts can\'t reach a driver of this host, although '
+            'driver.urls names http://a:7080; if one runs here, set driver.url = "http://0.0.0.0:1"',
+            'agent.url = "http://127.0.0.1:2" is on loopback, so tasks on other hosts can\'t read blocks from an agent of '
+            'this host; if one runs here, set agent.url = "http://0.0.0.0:2"',
+        ]
+    project.replace("http://127.0.0.1:2", "http://0.0.0.0:2")
+    project.replace('url = "http://127.0.0.1:1"', 'url = "http://10.0.0.1:1"')
+    assert main(["--config", str(project.config), "--json", "validate", "--offline"]) == 0
+    assert "note" not in capsys.readouterr().out
+
+
 def test_a_master_that_spark_can_not_read_is_wrong_offline_too(
     project: Any, capsys: pytest.CaptureFixture[str], quick_broker: None
 ) -> None:

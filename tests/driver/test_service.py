@@ -245,6 +245,14 @@ def test_a_second_driver_refuses_while_the_first_ones_lease_is_fresh(settings: C
             IngestContext(None, s).foreach_batch(Collecting(1))
 
 
+def test_a_driver_on_loopback_beside_drivers_of_other_hosts_logs_it(
+    settings: Configure, caplog: pytest.LogCaptureFixture
+) -> None:
+    with IngestContext(None, settings(urls=["http://a.invalid:7080"])) as intake:
+        intake.foreach_batch(Collecting(1))
+    assert caplog.text.count('set driver.url = "http://0.0.0.0:0"') == 1
+
+
 def test_a_driver_taken_over_changes_nothing_more_and_ends_fenced(settings: Configure) -> None:
     """INV-4: its next answer finds out, long before it looks at the lease again."""
     s = settings(lease_duration="60s")

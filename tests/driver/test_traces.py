@@ -73,7 +73,9 @@ def test_batch_has_a_trace_with_its_attempts_that_links_to_those_of_its_blocks(
     with IngestContext(None, settings) as intake:
         intake.foreach_batch(job)
         client = Client(intake.url)
-        while client.get("/v1/status", m.StatusAnswer).state != "running":
+        deadline = time.monotonic() + 60
+        while (status := client.get("/v1/status", m.StatusAnswer)).state != "running":
+            assert time.monotonic() < deadline, status
             threading.Event().wait(0.02)
         block = PlayedReceiver(settings, intake.url).take_in(TopicPartition(topic, 0), 10)
         assert done.wait(30)

@@ -27,6 +27,7 @@ from forebay.messages import AgentHeartbeatAnswer, AgentHeartbeatRequest, Comman
 from forebay.model.errors import SettingsError, UsageError
 from forebay.process import failpoints
 from forebay.process.clock import ManualClock
+from forebay.settings.load import from_values
 from forebay.settings.schema import Settings
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
@@ -394,6 +395,15 @@ def served(stored: Stored) -> dict[str, Any]:
         "driver": {"journal": f"file://{stored.root}/journal", "url": "http://127.0.0.1:9"},
         "agent": {"blocks": str(stored.blocks_directory), "url": "http://127.0.0.1:0", "host": "h1"},
     }
+
+
+def test_agent_on_loopback_beside_drivers_of_other_hosts_logs_it(
+    stored: Stored, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = served(stored)
+    raw["driver"]["urls"] = ["http://a.invalid:7080"]
+    with Agent(from_values(raw)):
+        assert caplog.text.count('set agent.url = "http://0.0.0.0:0"') == 1
 
 
 def test_process_reports_ready_and_sigterm_ends_it_with_0(stored: Stored) -> None:

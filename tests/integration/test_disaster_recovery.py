@@ -56,7 +56,7 @@ def follow(cluster: Cluster, commands: list[tuple[list[str], set[int]]]) -> None
 def test_there_is_a_block_for_the_wal_and_one_for_the_journal() -> None:
     wal, journal = written_commands()
     assert ["forebay", "recover", "--apply"] in [command for command, _ in wal]
-    assert ["forebay", "journal", "rebuild", "--yes"] in [command for command, _ in journal]
+    assert ["forebay", "journal", "rebuild", "--apply"] in [command for command, _ in journal]
 
 
 def test_damaged_wal_is_whole_after_the_commands_of_the_page(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import pyarrow as pa
@@ -17,7 +18,23 @@ from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Rebal
 from forebay.model.errors import UnreachableError
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import Block, TopicPartition, numbered
+from receiver.service import ReceiverService
 from receiver.sources.source import CommitPoint
+
+DRAIN_SECONDS = 90.0
+
+
+@contextmanager
+def running(service: ReceiverService) -> Iterator[None]:
+    """Run ``service`` in a thread, and drain it at the end, also after a failure."""
+    thread = threading.Thread(target=service.run, name="receiver")
+    thread.start()
+    try:
+        yield
+    finally:
+        service.drain()
+        thread.join(DRAIN_SECONDS)
+        assert not thread.is_alive(), "it drains"
 
 
 class FakeTracker:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +21,7 @@ from forebay.settings.schema import METRICS_PORTS, Settings
 from receiver.main import compose, serving
 from receiver.metrics import ReceiverMetrics
 from receiver.service import ReceiverService
-from tests.receiver.fakes import FakeKafka, FakeTracker
+from tests.receiver.fakes import FakeKafka, FakeTracker, running
 from tests.support.ports import free_port
 from wal.storage import LocalStorage
 
@@ -78,34 +77,27 @@ def test_receiver_counts_blocks_syncs_and_reports_and_tells_the_driver_where(
     settings = settings_of(tmp_path, tracker.url, "http://127.0.0.1:0")
     kafka = FakeKafka({P0: [b"%05d" % number for number in range(1000)]})
     service, metrics = composed(settings, kafka, tmp_path)
-    with serving(settings, service, metrics, "h"):
-        url = f"{service.metrics_url}/metrics"
-        thread = threading.Thread(target=service.run)
-        thread.start()
-        try:
-            tracker.wait_for(lambda: tracker.positions.get(P0, 0) == 1000)
-            tracker.wait_for(lambda: tracker.heartbeats[-1].records == 1000)
-            found = values(url)
-            blocks = len(tracker.blocks)
-            assert found["forebay_receiver_records_total"] == 1000
-            assert found["forebay_receiver_stored_blocks_total"] == blocks
-            assert found["forebay_receiver_stored_bytes_total"] == sum(
-                r.bytes for b in tracker.blocks for r in b.meta.ranges
-            )
-            assert found["forebay_receiver_store_seconds_count"] == blocks
-            assert 1 <= found["forebay_receiver_sync_seconds_count"] <= blocks
-            assert 1 <= found["forebay_receiver_report_seconds_count"] <= blocks
-            assert found["forebay_receiver_events_total blocks_accepted"] == blocks
-            assert found["forebay_receiver_state active"] == 1
-            assert found["forebay_receiver_partitions"] == 1
-            assert (found["forebay_receiver_sealed_blocks"], found["forebay_receiver_storing_blocks"]) == (0, 0)
-            assert found["forebay_receiver_memory_bytes"] == 32_000_000
-            assert not any(value for name, value in found.items() if name.startswith("forebay_receiver_failures"))
-            assert tracker.heartbeats[-1].metrics_url == service.metrics_url
-            assert service.metrics_url.startswith("http://127.0.0.1:")
-        finally:
-            service.drain()
-            thread.join()
+    with serving(settings, service, metrics, "h"), running(service):
+        tracker.wait_for(lambda: tracker.positions.get(P0, 0) == 1000)
+        tracker.wait_for(lambda: tracker.heartbeats[-1].records == 1000)
+        found = values(f"{service.metrics_url}/metrics")
+        blocks = len(tracker.blocks)
+        assert found["forebay_receiver_records_total"] == 1000
+        assert found["forebay_receiver_stored_blocks_total"] == blocks
+        assert found["forebay_receiver_stored_bytes_total"] == sum(
+            r.bytes for b in tracker.blocks for r in b.meta.ranges
+        )
+        assert found["forebay_receiver_store_seconds_count"] == blocks
+        assert 1 <= found["forebay_receiver_sync_seconds_count"] <= blocks
+        assert 1 <= found["forebay_receiver_report_seconds_count"] <= blocks
+        assert found["forebay_receiver_events_total blocks_accepted"] == blocks
+        assert found["forebay_receiver_state active"] == 1
+        assert found["forebay_receiver_partitions"] == 1
+        assert (found["forebay_receiver_sealed_blocks"], found["forebay_receiver_storing_blocks"]) == (0, 0)
+        assert found["forebay_receiver_memory_bytes"] == 32_000_000
+        assert not any(value for name, value in found.items() if name.startswith("forebay_receiver_failures"))
+        assert tracker.heartbeats[-1].metrics_url == service.metrics_url
+        assert service.metrics_url.startswith("http://127.0.0.1:")
 
 
 def test_failures_are_counted_by_kind(tmp_path: Path, tracker: FakeTracker) -> None:
@@ -123,11 +115,8 @@ def test_failures_are_counted_by_kind(tmp_path: Path, tracker: FakeTracker) -> N
     clock = SystemClock()
     metrics = ReceiverMetrics(stream="s", receiver_id="r-1", release="1", memory_bytes=1, clock=clock)
     service: ReceiverService = compose(settings, "r-1", kafka, Failing(str(tmp_path / "wal")), clock, "h", metrics)
-    thread = threading.Thread(target=service.run)
-    thread.start()
-    tracker.wait_for(lambda: tracker.positions.get(P0, 0) == 10)
-    service.drain()
-    thread.join()
+    with running(service):
+        tracker.wait_for(lambda: tracker.positions.get(P0, 0) == 10)
     assert b'forebay_receiver_failures_total{kind="store",receiver="r-1",stream="s"} 1.0' in metrics.metrics.render()
 
 

@@ -23,7 +23,7 @@ from forebay.settings.schema import Settings
 from forebay.traces.sending import spans_of
 from forebay.traces.spans import Spans, root_ids
 from receiver.main import compose
-from tests.receiver.fakes import FakeKafka, FakeTracker
+from tests.receiver.fakes import FakeKafka, FakeTracker, running
 from wal.storage import LocalStorage
 
 P0 = TopicPartition("t", 0)
@@ -60,11 +60,8 @@ def test_each_accepted_block_has_a_trace_from_its_seal_to_the_answer(tmp_path: P
     kafka = FakeKafka({P0: [b"%05d" % number for number in range(1000)]})
     storage = LocalStorage(str(tmp_path / "wal"))
     service = compose(settings_of(tmp_path, tracker.url), "r-1", kafka, storage, SystemClock(), "h", spans=spans)
-    thread = threading.Thread(target=service.run)
-    thread.start()
-    tracker.wait_for(lambda: tracker.positions.get(P0, 0) == 1000)
-    service.drain()
-    thread.join()
+    with running(service):
+        tracker.wait_for(lambda: tracker.positions.get(P0, 0) == 1000)
     spans.close()
     found = memory.get_finished_spans()
     roots = {ids(span): span for span in found if span.name == "block"}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from driver.decisions.clean_up import CleanSegment, judge
 from tests.recovery.test_recovering import applied, planned, served
+from tests.support import forked
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
 from wal.decisions.retention import Limits, segment_facts
@@ -43,15 +43,11 @@ host = "h1"
 def recover(folder: Path, failpoints: str) -> subprocess.CompletedProcess[str]:
     (folder / "forebay.toml").write_text(CONFIGURATION.format(stream=STREAM, folder=folder))
     (folder / "failpoints").mkdir()
-    (folder / "pandas.py").write_text(
-        'raise ImportError("not needed")\n'
-    )  # pyarrow would import it for nothing: a second
-    return subprocess.run(
-        [sys.executable, "-m", "deploy.main", "recover", "--apply", "--no-kafka"],
-        env={**os.environ, "FOREBAY_FAILPOINTS": failpoints, "FOREBAY_FAILPOINT_DIR": str(folder / "failpoints"),
-             "FOREBAY_CONFIG": str(folder / "forebay.toml"), "PYTHONPATH": f"{folder}:{Path(__file__).parents[2]}"},
-        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    environment = {
+        **os.environ, "FOREBAY_FAILPOINTS": failpoints, "FOREBAY_FAILPOINT_DIR": str(folder / "failpoints"),
+        "FOREBAY_CONFIG": str(folder / "forebay.toml"),
+    }  # fmt: skip
+    return forked.run(["recover", "--apply", "--no-kafka"], folder=folder, environment=environment, seconds=300)
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -11,7 +11,7 @@ from random import Random
 OPTIONAL = "?"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True)  # not frozen: made by the hundred before each step
 class Step:
     """One thing that can happen now.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
@@ -298,8 +298,11 @@ class World:
     def steps(self) -> list[Step]:
         if self.calm:
             return list(self._calm_steps())
-        quiet = self.options.quiet
-        return [step if step.fault else replace(step, weight=step.weight * quiet) for step in self._steps()]
+        found = list(self._steps())
+        for step in found:
+            if not step.fault:
+                step.weight *= self.options.quiet
+        return found
 
     def _processes(self) -> Iterator[ReceiverProcess]:
         yield from self.zombies
@@ -712,4 +715,5 @@ class World:
 
 
 def _fault(step: Step) -> Step:
-    return replace(step, fault=True)
+    step.fault = True
+    return step

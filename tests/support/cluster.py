@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -35,7 +35,7 @@ from forebay.model.values import Block, TopicPartition
 from forebay.process.tether import tethered
 from forebay.security.access import Access
 from recovery.audit import AuditReport, audit
-from tests.support import witness
+from tests.support import forked, witness
 from tests.support.flow import Flow, Truth
 from tests.support.ports import free_port
 from wal.storage import Storage, open_storage
@@ -49,6 +49,7 @@ _STREAM = "stream"
 _TAIL_LINES = 25
 
 Found = TypeVar("Found")
+Process: TypeAlias = "subprocess.Popen[bytes] | forked.Forked"
 
 #: keys of ``[driver]`` of a stream in which batches are made behind a job that runs
 AHEAD: dict[str, Any] = {"max_queued_batches": 4}
@@ -77,7 +78,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 class _Service:
     name: str
     arguments: tuple[str, ...]
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
     command: str = _COMMAND
     failpoints: str = ""
     environment: dict[str, str] = field(default_factory=dict)
@@ -241,19 +242,23 @@ class Cluster:
             service.starts += 1
             log.write(f"---- start {service.starts} {' '.join(more)} {service.failpoints}\n".encode())
             log.flush()
-            service.process = subprocess.Popen(
-                tethered(
-                    self._on_its_host(service, (service.command, "--config", str(self._config), *service.arguments, *more))
-                ),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder, env=environment,
-                start_new_session=True,
-            )  # fmt: skip
+            arguments = ("--config", str(self._config), *service.arguments, *more)
+            if service.command == _COMMAND and self._sections["driver"]["engine"] == "local":
+                service.process = forked.server().start(
+                    arguments, folder=self.folder, environment=environment, out=log.fileno(), error=log.fileno()
+                )
+            else:
+                service.process = subprocess.Popen(
+                    tethered(self._on_its_host(service, (service.command, *arguments))),
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder, env=environment,
+                    start_new_session=True,
+                )  # fmt: skip
 
     def _on_its_host(self, service: _Service, command: Sequence[str]) -> Sequence[str]:
         """Return ``command`` so that it runs on the host of the service."""
         return command
 
-    def process(self, name: str) -> subprocess.Popen[bytes]:
+    def process(self, name: str) -> Process:
         process = self._services[name].process
         assert process is not None, f"{name} does not run"
         return process
@@ -307,7 +312,7 @@ class Cluster:
         service.wanted = False
         self.wait(lambda: process.poll() is not None, f"the end of {name}", may_end=[name, *may_end])
         service.process = None
-        return process.returncode
+        return process.wait()
 
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
@@ -459,11 +464,12 @@ class Cluster:
         self, *arguments: str, environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run ``forebay`` as a user would."""
-        return subprocess.run(
-            [_COMMAND, "--config", str(self._config), *arguments],
-            capture_output=True, text=True, timeout=PATIENCE_SECONDS, cwd=self.folder, check=False,
-            env={**os.environ, **(environment or {})},
-        )  # fmt: skip
+        return forked.run(
+            ("--config", str(self._config), *arguments),
+            folder=self.folder,
+            environment={**os.environ, **(environment or {})},
+            seconds=PATIENCE_SECONDS,
+        )
 
     # ---- what it did -------------------------------------------------------------------------------------------------
 

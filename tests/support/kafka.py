@@ -33,7 +33,7 @@ class Reader:
     """A source and its listener, with all events of both."""
 
     def __init__(self, options: Mapping[str, str], group: str, topics: Sequence[str], **more: Any) -> None:
-        quick = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "300"}
+        quick = {"session.timeout.ms": "3000", "heartbeat.interval.ms": "300"}
         self.source = KafkaSource({**quick, **options}, group=group, topics=topics, **more)
         self.told: list[tuple[str, frozenset[TopicPartition]]] = []
         self.polled: list[Columns | EndOfPartition | PartitionFault] = []

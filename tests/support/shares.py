@@ -13,7 +13,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 #: where tests take seconds: these begin, and each runs in the next free process
 SLOW = ("tests/crash/", "tests/integration/", "tests/recovery/", "tests/simulation/")
-#: files that start a server or a session of their own: these begin before all others; with the name of their share
+#: files that take longest, or start a server or a session of their own: these begin before all others; with the name of their
+#: share
 TOGETHER = {
     "tests/wal/storage/test_hdfs_storage.py": "hdfs",
     "tests/integration/test_hdfs_crashes.py": "hdfs",
@@ -44,11 +45,17 @@ TOGETHER = {
     "tests/deploy/test_terminal.py": "terminal",
     "tests/metrics/test_with_prometheus.py": "prometheus",
     "tests/deploy/test_distribution.py": "distribution",
+    "tests/kafka/test_source.py": "source",
+    "tests/kafka/test_native.py": "native",
+    "tests/receiver/test_rebalance.py": "rebalance",
+    "tests/streaming/test_killed.py": "killed",
+    "tests/streaming/test_intake.py": "intake",
+    "tests/deploy/test_failing_up.py": "failing-up",
     "tests/deploy/test_systemd.py": "systemd",
     "tests/deploy/test_systemd_with_spark.py": "systemd-with-spark",
 }
-#: a worker waits for about half of its time
-_WORKERS_MORE_THAN_CORES = 1
+#: a worker waits for more than half of its time
+_WORKERS_MORE_THAN_CORES = 2
 WORKERS_MAX = 8
 
 
@@ -62,11 +69,6 @@ def rank(node_id: str) -> int:
     """What takes long begins, so that no process is left with it at the end."""
     path = node_id.partition("::")[0]
     return 0 if path in TOGETHER else 1 if path.startswith(SLOW) else 2
-
-
-def worker_number() -> int:
-    """Which of the processes this is, from 0."""
-    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]

@@ -21,6 +21,7 @@ from deploy.console.invocation import (
     pass_invocation,
     shared_options,
 )
+from deploy.console.ownership import refuse_as_root
 from deploy.console.parameters import MomentType
 from deploy.console.progress import spinner
 from forebay.model.errors import UsageError
@@ -49,7 +50,7 @@ def _filters(function: _Function) -> _Function:
 
 @click.group(
     "dead-letters",
-    epilog=example("forebay dead-letters list", "forebay dead-letters replay --to-topic flights-repaired --yes"),
+    epilog=example("forebay dead-letters list", "forebay dead-letters replay --to-topic flights-repaired --apply"),
 )
 @shared_options
 def dead_letters() -> None:
@@ -123,7 +124,7 @@ def show(invocation: Invocation, record: str, raw: bool) -> int:
     short_help="Send dead letters that were not sent yet into a topic.",
     epilog=example(
         "forebay dead-letters replay --to-topic flights-repaired",
-        "forebay dead-letters replay --to-source --cause Timeout --yes",
+        "forebay dead-letters replay --to-source --cause Timeout --apply",
     ),
 )
 @click.option("--to-topic", "target", metavar="TOPIC", help="Topic for the records; it must exist.")
@@ -163,6 +164,8 @@ def replay(
         raise click.UsageError("give either --to-topic TOPIC or --to-source")
     wanted = LetterFilter(topic, cause, batch, since, before)
     settings = invocation.settings()
+    if yes and settings.dead_letters.url is not None:
+        refuse_as_root(settings.stream, settings.dead_letters.url)
     with spinner("sending dead letters" if yes else "reading dead letters"):
         done = send_back(settings, wanted, target, because, yes)
     invocation.write(done, lambda: replay_tables(done))

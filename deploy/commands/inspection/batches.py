@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from deploy.console.batch_tables import batch_tables, delay, moment
+from deploy.console.driver_requests import observer
 from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
 from deploy.console.parameters import MomentType
 from forebay.messages import BATCH_STATES, BatchDetail, BatchEntry
@@ -50,9 +51,7 @@ def batches(
 
     The driver lists the unfinished batches and the newest completed ones (driver.batch_history).
     """
-    from forebay.client import Client
-
-    with Client.of(invocation.settings()) as client:
+    with observer(invocation.settings()) as client:
         if batch is not None:
             detail = client.batch(batch)
             invocation.write(detail, lambda: _detail_tables(detail))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from deploy.console.driver_requests import operator
+from deploy.console.driver_requests import observer
 from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
 from deploy.console.parameters import DurationType
 from forebay.messages import PartitionProgress
@@ -165,7 +165,7 @@ def lag(invocation: Invocation, max_records: int | None, max_seconds: float | No
             f"receiver.source = {settings.receiver.source!r} is not Kafka, so it has no lag to show; "
             "`forebay status` shows its end"
         )
-    with operator(settings) as client:
+    with observer(settings) as client:
         progress = client.lag().partitions
     with KafkaAdmin(settings.kafka.options) as admin:
         found = compare_with_kafka(progress, admin.ends, admin.first_timestamps)

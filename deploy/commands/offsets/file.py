@@ -314,8 +314,8 @@ def export_offsets(invocation: Invocation, path: Path | None) -> int:
     "import",
     short_help="Set committed offsets in Kafka, from a file or the journal.",
     epilog=example(
-        "forebay offsets import offsets.json", "forebay offsets import --yes",
-        "forebay offsets import offsets.json --group another-consumer --yes",
+        "forebay offsets import offsets.json", "forebay offsets import --apply",
+        "forebay offsets import offsets.json --group another-consumer --apply",
     ),
 )  # fmt: skip
 @click.argument("path", metavar="[FILE]", required=False, type=click.Path(path_type=Path, dir_okay=False))

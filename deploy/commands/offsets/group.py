@@ -41,7 +41,7 @@ SEARCH_PAUSE_SECONDS = 0.25
 
 @click.group(
     invoke_without_command=True,
-    epilog=example("forebay offsets", "forebay offsets accept-gap flights/0 1200 1800 --yes"),
+    epilog=example("forebay offsets", "forebay offsets accept-gap flights/0 1200 1800 --apply"),
 )
 @shared_options
 @click.pass_context
@@ -86,7 +86,7 @@ def _table(partitions: tuple[TrackedPartition, ...]) -> Group:
     "accept-gap",
     short_help="Continue a partition after offsets that Kafka lost.",
     epilog=example(
-        "forebay offsets accept-gap flights/0 1200 1800", "forebay offsets accept-gap flights/0 1200 1800 --yes"
+        "forebay offsets accept-gap flights/0 1200 1800", "forebay offsets accept-gap flights/0 1200 1800 --apply"
     ),
 )
 @click.argument("partition", metavar="TOPIC/PARTITION", type=PartitionType())

@@ -19,7 +19,7 @@ from deploy.console.invocation import (
 from deploy.console.unfinished import find_batch
 
 
-@click.group(epilog=example("forebay batch retry", 'forebay batch skip 42 --cause "corrupt order, ticket 7" --yes'))
+@click.group(epilog=example("forebay batch retry", 'forebay batch skip 42 --cause "corrupt order, ticket 7" --apply'))
 @shared_options
 def batch() -> None:
     """Retry failed batches, or skip one. `forebay status` shows the batches and their states."""
@@ -43,7 +43,7 @@ def retry(invocation: Invocation) -> int:
 
 @batch.command(
     short_help="End a failed batch without its job.",
-    epilog=example('forebay batch skip 42 --cause "corrupt order, ticket 7" --yes'),
+    epilog=example('forebay batch skip 42 --cause "corrupt order, ticket 7" --apply'),
 )
 @click.argument("named", metavar="ID", type=click.IntRange(min=1))
 @because_option
@@ -54,7 +54,7 @@ def skip(invocation: Invocation, named: int, because: str, yes: bool) -> int:
     """End the failed or unreadable batch ID (its id or number) without its job, so that the next batch begins.
 
     No output gets the batch's records. The audit lists them as a loss for ever, with your name and the reason. A window of a
-    later batch shows the batch as empty. While the WAL still holds its blocks, `forebay recover --replay` can run it again.
+    later batch shows the batch as empty. While the WAL still holds its blocks, `forebay recover --to-batch ID` can run it again.
     """
     if not because.strip():
         raise click.UsageError("a batch is skipped only with a reason, which the audit keeps: add --cause TEXT")

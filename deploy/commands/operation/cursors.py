@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @click.group(
     invoke_without_command=True,
-    epilog=example("forebay cursors", "forebay cursors drop query-1a2b3c4d --yes"),
+    epilog=example("forebay cursors", "forebay cursors drop query-1a2b3c4d --apply"),
 )
 @shared_options
 @click.pass_context
@@ -65,7 +65,7 @@ def _table(shown: tuple[TrackedCursor, ...]) -> Group:
 
 @cursors.command(
     short_help="Drop a cursor, and the blocks that only it needs.",
-    epilog=example("forebay cursors drop query-1a2b3c4d --yes"),
+    epilog=example("forebay cursors drop query-1a2b3c4d --apply"),
 )
 @click.argument("name", metavar="CURSOR")
 @because_option

@@ -26,6 +26,7 @@ from deploy.console.invocation import (
     prepare_job_imports,
     shared_options,
 )
+from deploy.console.ownership import refuse_as_root
 from deploy.console.progress import spinner
 from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError, UsageError
 from forebay.model.wire import WIRE_NAMES
@@ -348,6 +349,7 @@ def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> RebuildPlan
     journal_storage = open_storage(settings.driver.journal, settings.storage)
     wal_storage = open_storage(settings.wal.url, settings.storage)
     if yes:
+        refuse_as_root(settings.stream, settings.driver.journal, settings.wal.url)
         wait_until_stale(journal_storage, settings.stream, threading.Event())
     marked = timeline.newest_marker(wal_storage, settings.stream)
     if not marked:
@@ -418,7 +420,7 @@ def inspect(invocation: Invocation) -> int:
 @journal.command(
     "rebuild",
     short_help="Rebuild a lost journal from the WAL.",
-    epilog=example("forebay journal rebuild", "forebay journal rebuild --yes"),
+    epilog=example("forebay journal rebuild", "forebay journal rebuild --apply"),
 )
 @click.option(
     "--even-if-intact", is_flag=True, help="Replace a journal that can be read, for example because it is an old copy."

@@ -17,6 +17,7 @@ from deploy.console.invocation import (
     pass_invocation,
     shared_options,
 )
+from deploy.console.ownership import refuse_as_root
 from deploy.console.parameters import MomentType
 from deploy.console.progress import spinner
 from forebay.settings.schema import Settings
@@ -24,7 +25,7 @@ from forebay.settings.schema import Settings
 
 @click.command(
     epilog=example(
-        "forebay recover", "forebay recover --apply", "forebay recover --accept-loss 12 'flights/0[1200, 1800)' --yes"
+        "forebay recover", "forebay recover --apply", "forebay recover --accept-loss 12 'flights/0[1200, 1800)' --apply"
     ),
 )
 @click.option("--no-kafka", is_flag=True, help="Make the plan without Kafka.")
@@ -96,6 +97,9 @@ def recover(
         return replay(invocation, settings, to_batch or 0, to_time or 0, because, yes)
     if ranges:
         raise click.UsageError("RANGE is only allowed with --accept-loss BATCH")
+    if yes:
+        written = (settings.driver.journal, settings.wal.url) if settings.has_wal else (settings.agent.blocks,)
+        refuse_as_root(settings.stream, *written)
     if not settings.has_wal:
         return recover_copies(invocation, settings, yes)
     from deploy.commands.recovery.execution import apply_plan, make_plan

@@ -27,7 +27,8 @@ from forebay.settings.schema import Settings
 def down(invocation: Invocation, seconds: float | None) -> int:
     """Stop what `forebay up` runs on this machine for this configuration's stream, and wait until it has stopped.
 
-    The receivers drain first, then the driver stops, then the agent, as after Ctrl-C. If services are still running when
+    The receivers drain first, then the driver stops, then the agent, as after Ctrl-C. With managed receivers, the agent stops
+    before the driver. If services are still running when
     the time is over, the command exits with 1 and they continue to stop; a second `forebay down` kills them. If nothing runs,
     the command says so and exits with 0. It stops no services of systemd, and no driver of another machine.
     """

@@ -154,9 +154,10 @@ def up(invocation: Invocation, folder: Path | None, standby: bool, detach: bool)
     The agent and the receivers start once the driver leads (with --standby: once it stands by). With receiver.mode =
     "managed", the agent runs the receivers that the driver places on it.
 
-    SIGTERM, Ctrl-C or `forebay down` stops all services: the receivers drain first, then the driver stops, then the agent. A
-    second signal kills them. A service that exits with 4 (fenced) is not restarted. A service that exits with 2 (wrong use)
-    stops all services, because they share the configuration.
+    SIGTERM, Ctrl-C or `forebay down` stops all services: the receivers drain first, then the driver stops, then the agent.
+    With managed receivers, the agent drains them and stops before the driver. A second signal kills all services. A service
+    that exits with 4 (fenced) is not restarted. A service that exits with 2 (wrong use) stops all services, because they share
+    the configuration.
 
     If the stream already runs, by another `forebay up` on this machine or under a driver elsewhere, the command names that
     process, starts nothing, and exits with 5.

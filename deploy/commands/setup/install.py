@@ -181,9 +181,9 @@ def _replace(path: Path, file: File) -> None:
 
 @click.command(
     epilog=example(
-        "forebay install --yes",
-        "forebay install --role agent --role receiver --yes",
-        "forebay install --uninstall --yes",
+        "forebay install --apply",
+        "forebay install --role agent --role receiver --apply",
+        "forebay install --uninstall --apply",
     ),
 )
 @click.option(

@@ -29,6 +29,7 @@ from deploy.console.invocation import (
 )
 from driver.spark.address import check_address, check_master
 from driver.spark.java import check_java
+from forebay.http.address import loopback_note
 from forebay.model.errors import SettingsError, SourceError, StoreError, UnreachableError, UsageError
 from forebay.settings.durability_notes import without_wal
 from forebay.settings.load import load, mistakes
@@ -44,7 +45,10 @@ STORE_TIMEOUT_SECONDS = 5.0
 
 
 class Check(msgspec.Struct, frozen=True):
-    """The result of one check. ``outcome``: fine | wrong | unreachable | unknown (depends on a check that failed)."""
+    """The result of one check.
+
+    ``outcome``: fine | note (no mistake on some hosts) | wrong | unreachable | unknown (depends on a check that failed).
+    """
 
     name: str
     outcome: str
@@ -59,6 +63,7 @@ def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
     yield from check_folders(settings)
     yield from _check_keys(settings)
     yield from _check_access(settings)
+    yield from _check_addresses(settings)
     yield from _check_names(config_path)
     if settings.driver.job is None:
         yield Check("job", "fine", "driver.job is not set: batches wait for a program with IngestContext")
@@ -95,6 +100,7 @@ def check_configuration(config_path: Path, offline: bool = False) -> Iterator[Ch
 def check_offline(settings: Settings, config_path: Path) -> Iterator[Check]:
     """Yield the checks that need only the configuration, which may belong to another host."""
     yield Check("configuration", "fine", str(config_path))
+    yield from _check_addresses(settings)
     if settings.driver.engine == "spark":
         yield _check_master(settings)
     if not settings.custom_source:
@@ -159,6 +165,13 @@ def _check_access(settings: Settings) -> Iterator[Check]:
         yield Check("tokens", "wrong", str(error))
         return
     yield Check("tokens", "fine", detail)
+
+
+def _check_addresses(settings: Settings) -> Iterator[Check]:
+    """Yield a note for each service that other hosts can't reach, although the configuration names other hosts."""
+    for service in ("driver", "agent"):
+        if words := loopback_note(settings, service):
+            yield Check("addresses", "note", words)
 
 
 def _number_of(host: str) -> str:

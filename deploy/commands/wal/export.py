@@ -334,7 +334,7 @@ def check_topic(
     "export",
     epilog=example(
         "forebay wal export --range 'flights/0[1200, 1800)' --output flights-lost",
-        "forebay wal export --batch 12 --to-topic flights-again --yes",
+        "forebay wal export --batch 12 --to-topic flights-again --apply",
     ),
 )
 @click.option(

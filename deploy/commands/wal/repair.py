@@ -25,6 +25,7 @@ from deploy.console.invocation import (
     pass_invocation,
     shared_options,
 )
+from deploy.console.ownership import refuse_as_root
 from deploy.console.progress import progress_bar
 from driver.journal.files import newest_claim
 from driver.journal.state import REPAIR_WRITER
@@ -285,7 +286,7 @@ def _left(examined: Examination, mended: Sequence[RepairedSegment]) -> list[str]
 
 @click.command(
     "repair",
-    epilog=example("forebay wal repair", "forebay wal repair --yes"),
+    epilog=example("forebay wal repair", "forebay wal repair --apply"),
 )
 @click.option(
     "--agent",
@@ -308,6 +309,8 @@ def repair(invocation: Invocation, agents: tuple[str, ...], yes: bool) -> int:
     needs a stopped driver.
     """
     settings = invocation.settings()
+    if yes:
+        refuse_as_root(settings.stream, settings.wal.url)
     surroundings = Surroundings(settings, kafka=False, agents=[agent_option(text) for text in agents])
     report = repaired(
         settings.stream,

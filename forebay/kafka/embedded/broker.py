@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.jars import fetch_jars, find_java
+from forebay.kafka.native.library import library
 from forebay.model.errors import ForebayError, UnreachableError, UsageError
 from forebay.process.tether import tethered
 
@@ -27,6 +28,8 @@ MOCK_PARTITIONS = 4
 #: stored (compressed) bytes that the mock keeps of a partition; older batches are dropped
 MOCK_PARTITION_BYTES = 5 * 1024 * 1024
 
+#: how long a new group of the mock waits for further members; 0 would be for ever
+_REBALANCE_DELAY_MS = 1
 _READY_SECONDS = 120.0
 _STOP_SECONDS = 20.0
 _tried = itertools.count(os.getpid() * 7919)
@@ -44,7 +47,12 @@ class MockBroker:
         self.address = ""
 
     def open(self) -> MockBroker:
-        self._client = AdminClient({"test.mock.num.brokers": self._brokers, "log_level": 4})
+        native = library()
+        options = {"test.mock.num.brokers": self._brokers, "log_level": 4}
+        self._client = AdminClient(options if native is None else native.options(options))
+        if native is not None:  # otherwise the first member of each group waits for three seconds
+            cluster = native.kafka.rd_kafka_handle_mock_cluster(native.take_client())
+            native.kafka.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, _REBALANCE_DELAY_MS)
         brokers = self._client.list_topics(timeout=10).brokers.values()
         self.address = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
         return self
@@ -82,6 +90,9 @@ class KafkaBroker:
     ``start`` waits until it answers. After a stop or a kill, it starts again on the same ports with the same data. The kernel
     kills it when the thread that launched it ends, also when that process is killed.
     """
+
+    #: further options of the Java of all brokers that this process starts
+    java_options: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -169,7 +180,7 @@ class KafkaBroker:
     def _java(self, java: str, classpath: str) -> list[str]:
         heap = f"-Xmx{self._heap_mib}m"
         log4j = f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}"
-        return [java, heap, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", log4j, "-cp", classpath]
+        return [java, *self.java_options, heap, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", log4j, "-cp", classpath]
 
     def _server_properties(self) -> dict[str, str]:
         assert self._ports is not None

@@ -80,6 +80,8 @@ _KAFKA_TYPES: dict[str, tuple[Any, list[Any]]] = {
     "queue_forward": (None, [c.c_void_p, c.c_void_p]),
     "queue_destroy": (None, [c.c_void_p]),
     "topic_name": (c.c_char_p, [c.c_void_p]),
+    "handle_mock_cluster": (c.c_void_p, [c.c_void_p]),
+    "mock_group_initial_rebalance_delay_ms": (None, [c.c_void_p, c.c_int32]),
 }
 
 

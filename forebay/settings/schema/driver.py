@@ -66,8 +66,8 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     max_queued_batches: Annotated[
         PositiveCount | None,
         doc(
-            "maximum number of batches that wait or run beyond the completed ones, one for each interval; if unset, a batch is "
-            "made only when its job can begin",
+            "maximum number of batches that wait or run beyond the completed ones, one for each interval, plus "
+            "concurrent_jobs - 1; if unset, a batch is made only when its job can begin",
             example=4,
         ),
     ] = None

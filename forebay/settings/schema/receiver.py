@@ -42,7 +42,9 @@ class ReceiverSettings(Section, frozen=True, kw_only=True):
             "all hosts"
         ),
     ] = 1
-    host: Annotated[PathName | None, doc("name of this host; if unset, this machine's name", example="worker-1")] = None
+    host: Annotated[
+        PathName | None, doc("name of this host; if unset, agent.host, or else this machine's name", example="worker-1")
+    ] = None
     preferred_hosts: Annotated[
         tuple[PreferredHost, ...], doc("managed: hosts, or their labels as key=value, the best first")
     ] = ()

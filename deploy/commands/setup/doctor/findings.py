@@ -30,6 +30,7 @@ _CHECKS: dict[str, tuple[str, str]] = {
     "names": ("configuration", "rename the module"),
     "wal keys": ("configuration", "correct wal.key_file"),
     "tokens": ("configuration", "correct [security]; docs/operations/tokens.md describes the files"),
+    "addresses": ("configuration", ""),
     "job": ("configuration", "correct driver.job, or its module beside the configuration file"),
     "listeners": ("configuration", "correct driver.listeners, or their modules beside the configuration file"),
     "spark master": ("configuration", 'correct "spark.master" in [spark]'),
@@ -50,5 +51,5 @@ _CHECKS: dict[str, tuple[str, str]] = {
 def of_check(check: Check) -> Finding:
     """Return the finding that a check of ``forebay validate`` makes."""
     area, step = _CHECKS.get(check.name, ("configuration", ""))
-    outcome: Outcome = check.outcome  # type: ignore[assignment]  # Check.outcome names four of them
+    outcome: Outcome = check.outcome  # type: ignore[assignment]  # Check.outcome names these
     return Finding(area, check.name, outcome, check.detail, step if outcome in PROBLEMS else "")
