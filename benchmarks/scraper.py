@@ -1,6 +1,7 @@
 """A process that asks a driver each second for its metrics and its overview: ``python -m benchmarks.scraper URL``.
 
-It ends with its stdin, and then prints how long each request for metrics took, in seconds, and how many bytes the last one had.
+It prints a line before its first request. It ends with its stdin, and then prints how long each request for metrics took, in
+seconds, and how many bytes the last one had.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class Scraping:
     def __enter__(self) -> Scraping:
         command = [sys.executable, "-m", "benchmarks.scraper", self._url]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        self._process.stdout.readline()  # importing modules takes a processor longer than all requests
         return self
 
     def __exit__(
@@ -51,6 +54,7 @@ def main(url: str) -> None:
     client = Client(url)
     taken: list[float] = []
     size = 0
+    print(flush=True)
     while not ended.wait(0.0 if not taken else PERIOD_SECONDS):
         begun = time.monotonic()
         size = len(client.request("GET", "/metrics"))

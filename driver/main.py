@@ -14,6 +14,7 @@ from driver.service import Driver, DriverOptions
 from forebay.model.errors import FencedError, ForebayError, SettingsError
 from forebay.process import logs
 from forebay.process.clock import SystemClock
+from forebay.process.garbage import freeze_present
 from forebay.process.notify import Notifier
 from forebay.process.signals import stop_signals
 from forebay.settings.named import find
@@ -83,6 +84,7 @@ def with_engine(
         try:
             if not driver.start():
                 return
+            freeze_present()
             driver.run()
         except FencedError as error:
             # no result of this process counts any more: it does not wait for its jobs

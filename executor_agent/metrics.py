@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from executor_agent.store import Usage
 from forebay.messages import ReceiverProcess
 from forebay.metrics.definition import counter, gauge
-from forebay.metrics.exposition import BUILD_INFO, Metrics, Samples
+from forebay.metrics.exposition import BUILD_INFO, Metrics
+from forebay.metrics.samples import Samples
 from forebay.process.clock import Clock
 
 OUTCOMES = ("whole", "range", "absent")

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from forebay.metrics.definition import REQUEST_SECONDS, counter, gauge, histogram
-from forebay.metrics.exposition import BUILD_INFO, Metrics, Samples
+from forebay.metrics.exposition import BUILD_INFO, Metrics
+from forebay.metrics.samples import Samples
 from forebay.process.clock import Clock
 from receiver import actions as act
 from receiver import inputs as inp

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +15,8 @@ from receiver import inputs as inp
 
 if TYPE_CHECKING:
     from forebay.traces.spans import Spans
+
+log = logging.getLogger(__name__)
 
 #: maximum number of ranges that a span names
 RANGES_MAX = 10
@@ -28,12 +33,13 @@ class BlockTraces:
     """Makes spans from the inputs and actions of one receiver, in the order in which its machine sees them.
 
     A block's trace has the root span ``block``, and the steps ``store`` (until it is durable) and ``report`` (until the driver
-    has accepted it).
+    has accepted it). Never raises: if a span can't be made, the first error is logged, and the receiver continues without it.
     """
 
     def __init__(self, spans: Spans, clock: Clock) -> None:
         self._spans = spans
         self._since_ns = clock.wall_ms() * 1_000_000 - round(clock.monotonic() * 1e9)
+        self._failed = False
         self._storing: dict[int, int] = {}  # sequence → when the block was sealed
         self._stored: dict[str, _Stored] = {}  # block id → a durable block without an answer; bounded by the machine
 
@@ -53,12 +59,23 @@ class BlockTraces:
             case inp.BlockStored() if event.sequence in self._storing:
                 sealed_ns = self._storing.pop(event.sequence)
                 self._stored[event.block.id] = _Stored(event.block, sealed_ns)
-                self._spans.child("block", event.block.id, "store", sealed_ns, self._wall_ns(now))
+                with self._caught():
+                    self._spans.child("block", event.block.id, "store", sealed_ns, self._wall_ns(now))
             case inp.ReportAnswered():
                 for result in event.results:
                     stored = self._stored.pop(result.block_id, None)
                     if stored is not None and result.accepted:
-                        self._accepted(stored, self._wall_ns(now))
+                        with self._caught():
+                            self._accepted(stored, self._wall_ns(now))
+
+    @contextmanager
+    def _caught(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            if not self._failed:
+                log.exception("cannot make a span: some blocks have no trace")
+            self._failed = True
 
     def _accepted(self, stored: _Stored, now_ns: int) -> None:
         meta = stored.block.meta

@@ -282,6 +282,7 @@ class DirectStream:
                 confirm=confirm_dead_letters,
                 lost=planner.journal_lost,
                 tell=self._listeners.tell_all,
+                is_listening=lambda: bool(self._listeners),
             ),
         )
         self._loop = loop

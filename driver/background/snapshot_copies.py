@@ -1,8 +1,9 @@
 """Snapshot copies: copies of the journal's state beside the WAL, from which a rebuild begins when the journal is lost.
 
-A copy is a segment of its own in the WAL's store, with one SNAPSHOT frame. The decision loop encodes the state. It answers only
-when all of the state is durable and the epoch was checked after that. So a copy always equals the journal up to some event,
-even if an outdated driver writes it late. The clean-up thread writes it.
+A copy is a segment of its own in the WAL's store, with one SNAPSHOT frame. The decision loop encodes the state, without its
+blocks, which never change. It answers only when all of the state is durable and the epoch was checked after that. So a copy
+always equals the journal up to some event, even if an outdated driver writes it late. The clean-up thread encodes the blocks and
+writes the copy.
 
 The last two copies are kept. A WAL segment may be deleted only when **both** say that all its blocks are released (INV-8). So a
 rebuild from either copy finds every block that it needs.
@@ -18,6 +19,7 @@ from enum import Enum
 
 import msgspec
 
+from driver.journal.encoding import EncodedState
 from driver.journal.files import SnapshotMeta
 from driver.journal.state import SnapshotCopy, State
 from driver.tracker.requests import Ask, Copied, Read
@@ -59,11 +61,6 @@ def copy_due(state: State, limits: Limits, now_ms: int) -> Due:
     return Due.LATER if state.events > newest + 1 else Due.NO  # the event of the newest copy itself does not count
 
 
-def encoded(state: State) -> tuple[int, bytes]:
-    """Return the number of the next event, and the encoded state. Called in the decision loop."""
-    return state.events, _encoder.encode(state)
-
-
 @dataclass(frozen=True, slots=True)
 class ReadCopyDue(Read[Due]):
     """Reads whether a copy is wanted, with the clock's time at the decision."""
@@ -76,11 +73,11 @@ class ReadCopyDue(Read[Due]):
 
 
 @dataclass(frozen=True, slots=True)
-class EncodeState(Read[tuple[int, bytes]]):
-    """Reads the number of the next event and the encoded state."""
+class EncodeState(Read[EncodedState]):
+    """Reads the encoded state."""
 
-    def read(self, state: State) -> tuple[int, bytes]:
-        return encoded(state)
+    def read(self, state: State) -> EncodedState:
+        return EncodedState.of(state)
 
 
 class SnapshotCopies:
@@ -130,10 +127,10 @@ class SnapshotCopies:
             self._wanted = False
             now = self._clock.monotonic()
             self._not_before, self._period_ends = now + self._interval_seconds, now + PERIOD_SECONDS
-            following, state = self._ask(EncodeState())
-            path = self.write(following, state)
+            state = self._ask(EncodeState())
+            path = self.write(state)
             failpoints.hit("copy.after-write")
-            copies = self._ask(Copied(following, path))
+            copies = self._ask(Copied(state.next, path))
             failpoints.hit("copy.after-event")
             self.prune(copies)
 
@@ -143,7 +140,7 @@ class SnapshotCopies:
             return True
         return (due is Due.SOON and now >= self._not_before) or (due is Due.LATER and now >= self._period_ends)
 
-    def write(self, following: int, state: bytes) -> str:
+    def write(self, state: EncodedState) -> str:
         """Write a copy, durable on return. Return its path."""
         writer = LogWriter(
             self._wal,
@@ -156,8 +153,8 @@ class SnapshotCopies:
             first_sequence=self._next_sequence,
         )
         try:
-            meta = SnapshotMeta(next=following, epoch=self._epoch)
-            pending = writer.append(FrameKind.SNAPSHOT, _encoder.encode(meta), state)
+            meta = SnapshotMeta(next=state.next, epoch=self._epoch, actions=state.actions)
+            pending = writer.append(FrameKind.SNAPSHOT, _encoder.encode(meta), list(state.parts()))
             writer.sync()
         finally:
             # an attempt that failed may have left its name, now or later

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import chain
+from operator import attrgetter
 
 from driver.batches.batch import BatchWork
 from driver.batches.entries import batch_ranges
@@ -15,6 +16,8 @@ from forebay.messages import BatchRange
 from forebay.model.values import total_size
 from forebay.process.clock import Clock
 from wal.reading import TierCounts
+
+_RECORDS, _BYTES, _NEWEST = attrgetter("records"), attrgetter("bytes"), attrgetter("max_timestamp_ms")
 
 
 class RunMeasure:
@@ -38,15 +41,16 @@ class RunMeasure:
         references = list(chain.from_iterable(work.tasks))
         self.blocks = len(references)
         #: records, or offsets in a direct stream; accepted losses count too
-        self.records = sum(reference.records for reference in references) + sizes(work.spans)
+        self.records = sum(map(_RECORDS, references)) + sizes(work.spans)
+        ranges = list(chain.from_iterable(reference.ranges for reference in references))
         #: size of keys and values; None in a direct stream
-        self.bytes = None if work.spans else total_size(r.bytes for reference in references for r in reference.ranges)
-        newest = (r.max_timestamp_ms for reference in references for r in reference.ranges if r.max_timestamp_ms >= 0)
+        self.bytes = None if work.spans else total_size(map(_BYTES, ranges))
+        newest = filter((-1).__lt__, map(_NEWEST, ranges))
         self._oldest_range_ms = None if work.replay else min(newest, default=None)
 
     @cached_property
     def ranges(self) -> tuple[BatchRange, ...]:
-        """The offsets of the batch by partition, touching ranges joined."""
+        """The offsets of the batch by partition, touching ranges joined. Slow for many blocks at its first use."""
         blocks = (r for task in self._work.tasks for reference in task for r in reference.ranges)
         spans = zip(self._work.spans, self._work.incarnations, strict=True)
         return batch_ranges(merge(chain(blocks, ranges_of_spans(spans))))

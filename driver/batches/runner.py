@@ -53,7 +53,9 @@ class BatchHooks:
     """Functions that a batch runner calls, from the thread that runs the batch.
 
     ``completed``: after the completion is durable. ``confirm``: after a job has returned and before that is journalled; if it
-    raises, the attempt has failed. ``tell``: with events for listeners; it must not block. ``lost``: after a failed attempt;
+    raises, the attempt has failed. ``tell``: with events for listeners; it must not block. ``is_listening``: whether a listener
+    wants events now; if not, the start of a batch names no ranges, so the job does not wait for them. ``lost``: after a failed
+    attempt;
     returns whether some of what the batch reads no longer exists and was journalled as lost, so that the batch continues without
     it; if it raises, the jobs end.
     """
@@ -61,6 +63,7 @@ class BatchHooks:
     completed: Completed | None = None
     confirm: Callable[[BatchWork], None] = lambda _: None
     tell: Callable[[Sequence[Happened]], None] = lambda _: None
+    is_listening: Callable[[], bool] = lambda: True
     lost: Callable[[BatchWork], bool] = lambda _: False
 
 
@@ -126,7 +129,7 @@ class BatchRunner:
                 self._loop.ask(FailJob(self._failing.begun(run_of)))
             try:
                 failpoints.hit("driver.in-job")
-                self._hooks.tell([_started(run_of, measure, self._clock.wall_ms())])
+                self._hooks.tell([_started(run_of, measure, self._clock.wall_ms(), self._hooks.is_listening())])
                 tiers = self._engine.run(run_of, left[0].function)
                 self._hooks.confirm(run_of)
             except UnreadableBlockError as error:
@@ -294,7 +297,7 @@ class BatchRunner:
         return entry
 
 
-def _started(work: BatchWork, measure: RunMeasure, now_ms: int) -> BatchStarted:
+def _started(work: BatchWork, measure: RunMeasure, now_ms: int, names_ranges: bool) -> BatchStarted:
     return BatchStarted(
         time_ms=now_ms,
         batch_id=work.batch_id,
@@ -307,7 +310,7 @@ def _started(work: BatchWork, measure: RunMeasure, now_ms: int) -> BatchStarted:
         bytes=measure.bytes,
         rerun=work.rerun,
         scheduling_delay_ms=measure.scheduling_delay_ms,
-        ranges=measure.ranges,
+        ranges=measure.ranges if names_ranges else (),
     )
 
 

@@ -294,7 +294,13 @@ class HealthLog:
         for problem in verdict.pending:
             if problem.seconds >= WAITING_SECONDS and problem.kind not in self._reported | self._kinds:
                 self._reported.add(problem.kind)
-                log.info("stream %s waits: %s. Next step: %s", self._stream, problem.cause, problem.command)
+                log.info(
+                    "stream %s waits: %s. Next step: %s",
+                    self._stream,
+                    problem.cause,
+                    problem.command,
+                    extra=fields(problem=problem.kind, seconds=problem.seconds),
+                )
         for problem in verdict.problems:
             if self._reminders.setdefault(problem.kind, Reminder()).is_due(now):
                 log.warning(

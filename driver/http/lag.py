@@ -59,7 +59,7 @@ class ReadLag(Read[LagAnswer]):
 def not_completed(state: State) -> Iterator[Block]:
     """Yield the blocks that are not completed: those of batches, then those that wait, the oldest first in each."""
     for batch in state.unfinished():
-        for block_id in batch.block_ids:
+        for block_id in itertools.chain.from_iterable(batch.tasks):  # readers want the first few of perhaps 100,000
             yield state.blocks[block_id]
     for block_id in state.waiting:
         yield state.blocks[block_id]

@@ -35,20 +35,21 @@ def tracked_partitions(
     }
     tracked = []
     for p in partitions:
+        tp, incarnation = p.tp, p.incarnation
         latest = reported.get((p.owner, p.topic, p.partition))
         last = heartbeats.get(p.owner)
         seen = (latest.high_watermark, now - last.at) if latest is not None and last is not None else (-1, -1.0)
-        end, end_age = seen if ends is None else _end(ends.of(p.tp), seen[0])
+        end, end_age = seen if ends is None else _end(ends.of(tp), seen[0])
         is_current = end >= 0 and 0 <= end_age <= END_AGE_SECONDS_MAX
         tracked.append(
             m.TrackedPartition(
                 topic=p.topic,
                 partition=p.partition,
-                incarnation=p.incarnation.number,
-                topic_id=p.incarnation.topic_id,
+                incarnation=incarnation.number,
+                topic_id=incarnation.topic_id,
                 position=p.position,
                 completed=p.completed,
-                low_watermark=ends.low_of(p.tp) if ends is not None else -1,
+                low_watermark=ends.low_of(tp) if ends is not None else -1,
                 high_watermark=end,
                 end_age_seconds=round(end_age, 1),
                 lag=max(0, end - p.position) if is_current else None,
@@ -57,7 +58,7 @@ def tracked_partitions(
                 token=p.token,
                 state=_state(p, latest),
                 fault=describe_fault(p) if p.fault else "",
-                foreign=foreign.get(p.tp, ""),
+                foreign=foreign.get(tp, ""),
                 rate=latest.rate if latest is not None else 0.0,
             )
         )

@@ -7,6 +7,7 @@ state that is read from a snapshot builds it again (``State.build_index``).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -170,16 +171,17 @@ class BlockIndex:
             self.free.remove((share.released_ms, block.handle.path))
         share.held += 1
 
-    def release(self, block: Block, completed_ms: int) -> None:
-        """Mark ``block`` as no longer needed: its batch, completed at ``completed_ms``, has moved to the history, or its replay
-        is done."""
-        if not block.in_wal:
-            return
-        share = self.segments[block.handle.path]
-        share.held -= 1
-        share.released_ms = max(share.released_ms, completed_ms)
-        if not share.needed:
-            self.free.add((share.released_ms, block.handle.path))
+    def release(self, blocks: Iterable[Block], completed_ms: int) -> None:
+        """Mark ``blocks`` as no longer needed: their batch, completed at ``completed_ms``, has moved to the history, or its
+        replay is done."""
+        for path, count in Counter(block.handle.path for block in blocks).items():
+            if not path:
+                continue  # the blocks are not in the WAL
+            share = self.segments[path]
+            share.held -= count
+            share.released_ms = max(share.released_ms, completed_ms)
+            if not share.needed:
+                self.free.add((share.released_ms, path))
 
     def move(
         self, block: Block, blocks: Mapping[str, Block], released: Mapping[str, int], replay_blocks: Mapping[str, None]
@@ -209,7 +211,7 @@ class BlockIndex:
             self.free.add((share.released_ms, path))
         self._put(moved)
         if released_ms is not None:
-            self.release(moved, released_ms)
+            self.release((moved,), released_ms)
             if wanted:
                 self.hold(moved)
         if not moved.local:

@@ -21,11 +21,22 @@ class EventsMeta(msgspec.Struct, frozen=True):
     epoch: int
 
 
-class SnapshotMeta(msgspec.Struct, frozen=True):
-    """Metadata of a SNAPSHOT frame: the number of the next event, and the journal epoch."""
+class SnapshotMeta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Metadata of a SNAPSHOT frame: the number of the next event, and the journal epoch.
+
+    ``actions``: whether the state has a pause or a skipped batch. A release that would ignore them can't read the frame
+    (``wal.segments.frame.FLAG_ACTIONS``).
+    """
 
     next: int
     epoch: int
+    actions: bool = False
+
+
+class HistoryMeta(msgspec.Struct, frozen=True):
+    """Metadata of a HISTORY frame with a skipped batch, as ``SnapshotMeta.actions``. Other HISTORY frames have none."""
+
+    actions: bool
 
 
 class Claim(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from operator import attrgetter
 
 import msgspec
 
+from driver.journal.files import HistoryMeta
 from driver.journal.state import Batch, State
 from driver.journal.statistics import BatchStatistics
 from forebay.kafka.consume.planning import sizes
@@ -30,6 +31,8 @@ from wal.storage import Storage
 
 #: maximum number of batches that move to the history together
 LEAVING_MAX = 10_000
+
+_FROM, _UNTIL, _RECORDS, _BYTES = map(attrgetter, ("from_offset", "until_offset", "records", "bytes"))
 
 
 class FinishedRange(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
@@ -79,11 +82,16 @@ _decoder = msgspec.msgpack.Decoder(tuple[FinishedBatch, ...])
 
 def merge(ranges: Iterable[BlockRange | FinishedRange]) -> tuple[FinishedRange, ...]:
     """Join touching ranges of one partition and incarnation. Ranges that overlap, or have a gap between them, stay separate."""
-    lines: dict[tuple[str, int, int], list[BlockRange | FinishedRange]] = {}
+    lines: defaultdict[tuple[str, int, int], list[BlockRange | FinishedRange]] = defaultdict(list)
     for r in ranges:
-        lines.setdefault((r.topic, r.partition, r.incarnation), []).append(r)
+        lines[r.topic, r.partition, r.incarnation].append(r)
     merged: list[FinishedRange] = []
     for _, pieces in sorted(lines.items()):
+        if list(map(_FROM, pieces[1:])) == list(
+            map(_UNTIL, pieces[:-1])
+        ):  # nearly always: a batch may have 500,000 ranges
+            merged.append(_joined(pieces))
+            continue
         pieces.sort(key=attrgetter("from_offset", "until_offset"))
         parts = pieces[:1]
         for piece in pieces[1:]:
@@ -98,15 +106,15 @@ def merge(ranges: Iterable[BlockRange | FinishedRange]) -> tuple[FinishedRange, 
 def _joined(parts: Sequence[BlockRange | FinishedRange]) -> FinishedRange:
     """Return touching ranges, in order, as one."""
     first = parts[0]
-    sizes_known = [part.bytes for part in parts if part.bytes is not None]
+    found = list(map(_BYTES, parts))
     return FinishedRange(
         first.topic,
         first.partition,
         first.incarnation,
         first.from_offset,
         parts[-1].until_offset,
-        sum(part.records for part in parts),
-        total_size(sizes_known) if len(sizes_known) == len(parts) else None,
+        sum(map(_RECORDS, parts)),
+        None if None in found else total_size(found),
     )
 
 
@@ -192,7 +200,8 @@ class HistoryWriter:
         """Append ``batches``; they are durable on return. Raises OutOfSpaceError (nothing is lost: call it again later),
         StoreError."""
         if batches != self._waiting:  # batches that wait for space are already in the writer
-            self._writer.append(FrameKind.HISTORY, b"", _encoder.encode(batches))
+            meta = _encoder.encode(HistoryMeta(actions=True)) if any(batch.skipped for batch in batches) else b""
+            self._writer.append(FrameKind.HISTORY, meta, _encoder.encode(batches))
             self._waiting = batches
         self._writer.sync()
         self._waiting = ()
@@ -254,7 +263,7 @@ def _batches(storage: Storage, path: str) -> Iterator[FinishedBatch]:
         if isinstance(found, Damage):
             raise CorruptionError(path, found.offset, found.reason)
         if isinstance(found, Newer):
-            raise NewerVersionError(path, found.offset, found.version, found.newest)
+            raise NewerVersionError(path, found.offset, found.version, found.newest, found.feature)
         if found.header.kind == FrameKind.HISTORY:
             try:
                 yield from _decoder.decode(found.payload)

@@ -165,7 +165,7 @@ def _first_record(source: Readable, path: str) -> Frame | None:
         if isinstance(found, Damage):
             raise CorruptionError(path, found.offset, found.reason)
         if isinstance(found, Newer):
-            raise NewerVersionError(path, found.offset, found.version, found.newest)
+            raise NewerVersionError(path, found.offset, found.version, found.newest, found.feature)
         if found.header.kind != FrameKind.SEGMENT:
             return found
     return None
@@ -192,7 +192,7 @@ def _frames(source: Readable, path: str) -> Iterator[Frame]:
         if isinstance(found, Damage):
             raise CorruptionError(path, found.offset, found.reason)
         if isinstance(found, Newer):
-            raise NewerVersionError(path, found.offset, found.version, found.newest)
+            raise NewerVersionError(path, found.offset, found.version, found.newest, found.feature)
         yield found
 
 

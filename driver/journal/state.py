@@ -396,8 +396,8 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
                 index.lowest[key] = min(place, index.lowest.get(key, place))
         for block in self.blocks.values():
             index.add(block)
-        for block_id, completed_ms in self.released.items():
-            index.release(self.blocks[block_id], completed_ms)
+        for completed_ms, of_batch in itertools.groupby(self.released.items(), key=lambda item: item[1]):
+            index.release((self.blocks[block_id] for block_id, _ in of_batch), completed_ms)
         again = self.replay_blocks()
         for block_id in again:
             if block_id in self.released:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from driver.journal import events as ev
+from driver.journal.encoding import has_actions
 from driver.journal.files import EventsMeta, SnapshotMeta, claim_path, epoch_folder
 from driver.journal.state import State
 from forebay.model.errors import FencedError, OutOfSpaceError
@@ -118,7 +119,7 @@ class Journal:
             raise AssertionError("a snapshot was requested before its events were durable")
         writer = self._new_writer()
         first = writer.next_sequence
-        meta = SnapshotMeta(next=self._state.events, epoch=self.epoch)
+        meta = SnapshotMeta(next=self._state.events, epoch=self.epoch, actions=has_actions(self._state))
         encoded = _encoder.encode(self._state)
         try:
             self._check_room(len(encoded))

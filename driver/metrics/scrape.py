@@ -8,7 +8,7 @@ age is a metric.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,12 +18,10 @@ from driver.batches.scheduler import Scheduler
 from driver.decision_loop.loop import DriverLoop
 from driver.http.observation.overview import problems
 from driver.http.observation.snapshot import SharedSnapshot, Snapshot
-from driver.http.observation.storage import WalState
 from driver.metrics import definitions as d
 from driver.tracker import LastAgentHeartbeat, LastHeartbeat, Tracker
 from forebay import messages as m
-from forebay.metrics.definition import Metric
-from forebay.metrics.exposition import Samples
+from forebay.metrics.samples import Samples
 from forebay.model.errors import StoreError, UnreachableError
 from forebay.model.values import TopicPartition, is_reserved
 from forebay.process.clock import Clock
@@ -41,8 +39,8 @@ class Observed(Protocol):
     def journal(self) -> m.JournalAnswer:
         """Return the state of the journal's files, as it was a moment ago. Raises StoreError, UnreachableError."""
 
-    def wal(self) -> WalState:
-        """Return what the decision loop knows of the WAL. Raises UnreachableError."""
+    def held_for_cursors(self) -> int:
+        """Return the bytes of WAL segments that are kept only for cursors. Raises UnreachableError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +145,7 @@ class Scrape:
             samples.set(d.JOURNAL_SEGMENTS, journal.segments)
             samples.set(d.JOURNAL_FREE, journal.free_bytes)
             if self._options.has_wal:
-                samples.set(d.WAL_HELD_BYTES, led.observed.wal().held_for_cursors)
+                samples.set(d.WAL_HELD_BYTES, led.observed.held_for_cursors())
 
     def _processes(self, samples: Samples, snapshot: Snapshot) -> None:
         beats = snapshot.receiver_heartbeats
@@ -187,14 +185,15 @@ class Scrape:
         tracked = snapshot.tracked_partitions
         samples.counts(d.PARTITIONS, Counter("fault" if p.state == "trouble" else p.state for p in tracked))
         names = label_sets([TopicPartition(p.topic, p.partition) for p in tracked], self._options.partitions_max)
-        for metric, values, joined in (
+        for metric, values, join in (
             (d.POSITION, [p.position for p in tracked], sum),
             (d.COMPLETED, [p.completed for p in tracked], sum),
             (d.END, [p.high_watermark if p.high_watermark >= 0 else None for p in tracked], sum),
             (d.LAG_RECORDS, [p.lag for p in tracked], sum),
             (d.LAG_SECONDS, [p.lag_seconds for p in tracked], max),
         ):
-            _set_joined(samples, metric, names, values, joined)
+            each = zip(names, values, strict=True)
+            samples.series(metric, each if len(set(names)) == len(names) else joined(each, join))
 
 
 def label_sets(partitions: Iterable[TopicPartition], series_max: int) -> list[tuple[str, str]]:
@@ -211,17 +210,12 @@ def label_sets(partitions: Iterable[TopicPartition], series_max: int) -> list[tu
     return [("", "")] * len(found)
 
 
-def _set_joined(
-    samples: Samples,
-    metric: Metric,
-    names: Sequence[tuple[str, str]],
-    values: Sequence[float | None],
-    join: Callable[[list[float]], float],
-) -> None:
-    """Set ``metric`` for each of ``names``, joined over the partitions with these labels. Unknown values are left out."""
-    joined: dict[tuple[str, str], list[float]] = {}
-    for name, value in zip(names, values, strict=True):
+def joined(
+    values: Iterable[tuple[tuple[str, str], float | None]], join: Callable[[list[float]], float]
+) -> Iterator[tuple[tuple[str, str], float]]:
+    """Join the known values with the same labels."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for labels, value in values:
         if value is not None:
-            joined.setdefault(name, []).append(value)
-    for name, known in joined.items():
-        samples.set(metric, join(known), *name)
+            found.setdefault(labels, []).append(value)
+    return ((labels, join(known)) for labels, known in found.items())

@@ -252,6 +252,7 @@ def make_scheduler(
             completed=_backpressure(settings, loop, state, given.clock.wall_ms()),
             confirm=confirm_dead_letters,
             tell=tell,
+            is_listening=lambda: bool(given.listeners),
         ),
         failing=FailingJobs(given.clock, driver.job_max_failures, state.failures),
         completions=completions,

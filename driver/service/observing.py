@@ -22,13 +22,20 @@ from driver.http.observation.blocks import (
     block_list,
 )
 from driver.http.observation.events import EventHub
-from driver.http.observation.overview import Activity, Identity, late, overview
+from driver.http.observation.overview import Identity, PresentWork, late, overview
 from driver.http.observation.records import records_answer
 from driver.http.observation.series import Sampler, Series
 from driver.http.observation.snapshot import SharedSnapshot, Snapshot, Surroundings, take
-from driver.http.observation.storage import ReadJournal, ReadWal, WalState, journal_answer, wal_answer
+from driver.http.observation.storage import (
+    ReadHeldForCursors,
+    ReadJournal,
+    ReadWal,
+    WalState,
+    journal_answer,
+    wal_answer,
+)
 from driver.journal.state import State
-from driver.service.activity import Activity as DriverActivity
+from driver.service.activity import Activity
 from driver.service.composition import Parts
 from driver.service.leadership import Leadership
 from driver.service.options import Given
@@ -133,6 +140,10 @@ class Leading:
         """Return what the decision loop knows of the WAL."""
         return self.ask(ReadWal())
 
+    def held_for_cursors(self) -> int:
+        """Return the bytes of WAL segments that are kept only for cursors."""
+        return self.ask(ReadHeldForCursors())
+
     def _completed_since(self, since_ms: int) -> list[m.BatchEntry]:
         newest_first = self.parts.scheduler.batches.entries()
         return list(takewhile(lambda batch: (batch.completed_ms or 0) >= since_ms, newest_first))
@@ -146,7 +157,7 @@ class Leading:
 class Observing:
     """Answers observers, as ``driver.http.observation.observer.Observer``. ``lead`` is called when the driver leads."""
 
-    def __init__(self, given: Given, *, activity: DriverActivity, view: View, leadership: Leadership) -> None:
+    def __init__(self, given: Given, *, activity: Activity, view: View, leadership: Leadership) -> None:
         self._given = given
         self._activity = activity
         self._view = view
@@ -178,12 +189,12 @@ class Observing:
         if leading is None:
             return self._without_lead()
         snapshot = leading.shared.get()
-        activity = Activity(
+        work = PresentWork(
             rates=leading.sampler.rates(snapshot),
             last_batch=leading.parts.scheduler.batches.newest,
             spark_ui=self._activity.spark_ui,
         )
-        answer = overview(snapshot, self._identity, activity)
+        answer = overview(snapshot, self._identity, work)
         return late(answer, leading.view.away()) if leading.shared.is_late else answer
 
     def snapshot(self) -> Snapshot:
@@ -193,7 +204,7 @@ class Observing:
         return self._led().series.answer(since_ms, points_max)
 
     def held_for_cursors(self) -> int:
-        return self._led().wal().held_for_cursors
+        return self._led().held_for_cursors()
 
     def batches(self, query: BatchQuery) -> m.BatchesAnswer:
         return self._led().batches.list(query)

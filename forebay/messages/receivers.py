@@ -37,7 +37,7 @@ class RegisterAnswer(Message, frozen=True, kw_only=True):
     topics: tuple[str, ...] | None = None  # as HeartbeatAnswer.topics
 
 
-class PartitionStatus(Message, frozen=True, kw_only=True):
+class PartitionStatus(Message, frozen=True, kw_only=True, gc=False):
     """Status of one partition at its receiver.
 
     ``state``: ``claiming``, ``active``, ``paused`` or ``trouble`` (a fault is open). ``position`` is the next offset to poll.

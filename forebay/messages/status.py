@@ -10,7 +10,7 @@ from forebay.messages.message import Message
 from forebay.messages.receivers import ErrorNote
 
 
-class TrackedPartition(Message, frozen=True, kw_only=True):
+class TrackedPartition(Message, frozen=True, kw_only=True, gc=False):
     """One partition as the journal holds it, with its status from the receiver's last heartbeat."""
 
     topic: str

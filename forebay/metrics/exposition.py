@@ -8,64 +8,26 @@ from __future__ import annotations
 
 import platform
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from forebay.metrics.definition import Metric, gauge
+from forebay.metrics.samples import Samples, Text
 from forebay.process.clock import Clock
 
 #: the text format that every version of Prometheus and its like reads
 MEDIA_TYPE = "text/plain; version=0.0.4"
 #: time for which one text answers all scrapes
 FRESH_SECONDS = 0.5
-#: label value for all that a metric does not name
-OTHER = "other"
 
 BUILD_INFO = gauge("forebay_build_info", "Release of the service and of Python; the value is 1.", "version", "python")
 
 
-class Samples:
-    """Collects the values of one scrape."""
-
-    def __init__(self) -> None:
-        self._families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-
-    def set(self, metric: Metric, value: float | None, *labels: str) -> None:
-        """Set the value of ``metric`` for ``labels``. None: it is unknown, and the series is left out."""
-        if value is None:
-            return
-        family = self._families.get(metric.name)
-        if family is None:
-            made = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-            family = self._families[metric.name] = made(metric.name, metric.help, labels=metric.labels)
-        family.add_metric(labels, value)
-
-    def states(self, metric: Metric, present: str) -> None:
-        """Set each of the label values that ``metric`` knows: 1 for ``present``, 0 for the others."""
-        for value in metric.values:
-            self.set(metric, float(value == present), value)
-
-    def counts(self, metric: Metric, found: Mapping[str, float]) -> None:
-        """Set how many are ``found`` with each value of the label; 0 for a value that ``metric`` knows and that is not found.
-
-        If ``metric`` names its values, all others are added up as ``OTHER``: they may be text of other processes.
-        """
-        named = {value: found.get(value, 0) for value in metric.values} if metric.values else dict(found)
-        if others := [count for value, count in found.items() if value not in named]:
-            named[OTHER] = sum(others)
-        for value, count in named.items():
-            self.set(metric, count, value)
-
-    def families(self) -> Iterator[Family]:
-        yield from self._families.values()
-
-
-class Metrics(Collector):
+class Metrics:
     """The metrics of one service. Thread-safe.
 
     ``counted``: metrics that the service counts by :meth:`count` and :meth:`observe`; histograms and counters. ``labels``:
@@ -87,9 +49,9 @@ class Metrics(Collector):
         self.read = read
         self._lock = threading.Lock()
         self._text, self._rendered_at = b"", 0.0
+        self._lines = Text(labels)
         self._registry = CollectorRegistry(auto_describe=False)
         self._labelled = _Labelled(self._registry, dict(labels))
-        self._registry.register(self)  # first: what is counted is then never older than what is read
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
         for metric in counted:
@@ -115,13 +77,6 @@ class Metrics(Collector):
         made = self._histograms[metric.name]
         (made.labels(*labels) if labels else made).observe(value)
 
-    def collect(self) -> Iterable[Family]:
-        """Yield what is read at a scrape. The registry calls it."""
-        samples = Samples()
-        samples.set(BUILD_INFO, 1, self._release, platform.python_version())
-        self.read(samples)
-        return samples.families()
-
     def render(self) -> bytes:
         """Return the text of all metrics. May wait for :attr:`read`.
 
@@ -130,8 +85,16 @@ class Metrics(Collector):
         with self._lock:
             now = self._clock.monotonic()
             if not self._text or now - self._rendered_at >= FRESH_SECONDS:
-                self._text, self._rendered_at = generate_latest(self._labelled), now
+                self._text, self._rendered_at = self._rendered(), now
             return self._text
+
+    def _rendered(self) -> bytes:
+        samples = Samples()
+        samples.set(BUILD_INFO, 1, self._release, platform.python_version())
+        self.read(samples)
+        return self._lines.of(samples) + generate_latest(
+            self._labelled
+        )  # what is counted is never older than what is read
 
 
 class _Labelled(Collector):

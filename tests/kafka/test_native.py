@@ -32,6 +32,7 @@ from forebay.kafka.native.received import Event, Records
 from forebay.kafka.native.record_queue import RecordQueue, _as_text
 from forebay.model.arrow_columns import bytes_column, one_batch
 from forebay.model.columns import Columns
+from forebay.model.errors import ForebayError
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import TopicPartition
 from tests.conftest import missing
@@ -240,7 +241,55 @@ def test_consumer_that_is_dropped_with_records_waiting_ends(
     assert not dropping.is_alive()
 
 
-def test_names_of_headers_that_are_not_utf_8_are_replaced(native: Library) -> None:
+def _produce_header_names(options: dict[str, str], topic: str, *records: tuple[bytes, ...]) -> None:
+    """One record for each tuple of header names, which confluent-kafka's own producer takes only as text."""
+    (path,) = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "librdkafka" in line}
+    kafka, number, size = ctypes.CDLL(path), ctypes.c_int, ctypes.c_size_t
+    kafka.rd_kafka_conf_new.restype = kafka.rd_kafka_new.restype = ctypes.c_void_p
+    conf, error = ctypes.c_void_p(kafka.rd_kafka_conf_new()), ctypes.create_string_buffer(256)
+    servers = options["bootstrap.servers"].encode()
+    assert kafka.rd_kafka_conf_set(conf, b"bootstrap.servers", servers, error, size(256)) == 0, error.value
+    producer = ctypes.c_void_p(kafka.rd_kafka_new(0, conf, error, size(256)))
+    for names in records:  # RD_KAFKA_V_TOPIC, _PARTITION, _HEADER, _END
+        headers = [part for name in names for part in (number(9), name, b"x", size(1))]
+        assert (
+            kafka.rd_kafka_producev(producer, number(1), topic.encode(), number(3), number(0), *headers, number(0)) == 0
+        )
+    assert kafka.rd_kafka_flush(producer, 30_000) == 0
+    kafka.rd_kafka_destroy(producer)
+
+
+def test_names_of_headers_that_are_not_utf_8_are_replaced_in_both_ways(
+    native: Library, mock_broker: MockBroker, topic_name: Callable[[], str]
+) -> None:
+    """As Kafka's Java client does it, so a record has the same headers, and a block the same digest, wherever it is read."""
+    topic, several = topic_name(), topic_name()
+    for name in (topic, several):
+        mock_broker.create_topic(name)
+    _produce_header_names(
+        mock_broker.options, topic, (b"plain", b"\xff\xfea", "ä".encode()), (), (b"b\xe2\x82",), (b"c",)
+    )
+    _produce_header_names(mock_broker.options, several, (b"\xff", b"d", b"\xfe"))
+    found = []
+    for way in (native, None):
+        reading = Fetching(mock_broker.options, topic, way, True, {0: 0})
+        found.append(reading.read({0}, lambda: 10)[0][0]["headers"].to_pylist())
+        reading.close()
+    names = [[header["key"] for header in headers or ()] for headers in found[0]]
+    assert names == [["plain", "\ufffd\ufffda", "ä"], [], ["b\ufffd"], ["c"]]
+    assert found[0] == found[1]
+
+    reading = Fetching(mock_broker.options, several, native, True, {0: 0})
+    (headers,) = reading.read({0}, lambda: 10)[0][0]["headers"].to_pylist()
+    assert [header["key"] for header in headers] == ["\ufffd", "d", "\ufffd"]
+    reading.close()
+    reading = Fetching(mock_broker.options, several, None, True, {0: 0})
+    with pytest.raises(ForebayError, match=rf"offset 0 of {several}/0 has several header names that are not UTF-8"):
+        reading.read({0}, lambda: 10)
+    reading.close()
+
+
+def test_names_of_headers_as_text_column_are_valid(native: Library) -> None:
     names = [b"plain", "ä".encode(), b"\xff\xfea", b""]
     text = _as_text(bytes_column(names))
     assert text.type == pa.string()

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from forebay.metrics.definition import REQUEST_SECONDS, Metric, counter, gauge, histogram
-from forebay.metrics.exposition import FRESH_SECONDS, Metrics, Samples
+from forebay.metrics.exposition import FRESH_SECONDS, Metrics
+from forebay.metrics.samples import Samples, Text
 from forebay.process.clock import ManualClock
 
 FAILURES = counter("forebay_test_failures_total", "Failures.", "kind", values=("a", "b"))
 SECONDS = histogram("forebay_test_seconds", "Durations.", REQUEST_SECONDS)
 LAG = gauge("forebay_test_lag", "Lag.", "topic")
+POSITION = gauge("forebay_test_position", "A \\ and\na line.", "topic", "partition")
 STATE = gauge("forebay_test_state", "State.", "state", values=("up", "down"))
 
 
@@ -68,6 +75,31 @@ def test_values_that_a_metric_does_not_name_are_counted_together() -> None:
 def test_hostile_label_value_makes_no_other_sample(hostile: str) -> None:
     found = samples(metrics(lambda samples: samples.set(LAG, 7, hostile)))
     assert [labels for name, labels in found if name == "forebay_test_lag"] == [(("stream", "s"), ("topic", hostile))]
+
+
+def test_text_is_the_one_of_the_prometheus_client_at_each_scrape() -> None:
+    """The second text reuses the beginnings of lines; a series that ended and one that is new must not confuse it."""
+    scrapes: list[dict[tuple[str, ...], float]] = [
+        {("a", "0"): 1, ("a", "1"): 2.5, ('q"\\\n', "☃"): 2**60},
+        {("a", "1"): 1e-9, ("b", "0"): 1e300, ('q"\\\n', "☃"): True},
+        {("a", "0"): -1, ("a", "1"): float("inf")},
+        {},
+    ]
+    ours = Text({"stream": 's"'})
+    for values in scrapes:
+        read = Samples()
+        read.series(POSITION, values.items())
+        family = GaugeMetricFamily(POSITION.name, POSITION.help, labels=("stream", *POSITION.labels))
+        for labels, value in values.items():
+            family.add_metric(('s"', *labels), value)
+        theirs = generate_latest(cast(Any, SimpleNamespace(collect=lambda family=family: [family]))).decode()
+        found = ours.of(read).decode()
+        assert found.splitlines()[:2] == theirs.splitlines()[:2] * bool(values)
+        assert _parsed(found) == (_parsed(theirs) if values else [])
+
+
+def _parsed(text: str) -> list[Sample]:
+    return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
 
 def test_many_scrapes_at_a_time_read_the_values_once() -> None:

@@ -54,15 +54,36 @@ def ids(span: ReadableSpan) -> tuple[int, int]:
     return span.context.trace_id, span.context.span_id
 
 
-def test_each_accepted_block_has_a_trace_from_its_seal_to_the_answer(tmp_path: Path, tracker: FakeTracker) -> None:
-    memory = InMemorySpanExporter()
-    spans = Spans("forebay-receiver", "s", "1", SimpleSpanProcessor(memory))
+def take_in(tmp_path: Path, tracker: FakeTracker, spans: Spans) -> None:
+    """Run a receiver until it has taken in 1,000 records."""
     kafka = FakeKafka({P0: [b"%05d" % number for number in range(1000)]})
     storage = LocalStorage(str(tmp_path / "wal"))
     service = compose(settings_of(tmp_path, tracker.url), "r-1", kafka, storage, SystemClock(), "h", spans=spans)
     with running(service):
         tracker.wait_for(lambda: tracker.positions.get(P0, 0) == 1000)
     spans.close()
+
+
+def test_receiver_goes_on_without_traces_if_spans_cant_be_made(
+    tmp_path: Path, tracker: FakeTracker, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Spans):
+        def child(self, *_: object, **__: object) -> None:
+            raise TypeError("no child")
+
+        def root(self, *_: object, **__: object) -> None:
+            raise TypeError("no root")
+
+    spans = Broken("forebay-receiver", "s", "1", SimpleSpanProcessor(InMemorySpanExporter()))
+    take_in(tmp_path, tracker, spans)
+    logged = [record for record in caplog.records if record.name == "receiver.traces"]
+    assert [record.getMessage() for record in logged] == ["cannot make a span: some blocks have no trace"]
+
+
+def test_each_accepted_block_has_a_trace_from_its_seal_to_the_answer(tmp_path: Path, tracker: FakeTracker) -> None:
+    memory = InMemorySpanExporter()
+    spans = Spans("forebay-receiver", "s", "1", SimpleSpanProcessor(memory))
+    take_in(tmp_path, tracker, spans)
     found = memory.get_finished_spans()
     roots = {ids(span): span for span in found if span.name == "block"}
     assert set(roots) == {root_ids("block", "s", block.id) for block in tracker.blocks}

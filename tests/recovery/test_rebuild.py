@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
 
-from driver.background.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
+from driver.background.snapshot_copies import Due, SnapshotCopies, copy_due
 from driver.journal import events as ev
 from driver.journal import history, opening, timeline
+from driver.journal.encoding import EncodedState
 from driver.journal.files import Claim, claim_path
 from driver.journal.lease import LeaseKeeper, lease_path
 from driver.journal.state import State
@@ -72,9 +74,9 @@ class Lost:
         return msgspec.json.encode(Claim(numbered(1, 1), "test", 1))
 
     def copy(self) -> str:
-        following, state = encoded(self.t.state)
-        path = self.copies.write(following, state)
-        self.t.say(Copied(following, path))
+        state = EncodedState.of(self.t.state)
+        path = self.copies.write(state)
+        self.t.say(Copied(state.next, path))
         return path
 
     def keep(self) -> None:
@@ -394,11 +396,12 @@ def test_partition_whose_copied_position_exceeds_the_last_offset_restarts() -> N
     lost = Lost()
     epoch = lost.t.register()
     block = lost.take_in(epoch, offsets(0, 10, lost.t.claim(epoch).view.token))
-    following, state = encoded(lost.t.state)
-    tree = msgspec.msgpack.decode(state)
+    state = EncodedState.of(lost.t.state)
+    tree = msgspec.msgpack.decode(b"".join(state.parts()))
     tree["partitions"]["t/0"]["position"] = 2**64 - 1
     tree["blocks"][block.id]["meta"]["ranges"][0]["until"] = 2**64 - 1
-    lost.copies.write(following, msgspec.msgpack.encode(tree))
+    written = SimpleNamespace(next=state.next, actions=False, parts=lambda: [msgspec.msgpack.encode(tree)])
+    lost.copies.write(cast(EncodedState, written))
     found, _, notes = rebuild.newest_copy(lost.wal, STREAM)
     assert found.partitions["t/0"].position == 0
     assert "incarnation 2 begins at offset 0" in notes[-1]

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from driver.background.snapshot_copies import SnapshotCopies, encoded
+from driver.background.snapshot_copies import SnapshotCopies
+from driver.journal.encoding import EncodedState
 from forebay.model.values import numbered
 from forebay.process.clock import SystemClock
 from recovery.rebuild import rebuild
@@ -38,7 +39,7 @@ def test_a_block_that_recovery_moved_after_the_newest_copy_is_found_by_a_rebuild
         limits=Limits(0),
         new_uid=lambda: next(uids),
     )
-    copies.write(*encoded(logged.state()))
+    copies.write(EncodedState.of(logged.state()))
     logged.damage(damaged)
     assert not applied(logged).open
     served(logged, damaged)

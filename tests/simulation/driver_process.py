@@ -20,12 +20,13 @@ import pyarrow as pa
 from driver.background.adoption import advanced
 from driver.background.cleaner import CleanedWal, Cleaner, due_paths
 from driver.background.discovery import check_commits
-from driver.background.snapshot_copies import Due, SnapshotCopies, copy_due, encoded
+from driver.background.snapshot_copies import Due, SnapshotCopies, copy_due
 from driver.batches.trigger import DueBatch, Trigger
 from driver.decision_loop.loop import GROWING, RESERVE_REACHED, is_down_to_reserve
 from driver.decisions.batch_order import RunKey, following, window
 from driver.decisions.intake import intake
 from driver.journal import history
+from driver.journal.encoding import EncodedState
 from driver.journal.events import Event, IncarnationStart, ReplayedBatch
 from driver.journal.files import newest_claim
 from driver.journal.lease import LeaseKeeper
@@ -725,13 +726,13 @@ class DriverProcess:
         due = yield ReadBy(lambda state: copy_due(state, self._limits, self.world.wall_ms))
         if due not in (Due.NOW, Due.SOON):
             return
-        following, state = yield ReadBy(encoded)
+        state = yield ReadBy(EncodedState.of)
         yield "copy"
         try:
-            path = self._copies.write(following, state)
+            path = self._copies.write(state)
         except OutOfSpaceError:
             return
-        copies = yield Copied(following, path)
+        copies = yield Copied(state.next, path)
         yield "prune"
         self._copies.prune(copies)
 

@@ -37,6 +37,7 @@ MAX_FRAME = HEADER_LENGTH + MAX_METADATA + MAX_PAYLOAD
 
 CODEC_NONE = 0  # 1 (lz4) and 2 (zstd) are reserved
 FLAG_ENCRYPTED = 1  # the block's payload is encrypted with the key that its metadata names
+FLAG_ACTIONS = 2  # a snapshot or history has a pause or a skipped batch, which older releases would ignore
 #: a reader that does not know one of these bits can't read the frame; it may ignore the upper 16 bits
 CRITICAL_FLAGS = 0xFFFF
 
@@ -58,6 +59,12 @@ class FrameKind(IntEnum):
 
 
 _KINDS = frozenset(FrameKind)
+#: kind → the flag that its frames may have
+_FLAGS = {
+    FrameKind.BLOCK: FLAG_ENCRYPTED,
+    FrameKind.SNAPSHOT: FLAG_ACTIONS,
+    FrameKind.HISTORY: FLAG_ACTIONS,
+}
 
 
 class SegmentHeader(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
@@ -108,7 +115,7 @@ class FrameHeader:
         """The feature for which reading this frame needs a newer release; None if this release can read it."""
         if self.version > FORMAT_VERSION:
             return f"format {self.version}"
-        unknown = self.flags & CRITICAL_FLAGS & ~(FLAG_ENCRYPTED if self.kind == FrameKind.BLOCK else 0)
+        unknown = self.flags & CRITICAL_FLAGS & ~_FLAGS.get(self.kind, 0)  # type: ignore[call-overload]
         if unknown:
             return f"flags {unknown:#06x}"
         if self.kind not in _KINDS:
@@ -158,7 +165,8 @@ def encode_frame(
 ) -> list[Buffer]:
     """Return the frame as buffers to be written one after the other at ``offset``; their total length is a multiple of 64.
 
-    The flag of an encrypted payload is derived from the block's metadata, so a process that writes a block again can't lose it.
+    The flag is derived from the metadata, so a process that writes a frame again can't lose it: a block's names the key of an
+    encrypted payload, and that of a snapshot or history says whether it has operators' actions.
     The payload's buffers are returned without a copy. Raises ValueError for an offset that is not a multiple of 64, and for
     metadata above MAX_METADATA or a payload above MAX_PAYLOAD.
     """
@@ -172,7 +180,7 @@ def encode_frame(
         FORMAT_VERSION,
         kind,
         codec,
-        FLAG_ENCRYPTED if kind == FrameKind.BLOCK and _names_key(metadata) else 0,
+        _flag(kind, metadata),
         uid,
         offset,
         index,
@@ -191,18 +199,22 @@ def encode_frame(
     return frame
 
 
-class _Keyed(msgspec.Struct):
+class _Flagged(msgspec.Struct):
     key_id: str | None = None
+    actions: bool = False
 
 
-_keyed_decoder = msgspec.msgpack.Decoder(_Keyed)
+_flagged_decoder = msgspec.msgpack.Decoder(_Flagged)
 
 
-def _names_key(metadata: bytes) -> bool:
+def _flag(kind: FrameKind, metadata: bytes) -> int:
     try:
-        return _keyed_decoder.decode(metadata).key_id is not None
+        flagged = _flagged_decoder.decode(metadata)
     except UNDECODABLE:
-        return False  # this release can't read it, so it knows no key in it
+        return (
+            0  # a history without actions has no metadata; this release knows no flag for metadata that it can't read
+        )
+    return _FLAGS.get(kind, 0) if (flagged.key_id is not None if kind == FrameKind.BLOCK else flagged.actions) else 0
 
 
 def payload_checksum(head: Buffer) -> int:

@@ -28,8 +28,10 @@ log = logging.getLogger(__name__)
 CLIENTS_MAX = 20
 #: maximum number of frames that wait for one client, and of their bytes; a client that is slower is dropped
 FRAMES_MAX, BYTES_MAX = 10_000, 16 << 20
-#: maximum number of journal events that wait for the serving loop; beyond it, clients are dropped
-WAITING_MAX = 10_000
+#: maximum number of groups of events that wait for the serving loop, and of their bytes, about; beyond it, clients are dropped
+WAITING_MAX, WAITING_BYTES_MAX = 10_000, 16 << 20
+#: bytes of an event as a frame, about, and of each of its ranges
+EVENT_BYTES, RANGE_BYTES = 300, 130
 #: pause between two overviews
 OVERVIEW_SECONDS = 1.0
 
@@ -108,6 +110,7 @@ class EventHub:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None  # set while a client listens
         self._waiting: deque[tuple[int, Sequence[ev.Event], Sequence[Happened]]] = deque()
+        self._waiting_bytes = 0
         self._overflown = False
         self._numbers = itertools.count(1)
         self._ticking: asyncio.Task[None] | None = None
@@ -139,14 +142,16 @@ class EventHub:
                 loop.call_soon_threadsafe(self._end_all, frame("end", b'{"reason": "the driver is stopping"}'))
 
     def _enqueue(self, now_ms: int, events: Sequence[ev.Event], happened: Sequence[Happened]) -> None:
+        size = sum(map(_bytes, events)) + sum(map(_bytes, happened))
         with self._lock:
             loop = self._loop
             if loop is None or self._overflown:
                 return
             first = not self._waiting
-            self._overflown = len(self._waiting) >= WAITING_MAX
+            self._overflown = len(self._waiting) >= WAITING_MAX or self._waiting_bytes + size > WAITING_BYTES_MAX
             if not self._overflown:
                 self._waiting.append((now_ms, events, happened))
+                self._waiting_bytes += size
         if first:
             with contextlib.suppress(RuntimeError):  # the serving loop has ended: no client waits
                 loop.call_soon_threadsafe(self._hand_out)
@@ -199,6 +204,7 @@ class EventHub:
                 return
             self._loop = None
             self._waiting.clear()
+            self._waiting_bytes = 0
             self._overflown = False
         if self._ticking is not None:
             self._ticking.cancel()
@@ -207,6 +213,7 @@ class EventHub:
     def _hand_out(self) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, deque()
+            self._waiting_bytes = 0
             overflown, self._overflown = self._overflown, False
         if overflown:
             self._end_all(frame("dropped", b'{"reason": "too many events at the same time"}'))
@@ -243,6 +250,13 @@ class EventHub:
             return b""
         self._failed = False
         return data
+
+
+def _bytes(event: ev.Event | Happened) -> int:
+    """Return about how many bytes an event takes while it waits. Cheap: the decision loop calls it for each block."""
+    ranges = event.block.meta.ranges if isinstance(event, ev.BlockAdded) else getattr(event, "ranges", ())
+    texts = len(getattr(event, "cause", "")) + len(getattr(event, "detail", ""))
+    return EVENT_BYTES + RANGE_BYTES * len(ranges) + texts
 
 
 def _kind(happened: Happened) -> str:

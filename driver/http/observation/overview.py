@@ -33,7 +33,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
+class PresentWork:
     """What an overview says about the present work, besides the snapshot. ``spark_ui``: URL of Spark's pages; "": none."""
 
     rates: Rates
@@ -41,7 +41,7 @@ class Activity:
     spark_ui: str = ""
 
 
-def overview(snapshot: Snapshot, identity: Identity, activity: Activity) -> m.OverviewAnswer:
+def overview(snapshot: Snapshot, identity: Identity, work: PresentWork) -> m.OverviewAnswer:
     """Return the overview of a driver that leads."""
     found, around, totals = problems(snapshot), snapshot.around, snapshot.totals
     pending = around.verdict.pending
@@ -53,7 +53,7 @@ def overview(snapshot: Snapshot, identity: Identity, activity: Activity) -> m.Ov
         state=around.state,
         detail=around.detail,
         driver_epoch=snapshot.driver_epoch,
-        spark_ui=activity.spark_ui,
+        spark_ui=work.spark_ui,
         job=identity.job,
         batch_interval_ms=identity.batch_interval_ms,
         heartbeat_seconds=identity.heartbeat_seconds,
@@ -63,7 +63,7 @@ def overview(snapshot: Snapshot, identity: Identity, activity: Activity) -> m.Ov
         problem_count=len(found),
         pending=tuple(map(_short, pending[:PROBLEMS_MAX])),
         pending_count=len(pending),
-        steps=steps(snapshot, activity.rates),
+        steps=steps(snapshot, work.rates),
         partitions=_counts(partition.state for partition in partitions),
         receivers=_counts(receiver_state(receiver, identity.heartbeat_seconds) for receiver in snapshot.receivers),
         hosts=_counts(agent_state(agent, around.receiver_timeout) for agent in snapshot.agents),
@@ -76,7 +76,7 @@ def overview(snapshot: Snapshot, identity: Identity, activity: Activity) -> m.Ov
         ),
         waiting_blocks=totals.waiting_blocks,
         waiting_records=totals.waiting_records,
-        last_batch=None if activity.last_batch is None else _short_batch(activity.last_batch),
+        last_batch=None if work.last_batch is None else _short_batch(work.last_batch),
         replay=snapshot.replay,
         rate=snapshot.rate,
         lag_records=lag_records(partitions),

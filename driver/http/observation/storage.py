@@ -62,6 +62,14 @@ class ReadWal(Read[WalState]):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ReadHeldForCursors(Read[int]):
+    """Reads the bytes of the segments that are kept only for cursors."""
+
+    def read(self, state: State) -> int:
+        return held_for_cursors(state)
+
+
 def held_for_cursors(state: State) -> int:
     """Return the bytes of the segments that are kept only for cursors."""
     if not state.cursors:

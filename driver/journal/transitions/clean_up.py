@@ -18,17 +18,21 @@ def batches_archived(state: State, event: ev.BatchesArchived) -> None:
         if not state.is_past(batch.number):
             raise BrokenInvariant(f"batch {batch_id} was archived while a window reaches back to it (INV-8)")
         state.archived_number = batch.number
-        for block_id in batch.block_ids:
+        block_ids = batch.block_ids
+        for block_id in block_ids:
             del state.batch_of[block_id]
-            block = state.blocks[block_id]
-            state.released[block_id] = batch.completed_ms
-            if not block.in_wal:  # its copies are the data itself: they stay as long as a WAL's segments would
-                state.index.finish((block,))
-                continue
-            state.uncovered[block_id] = state.events
-            state.index.release(block, batch.completed_ms)
-            if batch_id in state.replaying or batch_id in state.replay_window:
-                state.index.hold(state.blocks[block_id])
+        state.released.update(dict.fromkeys(block_ids, batch.completed_ms))
+        blocks = [state.blocks[block_id] for block_id in block_ids]
+        in_wal = [block for block in blocks if block.in_wal]
+        if len(in_wal) < len(
+            blocks
+        ):  # the copies of the others are the data itself: they stay as long as a WAL's segments would
+            state.index.finish(block for block in blocks if not block.in_wal)
+        state.uncovered.update((block.id, state.events) for block in in_wal)
+        state.index.release(in_wal, batch.completed_ms)
+        if batch_id in state.replaying or batch_id in state.replay_window:
+            for block in in_wal:
+                state.index.hold(block)
 
 
 def snapshot_copied(state: State, event: ev.SnapshotCopied) -> None:

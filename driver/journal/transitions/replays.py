@@ -80,7 +80,7 @@ def _replayed(state: State, batch: ev.ReplayedBatch) -> None:
     for block in _blocks_of(state, batch):
         if block.id in state.released:
             state.uncovered[block.id] = state.events  # a copy made during the replay still names it as running
-            state.index.release(block, state.released[block.id])
+            state.index.release((block,), state.released[block.id])
         if (
             batch.batch_id not in state.batches or state.is_past(batch.number)
         ) and block.id not in state.cleaning_blocks:

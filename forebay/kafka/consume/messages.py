@@ -14,6 +14,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Ka
 
 from forebay.kafka.native.received import Event, Received, Records
 from forebay.model.arrow_columns import bytes_column, numbers_column
+from forebay.model.errors import ForebayError
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import TopicPartition
 
@@ -23,6 +24,9 @@ Int64s = npt.NDArray[np.int64]
 _TIMESTAMP_TYPES = np.full(3, -1, np.int32)
 _TIMESTAMP_TYPES[TIMESTAMP_CREATE_TIME] = 0
 _TIMESTAMP_TYPES[TIMESTAMP_LOG_APPEND_TIME] = 1
+
+#: in place of headers that can't be returned: no column takes it
+_UNREADABLE: Any = (0, b"")
 
 #: error of a message → kind of fault (``messages.Fault``); tests/kafka/test_guards.py has a case for each row
 FAULTS: dict[int, str] = {
@@ -64,7 +68,7 @@ def record_batch(messages: Sequence[Message], headers: bool) -> pa.RecordBatch:
     numbers = [(offsets, pa.int64()), (times, pa.int64()), (kinds, pa.int32())]
     arrays: list[Any] = [keys, values, *(numbers_column(column, type_) for column, type_ in numbers)]
     if headers:
-        arrays.append(_headers([message.headers() for message in messages]))
+        arrays.append(pa.array(map(headers_of, messages), SOURCE_SCHEMA(True).field("headers").type))
     return pa.RecordBatch.from_arrays(arrays, schema=SOURCE_SCHEMA(headers))
 
 
@@ -125,5 +129,29 @@ def by_partition(messages: list[Message]) -> tuple[list[Message], list[tuple[int
     return grouped, bounds
 
 
-def _headers(headers: Sequence[object]) -> Any:
-    return pa.array(headers, SOURCE_SCHEMA(True).field("headers").type)
+def headers_of(message: Message) -> Any:
+    """Return the headers of a record as pairs, or None. A name that is not UTF-8 is replaced, as Kafka's Java client does it.
+
+    confluent-kafka raises an error for such a name, and leaves the name out. Only the error has its bytes, and only those of one
+    name. Raises ForebayError if a record has several such names.
+    """
+    try:
+        return message.headers()
+    except SystemError as error:
+        cause = error.__cause__
+        while isinstance(cause, SystemError):  # of a further name
+            cause = cause.__cause__
+        if not isinstance(cause, UnicodeDecodeError):
+            raise
+        name = cause.object.decode("utf-8", "replace")
+    pairs: list[Any] = cast(Any, message.headers())
+    # reading the name that is left out would end the process, so its pair is known by its text
+    replaced = [(name, pair[1]) if repr(pair).startswith("(<NULL>,") else pair for pair in pairs]
+    several = sum(kept is not pair for kept, pair in zip(replaced, pairs, strict=True)) > 1
+    message.set_headers([_UNREADABLE] if several else replaced)
+    if several:
+        raise ForebayError(
+            f"the record at offset {message.offset()} of {partition_of(message)} has several header names that are not UTF-8: "
+            "confluent-kafka can't return them; run where Forebay's native library loads, or set kafka.headers to false"
+        )
+    return replaced

@@ -49,6 +49,7 @@ class Running:
         self.epoch = self.t.register()
         self.tokens = [self.t.claim(self.epoch, partition).view.token for partition in (0, 1)]
         self.told: list[Happened] = []
+        self.is_listening = True
         self.seen: list[tuple[str, int | None, int | None]] = []
         running = self
 
@@ -73,7 +74,7 @@ class Running:
             clock=self.clock,
             options=BatchOptions(batch_interval_seconds=1.0, tasks=lambda: 1, headers=False),
             rules=AttemptRules(max_failures=4, retry_delay_seconds=0.0, unreadable_retry_seconds=30.0),
-            hooks=BatchHooks(completed=stop_when_done, tell=self.told.extend),
+            hooks=BatchHooks(completed=stop_when_done, tell=self.told.extend, is_listening=lambda: self.is_listening),
         )
 
     def take_in(self, *ranges: tuple[int, int, int, int]) -> None:
@@ -381,3 +382,15 @@ def test_names_in_the_description_for_spark_are_text_and_no_markup() -> None:
     assert job_description(work) == (
         "s: batch 7 (id 1), replay 2, 2 records: &lt;a href='/jobs/job/kill'&gt;x&lt;/a&gt;/0[1, 3)"
     )
+
+
+def test_job_does_not_wait_for_ranges_that_no_listener_gets() -> None:
+    """Joining 500,000 ranges takes 0.4 s. The completion names them, after the job."""
+    running = Running(lambda batch: 1.0)
+    running.is_listening = False
+    running.take_in((0, 0, 10, 1))
+    running.allocate()
+    running.run()
+    (started,) = [event for event in running.told if isinstance(event, BatchStarted)]
+    assert started.ranges == ()
+    assert [(r.from_offset, r.until_offset) for r in running.completed().ranges] == [(0, 10)]

@@ -434,6 +434,7 @@ def test_log_names_what_is_pending_after_a_moment_and_when_it_recurs(
             log.note(Verdict(pending=late), t.now_ms / 1000)
         (line,) = caplog.records
         assert line.getMessage().startswith("stream s waits: receiver r1 on host h1 takes in no records: no room")
+        assert getattr(line, "fields", None) == {"problem": "receiver-waiting", "seconds": WAITING_SECONDS}
         caplog.clear()
         beat(t, epoch)
         log.note(health.look(wait(t, 1)), t.now_ms / 1000)

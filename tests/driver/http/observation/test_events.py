@@ -14,7 +14,7 @@ from driver.http.api import tracker_application
 from driver.http.observation import events as events_module
 from driver.http.observation.events import CLIENTS_MAX, EventHub
 from driver.journal import events as ev
-from driver.listeners.events import RateChanged
+from driver.listeners.events import BatchCompleted, BatchFailed, RateChanged
 from forebay import messages as m
 from forebay.client import Client
 from forebay.client.events import parse_events
@@ -205,6 +205,39 @@ def test_burst_beyond_the_bound_drops_all_clients(monkeypatch: pytest.MonkeyPatc
         await client.until(lambda: bool(client.body))
         for _ in range(12):
             hub.tell([RateChanged(time_ms=10, records_per_second=8.0)])
+        await client.until(lambda: client.ended)
+        assert client.kinds[-1] == "dropped"
+        await client.task
+
+    run(test)
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_few_large_events_beyond_the_bound_drop_all_clients(monkeypatch: pytest.MonkeyPatch, text: bool) -> None:
+    """INV-6: one completion of a batch may name 100,000 ranges, and one failure a long error."""
+    monkeypatch.setattr(events_module, "WAITING_BYTES_MAX", 100_000)
+    ranges = tuple(
+        m.BatchRange(topic="t", partition=number, incarnation=1, from_offset=0, until_offset=1, records=1, bytes=1)
+        for number in range(300)
+    )
+    large = (
+        BatchFailed(time_ms=1, batch_id=1, number=1, output="o", attempt=1, detail="e" * 40_000, final=False)
+        if text
+        else BatchCompleted(time_ms=1, batch_id=1, attempts=1, ranges=ranges)
+    )
+
+    async def test() -> None:
+        hub = EventHub(present)
+        client = Listening(hub)
+        await client.until(lambda: bool(client.body))
+        for _ in range(3):  # each waits alone
+            hub.tell([large])
+            hub.tell([large])
+            count = len(client.body)
+            await client.until(lambda count=count: len(client.body) > count)  # type: ignore[misc]
+        assert client.kinds[-1] != "dropped"
+        for _ in range(3):
+            hub.tell([large])
         await client.until(lambda: client.ended)
         assert client.kinds[-1] == "dropped"
         await client.task

@@ -14,7 +14,7 @@ from driver.http.health import Verdict
 from driver.http.observation import answers
 from driver.http.observation.blocks import LOOKED_AT_MAX, BlockQuery, ReadBlock, ReadBlocks, ReadMembership, block_list
 from driver.http.observation.lists import Query, page
-from driver.http.observation.overview import Activity, Identity, overview
+from driver.http.observation.overview import Identity, PresentWork, overview
 from driver.http.observation.snapshot import SharedSnapshot, Snapshot, Surroundings, take
 from driver.http.observation.steps import Rates
 from forebay import messages as m
@@ -74,7 +74,7 @@ def test_overview_and_first_pages_of_a_large_stream_are_small(large: Tracked) ->
         written=("w" * 10_000,) * 100,
     )  # fmt: skip
     taken = snapshot(large, verdict=Verdict((long,) * 500, (long,) * 500), running=running)
-    glance = overview(taken, IDENTITY, Activity(rates=Rates(1.0, 1.0), last_batch=last))
+    glance = overview(taken, IDENTITY, PresentWork(rates=Rates(1.0, 1.0), last_batch=last))
     assert (glance.problem_count, len(glance.problems), glance.pending_count) == (500, 10, 500)
     assert glance.partitions == {"active": PARTITIONS} and glance.receivers == {"active": RECEIVERS}
     assert glance.lag_records == 9 * PARTITIONS
@@ -95,7 +95,7 @@ def test_snapshot_does_not_change_with_the_stream() -> None:
     assert [p.position for p in before.tracked_partitions] == [0, 0]
     assert [p.position for p in after.tracked_partitions] == [5, 0]
     assert (before.totals.waiting_records, after.totals.waiting_records) == (0, 5)
-    steps = {step.name: step for step in overview(after, IDENTITY, Activity(rates=Rates(2.5, None))).steps}
+    steps = {step.name: step for step in overview(after, IDENTITY, PresentWork(rates=Rates(2.5, None))).steps}
     assert steps["tracker"].waiting_records == 5 and steps["tracker"].delay_seconds == 2.0
     assert steps["batches"].waiting_records == 0 and steps["batches"].oldest_seconds == 0.0
 

@@ -1,0 +1,67 @@
+"""The bytes of a state, for a snapshot copy.
+
+Encoding 100,000 blocks takes 0.3 s, in which the interpreter runs no other thread. So the decision loop only copies references
+to the blocks, which never change, and another thread encodes them in parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
+
+import msgspec
+
+from driver.journal.events import ReplayedBatch
+from driver.journal.state import Batch, State
+from forebay.model.values import Block
+
+#: blocks that are encoded together; the interpreter can change the thread between two such parts
+TOGETHER = 1_000
+
+_encoder = msgspec.msgpack.Encoder()
+#: a map's length in msgpack, as 4 bytes
+_MAP32 = b"\xdf"
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedState:
+    """The state after event ``next - 1``. ``actions``: as :func:`has_actions`. Does not change with the state."""
+
+    next: int
+    actions: bool
+    _before: bytes
+    _blocks: Mapping[str, Block]
+    _after: bytes
+
+    @classmethod
+    def of(cls, state: State) -> EncodedState:
+        """Encode all but the blocks, which never change. Called in the decision loop."""
+        names = [field.name for field in msgspec.structs.fields(State)]
+        at = names.index("blocks")
+        before, after = (_fields(state, part) for part in (names[:at], names[at + 1 :]))
+        head = _MAP32 + len(names).to_bytes(4, "big")
+        return cls(state.events, has_actions(state), head + before, dict(state.blocks), after)
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield the msgpack of the state, piece by piece. Slow for many blocks: do not call it in the decision loop."""
+        yield self._before
+        yield _encoder.encode("blocks") + _MAP32 + len(self._blocks).to_bytes(4, "big")
+        items = iter(self._blocks.items())
+        while some := list(islice(items, TOGETHER)):
+            yield b"".join(map(_encoder.encode, chain.from_iterable(some)))
+        yield self._after
+
+
+def _fields(state: State, names: list[str]) -> bytes:
+    encoded = {field.name: field.encode_name for field in msgspec.structs.fields(State)}
+    return b"".join(_encoder.encode(encoded[name]) + _encoder.encode(getattr(state, name)) for name in names)
+
+
+def has_actions(state: State) -> bool:
+    """Return whether the state has a pause, or a skipped batch that is not only shown. A release that does not know them would
+    ignore them."""
+    batches: Iterable[Batch | ReplayedBatch] = chain(
+        state.batches.values(), state.replaying.values(), state.replay_window.values()
+    )
+    return state.pause is not None or any(batch.skipped for batch in batches)
