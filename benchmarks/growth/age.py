@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import msgspec
 
@@ -43,10 +44,12 @@ def measure(setup: Setup) -> Iterator[Measured]:
     samples = msgspec.json.decode(done.stdout, type=list[Sample])
     setup.keep(_sheet(samples))
     # retention, and the clean-up of what it keeps, are reached after a tenth
-    early, late = samples[1], samples[-1]
+    early, late = samples[1:4], samples[-3:]
     flat = Threshold(1.25, at_least=False)
-    yield ratio("growth-age", "a batch, at the end / after a fifth", [(late.batch_ms, early.batch_ms)], "ms", flat)
-    yield ratio("growth-age", "memory, at the end / after a fifth", [(late.memory_mb, early.memory_mb)], "MB", flat)
+    batch_ms = (median(one.batch_ms for one in late), median(one.batch_ms for one in early))
+    memory_mb = (late[-1].memory_mb, early[0].memory_mb)
+    yield ratio("growth-age", "a batch, last three tenths / second to fourth", [batch_ms], "ms", flat)
+    yield ratio("growth-age", "memory, at the end / after a fifth", [memory_mb], "MB", flat)
 
 
 def _sheet(samples: list[Sample]) -> Sheet:
