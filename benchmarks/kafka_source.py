@@ -54,11 +54,11 @@ def measure(setup: Setup) -> Iterator[Measured]:
         asked = _Asked(folder, options, TRIGGERS if setup.scale >= 1 else TRIGGERS_SMALL)
         job = open_.enter_context(_in_job(intake))
         batch: dict[tuple[str, float], _Tallied] = {
-            ("batch query, records/s", 1.0): lambda: asked.tally(forebay, topic),
-            ("batch query over the intake, records/s", 3.0): lambda: asked.tally(
+            ("batch query, records/s", 2.5): lambda: asked.tally(forebay, topic),
+            ("batch query over the intake, records/s", 6.0): lambda: asked.tally(
                 forebay, topic, {"tracker": intake.url}
             ),
-            ("batch.arrow over the intake, records/s", 10.0): job,
+            ("batch.arrow over the intake, records/s", 20.0): job,
         }
         yield from _batch_queries(setup.runs, batch, lambda: asked.tally(kafka, topic))
 
@@ -68,7 +68,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
             return alternate(setup.runs, lambda: of(forebay), lambda: of(kafka))
 
         streamed = pairs(lambda side: asked.rate(side, topic, records // PARTS))
-        yield ratio("source", "streaming query, records/s", streamed, "records/s", Threshold(1.0, at_least=True))
+        yield ratio("source", "streaming query, records/s", streamed, "records/s", Threshold(1.5, at_least=True))
         with _trickling(setup, small):
             asked.trigger_ms(forebay, small)
             asked.trigger_ms(forebay, small, "idle")

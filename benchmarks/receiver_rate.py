@@ -31,7 +31,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
         "records/s",
         [(records / ours["seconds"], records / peer["seconds"]) for ours, peer in pairs],
         "records/s",
-        Threshold(0.35, at_least=True),
+        Threshold(1.0, at_least=True),
         f"{records:,} records",
     )
     yield ratio(
@@ -39,7 +39,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
         "CPU per record",
         [(ours["cpu_seconds"] / records * 1e6, peer["cpu_seconds"] / records * 1e6) for ours, peer in pairs],
         "µs",
-        Threshold(2.4, at_least=False),
+        Threshold(1.0, at_least=False),
     )
 
 

@@ -12,6 +12,7 @@ from direct.intake.access import IntakeAccess
 from direct.rdd.locations import PreferBrokers, PreferConsistent, PreferFixed
 from direct.rdd.rdd import KafkaRDD, create_rdd
 from direct.stream.batch import DirectBatch
+from direct.stream.metrics import StreamMetrics
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import Assign, Subscribe, SubscribePattern
 from direct.stream.stream import DirectStream, create_direct_stream
@@ -38,6 +39,7 @@ __all__ = [
     "PreferConsistent",
     "PreferFixed",
     "Reading",
+    "StreamMetrics",
     "StreamSettings",
     "Subscribe",
     "SubscribePattern",

@@ -153,7 +153,8 @@ class Heartbeat:
             try:
                 self.beat()  # so that the driver starts its receivers elsewhere immediately, not when the host counts as lost
             except (ForebayError, OSError, msgspec.DecodeError) as error:
-                log.warning("the last heartbeat to the driver failed: %s", error)
+                # a driver that is stopped first needs no last heartbeat; any other waits until the host counts as lost
+                log.info("the last heartbeat to the driver failed: %s", error)
 
     def _warn_if_silent(self) -> None:
         """Log each cause of the driver's silence once, after ``SILENT_SECONDS``."""

@@ -70,6 +70,14 @@ scrape_configs:
 - With certificates, write `https://` and add `tls_config: {ca_file: …}` in both places.
 - Without service discovery, list the addresses in `static_configs`.
 
+## Metrics of your own programs
+
+- A [direct stream](DIRECT.md#direct-streams) serves its metrics from your program, by `stream.metrics`. They have the names of
+  the metrics of the driver below.
+- A query of Structured Streaming has Spark's own metrics; [Progress](STREAMING.md#progress) shows how far it is behind. Of a
+  query over an intake, the page and `forebay cursors` show the position too, and `forebay_wal_held_by_cursors_bytes` what it
+  holds.
+
 ## Import the dashboard
 
 In Grafana, import [grafana.json](../deploy/monitoring/grafana.json) and select your Prometheus as its data source. It shows one

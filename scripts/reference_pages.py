@@ -67,7 +67,7 @@ CONTEXT = Api("driver", ("IngestContext",))
 OUTPUTS = Api("driver.outputs")
 SOURCES = Api("forebay.sources")
 CLIENT = Api("forebay.client", received=("Event",))
-DIRECT = Api("direct", received=("DirectBatch", "DirectStream", "KafkaRDD", "KafkaRecord"))
+DIRECT = Api("direct", received=("DirectBatch", "DirectStream", "KafkaRDD", "KafkaRecord", "StreamMetrics"))
 
 
 def events_body() -> str:

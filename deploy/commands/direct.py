@@ -24,6 +24,7 @@ from deploy.console.invocation import (
 )
 from deploy.console.ownership import refuse_as_root
 from deploy.console.parameters import MomentType
+from deploy.console.progress import spinner
 from forebay.model.errors import UsageError
 from forebay.model.wire import WIRE_NAMES
 
@@ -177,8 +178,9 @@ def status(invocation: Invocation, checkpoint: Checkpoint) -> int:
     """
     from deploy.console.table import table
 
-    state = checkpoint.state()
-    status, lease = checkpoint.lease()
+    with spinner("watching the stream's lease"):
+        state = checkpoint.state()
+        status, lease = checkpoint.lease()
     found = DirectStatus(
         name=checkpoint.name,
         status=status,
@@ -236,7 +238,8 @@ def status(invocation: Invocation, checkpoint: Checkpoint) -> int:
 @of_checkpoint(kafka=False)
 def batches(invocation: Invocation, checkpoint: Checkpoint, last: int) -> int:
     """Show the unfinished batches and the newest completed ones: ids, times, delays, and offset ranges."""
-    shown = [*islice(_finished(checkpoint), last)][::-1]
+    with spinner("reading the checkpoint"):
+        shown = [*islice(_finished(checkpoint), last)][::-1]
     shown += [
         ShownBatch(
             b.batch_id, b.number, b.time_ms, "unfinished", sum(s.size for s in b.spans), _labels(b.spans), b.lost
@@ -319,7 +322,7 @@ def lag(invocation: Invocation, checkpoint: Checkpoint, max_records: int | None,
     """
     from deploy.commands.inspection.lag import answer, compare_with_kafka
 
-    with checkpoint.kafka() as admin:
+    with spinner("comparing with Kafka"), checkpoint.kafka() as admin:
         found = compare_with_kafka(checkpoint.progress(), admin.ends, admin.first_timestamps)
     return answer(invocation, found, max_records, max_seconds)
 
@@ -337,7 +340,9 @@ def audit(invocation: Invocation, checkpoint: Checkpoint) -> int:
     """
     from deploy.commands.inspection.audit import answer
 
-    return answer(invocation, checkpoint.audit())
+    with spinner("reading the checkpoint"):
+        found = checkpoint.audit()
+    return answer(invocation, found)
 
 
 @direct.command(
@@ -369,11 +374,13 @@ def accept_loss(
         if not wanted:
             raise UsageError("--apply needs RANGEs: run the command without --apply to see them")
         refuse_as_root(checkpoint.name, checkpoint.storage.url)
-        accepted = checkpoint.accept_losses(wanted, person(because))
+        with spinner("comparing with Kafka"):
+            accepted = checkpoint.accept_losses(wanted, person(because))
         invocation.write(accepted, lambda: _loss_tables(checkpoint.name, accepted))
         invocation.say(f"the stream continues without {', '.join(loss.label for loss in accepted)}")
         return FINE
-    found = checkpoint.losses()
+    with spinner("comparing with Kafka"):
+        found = checkpoint.losses()
     unknown = sorted(wanted - {loss.label for loss in found})
     if unknown:
         raise UsageError(
@@ -427,9 +434,12 @@ def replay(
     if (to_batch is None) == (to_time is None):
         raise UsageError("a replay begins at a batch or at a time: give one of --to-batch and --to-time")
     if not yes:
-        return show(invocation, proposal_of(*checkpoint.replay_plan(RewindTo(to_batch or 0, to_time or 0))))
+        with spinner("comparing with Kafka"):
+            found = checkpoint.replay_plan(RewindTo(to_batch or 0, to_time or 0))
+        return show(invocation, proposal_of(*found))
     refuse_as_root(checkpoint.name, checkpoint.storage.url)
-    message = checkpoint.replay(to_batch or 0, to_time or 0, person(because))
+    with spinner("comparing with Kafka"):
+        message = checkpoint.replay(to_batch or 0, to_time or 0, person(because))
     invocation.write({"done": True, "message": message})
     invocation.say(message)
     return FINE

@@ -70,6 +70,8 @@ class BatchPlanner:
         self._admin = admin
         self._loop = loop
         self._kept = kept
+        #: Kafka's end offsets when the last batch was planned; replaced, never changed
+        self.ends: Mapping[TopicPartition, int] = {}
         self._unreachable = ""  # the last warning about Kafka or the intake's driver
 
     def begin(self) -> None:
@@ -123,6 +125,7 @@ class BatchPlanner:
             }
         except UnknownTopicError as error:  # the topic is being deleted: the next plan will show it
             raise UnreachableError(str(error)) from None
+        self.ends = ends
         rate = 0.0
         if settings.backpressure:
             rate = learned.rate if learned is not None else settings.initial_rate

@@ -34,6 +34,41 @@ class ReadProgress(Read[StreamProgress]):
         return StreamProgress(positions(state), topic_ids(state), state.learned, state.created)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamNumbers:
+    """The numbers that a direct stream shows as metrics.
+
+    ``positions``, ``completed``: for each partition, the offset at which the next batch begins, and the one before which all
+    batches are completed. ``queued_records``: offsets in ``unfinished``, the ids of the batches that are not completed.
+    """
+
+    positions: dict[TopicPartition, int]
+    completed: dict[TopicPartition, int]
+    batches_completed: int
+    records_completed: int
+    queued_records: int
+    unfinished: tuple[int, ...]
+    learned: LearnedRate | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadNumbers(Read[StreamNumbers]):
+    """The request for :class:`StreamNumbers`."""
+
+    def read(self, state: State) -> StreamNumbers:
+        at = positions(state)
+        known = {tp: state.partitions.get(str(tp)) for tp in at}
+        return StreamNumbers(
+            positions=at,
+            completed={tp: partition.completed for tp, partition in known.items() if partition is not None},
+            batches_completed=state.batches_completed,
+            records_completed=state.records_completed,
+            queued_records=sum(state.index.records.values()),
+            unfinished=tuple(batch.batch_id for batch in state.unfinished()),
+            learned=state.learned,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ReadRangesToKeep(Read[tuple[OffsetRange, ...]]):
     """The request for the ranges that the stream has yet to read or may read again."""

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from direct.rdd.tasks import TaskReading
 from direct.stream.batch import DirectJobs
 from direct.stream.commits import Commits
 from direct.stream.cursor import StreamCursor
+from direct.stream.metrics import Running, StreamMetrics
 from direct.stream.planner import BatchPlanner
 from direct.stream.reads import ReadProgress, ReadRangesToKeep
 from direct.stream.settings import StreamSettings
@@ -36,9 +37,10 @@ from driver.decision_loop.loop import DriverLoop
 from driver.decisions.rate import Gains
 from driver.http.batches import ReadUnfinishedBatches, with_completed
 from driver.journal import history
+from driver.journal.events import Event
 from driver.journal.lease import Lease, await_tasks_of, read_lease, wait_until_stale
 from driver.listeners.dispatch import Channel, Listeners, ListenerSink
-from driver.listeners.events import Listener
+from driver.listeners.events import Happened, Listener
 from driver.tracker.requests import KeepWindow, NameCursor
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading
@@ -143,6 +145,8 @@ class DirectStream:
         self._admin: KafkaAdmin | None = None
         self._lease_before: Lease | None = None
         self._listeners = Listeners([], self._clock.wall_ms)
+        self._running: Running | None = None
+        self._metrics = StreamMetrics(settings.name, settings.interval_seconds, self._clock, lambda: self._running)
 
     def foreach_batch(self, job: Job, name: str = "job") -> DirectStream:
         """Set the job, which is called with each :class:`direct.DirectBatch` in order; or add one of several outputs.
@@ -206,6 +210,11 @@ class DirectStream:
         return self._running_loop.ask(ReadProgress()).positions
 
     @property
+    def metrics(self) -> StreamMetrics:
+        """The metrics of the stream, for a registry of ``prometheus_client``, also before the start."""
+        return self._metrics
+
+    @property
     def batches(self) -> tuple[BatchEntry, ...]:
         """The unfinished batches, and the newest ones that this process has completed, with their statistics, the newest
         first."""
@@ -236,7 +245,7 @@ class DirectStream:
         )
         find_partitions(self._admin, self._strategy)  # Kafka must answer before the previous leader is fenced
         led = self._closing.enter_context(
-            lead(storage, settings.name, settings.max_queued_batches, self._clock, self._fail, self._listeners.note)
+            lead(storage, settings.name, settings.max_queued_batches, self._clock, self._fail, self._durable)
         )
         self._listeners.start()
         self._closing.callback(self._listeners.stop)
@@ -281,11 +290,12 @@ class DirectStream:
                 completed=learned if settings.backpressure else None,
                 confirm=confirm_dead_letters,
                 lost=planner.journal_lost,
-                tell=self._listeners.tell_all,
+                tell=self._tell,
                 is_listening=lambda: bool(self._listeners),
             ),
         )
         self._loop = loop
+        self._running = Running(loop, self._scheduler.running, lambda: planner.ends)
         loop.ask(KeepWindow(settings.window_batches))  # before any batch begins or moves to the history
         cleaner = Cleaner(
             loop,
@@ -302,6 +312,15 @@ class DirectStream:
         planner.begin()
         if cursor is not None:
             cursor.start()
+
+    def _durable(self, events: Sequence[Event]) -> None:
+        """Note events that have become durable. Called in the decision loop."""
+        self._metrics.counting.note(events)
+        self._listeners.note(events)
+
+    def _tell(self, happened: Sequence[Happened]) -> None:
+        self._metrics.counting.tell(happened)
+        self._listeners.tell_all(happened)
 
     @property
     def _isolation(self) -> str:

@@ -75,6 +75,8 @@ class Counting:
                     count(d.REGISTRATIONS)
                 case ev.GapRecorded():
                     count(d.LOST_OFFSETS, amount=event.gap.until_offset - event.gap.from_offset)
+                case ev.SpansSkipped():
+                    count(d.LOST_OFFSETS, amount=sum(span.size for span in event.spans))
 
     def _completed(self, statistics: BatchStatistics | None) -> None:
         if statistics is None:

@@ -8,7 +8,7 @@ age is a metric.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,6 +21,7 @@ from driver.http.observation.snapshot import SharedSnapshot, Snapshot
 from driver.metrics import definitions as d
 from driver.tracker import LastAgentHeartbeat, LastHeartbeat, Tracker
 from forebay import messages as m
+from forebay.metrics.definition import Metric
 from forebay.metrics.samples import Samples
 from forebay.model.errors import StoreError, UnreachableError
 from forebay.model.values import TopicPartition, is_reserved
@@ -192,8 +193,7 @@ class Scrape:
             (d.LAG_RECORDS, [p.lag for p in tracked], sum),
             (d.LAG_SECONDS, [p.lag_seconds for p in tracked], max),
         ):
-            each = zip(names, values, strict=True)
-            samples.series(metric, each if len(set(names)) == len(names) else joined(each, join))
+            set_joined(samples, metric, names, values, join)
 
 
 def label_sets(partitions: Iterable[TopicPartition], series_max: int) -> list[tuple[str, str]]:
@@ -208,6 +208,18 @@ def label_sets(partitions: Iterable[TopicPartition], series_max: int) -> list[tu
     if len({tp.topic for tp in found}) <= series_max:
         return [(tp.topic, "") for tp in found]
     return [("", "")] * len(found)
+
+
+def set_joined(
+    samples: Samples,
+    metric: Metric,
+    names: Sequence[tuple[str, str]],
+    values: Iterable[float | None],
+    join: Callable[[list[float]], float],
+) -> None:
+    """Set ``metric`` for each of ``names``, joined over the partitions with these labels. Unknown values are left out."""
+    each = zip(names, values, strict=True)
+    samples.series(metric, each if len(set(names)) == len(names) else joined(each, join))
 
 
 def joined(

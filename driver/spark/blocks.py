@@ -84,19 +84,21 @@ def _hosts(names: Sequence[str]) -> tuple[str, ...]:
 def _scala_rdd(context: SparkContext, rows: Sequence[tuple[bytes, tuple[str, ...]]]) -> Any:
     """Return an RDD made in the JVM, because RDDs made in Python have no preferred locations."""
     jvm: Any = context._jvm
+    # a class is looked up by a call to the JVM for each part of its name
+    array, pair, to_seq = jvm.java.util.ArrayList, jvm.scala.Tuple2, jvm.PythonUtils.toSeq
 
     def sequence(items: Sequence[Any]) -> Any:
-        found = jvm.java.util.ArrayList()
+        found = array()
         for item in items:
             found.add(item)
-        return jvm.PythonUtils.toSeq(found)
+        return to_seq(found)
 
     seen: dict[tuple[str, ...], Any] = {}
     pairs = []
     for data, hosts in rows:
         if hosts not in seen:
             seen[hosts] = sequence(hosts)
-        pairs.append(jvm.scala.Tuple2(data, seen[hosts]))
+        pairs.append(pair(data, seen[hosts]))
     tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
     java: Any = context._jsc.sc()
     return java.makeRDD(sequence(pairs), tag)

@@ -97,6 +97,11 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True):
     #: hosts that recently refused a replica
     refusing_hosts: Annotated[tuple[Text, ...], Meta(max_length=HEARTBEAT_ITEMS_MAX)] = ()
     release: Text = ""  # release of its software
+    open_seconds: Amount = 0.0  # age of its open block; 0: it has none
+    storing_seconds: Amount = 0.0  # age of its oldest sealed block that is not durable; 0: all are
+    storing_records: Number = 0  # offsets in its sealed blocks that are not durable
+    #: time from the seal until it was durable, of the newest durable block; 0: none yet
+    store_seconds: Amount = 0.0
 
 
 class ReplicaHost(Message, frozen=True, kw_only=True):

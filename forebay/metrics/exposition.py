@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from forebay.metrics.definition import Metric, gauge
@@ -32,7 +33,7 @@ class Metrics:
 
     ``counted``: metrics that the service counts by :meth:`count` and :meth:`observe`; histograms and counters. ``labels``:
     name and value of the labels that every sample has. ``read`` sets the values of all other metrics; it is called once for each
-    scrape, in the thread of the scrape, and may wait.
+    scrape, in the thread of the scrape, and may wait. ``owns_process``: whether the metrics of the process are part of it.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Metrics:
         release: str,
         clock: Clock,
         read: Callable[[Samples], None] = lambda _: None,
+        owns_process: bool = True,
     ) -> None:
         self._release = release
         self._clock = clock
@@ -65,7 +67,8 @@ class Metrics:
                 )
                 for value in metric.values:
                     made.labels(value)
-        ProcessCollector(registry=self._registry)
+        if owns_process:
+            ProcessCollector(registry=self._registry)
 
     def count(self, metric: Metric, *labels: str, amount: float = 1) -> None:
         """Add ``amount`` to a counter."""
@@ -76,6 +79,10 @@ class Metrics:
         """Add one event to a histogram."""
         made = self._histograms[metric.name]
         (made.labels(*labels) if labels else made).observe(value)
+
+    def families(self) -> Iterable[Family]:
+        """Yield what :meth:`render` returns as families, for another registry."""
+        return text_string_to_metric_families(self.render().decode())
 
     def render(self) -> bytes:
         """Return the text of all metrics. May wait for :attr:`read`.

@@ -8,7 +8,7 @@ batch has rows of two ranges. Buffers may be compressed by lz4 or zstd.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,8 @@ Compression = Literal["none", "lz4", "zstd"]
 ROWS_JOINED_MIN = 4096
 #: maximum bytes of joined record batches, far below the 2 GiB that 32-bit Arrow offsets can address
 BYTES_JOINED_MAX = 64_000_000
+#: smaller buffers of a payload are joined with their neighbours, so that a block is written in few calls
+PART_BYTES_MIN = 256 * 1024
 
 #: number of buffers before those of the headers
 _COLUMN_BUFFERS = 16
@@ -40,6 +42,21 @@ def encode_block(ranges: Sequence[RangeRows], headers: bool, compression: Compre
 
     The block's metadata must name the same ranges in the same order. Raises ValueError if a batch has another schema.
     """
+    parts = payload_parts(ranges, headers, compression)
+    payload = pa.allocate_buffer(sum(part.size for part in parts))
+    target = memoryview(payload).cast("B")
+    end = 0
+    for part in parts:
+        begin, end = end, end + part.size
+        target[begin:end] = memoryview(part).cast("B")
+    return payload
+
+
+def payload_parts(ranges: Sequence[RangeRows], headers: bool, compression: Compression = "none") -> list[pa.Buffer]:
+    """Return the payload as :func:`encode_block` does, as buffers that follow each other.
+
+    Large columns that are not compressed are returned without a copy: they share memory with the batches of ``ranges``.
+    """
     schema = BLOCK_SCHEMA(headers)
     topics = sorted({rows.tp.topic for rows in ranges})
     dictionary = bytes_column([topic.encode() for topic in topics], pa.string())
@@ -49,22 +66,40 @@ def encode_block(ranges: Sequence[RangeRows], headers: bool, compression: Compre
         for batch in _joined(rows.batches, SOURCE_SCHEMA(headers))
     ]
     options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
-    if options.compression is not None:
-        sink = pa.BufferOutputStream()
-        _write_stream(sink, schema, batches, options)
-        return sink.getvalue()
-    # measured first: a stream that grows is copied, and held twice, at every doubling
-    measure = pa.MockOutputStream()
-    _write_stream(measure, schema, batches, options)
-    payload = pa.allocate_buffer(measure.size())
-    _write_stream(pa.FixedSizeBufferWriter(payload), schema, batches, options)
-    return payload
-
-
-def _write_stream(sink: Any, schema: pa.Schema, batches: Sequence[pa.RecordBatch], options: Any) -> None:
-    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+    sink = _Parts()
+    with pa.ipc.new_stream(pa.PythonFile(cast(Any, sink), "w"), schema, options=options) as writer:
         for batch in batches:
             writer.write_batch(batch)
+    return sink.parts()
+
+
+class _Parts:
+    """A file that keeps what Arrow writes to it: large buffers as they are, consecutive small ones joined."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._parts: list[pa.Buffer] = []
+        self._small: list[Any] = []
+
+    def write(self, data: Any) -> None:
+        if len(data) < PART_BYTES_MIN:
+            self._small.append(data)
+            return
+        self._join_small()
+        self._parts.append(pa.py_buffer(data))
+
+    def parts(self) -> list[pa.Buffer]:
+        self._join_small()
+        return self._parts
+
+    def flush(self) -> None:
+        """Do nothing: Arrow calls it at the end."""
+
+    def _join_small(self) -> None:
+        if self._small:
+            self._parts.append(pa.py_buffer(b"".join(self._small)))
+            self._small.clear()
 
 
 def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -12,12 +12,13 @@ import pyarrow.compute as pc
 from forebay.model.arrow_columns import value_lengths
 from forebay.model.columns import Columns
 from forebay.model.digest import digest
-from forebay.model.payload import Compression, encode_block
+from forebay.model.payload import Compression, payload_parts
 from forebay.model.records import RangeRows
 from forebay.model.values import BlockMeta, BlockRange, block_id
 from receiver.blocks.pending_block import PendingBlock, PendingRange, Piece
 from wal.blocks.digests import completed
 from wal.blocks.encryption import KeyRing
+from wal.segments.frame import buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +35,21 @@ class EncodingOptions:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBlock:
-    """Metadata and payload of a block, as they are written."""
+    """Metadata and payload of a block, as they are written. ``payload``: one bytes-like object, or a list of them."""
 
     meta: BlockMeta
-    payload: Any  # pa.Buffer
+    payload: Any
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(memoryview(part).nbytes for part in buffers(self.payload))
 
 
 def encode(pending: PendingBlock, encoding: EncodingOptions, created_ms: int) -> EncodedBlock:
     """Return ``pending`` as the WAL and the local copy hold it. ``created_ms``: wall clock.
 
-    The same arguments give the same bytes, except with encryption: each payload has a nonce of its own.
+    The same arguments give the same bytes, except with encryption: each payload has a nonce of its own. Without encryption and
+    compression, the payload shares memory with the records.
     """
     rows = [RangeRows(part.tp, [rows_of(piece) for piece in part.pieces]) for part in pending.ranges]
     ranges = tuple(_range(part, part_rows.batches) for part, part_rows in zip(pending.ranges, rows, strict=True))
@@ -59,7 +65,7 @@ def encode(pending: PendingBlock, encoding: EncodingOptions, created_ms: int) ->
         host=encoding.host,
         headers=encoding.headers,
     )
-    payload = encode_block(rows, encoding.headers, encoding.compression)
+    payload = payload_parts(rows, encoding.headers, encoding.compression)
     return EncodedBlock(*completed(meta, payload, encoding.keys))
 
 

@@ -61,6 +61,11 @@ class PendingBlock:
     def weight_bytes(self) -> int:
         return sum(piece.weight_bytes for part in self.ranges for piece in part.pieces)
 
+    @property
+    def offsets(self) -> int:
+        """The number of offsets in the block."""
+        return sum(part.until_offset - part.from_offset for part in self.ranges)
+
 
 @dataclass(slots=True)
 class OpenRange:

@@ -56,14 +56,16 @@ class SealedBlocks:
         self._storing[pending.sequence] = tuple((part.tp, part.token) for part in pending.ranges)
         self._storing_under.update(self._storing[pending.sequence])
 
-    def store(self, sequence: int, block: Block) -> None:
-        """Note that a block is durable, forgotten or not."""
+    def store(self, sequence: int, block: Block) -> SealedBlock | None:
+        """Note that a block is durable, and return it; None if it was forgotten."""
         self._storing_under.subtract(under := self._storing.pop(sequence, ()))
         for key in under:
             if not self._storing_under[key]:
                 del self._storing_under[key]
-        if sequence in self._blocks:
-            self._blocks[sequence].stored = block
+        sealed = self._blocks.get(sequence)
+        if sealed is not None:
+            sealed.stored = block
+        return sealed
 
     def forget(self, sealed: SealedBlock) -> None:
         """Remove a block that was answered, or that is never going to be reported."""
@@ -95,7 +97,11 @@ class SealedBlocks:
         return [sealed for sealed in self if sealed.pending.sequence >= sequence]
 
     def first_not_stored(self) -> SealedBlock | None:
-        return next((sealed for sealed in self if sealed.stored is None), None)
+        return next(self.not_stored(), None)
+
+    def not_stored(self) -> Iterator[SealedBlock]:
+        """Yield the blocks that are not durable yet, in order."""
+        return (sealed for sealed in self if sealed.stored is None)
 
     def to_report(self, ranges_max: int) -> list[Block]:
         """Return the blocks to report: durable and checked, in order of sequence.

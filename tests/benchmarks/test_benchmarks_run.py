@@ -68,7 +68,18 @@ LINES = {
         "task: reading from the WAL, compared / not",
         "the same, and an aggregate of values, compared / not",
     ],
-    "latency": ["median", "99th percentile"],
+    "latency": [
+        "interval 1 s, median",
+        "interval 1 s, 99th percentile",
+        "no interval, 10,000 records/s, median",
+        "no interval, 10,000 records/s, 99th percentile",
+    ],
+    "latency-spark": [
+        "Spark, 1,000 records/s, median",
+        "Spark, 1,000 records/s, 99th percentile",
+        "Spark, 1,000 records/s, median, against Spark's Kafka source",
+        "Spark, 1,000 records/s, 99th percentile, against Spark's Kafka source",
+    ],
     "blocks": [
         "one reader, 16 MB",
         "one reader, 64 MB",
@@ -96,6 +107,21 @@ LINES = {
         "driver: memory that the flood takes",
         "agent: longest heartbeat, flooded / not",
         "agent: memory that the flood takes",
+    ],
+    "start": [
+        "forebay status",
+        "receiver until it is ready",
+        "agent until it is ready",
+        "driver until it leads, local engine",
+        "planner of a query, kafka: what it imports beside Spark's",
+        "planner of a query, intake: what it imports beside Spark's",
+    ],
+    "take-over": [
+        "killed leader to the standby's next batch, without the lease",
+        "restart to the next batch, beyond the start of a Spark session",
+        "start of a Spark session",
+        "its first Python job, in Spark alone",
+        "standby: first batch / tenth",
     ],
     "peers-landing": [
         f"{what} against {peer}"
@@ -127,12 +153,27 @@ LINES = {
     ],
     "growth-driver": ["reports/s, 256 receivers / 64", "allocation per waiting block, most / fewest"],
 }
+_STARTS = ("start", "take-over")
 _PEERS = ("peers-landing", "peers-queries")
 _INTAKES = ("growth-partitions", "growth-topics", "growth-records", "growth-receivers", "growth-s3")
-NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency", "locality", "source", *_PEERS, *_INTAKES)
-NEEDS_SPARK = ("arrow", "dataframe", "locality", "source", *_PEERS, "growth-blocks")
+NEEDS_KAFKA = (
+    "receiver", "object-wal", "memory", "latency", "latency-spark", "locality", "source", *_PEERS, *_INTAKES, *_STARTS,
+)  # fmt: skip
+NEEDS_SPARK = ("arrow", "latency-spark", "dataframe", "locality", "source", *_PEERS, "growth-blocks", "take-over")
 #: a cluster of its own, two Sparks, or much that does not get less with the records
-LONG = ("locality", "source", "opening", "arrow", "dataframe", *_PEERS, "growth-blocks", "growth-driver", *_INTAKES)
+LONG = (
+    "latency-spark",
+    "locality",
+    "source",
+    "opening",
+    "arrow",
+    "dataframe",
+    *_PEERS,
+    "growth-blocks",
+    "growth-driver",
+    *_INTAKES,
+    *_STARTS,
+)
 
 
 def test_every_benchmark_is_named_here() -> None:
@@ -162,7 +203,7 @@ def test_benchmark_prints_its_figures(name: str, tiny: Setup) -> None:
         require_kafka()
     if name in ("object-wal", "opening", "growth-s3"):
         require_s3()
-    if name in ("source", "peers-queries"):
+    if name in ("source", "peers-queries", "latency-spark"):
         require_jvm_spark(missing)
     if name == "blocks":
         _require_nginx()

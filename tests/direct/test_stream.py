@@ -16,10 +16,12 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
+from prometheus_client import CollectorRegistry
 
 from deploy.main import main
 from direct.parameters import warn_once
 from direct.stream.commits import Commits
+from direct.stream.metrics import StreamMetrics
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import Assign, Subscribe, SubscribePattern, check
 from direct.stream.stream import DirectStream
@@ -33,10 +35,12 @@ from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import FencedError, JobError, RangeNotHeldError, StoreError, UnknownTopicError, UsageError
 from forebay.model.values import TopicPartition
+from forebay.process.clock import SystemClock
 from tests.support.again import produce
 from tests.support.direct_process import InProcess
 from tests.support.direct_runs import Runs
 from tests.support.kafka import PATIENCE_SECONDS, Commit
+from tests.support.up import until
 
 pytestmark = pytest.mark.kafka
 
@@ -478,3 +482,39 @@ def test_statistics_and_offsets_of_batches_reach_listeners_the_stream_and_the_hi
     )  # fmt: skip
     newest = again.batches[0]
     assert (newest.batch_id, newest.records) == (runs.works[-1].batch_id, 3)
+
+
+def test_metrics_of_a_stream_join_a_registry_of_the_program(runs: Runs, tps: list[TopicPartition]) -> None:
+    """They have the names of an intake's metrics. Before the start and after the end, only what was counted is there."""
+    one, _ = tps
+
+    def fails_once(work: Batch) -> None:
+        runs.job(work)
+        if len(runs.works) == 1:
+            raise ValueError("once")
+
+    stream = runs.make(Subscribe([one.topic])).foreach_batch(fails_once)
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(stream.metrics)
+    registry.register(StreamMetrics("another", 1.0, SystemClock()))
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(name, {"stream": "s", **labels})
+
+    assert value("forebay_batch_interval_seconds") is not None
+    assert value("forebay_completed_batches_total") is None
+    stream.start()
+    runs.await_records(80)  # the second attempt has the same 40
+    assert until(lambda: value("forebay_completed_records_total") == 40)
+    assert value("forebay_completed_batches_total") == value("forebay_batch_processing_seconds_count") == 1
+    assert value("forebay_batch_failures_total", kind="job") == 1
+    assert value("forebay_queued_records") == value("forebay_batches", state="running") == 0
+    place = {"topic": one.topic, "partition": "0"}
+    assert value("forebay_partition_position", **place) == value("forebay_partition_completed", **place) == 30
+    assert (value("forebay_partition_end", **place), value("forebay_partition_lag_records", **place)) == (30, 0)
+    assert b'forebay_partition_lag_records{partition="0",stream="s",topic=' in stream.metrics.text()
+    runs.stop(stream)
+    assert until(
+        lambda: value("forebay_completed_records_total") is None
+    )  # one text answers all scrapes of half a second
+    assert value("forebay_batch_processing_seconds_count") == 1

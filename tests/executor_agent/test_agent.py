@@ -297,7 +297,7 @@ def test_silence_of_a_driver_is_logged_once_and_not_before_a_planned_stop_is_ove
         driver.await_heartbeat(lambda _: True)
         while not agent.heartbeat.answered:
             threading.Event().wait(0.01)
-        driver.server.__exit__(None, None, None)
+        driver.say(4)  # as a superseded driver, which is not obeyed
         agent.heartbeat.came_round = rounds.release
         await_rounds()
         assert agent.heartbeat.silent_driver and not caplog.messages

@@ -38,7 +38,7 @@ from tests.receiver.test_service import Running
 from tests.support.direct_runs import Runs
 from tests.support.guarded_broker import PASSWORD, GuardedBroker, Mistake
 from tests.support.ports import free_port
-from wal.storage import LocalStorage
+from wal.storage.local import LocalStorage
 
 pytestmark = pytest.mark.kafka
 
@@ -191,7 +191,7 @@ def test_every_reader_and_writer_names_broker_and_reason(
 
     def task_of_an_intake() -> None:
         wanted = BlockRange("t", 0, 1, 0, 3, 3, 0, "", 1)
-        RangeReader(access)._fetch({TP: RangeProgress.begin(wanted, 0, 3)}, False)
+        RangeReader(access, False)._fetch({TP: RangeProgress.begin(wanted, 0, 3)})
 
     def committed_offsets() -> None:
         with KafkaAdmin(options, timeout_seconds=SECONDS) as admin:

@@ -19,6 +19,7 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume import block_ranges
 from forebay.kafka.consume.block_ranges import RangeReader, Wanted, read_ranges
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
+from forebay.kafka.native.received import Received, Records
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.digest import digest
 from forebay.model.errors import RangeNotHeldError, SettingsError, UnreachableError
@@ -231,8 +232,8 @@ def test_early_poll_is_not_the_end_and_silence_has_a_limit(access: KafkaAccess, 
     produce(access.options, tp, 40)
     wanted, rows = taken_in(access.options, tp)
     clock = ManualClock()
-    reader = RangeReader(access, clock)
-    real = reader._consumer
+    reader = RangeReader(access, False, clock)
+    real = reader._fetcher
 
     class Halting:
         """Gives nothing at every other call, and else one record, however slow the broker is: only the silence made here
@@ -241,7 +242,7 @@ def test_early_poll_is_not_the_end_and_silence_has_a_limit(access: KafkaAccess, 
         def __init__(self, left: int) -> None:
             self.left, self.calls = left, 0
 
-        def consume(self, count: int, timeout: float) -> list[object]:
+        def fetch(self, count: int, timeout: float) -> list[Received]:
             self.calls += 1
             if self.calls % 2 or not self.left:
                 clock.advance(access.timeout_seconds / 3)
@@ -249,21 +250,22 @@ def test_early_poll_is_not_the_end_and_silence_has_a_limit(access: KafkaAccess, 
             deadline = time.monotonic() + PATIENCE_SECONDS
             while True:
                 assert time.monotonic() < deadline
-                found = [message for message in real.consume(1, timeout) if message.error() is None]
+                found: list[Received] = [item for item in real.fetch(1, timeout) if isinstance(item, Records)]
                 if found:
                     self.left -= 1
-                    return list(found)
+                    return found
 
         def __getattr__(self, name: str) -> object:
             return getattr(real, name)
 
-    reader._consumer = Halting(10_000)  # type: ignore[assignment]
-    (found,) = reader.read([wanted], False)
+    reader._fetcher = Halting(10_000)  # type: ignore[assignment]
+    (found,) = reader.read([wanted])
     assert joined(list(found.batches)) == joined([rows])
-    reader._consumer = Halting(7)  # type: ignore[assignment]
+    reader._fetcher = Halting(7)  # type: ignore[assignment]
     with pytest.raises(UnreachableError, match=r"returned no data of .*\[0, 40\)"):
-        reader.read([wanted], False)
-    real.close()
+        reader.read([wanted])
+    reader._fetcher = real
+    reader.close()
 
 
 def test_client_error_while_reading_is_unreachable(
@@ -272,7 +274,7 @@ def test_client_error_while_reading_is_unreachable(
     """The caller continues with the next tier or names this range, so no error of the client may escape."""
     produce(access.options, tp, 3)
     wanted, _ = taken_in(access.options, tp)
-    reader = RangeReader(access)
+    reader = RangeReader(access, False)
 
     class Refusing:
         def assign(self, partitions: object) -> None:
@@ -280,7 +282,7 @@ def test_client_error_while_reading_is_unreachable(
 
     real, reader._consumer = reader._consumer, Refusing()  # type: ignore[assignment]
     with pytest.raises(UnreachableError, match=access.options["bootstrap.servers"]):
-        reader.read([wanted], False)
+        reader.read([wanted])
     reader._consumer = real
     reader.close()
 

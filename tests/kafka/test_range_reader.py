@@ -369,7 +369,10 @@ def test_fetched_offsets_without_records_are_progress(access: KafkaAccess, tp: T
     assert rows == [401]
 
 
-def test_slow_range_ends_at_its_time_limit(access: KafkaAccess, tp: TopicPartition) -> None:
+def test_slow_range_ends_at_its_time_limit(
+    access: KafkaAccess, tp: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_reader, "MESSAGES_MAX", 4_000)  # so that the range needs several polls
     produce(access.options, tp, 9_000)
     clock = ManualClock()
     reading = Reading(range_seconds_max=10)

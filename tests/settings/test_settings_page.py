@@ -102,7 +102,7 @@ def test_check_reports_outdated_page(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_check_reports_outdated_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = tmp_path / "one-machine.toml"
-    changed.write_text(settings_page.example().replace("#poll_records = 10000", "#poll_records = 20000", 1))
+    changed.write_text(settings_page.example().replace("#poll_records = 20000", "#poll_records = 30000", 1))
     monkeypatch.setattr(settings_page, "EXAMPLE", changed)
     assert [problem.split()[0] for problem in settings_page.problems()] == ["one-machine.toml"]
 

@@ -29,6 +29,11 @@ PATIENCE_MS = 60_000  # the machine may be busy; a page that shows it earlier do
 expect.set_options(timeout=PATIENCE_MS)
 
 
+def takes_pictures() -> bool:
+    """Return whether the documentation's pictures are taken again (`make screenshots`)."""
+    return bool(os.environ.get("FOREBAY_SCREENSHOTS"))
+
+
 def busy() -> float:
     """Return the number of processes that wait for each core, at least 1: a time on an idle machine is to be multiplied by it."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
@@ -85,7 +90,7 @@ class Watched:
 
     def shoot(self, page: Page, name: str) -> None:
         """Keep what the page shows as a picture of the documentation, if that is wanted (`make screenshots`)."""
-        if os.environ.get("FOREBAY_SCREENSHOTS"):
+        if takes_pictures():
             page.mouse.move(0, 0)
             page.screenshot(path=IMAGES / f"page-{name}.png", animations="disabled", scale="css")
 

@@ -6,7 +6,10 @@ The tests share one stream, and follow one another.
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -15,7 +18,7 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow
 from tests.web import canned
-from tests.web.conftest import SIZES, TOKENS, Watched, busy
+from tests.web.conftest import SIZES, TOKENS, Watched, busy, takes_pictures
 from tests.web.test_page import heading, sign_in
 
 # a server's thread leaves its loop's sockets to the collector
@@ -29,17 +32,30 @@ HEARTBEAT_SECONDS = 1.0
 
 
 @pytest.fixture(scope="module")
-def stream(tmp_path_factory: pytest.TempPathFactory, kafka_broker: KafkaBroker) -> Iterator[Cluster]:
+def stream_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for the stream's files. If pictures are taken, which show its path, it is one that names no test."""
+    if not takes_pictures():
+        yield tmp_path_factory.mktemp("stream")
+        return
+    folder = Path(tempfile.gettempdir(), TOPIC)
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def stream(stream_folder: Path, kafka_broker: KafkaBroker) -> Iterator[Cluster]:
     """Two receivers, with records that flow all the time, and tokens."""
-    folder = tmp_path_factory.mktemp("stream")
-    tokens = folder / "tokens"
+    tokens = stream_folder / "tokens"
     tokens.touch(mode=0o600)
     tokens.write_text("the-token-of-all-roles\n" + "".join(f"{role} {token}\n" for role, token in TOKENS.items()))
     kafka_broker.create_topic(TOPIC)
     heartbeat = {"heartbeat_interval": f"{HEARTBEAT_SECONDS:g}s"}
     with (
         Cluster(
-            folder,
+            stream_folder,
             kafka_broker.options,
             [TOPIC],
             receiver=heartbeat,

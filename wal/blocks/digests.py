@@ -14,16 +14,20 @@ import msgspec
 
 from forebay.model.errors import CorruptionError
 from forebay.model.values import BlockMeta
+from wal.segments.frame import buffers
 
 if TYPE_CHECKING:
     from wal.blocks.encryption import KeyRing
 
 
 def completed(meta: BlockMeta, payload: Any, keys: KeyRing | None) -> tuple[BlockMeta, Any]:
-    """Return a new block as it is stored: ``payload``, encrypted if there are ``keys``, and ``meta`` with its key and SHA-256."""
+    """Return a new block as it is stored: ``payload``, encrypted if there are ``keys``, and ``meta`` with its key and SHA-256.
+
+    ``payload``: one bytes-like object or a list of them.
+    """
     meta = msgspec.structs.replace(meta, key_id=None)
     if keys is not None:
-        meta, payload = keys.seal(meta, payload)
+        meta, payload = keys.seal(meta, b"".join(payload) if isinstance(payload, list) else payload)
     return msgspec.structs.replace(meta, sha256=_sha256(payload)), payload
 
 
@@ -39,4 +43,7 @@ def check_digest(sha256: bytes | msgspec.UnsetType, payload: Any, where: str) ->
 
 
 def _sha256(payload: Any) -> bytes:
-    return hashlib.sha256(payload).digest()
+    found = hashlib.sha256()
+    for part in buffers(payload):
+        found.update(part)
+    return found.digest()

@@ -148,7 +148,7 @@ def aligned(length: int) -> int:
 def checksum(parts: Buffer | Sequence[Buffer]) -> int:
     """Return the CRC-32C over the parts, one after the other, without copying them."""
     value = 0
-    for part in _parts(parts):
+    for part in buffers(parts):
         value = google_crc32c.extend(value, part if isinstance(part, bytes) else pa.py_buffer(part))
     return value
 
@@ -172,7 +172,7 @@ def encode_frame(
     """
     if offset % ALIGNMENT:
         raise ValueError(f"a frame can't begin at byte {offset}: not a multiple of {ALIGNMENT}")
-    parts = _parts(payload)
+    parts = buffers(payload)
     payload_length = sum(_length(part) for part in parts)
     check_lengths(len(metadata), payload_length)
     header = _HEADER.pack(
@@ -304,7 +304,8 @@ def misplaced(header: FrameHeader, uid: int | None, offset: int | None) -> str |
     return None
 
 
-def _parts(payload: Buffer | Sequence[Buffer]) -> Sequence[Buffer]:
+def buffers(payload: Buffer | Sequence[Buffer]) -> Sequence[Buffer]:
+    """Return a payload, one bytes-like object or a list or tuple of them, as a sequence of them."""
     return payload if isinstance(payload, (list, tuple)) else [payload]  # type: ignore[list-item]
 
 

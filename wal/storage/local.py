@@ -14,6 +14,7 @@ from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-
 
 from forebay.model.errors import StoreError, UsageError
 from forebay.process.secret_file import make_private_folder
+from wal.storage.direct_writes import DirectWrites
 from wal.storage.protocol import TEMPORARY, AppendFile, Folders, Paths, check_path, store_error
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class LocalStorage:
 
     appendable = True
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, past_cache: bool = False) -> None:
+        self._past_cache = past_cache
         self.root = os.path.normpath(os.path.abspath(root))
         self.url = f"file://{self.root}"
         self._files = LocalFileSystem(skip_instance_cache=True)
@@ -61,7 +63,7 @@ class LocalStorage:
             raise
         except OSError as error:
             raise store_error(error, f"{full} can't be created") from error
-        file = _LocalAppendFile(full, descriptor)
+        file = _LocalAppendFile(full, descriptor, self._past_cache)
         try:
             _sync_directory(os.path.dirname(full))
         except OSError as error:
@@ -213,6 +215,10 @@ class LocalStorage:
     def requests(self) -> Mapping[str, int]:
         return {}
 
+    def past_cache(self) -> LocalStorage:
+        """See :class:`~wal.storage.protocol.FillsPageCache`."""
+        return LocalStorage(self.root, past_cache=True)
+
     def _full(self, path: str) -> str:
         return os.path.join(self.root, check_path(path))
 
@@ -268,15 +274,19 @@ class LocalStorage:
 
 
 class _LocalAppendFile:
-    def __init__(self, full: str, descriptor: int) -> None:
+    def __init__(self, full: str, descriptor: int, past_cache: bool = False) -> None:
         self._full = full
         self._descriptor = descriptor
+        self._direct = DirectWrites(descriptor) if past_cache else None
         self._poisoned = False
 
     def append(self, data: Buffer) -> None:
         self._refuse_if_poisoned()
         try:
-            _write_all(self._descriptor, data)
+            if self._direct is not None:
+                self._direct.append(data)
+            else:
+                _write_all(self._descriptor, data)
         except OSError as error:
             self._poisoned = True
             raise store_error(error, f"{self._full} can't be written") from error
@@ -284,6 +294,8 @@ class _LocalAppendFile:
     def sync(self) -> None:
         self._refuse_if_poisoned()
         try:
+            if self._direct is not None:
+                self._direct.finish()
             os.fdatasync(self._descriptor)
         except OSError as error:
             self._poisoned = True
@@ -294,6 +306,9 @@ class _LocalAppendFile:
             descriptor, self._descriptor = self._descriptor, -1
             self._poisoned = True
             with suppress(OSError):  # see AppendFile.close
+                if self._direct is not None:
+                    self._direct.close()
+            with suppress(OSError):
                 os.close(descriptor)
 
     def _refuse_if_poisoned(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from forebay.model.errors import UsageError
 from forebay.settings.schema import NO_WAL
 from forebay.settings.stores import SCHEMES_WITH_FOLDERS, STORE_KINDS, scheme_of
-from wal.storage.protocol import Folders, Storage, TriesAgain
+from wal.storage.protocol import FillsPageCache, Folders, Storage, TriesAgain
 
 #: options of stores' clients, by scheme: the sections ``[storage.<scheme>]``
 StorageOptions = Mapping[str, Mapping[str, Any]]
@@ -60,6 +60,11 @@ def open_folders(url: str, options: StorageOptions = NO_OPTIONS) -> Folders:
 def tried_for(storage: Storage, seconds: float) -> Storage:
     """Return ``storage``, limited to retry a failed request for at most ``seconds``, if it retries by itself."""
     return storage.tried_for(seconds) if isinstance(storage, TriesAgain) else storage
+
+
+def past_cache(storage: Storage) -> Storage:
+    """Return ``storage``, whose large appends need no page cache, if it has one."""
+    return storage.past_cache() if isinstance(storage, FillsPageCache) else storage
 
 
 def _module(scheme: str) -> StoreModule:

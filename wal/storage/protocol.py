@@ -180,6 +180,14 @@ class TriesAgain(Protocol):
 
 
 @runtime_checkable
+class FillsPageCache(Protocol):
+    """A store in this host's files, whose appended bytes stay in the system's page cache."""
+
+    def past_cache(self) -> Storage:
+        """Return the same store, whose large appends need no page cache: for a writer whose bytes are rarely read from here."""
+
+
+@runtime_checkable
 class SendsParts(Protocol):
     """A store of whole objects that sends large objects in parts, by other requests than small objects."""
 

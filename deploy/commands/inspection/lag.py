@@ -11,6 +11,7 @@ import msgspec
 from deploy.console.driver_requests import observer
 from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
 from deploy.console.parameters import DurationType
+from deploy.console.progress import spinner
 from forebay.messages import PartitionProgress
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
@@ -167,7 +168,7 @@ def lag(invocation: Invocation, max_records: int | None, max_seconds: float | No
         )
     with observer(settings) as client:
         progress = client.lag().partitions
-    with KafkaAdmin(settings.kafka.options) as admin:
+    with spinner("comparing with Kafka"), KafkaAdmin(settings.kafka.options) as admin:
         found = compare_with_kafka(progress, admin.ends, admin.first_timestamps)
     return answer(invocation, found, max_records, max_seconds)
 

@@ -26,6 +26,7 @@ from deploy.console.invocation import (
     shared_options,
 )
 from deploy.console.parameters import PartitionType
+from deploy.console.progress import spinner
 from forebay.messages import TrackedPartition
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.values import TopicPartition
@@ -125,7 +126,7 @@ def accept_gap(
         invocation.say(message)
         return FINE
     place, cause = (partition.topic, partition.partition), person(because)
-    with operator(settings) as client:
+    with operator(settings) as client, spinner("waiting for the search of the WAL"):
         accept = partial(client.accept_gap, *place, from_offset, until_offset, cause=cause)
         end_epoch = partial(client.fence, *place, fence or "", cause=cause)
         message = fence_and_accept(end_epoch, accept) if fence else accept()

@@ -19,6 +19,7 @@ from deploy.console.invocation import (
     shared_options,
 )
 from deploy.console.parameters import MomentType
+from deploy.console.progress import spinner
 from forebay.messages import ResetAnswer, ResetRequest
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def reset(invocation: Invocation, named: tuple[str, int], target: tuple[str, int
         topic=named[0], partition=named[1], to=target[0], value=target[1], apply=yes, cause=person(because)
     )
     timeout_seconds = settings.driver.receiver_timeout + MARGIN_SECONDS
-    with operator(settings, timeout_seconds) as client:
+    with operator(settings, timeout_seconds) as client, spinner("waiting for the receivers' reports"):
         answer = client.reset(request)
     invocation.write(answer, lambda: _tables(answer))
     invocation.say("the new incarnations have begun" if answer.done else NOTHING_CHANGED)

@@ -9,6 +9,7 @@ import msgspec
 
 from deploy.console.driver_requests import operator
 from deploy.console.invocation import FINDINGS, FINE, NOTHING_CHANGED, Invocation, person
+from deploy.console.progress import spinner
 from forebay.model.errors import UsageError
 from forebay.settings.schema import Settings
 
@@ -136,8 +137,13 @@ def replay(invocation: Invocation, settings: Settings, batch: int, time_ms: int,
         from wal.storage import open_storage
 
         storage = open_storage(settings.driver.journal, settings.storage)
-        return show(invocation, propose(storage, settings.stream, batch, time_ms))
-    with operator(settings, REPLAY_TIMEOUT_SECONDS) as client:
+        with spinner("reading the history"):
+            proposal = propose(storage, settings.stream, batch, time_ms)
+        return show(invocation, proposal)
+    with (
+        operator(settings, REPLAY_TIMEOUT_SECONDS) as client,
+        spinner("waiting for the driver, which reads the history"),
+    ):
         message = client.replay(batch=batch, time_ms=time_ms, cause=person(because))
     invocation.write({"done": True, "message": message})
     invocation.say(message)

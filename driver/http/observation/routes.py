@@ -7,8 +7,11 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from litestar import Request, Response, get
+from litestar.config.compression import CompressionConfig
 from litestar.di import NamedDependency, Provide
 from litestar.handlers import HTTPRouteHandler
+from litestar.middleware import DefineMiddleware
+from litestar.middleware.compression import CompressionMiddleware
 from litestar.params import PathParameter, QueryParameter
 from litestar.response.base import ASGIResponse
 
@@ -31,6 +34,13 @@ Answer = TypeVar("Answer")
 
 WATCHER, QUERY = needs("reader", "operator"), needs("query", "operator")
 
+#: compresses long answers, which pages ask for again and again. A fast level: 1,000 rows take some milliseconds.
+COMPRESSED = [
+    DefineMiddleware(
+        CompressionMiddleware,
+        config=CompressionConfig(backend="gzip", minimum_size=2_000, gzip_compress_level=1),
+    )
+]
 #: maximum number of requests that wait for a store, for each kind of them
 WAITING_MAX = 10
 
@@ -111,12 +121,17 @@ async def _away(function: Callable[..., Answer], *arguments: Any) -> Answer:
     return await asyncio.to_thread(function, *arguments)
 
 
+def _watched(path: str, summary: str, **more: Any) -> Callable[[Callable[..., Any]], HTTPRouteHandler]:
+    """Return the decorator of a GET route for everyone who may watch. ``more``: as the framework's ``get`` takes it."""
+    return get(path, summary=summary, tags=["people"], opt=WATCHER, **more)
+
+
 def _glance_routes(observer: Observer, is_guarded: Callable[[], bool]) -> list[HTTPRouteHandler]:
-    @get("/v1/overview", summary="The stream at a glance; a standby names the leader", tags=["people"], opt=WATCHER)
+    @_watched("/v1/overview", "The stream at a glance; a standby names the leader")
     async def overview() -> m.OverviewAnswer:
         return await _away(observer.overview)
 
-    @get("/v1/series", summary="Rates, lag and delays of the last day", tags=["people"], opt=WATCHER)
+    @_watched("/v1/series", "Rates, lag and delays of the last day", middleware=COMPRESSED)
     async def series(since_ms: SinceMs = 0, points_max: Points = 360) -> m.SeriesAnswer:
         return await _away(observer.series, since_ms, points_max)
 
@@ -129,45 +144,29 @@ def _glance_routes(observer: Observer, is_guarded: Callable[[], bool]) -> list[H
 
 
 def _list_routes(observer: Observer) -> list[HTTPRouteHandler]:
-    @get(
-        "/v1/partitions",
-        summary="Partitions, with positions, watermarks and lag",
-        tags=["people"],
-        opt=WATCHER,
-        dependencies=LISTED,
+    @_watched(
+        "/v1/partitions", "Partitions, with positions, watermarks and lag", dependencies=LISTED, middleware=COMPRESSED
     )
     async def partitions(wanted: Wanted) -> m.PartitionsAnswer:
         return await _away(lambda: answers.partitions(observer.snapshot(), wanted))
 
-    @get(
-        "/v1/receivers",
-        summary="Receivers, as in their last heartbeats",
-        tags=["people"],
-        opt=WATCHER,
-        dependencies=LISTED,
-    )
+    @_watched("/v1/receivers", "Receivers, as in their last heartbeats", dependencies=LISTED, middleware=COMPRESSED)
     async def receivers(wanted: Wanted) -> m.ReceiversAnswer:
         return await _away(lambda: answers.receivers(observer.snapshot(), wanted))
 
-    @get(
-        "/v1/hosts",
-        summary="Hosts with agents, as in their last heartbeats",
-        tags=["people"],
-        opt=WATCHER,
-        dependencies=LISTED,
-    )
+    @_watched("/v1/hosts", "Hosts with agents, as in their last heartbeats", dependencies=LISTED, middleware=COMPRESSED)
     async def hosts(wanted: Wanted) -> m.HostsAnswer:
         return await _away(lambda: answers.hosts(observer.snapshot(), wanted))
 
-    @get("/v1/cursors", summary="Cursors of queries over the intake", tags=["people"], opt=WATCHER, dependencies=LISTED)
+    @_watched("/v1/cursors", "Cursors of queries over the intake", dependencies=LISTED, middleware=COMPRESSED)
     async def cursors(wanted: Wanted) -> m.CursorsAnswer:
         return await _away(lambda: answers.cursors(observer.snapshot(), wanted, observer.held_for_cursors()))
 
-    @get("/v1/direct", summary="Direct streams that read through the intake", tags=["people"], opt=WATCHER)
+    @_watched("/v1/direct", "Direct streams that read through the intake")
     async def direct() -> m.DirectAnswer:
         return await _away(lambda: answers.direct(observer.snapshot()))
 
-    @get("/v1/listeners", summary="Listeners, with the events that they got and lost", tags=["people"], opt=WATCHER)
+    @_watched("/v1/listeners", "Listeners, with the events that they got and lost")
     async def listeners() -> m.ListenersAnswer:
         return await _away(observer.listeners)
 
@@ -175,7 +174,7 @@ def _list_routes(observer: Observer) -> list[HTTPRouteHandler]:
 
 
 def _batch_routes(observer: Observer, history: _Few) -> list[HTTPRouteHandler]:
-    @get("/v1/batches", summary="Unfinished and newest completed batches, newest first", tags=["people"], opt=WATCHER)
+    @_watched("/v1/batches", "Unfinished and newest completed batches, newest first", middleware=COMPRESSED)
     async def batches(
         limit: Limit = LIMIT,
         after: After = "",
@@ -187,7 +186,7 @@ def _batch_routes(observer: Observer, history: _Few) -> list[HTTPRouteHandler]:
         query = BatchQuery(limit=limit, after=after, state=in_state, text=text, failed=failed, since_ms=since_ms)
         return await _away(observer.batches, query)
 
-    @get("/v1/batches/{batch_id:int}", summary="One batch, by its id or number", tags=["people"], opt=WATCHER)
+    @_watched("/v1/batches/{batch_id:int}", "One batch, by its id or number")
     async def batch(batch_id: BatchId) -> m.BatchDetail:
         return await history.call(observer.batch, batch_id)
 
@@ -197,7 +196,7 @@ def _batch_routes(observer: Observer, history: _Few) -> list[HTTPRouteHandler]:
 def _block_routes(observer: Observer, history: _Few) -> list[HTTPRouteHandler]:
     reading = _Few(1)  # it takes memory
 
-    @get("/v1/blocks", summary="Blocks that the journal names, newest first", tags=["people"], opt=WATCHER)
+    @_watched("/v1/blocks", "Blocks that the journal names, newest first", middleware=COMPRESSED)
     async def blocks(
         limit: Limit = LIMIT,
         after: After = "",
@@ -220,7 +219,7 @@ def _block_routes(observer: Observer, history: _Few) -> list[HTTPRouteHandler]:
         )
         return await (history.call if batch else _away)(observer.blocks, query)
 
-    @get("/v1/blocks/{block_id:str}", summary="One block, with its ranges", tags=["people"], opt=WATCHER)
+    @_watched("/v1/blocks/{block_id:str}", "One block, with its ranges")
     async def block(block_id: BlockId) -> m.BlockEntry:
         return await _away(observer.block, block_id)
 
@@ -236,15 +235,15 @@ def _block_routes(observer: Observer, history: _Few) -> list[HTTPRouteHandler]:
 def _storage_routes(observer: Observer) -> list[HTTPRouteHandler]:
     files = _Few(1)
 
-    @get("/v1/wal", summary="The WAL's segments, retention, and what waits for them", tags=["people"], opt=WATCHER)
+    @_watched("/v1/wal", "The WAL's segments, retention, and what waits for them")
     async def wal() -> m.WalAnswer:
         return await _away(observer.wal)
 
-    @get("/v1/journal", summary="The journal's segments, its snapshot and its lease", tags=["people"], opt=WATCHER)
+    @_watched("/v1/journal", "The journal's segments, its snapshot and its lease")
     async def journal() -> m.JournalAnswer:
         return await files.call(observer.journal)
 
-    @get("/v1/settings", summary="Settings in force and their origin, without secrets", tags=["people"], opt=WATCHER)
+    @_watched("/v1/settings", "Settings in force and their origin, without secrets")
     async def settings() -> m.SettingsAnswer:
         return await _away(observer.settings)
 
@@ -276,11 +275,9 @@ class _Events(ASGIResponse):
 
 
 def _events_route(hub: EventHub, guard: Guard) -> HTTPRouteHandler:
-    @get(
+    @_watched(
         "/v1/events",
-        summary="Server-sent events: an overview each second, and each event that listeners get",
-        tags=["people"],
-        opt=WATCHER,
+        "Server-sent events: an overview each second, and each event that listeners get",
         media_type="text/event-stream",
     )
     async def events(request: Request[Any, Any, Any]) -> Response[None]:

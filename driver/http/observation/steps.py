@@ -20,21 +20,38 @@ class Rates:
 def steps(snapshot: Snapshot, rates: Rates) -> tuple[m.Step, ...]:
     """Return the six steps in order.
 
-    ``delay_seconds`` is the number of waiting records divided by the rate (Little's law), where the rate is above 0.
+    ``delay_seconds`` is the number of waiting records divided by the rate (Little's law), where the rate is above 0. Of the step
+    "wal" it is the time from the seal of a block until it is durable. Values of receivers are those of their last heartbeats.
     """
     totals, now_ms = snapshot.totals, snapshot.now_ms
     lags = [partition.lag for partition in snapshot.tracked_partitions]
     in_kafka = None if not lags or None in lags else sum(lag for lag in lags if lag is not None)
     at_receivers = _at_receivers(snapshot)
+    beats = [
+        last.heartbeat
+        for last in snapshot.receiver_heartbeats.values()
+        if snapshot.now - last.at <= snapshot.around.receiver_timeout
+    ]
+    storing = sum(beat.storing_records for beat in beats)
+    stored = [beat.store_seconds for beat in beats if beat.store_seconds]
     first_unfinished = snapshot.oldest_blocks[0] if totals.unfinished_records and snapshot.oldest_blocks else None
     buffered = sum(last.heartbeat.buffered_bytes for last in snapshot.receiver_heartbeats.values())
     batches = len(snapshot.unfinished)
     return (
         _step("kafka", rates.taken, in_kafka, _oldest_in_kafka(snapshot, in_kafka), "not taken in yet"),
-        _step("blocks", rates.taken, at_receivers, None, f"{buffered} bytes buffered at receivers"),
+        _step(
+            "blocks",
+            rates.taken,
+            None if at_receivers is None else max(0, at_receivers - storing),
+            max((beat.open_seconds for beat in beats), default=None),
+            f"{buffered} bytes buffered at receivers",
+        ),
         m.Step(
             name="wal",
             records_per_second=rates.taken,
+            waiting_records=storing if beats else None,
+            oldest_seconds=max((beat.storing_seconds for beat in beats), default=None),
+            delay_seconds=round(sum(stored) / len(stored), 3) if stored else None,
             detail=f"{totals.wal_blocks} blocks in {totals.wal_segments} segments, {totals.wal_bytes} bytes",
         ),
         _step(

@@ -13,26 +13,28 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.idle_clients import IdleClients
-from forebay.kafka.consume.messages import FAULTS, record_batch
+from forebay.kafka.consume.fetching import opened
+from forebay.kafka.consume.messages import FAULTS
+from forebay.kafka.native.received import Event, Received
 from forebay.kafka.options.access import KafkaAccess
 from forebay.kafka.options.librdkafka import PREFETCH_SHARE, consumer_options
-from forebay.model.arrow_columns import value_lengths
+from forebay.model.arrow_columns import number_view, value_lengths
 from forebay.model.digest import digest
-from forebay.model.errors import RangeNotHeldError, SettingsError, UnknownTopicError
+from forebay.model.errors import RangeNotHeldError, UnknownTopicError
 from forebay.model.records import RangeRows
 from forebay.model.values import BlockRange, TopicPartition
 from forebay.process.clock import Clock, SystemClock
 
 _log = logging.getLogger("forebay.kafka")
 
-#: maximum messages of one poll
-MESSAGES_MAX = 1_000
+#: maximum number of records of one poll
+RECORDS_MAX = 10_000
 #: maximum idle readers of a process, and how long each is kept; a reader has connections and threads
 IDLE_READERS_MAX = 2
 IDLE_READERS_SECONDS = 300.0
@@ -55,25 +57,25 @@ def read_ranges(access: KafkaAccess, wanted: Sequence[Wanted], headers: bool) ->
     own clients, and a client has one caller at a time. Raises RangeNotHeldError, which says for the first range that Kafka can't
     return what it holds instead; UnreachableError; SettingsError for options that this host can't use.
     """
-    kept = kept_readers.take(access)
+    kept = kept_readers.take((access, headers))
     if kept is not None:
         try:
-            rows = kept.read(wanted, headers)
+            rows = kept.read(wanted)
         except RangeNotHeldError:
             kept.close()  # the cause may be the used client, so a new one decides
         except BaseException:
             kept.close()
             raise
         else:
-            kept_readers.keep(access, kept)
+            kept_readers.keep((access, headers), kept)
             return rows
-    reader = RangeReader(access)
+    reader = RangeReader(access, headers)
     try:
-        rows = reader.read(wanted, headers)
+        rows = reader.read(wanted)
     except BaseException:
         reader.close()
         raise
-    kept_readers.keep(access, reader)
+    kept_readers.keep((access, headers), reader)
     return rows
 
 
@@ -119,6 +121,17 @@ class RangeProgress:
         """Whether the range is read to its end."""
         return self.position >= self.range.until_offset
 
+    def take(self, batch: pa.RecordBatch) -> bool:
+        """Add those records of ``batch`` that are in the rest of the range. Return whether the position has moved."""
+        offsets = number_view(batch.column("offset"), np.int64)
+        begin, end = np.searchsorted(offsets, [self.position, self.range.until_offset]).tolist()
+        if begin < end:
+            self.append(batch.slice(begin, end - begin))
+        if begin == len(offsets):
+            return False
+        self.position = int(offsets[-1]) + 1
+        return True
+
     def append(self, batch: pa.RecordBatch) -> None:
         """Add a batch. Raises RangeNotHeldError as soon as there are more records or bytes than in the range (INV-6)."""
         self.batches.append(batch)
@@ -148,8 +161,9 @@ class RangeProgress:
 class RangeReader:
     """A consumer without a group, and an admin client. Not thread-safe. After an error of :meth:`read` it can only be closed."""
 
-    def __init__(self, access: KafkaAccess, clock: Clock | None = None) -> None:
-        """Raises SettingsError for options that librdkafka refuses. No I/O yet."""
+    def __init__(self, access: KafkaAccess, headers: bool, clock: Clock | None = None) -> None:
+        """``headers``: whether records have a column of headers. Raises SettingsError for options that librdkafka refuses. No I/O
+        yet."""
         self._access = access
         self._clock = clock or SystemClock()
         self._client_errors = ClientErrors(_log)
@@ -158,12 +172,8 @@ class RangeReader:
             access.options, group=access.group, memory_bytes=memory_bytes, client_id="forebay-task"
         )
         options["fetch.wait.max.ms"] = "10"  # the end of a partition is an answer: no fetch waits there
-        try:
-            self._consumer = Consumer({**options, "error_cb": self._client_errors}, logger=self._client_errors)
-        except KafkaException as error:
-            raise SettingsError(
-                f"cannot create a Kafka client: {error.args[0].str()}; correct the Kafka options"
-            ) from None
+        given = {**options, "error_cb": self._client_errors}
+        self._consumer, self._fetcher = opened(given, self._client_errors, headers)
         self._admin = KafkaAdmin(access.options, timeout_seconds=access.timeout_seconds, client_id="forebay-task-admin")
 
     @property
@@ -171,10 +181,11 @@ class RangeReader:
         return self._access.options.get("bootstrap.servers", "")
 
     def close(self) -> None:
+        self._fetcher.close()
         self._consumer.close()
         self._admin.close()
 
-    def read(self, wanted: Sequence[Wanted], headers: bool) -> list[RangeRows]:
+    def read(self, wanted: Sequence[Wanted]) -> list[RangeRows]:
         """As :func:`read_ranges`."""
         held = [item for item in wanted if item.range.records]  # a range without records needs no request
         readings: dict[TopicPartition, RangeProgress] = {}
@@ -183,7 +194,7 @@ class RangeReader:
             watermarks = self._watermarks(held)
             readings = {item.range.tp: RangeProgress.begin(item.range, *watermarks[item.range.tp]) for item in held}
             try:
-                self._fetch(readings, headers)
+                self._fetch(readings)
             except KafkaException as error:
                 raise self._client_errors.unreachable(f"Kafka at {self._address}: {error.args[0].str()}") from None
         for reading in readings.values():
@@ -199,14 +210,15 @@ class RangeReader:
         except UnknownTopicError as error:
             raise RangeNotHeldError(str(error)) from None
 
-    def _fetch(self, readings: Mapping[TopicPartition, RangeProgress], headers: bool) -> None:
+    def _fetch(self, readings: Mapping[TopicPartition, RangeProgress]) -> None:
         """Read all ranges to their ends at the same time."""
+        self._fetcher.assigning(readings, readings)
         self._consumer.assign([_wire(tp, reading.position) for tp, reading in readings.items()])
         paused: list[WirePartition] = []
         deadline = self._clock.monotonic() + self._access.timeout_seconds
         while waiting := {tp: reading for tp, reading in readings.items() if not reading.done}:
-            messages = self._consumer.consume(MESSAGES_MAX, _POLL_SECONDS)
-            if self._take(messages, waiting, headers):
+            received = self._fetcher.fetch(RECORDS_MAX, _POLL_SECONDS)
+            if self._take(received, waiting):
                 deadline = self._clock.monotonic() + self._access.timeout_seconds
                 self._client_errors.forget()
             elif self._clock.monotonic() > deadline:
@@ -220,48 +232,37 @@ class RangeReader:
                 paused += over
         if paused:
             self._consumer.resume(paused)  # librdkafka keeps a pause until the partition's next assignment
+        self._fetcher.assigning([], [])
         self._consumer.unassign()
 
-    def _take(
-        self, messages: Sequence[Message], waiting: Mapping[TopicPartition, RangeProgress], headers: bool
-    ) -> bool:
+    def _take(self, received: Sequence[Received], waiting: Mapping[TopicPartition, RangeProgress]) -> bool:
         """Return whether the position of a range has moved."""
-        records: dict[TopicPartition, list[Message]] = {}
         progress = False
-        for message in messages:
-            reading = waiting.get(TopicPartition(message.topic() or "", message.partition() or 0))
-            error = message.error()
-            if error is not None:
-                progress = self._take_event(error, message, reading) or progress
+        for item in received:
+            reading = waiting.get(item.tp)
+            if isinstance(item, Event):
+                progress = self._take_event(item, reading) or progress
             elif reading is not None and not reading.done:
-                offset = message.offset() or 0
-                if offset < reading.position:
-                    continue
-                if offset < reading.range.until_offset:
-                    records.setdefault(reading.range.tp, []).append(message)
-                reading.position = offset + 1
-                progress = True
-        for tp, own in records.items():
-            waiting[tp].append(record_batch(own, headers))
+                progress = reading.take(item.batch) or progress
         return progress
 
-    def _take_event(self, error: KafkaError, message: Message, reading: RangeProgress | None) -> bool:
-        code = error.code()
+    def _take_event(self, event: Event, reading: RangeProgress | None) -> bool:
+        code = event.error.code()
         if reading is None or reading.done:
-            self._client_errors(error)
+            self._client_errors(event.error)
             return False
         if code == KafkaError._PARTITION_EOF:
-            end = message.offset() or 0
-            if end < reading.range.until_offset:
-                raise RangeNotHeldError(f"{reading.range.label}: Kafka's log ends at offset {end}")
-            reading.position = end
+            if event.offset < reading.range.until_offset:
+                raise RangeNotHeldError(f"{reading.range.label}: Kafka's log ends at offset {event.offset}")
+            reading.position = event.offset
             return True
         if code in FAULTS:
-            raise RangeNotHeldError(f"{reading.range.label}: Kafka reports: {error.str()}")
-        self._client_errors(error)
+            raise RangeNotHeldError(f"{reading.range.label}: Kafka reports: {event.error.str()}")
+        self._client_errors(event.error)
         return False
 
 
+#: kept by access, and whether records have headers
 kept_readers: IdleClients[RangeReader] = IdleClients(IDLE_READERS_MAX, IDLE_READERS_SECONDS)
 
 

@@ -22,14 +22,13 @@ from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.group_offsets import Point
 from forebay.kafka.consume.assignment import Assignment, StartedPartition
 from forebay.kafka.consume.commits import Commits
-from forebay.kafka.consume.fetching import Fetcher, fetcher
+from forebay.kafka.consume.fetching import Fetcher, opened
 from forebay.kafka.consume.messages import FAULTS
-from forebay.kafka.native.library import library
 from forebay.kafka.native.received import Event, Received, Records
 from forebay.kafka.options.librdkafka import consumer_options, is_cooperative
 from forebay.model.arrow_columns import number_view, value_slots
 from forebay.model.columns import Columns, EndOfPartition, PartitionFault, RebalanceListener, Start
-from forebay.model.errors import ForebayError, SettingsError
+from forebay.model.errors import ForebayError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock, SystemClock
 from forebay.settings.schema import Settings
@@ -113,15 +112,7 @@ class KafkaSource:
         # a client of its own for requests: the consumer's calls wait for one another, also for a long poll
         self._admin = KafkaAdmin(self._given_options, client_id=f"{self._client_id}-admin")
         callbacks = {"error_cb": self._on_error, "on_commit": self._commits.on_commit}
-        try:
-            native = library()
-            options = self._options if native is None else native.options(self._options)
-            self._consumer = Consumer({**options, **callbacks}, logger=self._client_errors)
-        except KafkaException as error:
-            raise SettingsError(
-                f"cannot create a Kafka client: {error.args[0].str()}; correct the Kafka options"
-            ) from None
-        self._fetcher = fetcher(self._consumer, native, self._headers)
+        self._consumer, self._fetcher = opened({**self._options, **callbacks}, self._client_errors, self._headers)
         if self._topics:
             self._join(self._consumer)
 

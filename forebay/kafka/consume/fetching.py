@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
 
-from confluent_kafka import Consumer, Message
+from confluent_kafka import Consumer, KafkaException, Message
 
+from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.consume.messages import partition_of, received
-from forebay.kafka.native.library import Library
+from forebay.kafka.native.library import Library, library
 from forebay.kafka.native.received import Received
 from forebay.kafka.native.record_queue import RecordQueue
+from forebay.model.errors import SettingsError
 from forebay.model.values import TopicPartition
 
 #: how long a fetch gathers more records after the first: bounds its latency and, times the network's rate, its memory
@@ -129,6 +131,19 @@ class ColumnFetcher:
     def close(self) -> None:
         self._messages.close()
         self._queue.close()
+
+
+def opened(options: Mapping[str, Any], errors: ClientErrors, headers: bool) -> tuple[Consumer, Fetcher]:
+    """Return a new consumer and the way to fetch from it. ``options``: with the callbacks. ``errors``: gets the client's log.
+
+    Raises SettingsError for options that librdkafka refuses.
+    """
+    native = library()
+    try:
+        consumer = Consumer(dict(options) if native is None else native.options(options), logger=errors)
+    except KafkaException as error:
+        raise SettingsError(f"cannot create a Kafka client: {error.args[0].str()}; correct the Kafka options") from None
+    return consumer, fetcher(consumer, native, headers)
 
 
 def fetcher(consumer: Consumer, native: Library | None, headers: bool) -> Fetcher:

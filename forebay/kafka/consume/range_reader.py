@@ -19,16 +19,15 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.idle_clients import IdleClients
-from forebay.kafka.consume.fetching import fetcher
+from forebay.kafka.consume.fetching import opened
 from forebay.kafka.consume.messages import FAULTS
 from forebay.kafka.consume.spans import OffsetRange
-from forebay.kafka.native.library import library
 from forebay.kafka.native.received import Event, Received, Records
 from forebay.kafka.options.access import KafkaAccess
 from forebay.kafka.options.librdkafka import PREFETCH_SHARE, consumer_options
@@ -38,7 +37,6 @@ from forebay.model.errors import (
     OutOfRangeError,
     OvershotError,
     RangeNotHeldError,
-    SettingsError,
     ShortReadError,
     UnknownTopicError,
     UnreachableError,
@@ -51,7 +49,7 @@ from forebay.process.clock import Clock, SystemClock
 _log = logging.getLogger("forebay.kafka")
 
 #: maximum messages of one poll, and so of one record batch
-MESSAGES_MAX = 4_096
+MESSAGES_MAX = 20_000
 #: timeout of one poll, after which limits are checked
 _POLL_SECONDS = 0.02
 #: how often the client reports how far it has fetched, unless the options set it
@@ -150,15 +148,7 @@ class PartitionReader:
         options["fetch.wait.max.ms"] = "10"  # the end of a partition is an answer here: nothing is waited for
         options.setdefault("statistics.interval.ms", str(_STATISTICS_MS))
         callbacks = {"error_cb": self._client_errors, "stats_cb": self._on_statistics}
-        try:
-            native = library()
-            given = {**options, **callbacks}
-            self._consumer = Consumer(given if native is None else native.options(given), logger=self._client_errors)
-        except KafkaException as error:
-            raise SettingsError(
-                f"cannot create a Kafka client: {error.args[0].str()}; correct the Kafka options"
-            ) from None
-        self._fetcher = fetcher(self._consumer, native, headers)
+        self._consumer, self._fetcher = opened({**options, **callbacks}, self._client_errors, headers)
         try:
             self._fetcher.assigning([tp], [tp])
             self._consumer.assign([WirePartition(tp.topic, tp.partition, position)])

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
-from forebay.kafka.consume.messages import record_batch
+from forebay.kafka.consume.fetching import opened
+from forebay.kafka.native.received import Event, Records
 from forebay.kafka.options.librdkafka import consumer_options
-from forebay.model.errors import SettingsError, UsageError
-from forebay.model.records import DATAFRAME_SCHEMA, to_dataframe
+from forebay.model.arrow_columns import number_view
+from forebay.model.errors import UsageError
+from forebay.model.payload import block_rows
+from forebay.model.records import RangeRows, to_dataframe
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
 
 _log = logging.getLogger("forebay.kafka")
-_MESSAGES_MAX = 1_000
+_RECORDS_MAX = 10_000
 _POLL_SECONDS = 0.1
 _MEMORY_BYTES = 64_000_000
 
@@ -43,43 +46,39 @@ def read_topic(
     left = {tp for tp, position in positions.items() if position < ends[tp]}
     settings = consumer_options(options, group=group, memory_bytes=_MEMORY_BYTES, client_id="forebay-reader")
     errors = ClientErrors(_log)
-    try:
-        consumer = Consumer({**settings, "error_cb": errors}, logger=errors)
-    except KafkaException as error:
-        raise SettingsError(f"cannot create a Kafka client: {error.args[0].str()}; correct the Kafka options") from None
+    consumer, fetcher = opened({**settings, "error_cb": errors}, errors, headers=True)
     clock = SystemClock()
     try:
+        fetcher.assigning(left, left)
         consumer.assign([WirePartition(topic, tp.partition, positions[tp]) for tp in left])
         deadline = clock.monotonic() + timeout_seconds
         while left:
-            messages: dict[TopicPartition, list[Message]] = {}
-            for message in consumer.consume(_MESSAGES_MAX, _POLL_SECONDS):
-                tp = TopicPartition(message.topic() or "", message.partition() or 0)
-                failure, offset = message.error(), message.offset() or 0
-                if tp not in left or (failure is not None and failure.code() != KafkaError._PARTITION_EOF):
+            for item in fetcher.fetch(_RECORDS_MAX, _POLL_SECONDS):
+                tp = item.tp
+                if tp not in left or (isinstance(item, Event) and item.error.code() != KafkaError._PARTITION_EOF):
                     continue
-                if failure is None and offset < ends[tp]:
-                    messages.setdefault(tp, []).append(message)
-                if offset >= ends[tp] - (failure is None):
+                if isinstance(item, Records):
+                    offsets = number_view(item.batch.column("offset"), np.int64)
+                    if inside := int(np.searchsorted(offsets, ends[tp])):
+                        yield tp, _shown(item.batch.slice(0, inside), tp)
+                    position = int(offsets[-1]) + 1
+                else:
+                    position = item.offset
+                if position >= ends[tp]:
                     left.discard(tp)
                 deadline = clock.monotonic() + timeout_seconds
                 errors.forget()
-            for tp, own in messages.items():
-                yield tp, _shown(record_batch(own, headers=True), tp)
             if left and clock.monotonic() > deadline:
                 address = options.get("bootstrap.servers", "")
                 raise errors.unreachable(
                     f"Kafka at {address}: topic {topic}: the brokers returned no data for {timeout_seconds:g} s"
                 )
     finally:
+        fetcher.close()
         consumer.close()
 
 
-def _shown(batch: Any, tp: TopicPartition) -> pa.RecordBatch:
-    """Return columns of ``SOURCE_SCHEMA`` as ``DATAFRAME_SCHEMA``."""
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    columns["topic"] = pa.nulls(batch.num_rows)
-    columns["partition"] = pa.array([tp.partition] * batch.num_rows, pa.int32())
-    columns["timestamp"] = columns["timestamp"].cast(pa.timestamp("ms", "UTC"))
-    names = DATAFRAME_SCHEMA(True).names
-    return to_dataframe(pa.RecordBatch.from_arrays([columns[name] for name in names], names), tp.topic)
+def _shown(batch: pa.RecordBatch, tp: TopicPartition) -> pa.RecordBatch:
+    """Return a batch of ``SOURCE_SCHEMA`` as ``DATAFRAME_SCHEMA``."""
+    (rows,) = block_rows(RangeRows(tp, [batch]), headers=True)
+    return to_dataframe(rows, tp.topic)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import ctypes as c
 import os
 import weakref
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Iterable
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,15 +15,13 @@ from confluent_kafka import KafkaError
 
 from forebay.kafka.native.library import GROUP, ITEM, Library
 from forebay.kafka.native.received import CLIENT, Event, Received, Records
-from forebay.model.arrow_columns import bytes_column, numbers_column, one_batch
+from forebay.model.arrow_columns import bytes_column, numbers_column
 from forebay.model.errors import ForebayError
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import TopicPartition
 
 #: maximum number of messages that are held at a time
-MESSAGES_MAX = 10_000
-#: up to this size, records of one partition become one item; a column can't have 2 GiB
-JOINED_BYTES_MAX = 1 << 30
+MESSAGES_MAX = 20_000
 #: Kafka's maximum length of a topic's name
 TOPIC_LENGTH_MAX = 249
 
@@ -65,7 +62,8 @@ class RecordQueue:
         """Wait ``timeout_seconds`` at most for a record or event. Return it, and what follows within ``gather_seconds``, up to
         ``max_records`` in all.
 
-        The items of a partition follow each other, in order. Only an event separates records of one partition into two items.
+        The items of a partition follow each other, in order. Its records are one item, except around an event
+        and above 1 GiB.
         """
         count = self._library.gather.forebay_receive(
             self._queue, round(timeout_seconds * 1000), round(gather_seconds * 1000), _address(self._items),
@@ -83,26 +81,36 @@ class RecordQueue:
         self._end()
 
     def _received(self, count: int) -> list[Received]:
+        groups = self._measured(count)
+        places: dict[TopicPartition, int] = {}
+        order = [places.setdefault(self._partition(group), len(places)) for group in groups]
+        if order != sorted(order):
+            # side by side, the records of a partition are copied once, into one column
+            by_partition = sorted(zip(order, groups, strict=True), key=itemgetter(0))
+            moved: Any = np.concatenate([self._items[group["begin"] : group["end"]] for _, group in by_partition])
+            self._items[:count] = moved
+            groups = self._measured(count)
+        return [self._one(group) for group in groups]
+
+    def _measured(self, count: int) -> Any:
         found = self._library.gather.forebay_measure(
             _address(self._items), count, int(self._headers), _address(self._groups)
         )
-        received = [self._one(group) for group in self._groups[:found]]
-        place: dict[TopicPartition, int] = {}
-        order = [place.setdefault(item.tp, len(place)) for item in received]
-        if order == sorted(order):
-            return received
-        by_partition = sorted(zip(order, received, strict=True), key=itemgetter(0))
-        return [
-            joined for _, items in groupby(by_partition, itemgetter(0)) for joined in _joined(map(itemgetter(1), items))
-        ]
+        return self._groups[:found]
+
+    def _partition(self, group: Any) -> TopicPartition:
+        if group["is_error"]:
+            return self._event(group).tp
+        topic = self._library.kafka.rd_kafka_topic_name(int(group["topic"])).decode()
+        return TopicPartition(topic, int(group["partition"]))
 
     def _one(self, group: Any) -> Received:
         if group["is_error"]:
-            return self._event(int(self._items[group["begin"]]["event"]))
-        topic = self._library.kafka.rd_kafka_topic_name(int(group["topic"])).decode()
-        return Records(TopicPartition(topic, int(group["partition"])), self._batch(group), int(group["leader_epoch"]))
+            return self._event(group)
+        return Records(self._partition(group), self._batch(group), int(group["leader_epoch"]))
 
-    def _event(self, event: int) -> Event:
+    def _event(self, group: Any) -> Event:
+        event = int(self._items[group["begin"]]["event"])
         topic, partition, offset, text = (
             c.create_string_buffer(TOPIC_LENGTH_MAX + 1),
             c.c_int32(),
@@ -152,17 +160,6 @@ class RecordQueue:
             [_as_text(names.column(pa.binary())), values.column(pa.binary())], fields=list(type_.value_type.fields)
         )
         return pa.Array.from_buffers(type_, count, [pa.py_buffer(valid), pa.py_buffer(ends)], children=[pairs])
-
-
-def _joined(items: Iterable[Received]) -> Iterator[Received]:
-    """Join consecutive records of one partition."""
-    for are_records, run in groupby(items, lambda item: isinstance(item, Records)):
-        same = list(run)
-        records = cast("list[Records]", same)
-        if are_records and len(same) > 1 and sum(one.batch.nbytes for one in records) < JOINED_BYTES_MAX:
-            yield Records(records[0].tp, one_batch([one.batch for one in records]), records[-1].leader_epoch)
-        else:
-            yield from same
 
 
 def _destroy(library: Library, queue: int, process: int) -> None:

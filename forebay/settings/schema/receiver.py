@@ -78,7 +78,7 @@ class ReceiverSettings(Section, frozen=True, kw_only=True):
             "driver's answer"
         ),
     ] = Size(64_000_000)
-    poll_records: Annotated[PositiveCount, doc("maximum number of records of one poll")] = 10_000
+    poll_records: Annotated[PositiveCount, doc("maximum number of records of one poll")] = 20_000
     store_timeout: Annotated[
         PositiveDuration, doc("how long writes to the WAL may fail before the receiver exits with 1")
     ] = Duration(30.0)

@@ -97,6 +97,7 @@ class Heartbeat:
             return
         self._open = True
         self.contact.beat_at = now + self.settings.heartbeat_interval
+        storing = tuple(self.buffer.sealed.not_stored())
         message = messages.HeartbeatRequest(
             receiver_id=self.registration.receiver_id,
             epoch=self.registration.epoch,
@@ -112,6 +113,10 @@ class Heartbeat:
             holding=self._holding(),
             rate=self.flow.throttle.rate,
             errors=self.outbox.errors.notes(now),
+            open_seconds=round(self.buffer.open_seconds(now), 3),
+            storing_seconds=round(now - storing[0].sealed_at, 3) if storing else 0.0,
+            storing_records=sum(sealed.pending.offsets for sealed in storing),
+            store_seconds=round(self.stores.seconds, 3),
         )
         request = self.outbox.ask(inp.HeartbeatAnswered, now, self._answered, self._failed)
         self.outbox.do(act.Heartbeat(request, message))

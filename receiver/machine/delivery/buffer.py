@@ -53,6 +53,10 @@ class Buffer:
         """
         return self.sealed.holds(tp) or self.is_open(tp)
 
+    def open_seconds(self, now: float) -> float:
+        """Return the age of the open block; 0 without one."""
+        return now - self._open.opened_at if self.has_open else 0.0
+
     def seconds_until_seal(self, now: float) -> float:
         """Return the seconds until the open block is sealed if no record is added; the block interval if no block is open."""
         if not self.has_open:

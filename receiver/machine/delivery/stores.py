@@ -22,6 +22,7 @@ class Stores:
     settings: ReceiverSettings
     outbox: Outbox
     sealed: SealedBlocks
+    seconds: float = 0.0  # from the seal of the newest durable block until it was durable
     _no_space: str = ""  # the reason, "" if there is space
     _lacking: str = ""  # what is missing then
     _away: str = ""  # the reason, "" if the store takes blocks
@@ -59,7 +60,8 @@ class Stores:
         if self._away:
             self.outbox.note(f"{self._store} takes blocks again")
             self._away = ""
-        self.sealed.store(event.sequence, event.block)
+        if (sealed := self.sealed.store(event.sequence, event.block)) is not None:
+            self.seconds = now - sealed.sealed_at
         if not event.block.local and self.settings.local_copies:
             self.outbox.counters["local_copies_given_up"] += 1
 

@@ -100,6 +100,28 @@ def test_snapshot_does_not_change_with_the_stream() -> None:
     assert steps["batches"].waiting_records == 0 and steps["batches"].oldest_seconds == 0.0
 
 
+def test_steps_before_the_driver_are_as_in_the_heartbeats_of_receivers_that_are_not_lost() -> None:
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 5)
+    own = m.PartitionStatus(topic=TOPIC, partition=0, token=token, state="active", position=30, high_watermark=99)
+    t.say(
+        m.HeartbeatRequest(
+            receiver_id="r1", epoch=epoch, state="active", detail="", acknowledged=0, buffered_bytes=1, records=5,
+            partitions=(own,), open_seconds=0.2, storing_seconds=1.5, storing_records=10, store_seconds=0.04,
+        )
+    )  # fmt: skip
+
+    def shown(now: float) -> dict[str, tuple[int | None, float | None, float | None]]:
+        found = overview(snapshot(t, now), IDENTITY, PresentWork(rates=Rates(10.0, None))).steps
+        return {step.name: (step.waiting_records, step.oldest_seconds, step.delay_seconds) for step in found}
+
+    now = t.now_ms / 1000
+    assert (shown(now)["blocks"], shown(now)["wal"]) == ((15, 0.2, 1.5), (10, 1.5, 0.04))
+    assert shown(now + 31)["wal"] == (None, None, None)
+
+
 def test_lag_in_seconds_is_that_of_the_oldest_record_that_is_not_completed() -> None:
     t = Tracked(partitions=1, now_ms=100_000)
     clock = ManualClock()
