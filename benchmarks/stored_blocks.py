@@ -35,7 +35,8 @@ TOPIC = "records"
 #: processes that read: Spark's tasks, and the peer's
 PROCESSES = 2
 
-_SYNCED_TOGETHER = 4
+#: records of the blocks that are made and synced together: blocks of few records would take minutes otherwise
+_SYNCED_RECORDS = 50_000
 _EPOCH = numbered(1, 1)
 
 
@@ -81,8 +82,9 @@ def store(directory: Path, records: int, block_records: int = BLOCK_RECORDS) -> 
     blocks, files = [], []
     rows = min(block_records, records) // PARTITIONS
     count = records // (rows * PARTITIONS)
-    for first in range(1, count + 1, _SYNCED_TOGETHER):
-        made = [_block(sequence, rows) for sequence in range(first, min(first + _SYNCED_TOGETHER, count + 1))]
+    together = max(1, _SYNCED_RECORDS // (rows * PARTITIONS))
+    for first in range(1, count + 1, together):
+        made = [_block(sequence, rows) for sequence in range(first, min(first + together, count + 1))]
         appended = [writer.append(FrameKind.BLOCK, encode_meta(meta), payload) for meta, payload in made]
         writer.sync()
         for (meta, payload), pending in zip(made, appended, strict=True):

@@ -145,7 +145,7 @@ LINES = {
         "each further block, to the last task's row",
         "a task over 1,000 blocks / the same bytes in 10",
     ],
-    "growth-age": ["a batch, at the end / after a fifth", "memory, at the end / after a fifth"],
+    "growth-age": ["a batch, last three tenths / second to fourth", "memory, at the end / after a fifth"],
     "growth-s3": [
         "records/s, 80 ms / 0 ms",
         "requests' price per GB, backlog, 80 ms",
