@@ -46,6 +46,8 @@ BENCHMARKS = {
     "source": "benchmarks.kafka_source",
     "decoding": "benchmarks.decoding",
     "flood": "benchmarks.flood",
+    "start": "benchmarks.start",
+    "take-over": "benchmarks.take_over",
     "peers-landing": "benchmarks.peers.race",
     "peers-queries": "benchmarks.peers.queries",
     "growth-partitions": "benchmarks.growth.one_receiver:partitions",

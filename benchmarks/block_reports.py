@@ -30,7 +30,7 @@ from forebay.security.access import Guard
 from forebay.security.roles import ROLES
 from tests.support.certificates import Authority
 from tests.support.guarded import settings
-from wal.storage import LocalStorage
+from wal.storage.local import LocalStorage
 
 RECEIVERS = 64
 AT_ONCE_REPORTS = 12_800

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import socket
 from collections.abc import Callable
 
@@ -23,8 +24,18 @@ def ends_quietly(worker: Callable[[socket.socket, bool], int]) -> Callable[[sock
     return run
 
 
+def load_worker() -> None:
+    """Import what each worker imports first, once for all workers that are forked later.
+
+    It starts no thread, since a fork copies only the thread that forks. NumPy and pyarrow start some, so each worker imports
+    them itself.
+    """
+    importlib.import_module("pyspark.worker")
+
+
 if __name__ == "__main__":
     find_first()
+    load_worker()
     from pyspark import daemon
 
     daemon.worker = ends_quietly(daemon.worker)  # type: ignore[assignment]

@@ -9,32 +9,25 @@ import socket
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import pyarrow as pa
-from litestar import Litestar
 
-from forebay.http.address import reached_at
-from forebay.http.application import application
 from forebay.http.driver_client import DriverClient
-from forebay.http.server import PortInUse, Server
-from forebay.metrics.route import metrics_route
 from forebay.model.values import check_name
 from forebay.process import logs
 from forebay.process.clock import Clock, SystemClock
 from forebay.process.garbage import freeze_present
-from forebay.process.logs import fields
 from forebay.process.notify import Notifier
 from forebay.process.signals import stop_signals
-from forebay.security.access import Access, Guard, announce
+from forebay.security.access import Access
 from forebay.settings.durability_notes import without_wal
-from forebay.settings.schema import METRICS_PORTS, Settings
+from forebay.settings.schema import Settings
 from forebay.traces.sending import spans_of
 from receiver.blocks.encoded_block import EncodingOptions
 from receiver.channels.driver_channel import DriverChannel
@@ -110,49 +103,14 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
     with ExitStack() as opened:
         if spans is not None:
             opened.callback(spans.close)
-        opened.enter_context(serving(settings, service, metrics, host))
+        if settings.receiver.metrics_url is not None:
+            from receiver.serving import serving  # loads an HTTP server
+
+            opened.enter_context(
+                serving(settings, settings.receiver.metrics_url, service, metrics, host or own_host(settings))
+            )
         opened.enter_context(stop_signals(service.drain) if in_main else nullcontext())
         return service.run()
-
-
-@contextmanager
-def serving(
-    settings: Settings, service: ReceiverService, metrics: ReceiverMetrics, host: str | None = None
-) -> Iterator[None]:
-    """Serve the receiver's metrics at ``receiver.metrics_url``, or at one of the next ports. Without the setting, do nothing.
-
-    Raises UsageError if none of the ports is free.
-    """
-    if settings.receiver.metrics_url is None:
-        yield
-        return
-    guard = Guard(settings)
-    app = application("Forebay receiver", version("forebay"), [metrics_route(metrics.metrics)], guard)
-    with ExitStack() as opened:
-        server = opened.enter_context(first_free(app, settings.receiver.metrics_url, guard))
-        service.metrics_url = reached_at(server.url, host or own_host(settings))
-        announce(guard, server.url)
-        _log.info("serves metrics at %s/metrics", server.url, extra=fields(url=server.url))
-        yield
-
-
-@contextmanager
-def first_free(app: Litestar, url: str, guard: Guard) -> Iterator[Server]:
-    """Serve ``app`` at the first free port from that of ``url`` on; port 0: any. Raises UsageError."""
-    parts = urlsplit(url)
-    port = parts.port or 0
-    ports = range(port, min(port + METRICS_PORTS, 1 << 16)) if port else (0,)
-    address = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    with ExitStack() as opened:
-        for number in ports:
-            server = Server(app, f"{parts.scheme}://{address}:{number}", guard=guard)
-            try:
-                opened.enter_context(server)
-                break
-            except PortInUse:
-                if number == ports[-1]:
-                    raise
-        yield server
 
 
 def own_host(settings: Settings) -> str:

@@ -394,6 +394,13 @@ class Engine(Protocol):
 
     def start(self) -> None: ...
 
+    def warm(self) -> None:
+        """Load what batches need, with made-up records, so that the first batch is as fast as later ones. Call after ``start``,
+        from any thread. Ends early when ``run`` or ``stop`` is called. What it raises does no harm to later batches."""
+
+    def check(self) -> None:
+        """Raise EngineLostError if the engine was started and can't run batches any more."""
+
     def run(self, work: BatchWork, job: Job) -> TierCounts:
         """Call ``job`` with the batch. Return how many ranges were read from each tier.
 

@@ -85,6 +85,12 @@ class LocalEngine:
     def start(self) -> None:
         """Do nothing: there is nothing to start."""
 
+    def warm(self) -> None:
+        """Do nothing: the first batch is as fast as later ones."""
+
+    def check(self) -> None:
+        """Do nothing: the engine is this process."""
+
     def run(self, work: BatchWork, job: Job) -> TierCounts:
         """Run the job as ``driver.batches.batch.Engine.run``."""
         counter = Counter()

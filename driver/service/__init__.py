@@ -12,6 +12,7 @@
     composition    makes the parts of a driver that leads
     ------------------------------------------------------------------------------------------------------------------------
     leadership     the journal's lead and its lease; standby             commits    Kafka's commits compared with the journal
+    engine_start   the engine, started and warmed beside the rest
     agents         agents with a recent heartbeat                        admission  what receivers wait for before they claim
     activity       the driver's current state                            stores     the stores of journal and WAL
     options        the inputs of a driver                                futures    answers that are known already

@@ -20,6 +20,7 @@ from driver.service.activity import Activity
 from driver.service.admission import Admission
 from driver.service.agents import await_hosts
 from driver.service.composition import Parts, compose
+from driver.service.engine_start import EngineStart, starts_early
 from driver.service.housekeeping import Housekeeping
 from driver.service.leadership import Leadership, refuse_direct_stream, refuse_other_keeping
 from driver.service.metrics import DriverMetrics
@@ -91,6 +92,12 @@ class Driver:
         self._view = View(activity, self._led_parts)
         self._metrics = DriverMetrics(given, state=lambda: self._view.shown()[0])
         self._observing = Observing(given, activity=activity, view=self._view, leadership=self._leadership)
+        self._engine_start = EngineStart(
+            engine,
+            standby=options.standby,
+            check_seconds=settings.driver.lease_duration,
+            lost=self._shutdown.fail,
+        )
         self._closing = contextlib.ExitStack()
         # known once it leads
         self._parts: Parts | None = None
@@ -115,8 +122,13 @@ class Driver:
         if watches and not wait_until_stale(stores.journal, settings.stream, self._activity.stopping):
             return False
         self._serve()  # before another driver is fenced: a port in use must not cost the running driver its lead
+        if starts_early(settings, options.standby):
+            self._closing.callback(self._engine_start.stop)
+            self._engine_start.begin()
         led = self._leadership.lead(stores, self.url, standby=options.standby)
         if led is None:
+            if self._activity.failure is not None:
+                raise self._activity.failure
             return False
         opened, state = led
         self._closing.callback(opened.close)
@@ -158,8 +170,8 @@ class Driver:
         assert parts is not None and self._housekeeping is not None
         activity.detail = "starting the engine"
         try:
-            engine.start()
-            self._closing.callback(engine.stop)
+            self._engine_start.finish()
+            self._closing.callback(self._engine_start.stop)
             activity.spark_ui = engine.ui_url
             self._leadership.name_application(engine.application)
             activity.await_partitions()

@@ -33,6 +33,7 @@ from driver.spark.blocks import TaskPartitions, executors, hosts_of
 from driver.spark.executors import check, far, is_local, ship, strangers
 from driver.spark.java import check_java
 from driver.spark.jvm_log import JvmLog
+from driver.spark.warming import warm
 from forebay.model.errors import EngineLostError, ForebayError, JobError, UsageError
 from forebay.settings.schema import Settings
 from pyspark_forebay.schema import spark_schema
@@ -89,6 +90,8 @@ class SparkJobs(ABC):
         self._groups: dict[RunKey, str] = {}  # job groups of attempts that run or failed
         self._stopping = threading.Event()
         self._logs_failures: bool | None = None  # None: as Spark began
+        self._wanted = threading.Event()  # a batch has come: no time to warm
+        self._ready = False
         self._checked: frozenset[str] = frozenset()  # executors that were checked, as host:port
 
     @abstractmethod
@@ -116,8 +119,13 @@ class SparkJobs(ABC):
         return self._session
 
     def start(self) -> None:
-        """Start Spark if no session was given. Raises SettingsError if there is no suitable Java, UsageError if Spark can't
-        start."""
+        """Start Spark if no session was given. If it was started before, make its session the active one of this thread too.
+        Raises SettingsError if there is no suitable Java, UsageError if Spark can't start or is stopped while it starts."""
+        if self._ready:
+            self.check()
+            jvm: Any = self.session._jvm
+            jvm.SparkSession.setActiveSession(self.session._jsparkSession)
+            return
         self._stopping.clear()
         if self._session is None:
             self._session = self._make_session()
@@ -135,6 +143,16 @@ class SparkJobs(ABC):
         if self._far and self._ship_code:
             ship(context, self._modules)
         self._check_executors(context)
+        self._ready = True
+
+    def check(self) -> None:
+        """Raise EngineLostError if Spark was started and has ended."""
+        if self._session is not None and (why := why_lost(self._session.sparkContext)):
+            raise EngineLostError(why)
+
+    def warm(self) -> None:
+        """Warm Spark as ``driver.batches.batch.Engine.warm``. A session that was given is left as it is."""
+        log.debug("this engine is not warmed")
 
     @property
     def _far(self) -> bool:
@@ -164,6 +182,8 @@ class SparkJobs(ABC):
         try:
             with addressed(self._options.get("spark.master", "")):
                 start_jvm(options)
+                if self._stopping.is_set():
+                    raise UsageError("Spark was stopped while it started")
                 return builder.getOrCreate()
         except ForebayError:
             raise
@@ -178,6 +198,7 @@ class SparkJobs(ABC):
     def run(self, work: BatchWork, job: Job) -> TierCounts:
         """Run the job as ``driver.batches.batch.Engine.run``. Raises JobError if the tasks of the attempt before it don't end
         in time; EngineLostError if Spark has stopped."""
+        self._wanted.set()
         context = self.session.sparkContext
         if why := why_lost(context):
             raise EngineLostError(f"{why}; the batch is intact and runs again with the next driver")
@@ -229,6 +250,7 @@ class SparkJobs(ABC):
         """Stop Spark. If the session was given, wait instead for the end of the tasks of failed attempts, because the code that
         continues to use the session does not know of them."""
         self._stopping.set()
+        self._ready = False
         if self._session is None:
             return
         if self._given is None:
@@ -288,6 +310,19 @@ class SparkEngine(SparkJobs):
         self._settings = settings
         self._agent_urls = agent_urls
         self._strangers = ""  # the last warning about different names of hosts
+
+    def warm(self) -> None:
+        if self._given is not None:
+            return
+        none = BatchWork(batch_id=0, number=0, time_ms=0, rerun=False, tasks=(), headers=self._settings.kafka.headers)
+        counts = self.session.sparkContext.accumulator(TierCounts(), _Counts())
+        rounds = warm(
+            self.session,
+            read_plan(self._settings, none, {}),
+            counts,
+            lambda: not self._wanted.is_set() and not self._stopping.is_set(),
+        )
+        log.info("Spark is warm after %d rounds of queries over made-up records", rounds)
 
     def _batch(self, work: BatchWork, counts: Any) -> Batch:
         urls = self._agent_urls()

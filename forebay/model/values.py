@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -23,6 +23,10 @@ TIMELINE_SHIFT = 40
 
 #: a SHA-256
 Sha256 = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+
+#: where a task reads a block from, in this order
+Tier = Literal["local", "agent", "wal", "kafka"]
+TIERS: tuple[Tier, ...] = ("local", "agent", "wal", "kafka")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 

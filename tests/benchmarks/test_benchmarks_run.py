@@ -108,6 +108,21 @@ LINES = {
         "agent: longest heartbeat, flooded / not",
         "agent: memory that the flood takes",
     ],
+    "start": [
+        "forebay status",
+        "receiver until it is ready",
+        "agent until it is ready",
+        "driver until it leads, local engine",
+        "planner of a query, kafka: what it imports beside Spark's",
+        "planner of a query, intake: what it imports beside Spark's",
+    ],
+    "take-over": [
+        "killed leader to the standby's next batch, without the lease",
+        "restart to the next batch, beyond the start of a Spark session",
+        "start of a Spark session",
+        "its first Python job, in Spark alone",
+        "standby: first batch / tenth",
+    ],
     "peers-landing": [
         f"{what} against {peer}"
         for peer in (
@@ -138,10 +153,13 @@ LINES = {
     ],
     "growth-driver": ["reports/s, 256 receivers / 64", "allocation per waiting block, most / fewest"],
 }
+_STARTS = ("start", "take-over")
 _PEERS = ("peers-landing", "peers-queries")
 _INTAKES = ("growth-partitions", "growth-topics", "growth-records", "growth-receivers", "growth-s3")
-NEEDS_KAFKA = ("receiver", "object-wal", "memory", "latency", "latency-spark", "locality", "source", *_PEERS, *_INTAKES)
-NEEDS_SPARK = ("arrow", "latency-spark", "dataframe", "locality", "source", *_PEERS, "growth-blocks")
+NEEDS_KAFKA = (
+    "receiver", "object-wal", "memory", "latency", "latency-spark", "locality", "source", *_PEERS, *_INTAKES, *_STARTS,
+)  # fmt: skip
+NEEDS_SPARK = ("arrow", "latency-spark", "dataframe", "locality", "source", *_PEERS, "growth-blocks", "take-over")
 #: a cluster of its own, two Sparks, or much that does not get less with the records
 LONG = (
     "latency-spark",
@@ -154,6 +172,7 @@ LONG = (
     "growth-blocks",
     "growth-driver",
     *_INTAKES,
+    *_STARTS,
 )
 
 

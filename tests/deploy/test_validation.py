@@ -84,7 +84,7 @@ def test_an_unknown_store_is_refused_by_name() -> None:
 
 
 def test_a_remote_store_without_credentials_is_wrong_and_says_what_to_check(
-    project: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    project: Any, quick_broker: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
@@ -101,8 +101,9 @@ def test_a_remote_store_without_credentials_is_wrong_and_says_what_to_check(
 
 
 def test_a_remote_store_that_does_not_answer_is_unreachable(
-    project: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    project: Any, quick_broker: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(validation, "STORE_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     project.replace("[wal]", '[storage.s3]\nendpoint_url = "http://127.0.0.1:1"\n[wal]')

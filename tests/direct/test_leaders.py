@@ -36,7 +36,7 @@ from tests.support.kafka import PATIENCE_SECONDS, partitions_of
 from tests.support.sinks import ROWS, Sink, sink_of, write
 from tests.support.three_brokers import ThreeBrokers, three_brokers
 from tests.support.wheel import ROOT
-from wal.storage import LocalStorage
+from wal.storage.local import LocalStorage
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 

@@ -54,7 +54,8 @@ from tests.support.columns import column_values
 from tests.support.jumping_clock import jumping_system_clock
 from tests.support.played import PlayedReceiver
 from wal.segments import layout
-from wal.storage import LocalStorage, open_storage
+from wal.storage import open_storage
+from wal.storage.local import LocalStorage
 
 Configure = Callable[..., Settings]
 

@@ -47,6 +47,21 @@ def test_a_worker_keeps_its_modules_out_of_collections_and_nothing_that_tasks_ma
     subprocess.run([sys.executable, "-c", _SETTLED], check=True, timeout=300)
 
 
+_FORKABLE = """\
+import os, sys
+from forebay_start.spark_daemon import load_worker
+
+load_worker()
+assert "pyspark.worker" in sys.modules
+assert len(os.listdir("/proc/self/task")) == 1, "a fork would lose a thread, with the locks that it holds"
+assert not {"numpy", "pyarrow", "pandas"} & sys.modules.keys(), "forked workers would share numpy's random numbers"
+"""
+
+
+def test_what_all_workers_share_is_safe_to_fork() -> None:
+    subprocess.run([sys.executable, "-c", _FORKABLE], check=True, timeout=300)
+
+
 _KAFKA = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
 _INTAKE = {**_KAFKA, "tracker": "http://127.0.0.1:1"}
 

@@ -9,6 +9,7 @@ import os
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,22 +23,23 @@ from tests.support.hdfs import DATA_NODE, NAME_NODE, HdfsServer
 pytestmark = [pytest.mark.kafka, pytest.mark.hdfs]
 
 
-def on_hdfs(folder: Path, broker: KafkaBroker, server: HdfsServer, **wal: str) -> Cluster:
+def on_hdfs(folder: Path, broker: KafkaBroker, topic: str, server: HdfsServer, **wal: str) -> Cluster:
     root = f"{server.url}/{folder.name}"
     return Cluster(
-        folder, broker.options, ["flowing"], wal={"url": f"{root}/wal", **wal}, driver={"journal": f"{root}/journal"}
+        folder, broker.options, [topic], wal={"url": f"{root}/wal", **wal}, driver={"journal": f"{root}/journal"}
     )
 
 
 def test_random_kills_and_restarts_of_name_node_and_data_node_lose_and_repeat_nothing(
-    tmp_path: Path, own_kafka_broker: KafkaBroker, hdfs_server: HdfsServer
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str], hdfs_server: HdfsServer
 ) -> None:
     """INV-1, INV-2, INV-3, INV-4 over real processes and a real HDFS."""
-    own_kafka_broker.create_topic("flowing")
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
     draw = random.Random(draw_seed())
     with (
-        Flow(own_kafka_broker.options, "flowing", rate=500) as flow,
-        on_hdfs(tmp_path, own_kafka_broker, hdfs_server) as cluster,
+        Flow(kafka_broker.options, topic, rate=500) as flow,
+        on_hdfs(tmp_path, kafka_broker, topic, hdfs_server) as cluster,
     ):
         cluster.await_records(1)
         killed = crash_on(cluster, flow, draw, kills=2)
@@ -54,17 +56,18 @@ def test_random_kills_and_restarts_of_name_node_and_data_node_lose_and_repeat_no
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_many_random_kills_on_hdfs_lose_and_repeat_nothing(
-    tmp_path: Path, own_kafka_broker: KafkaBroker, hdfs_server: HdfsServer
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str], hdfs_server: HdfsServer
 ) -> None:
     """The long run: FOREBAY_CRASH_RECORDS and FOREBAY_CRASH_KILLS make it another size."""
     records = int(os.environ.get("FOREBAY_CRASH_RECORDS", "200000"))
     kills = int(os.environ.get("FOREBAY_CRASH_KILLS", "30"))
-    own_kafka_broker.create_topic("flowing")
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
     draw = random.Random(draw_seed())
     began = time.monotonic()
     with (
-        Flow(own_kafka_broker.options, "flowing", rate=2000) as flow,
-        on_hdfs(tmp_path, own_kafka_broker, hdfs_server, segment_size="1MB") as cluster,
+        Flow(kafka_broker.options, topic, rate=2000) as flow,
+        on_hdfs(tmp_path, kafka_broker, topic, hdfs_server, segment_size="1MB") as cluster,
     ):
         cluster.await_records(1)
         killed: Counter[str] = Counter()

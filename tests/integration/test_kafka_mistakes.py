@@ -38,7 +38,7 @@ from tests.receiver.test_service import Running
 from tests.support.direct_runs import Runs
 from tests.support.guarded_broker import PASSWORD, GuardedBroker, Mistake
 from tests.support.ports import free_port
-from wal.storage import LocalStorage
+from wal.storage.local import LocalStorage
 
 pytestmark = pytest.mark.kafka
 

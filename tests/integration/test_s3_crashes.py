@@ -9,7 +9,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,12 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3.S3Ser
         yield server
 
 
-def on_s3(folder: Path, broker: KafkaBroker, url: str, **settings: Any) -> Cluster:
+def on_s3(folder: Path, broker: KafkaBroker, topic: str, url: str, **settings: Any) -> Cluster:
     options = s3.options(url, request_timeout="2s")
     return Cluster(
         folder / "cluster",
         broker.options,
-        ["flowing"],
+        [topic],
         wal={"url": f"s3://{s3.BUCKET}/wal"},
         driver={"journal": f"s3://{s3.BUCKET}/journal"},
         storage=options,
@@ -52,14 +52,15 @@ def on_s3(folder: Path, broker: KafkaBroker, url: str, **settings: Any) -> Clust
 
 
 def test_random_kills_and_restarts_of_the_store_lose_and_repeat_nothing(
-    tmp_path: Path, own_kafka_broker: KafkaBroker, server: s3.S3Server
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str], server: s3.S3Server
 ) -> None:
     """INV-1, INV-2, INV-3, INV-4 over real processes and a real S3 server."""
-    own_kafka_broker.create_topic("flowing")
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
     draw = random.Random(draw_seed())
     with (
-        Flow(own_kafka_broker.options, "flowing", rate=500) as flow,
-        on_s3(tmp_path, own_kafka_broker, server.url) as cluster,
+        Flow(kafka_broker.options, topic, rate=500) as flow,
+        on_s3(tmp_path, kafka_broker, topic, server.url) as cluster,
     ):
         cluster.await_records(1)
         killed = crash_on(cluster, flow, draw, kills=2)
@@ -74,17 +75,19 @@ def test_random_kills_and_restarts_of_the_store_lose_and_repeat_nothing(
 
 
 def test_a_bad_network_between_processes_and_store_loses_and_repeats_nothing(
-    tmp_path: Path, own_kafka_broker: KafkaBroker, server: s3.S3Server
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str], server: s3.S3Server
 ) -> None:
     """INV-1, INV-2, INV-3, INV-6, rule 7: latency, bursts of 503, resets, time-outs after success, answers cut off; then the
     store takes no blocks for a while: the receivers pause, say why, hold no more than their memory, and go on."""
-    own_kafka_broker.create_topic("flowing")
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
     with (
         FaultProxy(server.port) as proxy,
-        Flow(own_kafka_broker.options, "flowing", rate=2000) as flow,
+        Flow(kafka_broker.options, topic, rate=2000) as flow,
         on_s3(
             tmp_path,
-            own_kafka_broker,
+            kafka_broker,
+            topic,
             proxy.url,
             receiver={"memory": f"{MEMORY_BYTES}B", "block_size": "100KB", "store_timeout": "60s"},
         ) as cluster,
@@ -127,18 +130,19 @@ def test_a_bad_network_between_processes_and_store_loses_and_repeats_nothing(
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_many_random_kills_on_s3_lose_and_repeat_nothing(
-    tmp_path: Path, own_kafka_broker: KafkaBroker, server: s3.S3Server
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str], server: s3.S3Server
 ) -> None:
     """The long run: FOREBAY_CRASH_RECORDS and FOREBAY_CRASH_KILLS make it another size."""
     records = int(os.environ.get("FOREBAY_CRASH_RECORDS", "200000"))
     kills = int(os.environ.get("FOREBAY_CRASH_KILLS", "30"))
-    own_kafka_broker.create_topic("flowing")
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
     draw = random.Random(draw_seed())
     began = time.monotonic()
     with (
         FaultProxy(server.port) as proxy,
-        Flow(own_kafka_broker.options, "flowing", rate=2000) as flow,
-        on_s3(tmp_path, own_kafka_broker, proxy.url) as cluster,
+        Flow(kafka_broker.options, topic, rate=2000) as flow,
+        on_s3(tmp_path, kafka_broker, topic, proxy.url) as cluster,
     ):
         proxy.arm("latency", seconds=0.02)
         cluster.await_records(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
 from forebay.settings.load import from_values
 from forebay.settings.schema import METRICS_PORTS, Settings
-from receiver.main import compose, serving
+from receiver.main import compose
 from receiver.metrics import ReceiverMetrics
 from receiver.service import ReceiverService
+from receiver.serving import serving
 from tests.receiver.fakes import FakeKafka, FakeTracker, running
 from tests.support.ports import free_port
-from wal.storage import LocalStorage
+from wal.storage.local import LocalStorage
 
 # a server's thread leaves its loop's sockets to the collector
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -71,13 +72,18 @@ def values(url: str) -> dict[str, float]:
     return found
 
 
+def served(settings: Settings, service: ReceiverService, metrics: ReceiverMetrics) -> AbstractContextManager[None]:
+    assert settings.receiver.metrics_url is not None
+    return serving(settings, settings.receiver.metrics_url, service, metrics, "h")
+
+
 def test_receiver_counts_blocks_syncs_and_reports_and_tells_the_driver_where(
     tmp_path: Path, tracker: FakeTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = settings_of(tmp_path, tracker.url, "http://127.0.0.1:0")
     kafka = FakeKafka({P0: [b"%05d" % number for number in range(1000)]})
     service, metrics = composed(settings, kafka, tmp_path)
-    with serving(settings, service, metrics, "h"), running(service):
+    with served(settings, service, metrics), running(service):
         tracker.wait_for(lambda: tracker.positions.get(P0, 0) == 1000)
         tracker.wait_for(lambda: tracker.heartbeats[-1].records == 1000)
         found = values(f"{service.metrics_url}/metrics")
@@ -127,7 +133,7 @@ def test_receivers_of_one_host_take_ports_of_their_own(tmp_path: Path, tracker: 
         urls = []
         for name in ("r-1", "r-2", "r-3"):
             service, metrics = composed(settings, FakeKafka({}), tmp_path, name)
-            opened.enter_context(serving(settings, service, metrics, "h"))
+            opened.enter_context(served(settings, service, metrics))
             urls.append(service.metrics_url)
         assert urls[0] == f"http://127.0.0.1:{port}"
         assert len(set(urls)) == 3
@@ -140,13 +146,13 @@ def test_receivers_of_one_host_take_ports_of_their_own(tmp_path: Path, tracker: 
 def test_receiver_without_a_free_port_names_the_last_one(
     tmp_path: Path, tracker: FakeTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("receiver.main.METRICS_PORTS", 1)
+    monkeypatch.setattr("receiver.serving.METRICS_PORTS", 1)
     settings = settings_of(tmp_path, tracker.url, f"http://127.0.0.1:{free_port()}")
     (one, ones), (other, others) = (composed(settings, FakeKafka({}), tmp_path, name) for name in ("r-1", "r-2"))
     with (
-        serving(settings, one, ones, "h"),
+        served(settings, one, ones),
         pytest.raises(UsageError, match="the port is in use"),
-        serving(settings, other, others, "h"),
+        served(settings, other, others),
     ):
         pass
 

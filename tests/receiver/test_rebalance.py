@@ -17,7 +17,7 @@ from forebay.settings.schema import Settings
 from receiver.main import compose
 from tests.receiver.fakes import FakeTracker
 from tests.receiver.test_service import Running, settings_of, taken_in
-from wal.storage import LocalStorage
+from wal.storage.local import LocalStorage
 
 PARTITIONS = 4
 
@@ -26,7 +26,7 @@ def settings_for(tmp_path: Path, tracker: FakeTracker, broker: MockBroker, topic
     import msgspec
 
     settings = settings_of(tmp_path, tracker.url)
-    options = {**broker.options, "partition.assignment.strategy": strategy, "session.timeout.ms": "6000"}
+    options = {**broker.options, "partition.assignment.strategy": strategy, "session.timeout.ms": "3000"}
     return msgspec.structs.replace(
         settings, kafka=msgspec.structs.replace(settings.kafka, topics=(topic,), options=options)
     )

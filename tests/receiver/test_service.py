@@ -27,7 +27,8 @@ from wal.blocks import local_path
 from wal.reading import BlockReference, ReadPlan, read_block
 from wal.segments.frame import Frame, FrameKind
 from wal.segments.scan import scan_segment
-from wal.storage import LocalStorage, Storage
+from wal.storage import Storage
+from wal.storage.local import LocalStorage
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

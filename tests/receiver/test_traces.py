@@ -24,7 +24,7 @@ from forebay.traces.sending import spans_of
 from forebay.traces.spans import Spans, root_ids
 from receiver.main import compose
 from tests.receiver.fakes import FakeKafka, FakeTracker, running
-from wal.storage import LocalStorage
+from wal.storage.local import LocalStorage
 
 P0 = TopicPartition("t", 0)
 

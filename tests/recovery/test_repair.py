@@ -20,7 +20,8 @@ from wal.blocks import encode_meta
 from wal.segments.frame import FrameKind
 from wal.segments.layout import block_segment
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
-from wal.storage import LocalStorage, MemoryStorage
+from wal.storage import MemoryStorage
+from wal.storage.local import LocalStorage
 
 
 def repair(logged: Logged, *, yes: bool = True) -> RepairReport:

@@ -32,7 +32,10 @@ def test_planner_connects_before_it_imports_forebay() -> None:
     [
         ("pyspark_forebay", ("urllib3", "pyarrow.compute", "fsspec", "wal", "driver", "deploy", "rich", "click")),
         ("pyspark_forebay.kafka.stream", ("urllib3", "pyarrow.compute", "fsspec", "driver", "deploy", "rich", "click")),
-        ("pyspark_forebay.intake.stream", ("s3fs", "aiohttp", "driver", "deploy", "rich", "click")),
+        (
+            "pyspark_forebay.intake.stream",
+            ("s3fs", "aiohttp", "fsspec", "litestar", "driver", "deploy", "rich", "click"),
+        ),
     ],
 )
 def test_planner_imports_only_what_it_uses(module: str, unneeded: tuple[str, ...]) -> None:

@@ -8,7 +8,6 @@ never lists, locks, recovers or creates anything in a store.
 
 from __future__ import annotations
 
-from wal.reading.agents import AGENT_REQUESTS_MAX, AGENT_REST_SECONDS
 from wal.reading.block import read_block
 from wal.reading.outcome import FINAL_FAILURES, BlockRead, TierCounts, TierFailure
 from wal.reading.plan import TIERS, ReadPlan, Tier
@@ -16,8 +15,6 @@ from wal.reading.reference import BlockReference, check_same, incarnation_key
 from wal.reading.tiers import stored_copy, this_host
 
 __all__ = [
-    "AGENT_REQUESTS_MAX",
-    "AGENT_REST_SECONDS",
     "FINAL_FAILURES",
     "TIERS",
     "BlockRead",

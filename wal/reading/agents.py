@@ -34,7 +34,7 @@ _clock = SystemClock()
 def read_from_agent(reference: BlockReference, plan: ReadPlan, host: str) -> StoredBlock | None:
     """Return the copy of the agent on ``host``, its frame verified; None if its URL is unknown and the block is in the WAL.
 
-    Raises FileNotFoundError, CorruptionError, AccessError, UnreachableError, urllib3's HTTPError.
+    Raises FileNotFoundError, CorruptionError, AccessError, UnreachableError.
     """
     url = plan.agent_urls.get(host)
     if url is None and not reference.in_wal:  # without a WAL few hosts have the block: name each that can't be asked
@@ -48,9 +48,9 @@ def read_from_agent(reference: BlockReference, plan: ReadPlan, host: str) -> Sto
         raise UnreachableError(f"{url} did not answer a request less than {AGENT_REST_SECONDS:g} s ago")
     try:
         body = download.fetch()
-    except urllib3.exceptions.HTTPError:
+    except urllib3.exceptions.HTTPError as error:
         silent_until[url] = _clock.monotonic() + AGENT_REST_SECONDS
-        raise
+        raise UnreachableError(str(error)) from error
     return read_stored(body, target)
 
 
@@ -68,7 +68,7 @@ def read_from_any_agent(reference: BlockReference, plan: ReadPlan) -> StoredBloc
                 return stored
         except FileNotFoundError:
             reasons.append(f"{host} has none")
-        except (ForebayError, OSError, urllib3.exceptions.HTTPError) as error:  # another host may have it whole
+        except (ForebayError, OSError) as error:  # another host may have it whole
             reasons.append(f"{host}: {error}")
     if reasons:
         raise UnreachableError("; ".join(reasons))

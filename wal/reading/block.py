@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-import urllib3
 
 from forebay.model.errors import (
     AccessError,
@@ -23,7 +22,6 @@ from forebay.model.payload import decode_block
 from forebay.model.records import to_dataframe
 from wal.blocks import StoredBlock
 from wal.reading import per_process
-from wal.reading.agents import store_back
 from wal.reading.kafka import read_from_kafka
 from wal.reading.outcome import FINAL_FAILURES, BlockRead, TierFailure
 from wal.reading.plan import ReadPlan, Tier
@@ -65,12 +63,14 @@ def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
             failures.append(TierFailure(tier, "locked", str(error)))
         except AccessError as error:
             failures.append(TierFailure(tier, "refused", str(error)))
-        except (urllib3.exceptions.HTTPError, ConnectionError, UnreachableError) as error:
+        except (ConnectionError, UnreachableError) as error:
             failures.append(TierFailure(tier, "unreachable", str(error)))
         except (ForebayError, OSError) as error:
             failures.append(TierFailure(tier, "failed", str(error)))
         else:
             if tier == "wal" and stored is not None and plan.store_back:
+                from wal.reading.agents import store_back
+
                 failures += store_back(stored, plan, this_host())
             return BlockRead(batches, tier, len(wanted), tuple(failures))
     lost = all(failure.kind in FINAL_FAILURES for failure in failures)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 import msgspec
 
 from forebay.kafka.options.access import KafkaAccess
+from forebay.model.values import TIERS, Tier
 from forebay.security.access import NO_ACCESS, Access
 from wal.storage import StorageOptions
 
-Tier = Literal["local", "agent", "wal", "kafka"]
-TIERS: tuple[Tier, ...] = ("local", "agent", "wal", "kafka")
+__all__ = ["TIERS", "ReadPlan", "Tier"]
 
 
 class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,6 @@ import socket
 from wal.blocks import StoredBlock, block_of_frame, cached_path, local_path, read_local
 from wal.blocks.digests import check_digest
 from wal.reading import per_process
-from wal.reading.agents import read_from_agent, read_from_any_agent
 from wal.reading.plan import ReadPlan, Tier
 from wal.reading.reference import BlockReference, check_same
 from wal.segments.scan import read_frame
@@ -22,12 +21,14 @@ def this_host() -> str:
 def read_stored_block(reference: BlockReference, plan: ReadPlan, tier: Tier, host: str) -> StoredBlock | None:
     """Return the block as ``tier`` keeps it, its frame verified; None if the tier does not apply.
 
-    ``host``: whose agent to ask, for the agent tier. Raises FileNotFoundError, ForebayError, OSError, urllib3's HTTPError.
+    ``host``: whose agent to ask, for the agent tier. Raises FileNotFoundError, ForebayError, OSError.
     """
     match tier:
         case "local":
             return _read_local_copy(reference, plan)
         case "agent":
+            from wal.reading.agents import read_from_agent  # loads an HTTP client, which few tasks ever need
+
             return read_from_agent(reference, plan, host)
         case "wal":
             return _read_from_wal(reference, plan)
@@ -42,6 +43,8 @@ def stored_copy(reference: BlockReference, plan: ReadPlan, tier: Tier) -> Stored
     for agents UnreachableError, which gives each asked host's reason.
     """
     if tier == "agent":
+        from wal.reading.agents import read_from_any_agent
+
         return read_from_any_agent(reference, plan)
     stored = read_stored_block(reference, plan, tier, "")
     if stored is not None:

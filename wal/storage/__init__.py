@@ -1,11 +1,11 @@
 """Where the log's bytes are stored: the ``Storage`` protocol, and a module for each kind of store.
 
-``forebay.settings.stores.STORE_KINDS`` names the module of each URL scheme.
+``forebay.settings.stores.STORE_KINDS`` names the module of each URL scheme. ``open_storage`` imports it: most of them load a
+client, and a process needs one or two.
 """
 
 from __future__ import annotations
 
-from wal.storage.local import LocalStorage
 from wal.storage.memory import MemoryStorage
 from wal.storage.opening import NO_OPTIONS, StorageOptions, open_folders, open_storage, past_cache, tried_for
 from wal.storage.protocol import (
@@ -32,7 +32,6 @@ __all__ = [
     "Folders",
     "KeepsFolders",
     "LeavesTemporaries",
-    "LocalStorage",
     "MemoryStorage",
     "Paths",
     "SendsParts",

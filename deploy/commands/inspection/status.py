@@ -26,8 +26,8 @@ from forebay.messages import (
 )
 from forebay.model.errors import AccessError, ForebayError, NotTakenError
 from forebay.model.units import utc_text
+from forebay.model.values import TIERS
 from forebay.settings.schema import Settings
-from wal.reading import TIERS
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -111,6 +111,13 @@ class DriverSettings(Section, frozen=True, kw_only=True):
         PositiveDuration,
         doc("how long after its last heartbeat the WAL holds what a query over the intake has not read"),
     ] = Duration(7 * 86_400.0)
+    warm_standby: Annotated[
+        Literal["auto", "always", "never"],
+        doc(
+            'when a standby starts Spark: "auto" before it leads if tasks run on its own machine (spark.master = "local[…]"); '
+            '"always" before it leads; "never" only when it leads, which takes longer and uses no memory before'
+        ),
+    ] = "auto"
     cursor_lease: Annotated[
         PositiveDuration, doc("how long after its last heartbeat a cursor stays locked to its user")
     ] = Duration(10.0)

@@ -12,7 +12,17 @@ import msgspec
 import pytest
 
 from driver.background import adoption
-from driver.background.adoption import Adopter, AdoptionThread, Orphan, advanced, covering, eligible, next_from, until
+from driver.background.adoption import (
+    Adopter,
+    AdoptionThread,
+    Orphan,
+    adopter,
+    advanced,
+    covering,
+    eligible,
+    next_from,
+    until,
+)
 from driver.decision_loop.loop import GROWING
 from driver.decisions.clean_up import CleanSegment
 from driver.journal import events as ev
@@ -643,8 +653,8 @@ class Turnstile:
 
 def test_the_thread_goes_on_after_it_was_turned_away_and_ends_with_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it what is in trouble would wait for the driver's next start, without a word (INV-5)."""
-    monkeypatch.setattr(adoption, "BLOCKED_SECONDS", 0.0)
-    monkeypatch.setattr(adoption, "ROUND_SECONDS", 0.0)
+    monkeypatch.setattr(adopter, "BLOCKED_SECONDS", 0.0)
+    monkeypatch.setattr(adopter, "ROUND_SECONDS", 0.0)
     t = Stream()
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 40, token))

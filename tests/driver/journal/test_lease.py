@@ -30,7 +30,8 @@ from driver.journal.lease import (
 from driver.journal.processes import process_start
 from forebay.model.errors import FencedError, StoreError
 from forebay.process.clock import ManualClock, SystemClock
-from wal.storage import LocalStorage, MemoryStorage
+from wal.storage import MemoryStorage
+from wal.storage.local import LocalStorage
 
 
 class Away(MemoryStorage):
@@ -413,7 +414,7 @@ def test_an_older_release_does_not_take_a_running_driver_for_ended() -> None:
 _LEADS = """
 import sys
 from driver.journal.lease import LeaseKeeper
-from wal.storage import LocalStorage
+from wal.storage.local import LocalStorage
 LeaseKeeper(LocalStorage(sys.argv[1]), "s", 2, owner="upgraded", url="", duration_seconds=10.0).begin()
 """
 

@@ -28,7 +28,7 @@ from receiver.sources.custom_source import ReliableAdapter, UnreliableAdapter, c
 from receiver.sources.source import CommitPoint, Source
 from tests.receiver.fakes import FakeTracker
 from tests.receiver.test_service import Running, settings_of, taken_in
-from wal.storage import LocalStorage
+from wal.storage.local import LocalStorage
 
 A, B, Q = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("q", 0)
 

@@ -22,7 +22,8 @@ from tests.support.columns import column_values
 from tests.support.rows import ODD_ROWS, block, filler
 from tests.support.stored import Stored
 from wal.blocks import local_path, write_local
-from wal.reading import AGENT_REST_SECONDS, BlockReference, ReadPlan, TierCounts, agents, read_block
+from wal.reading import BlockReference, ReadPlan, TierCounts, agents, read_block
+from wal.reading.agents import AGENT_REST_SECONDS
 
 # an agent's server leaves its loop's sockets to the collector
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

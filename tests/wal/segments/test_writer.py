@@ -21,7 +21,8 @@ from tests.support.segments import contents, durable, memory, name, writer
 from wal.segments.frame import MAX_METADATA, Frame, FrameKind
 from wal.segments.scan import Damage, SegmentScan, TornTail, read_frame, scan_segment
 from wal.segments.writer import LogWriter, Pending
-from wal.storage import AppendFile, LocalStorage, store_error
+from wal.storage import AppendFile, store_error
+from wal.storage.local import LocalStorage
 
 
 def add(log: LogWriter, label: str, size: int = 20) -> Pending:

@@ -13,7 +13,8 @@ import pytest
 
 from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
 from tests.support.forgetful import ForgetfulStorage
-from wal.storage import LocalStorage, MemoryStorage, Storage, check_path, open_folders, open_storage, store_error
+from wal.storage import MemoryStorage, Storage, check_path, open_folders, open_storage, store_error
+from wal.storage.local import LocalStorage
 
 _names = itertools.count()
 

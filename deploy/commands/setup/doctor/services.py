@@ -17,10 +17,10 @@ from deploy.console.driver_requests import observer
 from forebay.http.client import Client
 from forebay.messages import Done, OverviewAnswer, StatusAnswer
 from forebay.model.errors import AccessError, ForebayError, NoListenerError, SettingsError
+from forebay.model.values import TIERS
 from forebay.process.clock import Clock
 from forebay.security.access import Access
 from forebay.settings.schema import Settings
-from wal.reading import TIERS
 
 _AREA = "services"
 _ANSWER_SECONDS = 3.0

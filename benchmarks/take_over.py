@@ -1,0 +1,131 @@
+"""Spark engine: time from the kill of a driver to the end of the next DataFrame batch, after a restart and by a standby.
+
+One receiver takes in 1,000 records/s, the batch interval is 200 ms, and each batch is an aggregate over `batch.df`. The standby
+runs on the same machine, so it sees the leader's end without waiting for the lease; on another machine the lease's duration is
+added. Spark's own start is that of a program that makes a session with the same options and does nothing else. It is measured in
+the same run, and restarts count as the difference to it. The first batch of a warm standby is compared with its tenth.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.measured import Measured, Threshold, figure, ratio
+from benchmarks.setup import PARTITIONS, Setup
+from tests.support.cluster import Cluster
+
+RATE = 1_000
+#: seconds beyond the lease, or beyond Spark's own start
+EXTRA_MAX = 3.0
+#: the first batch against the tenth
+FIRST_MAX = 2.0
+_BATCHES = 10
+_JOB = """
+import json, time
+from pathlib import Path
+
+def aggregate(batch):
+    begun = time.time()
+    batch.df.groupBy("topic").count().collect()
+    with Path("ends.txt").open("a") as ends:
+        ends.write(json.dumps([begun, time.time()]) + "\\n")
+"""
+_PLAIN = """
+import json, sys, time
+from pyspark.sql import SparkSession
+builder = SparkSession.builder
+for key, value in json.loads(sys.argv[1]).items():
+    builder = builder.config(key, value)
+session = builder.getOrCreate()
+print(time.time(), flush=True)
+session.range(0, 2, 1, 2).mapInArrow(lambda rows: rows, "id long").groupBy("id").count().collect()
+print(time.time(), flush=True)
+session.stop()
+"""
+_SPARK = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.memory": "512m"}
+
+
+def measure(setup: Setup) -> Iterator[Measured]:
+    starts: list[float] = []
+    plain_jobs: list[float] = []
+    restarts: list[float] = []
+    take_overs: list[float] = []
+    first: list[tuple[float, float]] = []
+    for run in range(setup.runs):
+        session_seconds, job_seconds = _plain_start()
+        starts.append(session_seconds)
+        plain_jobs.append(job_seconds)
+        with setup.folder() as folder:
+            restarted, took_over, batches = _killed_twice(setup, folder, f"take-over-{run}")
+        restarts.append(restarted - session_seconds)
+        take_overs.append(took_over)
+        first.append((batches[0], batches[_BATCHES - 1]))
+    limit = Threshold(EXTRA_MAX, at_least=False)
+    yield figure("take-over", "killed leader to the standby's next batch, without the lease", take_overs, "s", limit)
+    yield figure("take-over", "restart to the next batch, beyond the start of a Spark session", restarts, "s", limit)
+    yield figure("take-over", "start of a Spark session", starts, "s")
+    yield figure("take-over", "its first Python job, in Spark alone", plain_jobs, "s")
+    yield ratio("take-over", "standby: first batch / tenth", first, "s", Threshold(FIRST_MAX, at_least=False))
+
+
+def _plain_start() -> tuple[float, float]:
+    """Return the seconds until a session exists, and those of its first job."""
+    begun = time.time()
+    options = {**_SPARK, "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    done = subprocess.run(
+        [sys.executable, "-c", _PLAIN, json.dumps(options)], stdout=subprocess.PIPE, text=True, check=True, timeout=300,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+    )  # fmt: skip
+    there, ended = map(float, done.stdout.split())
+    return there - begun, ended - there
+
+
+def _killed_twice(setup: Setup, folder: Path, topic: str) -> tuple[float, float, list[float]]:
+    """Return the seconds from a restart and from a take-over to the end of the next job, and those of the standby's jobs."""
+    setup.broker.create_topic(topic, PARTITIONS)
+    cluster = Cluster(
+        folder, setup.broker.options, [topic], receivers=1, engine="spark", job="measured:aggregate", start=False,
+        spark=_SPARK,
+    )  # fmt: skip
+    (folder / "measured.py").write_text(_JOB)
+    producer = subprocess.Popen([
+        sys.executable, "-m", "benchmarks.producing", setup.broker.address, topic, str(RATE), "600",
+    ])  # fmt: skip
+    try:
+        with cluster:
+            urls = [cluster.driver_url, cluster.another_url()]
+            cluster.write_settings(driver={"urls": urls})
+            for name in ("agent", "r1", "driver"):
+                cluster.start(name, keep=False)
+            _jobs_since(cluster, 0.0, _BATCHES)
+            cluster.kill9("driver")
+            killed = time.time()
+            cluster.restart("driver")
+            restarted = _jobs_since(cluster, killed, 1)[0][1] - killed
+            cluster.start_rival("second", "driver", "--standby", url=urls[1])
+            cluster.wait(lambda: "Spark is warm" in cluster.log("second"), "a warm standby")
+            cluster.kill9("driver")
+            killed = time.time()
+            jobs = _jobs_since(cluster, killed, _BATCHES)
+            return restarted, jobs[0][1] - killed, [ended - begun for begun, ended in jobs]
+    finally:
+        producer.kill()
+        producer.wait()
+
+
+def _jobs_since(cluster: Cluster, since: float, count: int) -> list[tuple[float, float]]:
+    """Wait until ``count`` jobs have ended that began after ``since``, and return when each began and ended."""
+    ends = cluster.folder / "ends.txt"
+
+    def found() -> list[tuple[float, float]]:
+        lines = ends.read_text().splitlines() if ends.exists() else []
+        jobs = [(begun, ended) for begun, ended in map(json.loads, lines) if begun > since]
+        return jobs if len(jobs) >= count else []
+
+    return cluster.wait(found, f"{count} batches")

@@ -1,0 +1,44 @@
+"""The profile of a run lists where wall time and processor time go, by file and by test."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support import profile
+
+ROOT = Path(__file__).resolve().parents[2]
+PLUGIN = """
+from pathlib import Path
+from tests.support.profile import Profile
+
+def pytest_configure(config):
+    config.pluginmanager.register(Profile(Path(__file__).parent / "profile"))
+"""
+CASES = """
+import subprocess, sys
+
+def test_own():
+    sum(range(3_000_000))
+
+def test_child():
+    subprocess.run([sys.executable, "-Ic", "sum(range(10_000_000))"], check=True)
+"""
+
+
+def test_profile_counts_processor_time_of_tests_and_of_their_processes(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(PLUGIN)
+    (tmp_path / "test_cases.py").write_text(CASES)
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "--rootdir", str(tmp_path), "-c", "/dev/null", "-p", "no:cacheprovider", tmp_path],
+        cwd=ROOT, check=True, capture_output=True,
+    )  # fmt: skip
+    found = {timed.test: timed for timed in profile.read(tmp_path / "profile")}
+    own, child = found["test_cases.py::test_own"], found["test_cases.py::test_child"]
+    assert own.own_cpu_seconds > own.children_cpu_seconds == 0
+    assert child.children_cpu_seconds > child.own_cpu_seconds
+    assert child.wall_seconds > 0 and child.start >= own.start
+    lines = list(profile.report(found.values()))
+    assert lines[0].startswith("2 tests: wall ")
+    assert sum("test_cases.py" in line for line in lines) == 4, "one file in two lists, two tests in one"
