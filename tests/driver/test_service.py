@@ -22,6 +22,7 @@ from driver.decisions.rate_sharing import RateLimits
 from driver.decisions.receiver_lifecycle import ManagedRules
 from driver.journal import history
 from driver.journal import opening as journal
+from driver.journal.encoding import EncodedState
 from driver.journal.lease import Lease, LeaseHeld, lease_path, read_lease
 from driver.journal.timeline import TimelineFound
 from driver.listeners.events import BatchCompleted, BlockAdded, Listener, ReceiverFailed, ReceiverStarted
@@ -595,10 +596,10 @@ def test_no_claim_is_given_before_a_snapshot_copy_is_beside_the_wal(
     copying, go_on = threading.Event(), threading.Event()
     write = SnapshotCopies.write
 
-    def slow(copies: SnapshotCopies, following: int, state: bytes) -> str:
+    def slow(copies: SnapshotCopies, state: EncodedState) -> str:
         copying.set()
         assert go_on.wait(30)
-        return write(copies, following, state)
+        return write(copies, state)
 
     monkeypatch.setattr(SnapshotCopies, "write", slow)
     s = settings()

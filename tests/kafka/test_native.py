@@ -281,7 +281,7 @@ def test_names_of_headers_that_are_not_utf_8_are_replaced_in_both_ways(
 
     reading = Fetching(mock_broker.options, several, native, True, {0: 0})
     (headers,) = reading.read({0}, lambda: 10)[0][0]["headers"].to_pylist()
-    assert [header["key"] for header in headers] == ["\ufffd", "d", "\ufffd"]
+    assert [header["key"] for header in headers or ()] == ["\ufffd", "d", "\ufffd"]
     reading.close()
     reading = Fetching(mock_broker.options, several, None, True, {0: 0})
     with pytest.raises(ForebayError, match=rf"offset 0 of {several}/0 has several header names that are not UTF-8"):

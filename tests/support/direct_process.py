@@ -30,6 +30,10 @@ class InProcess:
 
     def start(self) -> None: ...
 
+    def warm(self) -> None: ...
+
+    def check(self) -> None: ...
+
     def run(self, work: BatchWork, job: Job) -> TierCounts:
         job(work)  # type: ignore[arg-type]
         return TierCounts()

@@ -39,7 +39,7 @@ def share(create: bool) -> None:
     ``create``: also makes the archives that are not there, which takes half a minute once.
     """
     java = _java()
-    options = _OPTIONS
+    options: tuple[str, ...] = _OPTIONS
     if java is not None:
         # beside the installed Spark, since it names the paths of its jars
         options += _used(Path(sys.prefix) / f"spark-classes{java}.jsa", _start_spark if create else None)

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
@@ -48,7 +49,7 @@ class MockBroker:
 
     def open(self) -> MockBroker:
         native = library()
-        options = {"test.mock.num.brokers": self._brokers, "log_level": 4}
+        options: dict[str, Any] = {"test.mock.num.brokers": self._brokers, "log_level": 4}
         self._client = AdminClient(options if native is None else native.options(options))
         if native is not None:  # otherwise the first member of each group waits for three seconds
             cluster = native.kafka.rd_kafka_handle_mock_cluster(native.take_client())

@@ -91,9 +91,9 @@ def test_old_release_refuses_the_journal_while_the_batches_are_paused() -> None:
     write(storage, *events, ev.PauseChanged(True, 1, "ann: test"))
     assert write(storage).pause is not None  # its first snapshot has the pause
     with old_release():
-        for refused in (lambda: stored(storage), lambda: write(storage)):
+        for refused in (stored, write):
             with pytest.raises(NewerVersionError, match="flags 0x0002"):
-                refused()
+                refused(storage)
     write(storage, ev.PauseChanged(False, 2, "ann: test"))
     write(storage)
     with old_release():

@@ -16,8 +16,9 @@ from forebay.model.errors import OutOfSpaceError, StoreError
 from wal.segments.frame import Frame, FrameKind
 from wal.segments.scan import TornTail, scan_segment
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
-from wal.storage import LocalStorage, MemoryStorage, past_cache
+from wal.storage import MemoryStorage, past_cache
 from wal.storage.direct_writes import BLOCK_BYTES, CHUNK_BYTES, LARGE_BYTES_MIN
+from wal.storage.local import LocalStorage
 
 _SIZES = (0, 1, 64, BLOCK_BYTES - 1, BLOCK_BYTES, LARGE_BYTES_MIN - 1, LARGE_BYTES_MIN, CHUNK_BYTES, CHUNK_BYTES + 65)
 
