@@ -24,6 +24,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -256,8 +257,16 @@ def _finalize(code: int) -> NoReturn:
         os._exit(code)
 
 
+class _NoPandas(MetaPathFinder):
+    """pyarrow imports pandas wherever it finds it: a second, for nothing. (None in ``sys.modules`` would be taken for pandas.)"""
+
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("not needed", name=name)
+
+
 def main() -> None:
-    sys.modules["pandas"] = None  # type: ignore[assignment]  # pyarrow imports it wherever it finds it: a second, for nothing
+    sys.meta_path.insert(0, _NoPandas())
     for name in _MODULES:
         importlib.import_module(name)
     gc.collect()
