@@ -107,8 +107,8 @@ def test_rdd_arrow_dataframe_and_read_give_the_same_rows(
         1 << 40 | 7, datetime(2023, 11, 14, 22, 13, 20, 500_000, tzinfo=timezone.utc), work.ranges, False, len(wanted)
     )  # fmt: skip
     assert seen["rdd"] == wanted
-    assert seen["tasks"] == [14, 6]
-    assert seen["sizes"] == seen["read"] == [6, 5, 3, 4, 2]
+    assert seen["sizes"] == seen["tasks"] == [14, 6], "a task joins the rows of small ranges"
+    assert seen["read"] == [6, 5, 3, 4, 2]
     assert seen["schema"] == spark_schema(headers)
     assert seen["names"] == seen["arrow"][0]
     names = [name for name in KafkaRecord._fields if name not in ("timestamp", "headers")]
