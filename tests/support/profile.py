@@ -1,4 +1,4 @@
-"""A profile of where the time of a test run goes: ``make test ARGS="--profile-to FOLDER"``, then
+"""A profile of where the time of a test run goes: ``make test ARGS="--profile-to=FOLDER"``, then
 ``python -m tests.support.profile FOLDER``.
 
 Each process of the run writes one line per test: its id, start, wall time, and processor time of the process itself and of the
