@@ -52,7 +52,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
             )
         pending = PendingBlock(copy.meta.epoch, 1, tuple(ranges))
         encoding = EncodingOptions(settings.stream, "r1", "h1", False, "none")
-        payload = encode(pending, encoding, 0).payload
+        payload = b"".join(encode(pending, encoding, 0).payload)
         pairs = alternate(
             setup.runs,
             partial(_cpu, lambda: hashlib.sha256(payload).digest(), len(stored.blocks)),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from forebay.kafka.consume import consumer
+from forebay.kafka.consume import fetching
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.kafka.embedded.loader import load
 from forebay.kafka.native.library import library
@@ -26,7 +26,7 @@ COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
 @pytest.fixture(params=["mock", "mock-without-native-code", pytest.param("kafka", marks=pytest.mark.kafka)])
 def broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Broker:
     if request.param == "mock-without-native-code":
-        monkeypatch.setattr(consumer, "library", lambda: None)
+        monkeypatch.setattr(fetching, "library", lambda: None)
     else:
         assert library() is not None, "python scripts/compile_native.py"
     found: Broker = request.getfixturevalue(f"{request.param.partition('-')[0]}_broker")
