@@ -18,7 +18,7 @@ from executor_agent.commands import block_names, orders
 from executor_agent.receivers import KINDS, Receivers
 from executor_agent.store import BlockStore
 from forebay.messages import AgentHeartbeatAnswer, AgentHeartbeatRequest, Command
-from forebay.model.errors import FencedError, ForebayError
+from forebay.model.errors import FencedError, ForebayError, UnreachableError
 from forebay.process import failpoints
 from forebay.process.clock import Clock
 
@@ -135,7 +135,7 @@ class Heartbeat:
                 self.beat()
             except (ForebayError, OSError, msgspec.DecodeError) as error:
                 self.silent_driver = str(error)
-                self._warn_if_silent()
+                self._warn(isinstance(error, (UnreachableError, ConnectionError)))
                 self._acknowledged = 0
                 self._reported_copies = None
                 delay = min(delay * 2, max(DELAY_SECONDS_MAX, self._interval_seconds))
@@ -156,10 +156,10 @@ class Heartbeat:
                 # a driver that is stopped first needs no last heartbeat; any other waits until the host counts as lost
                 log.info("the last heartbeat to the driver failed: %s", error)
 
-    def _warn_if_silent(self) -> None:
-        """Log each cause of the driver's silence once, after ``SILENT_SECONDS``."""
+    def _warn(self, is_silent: bool) -> None:
+        """Log each cause once. ``is_silent``: the driver does not answer, which is a fault only after ``SILENT_SECONDS``."""
         silent_seconds = self._clock.monotonic() - self._answered_at
-        if self._warned != self.silent_driver and silent_seconds >= SILENT_SECONDS:
+        if self._warned != self.silent_driver and (not is_silent or silent_seconds >= SILENT_SECONDS):
             self._warned = self.silent_driver
             log.warning("heartbeat to the driver failed: %s", self.silent_driver)
 

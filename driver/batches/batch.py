@@ -47,6 +47,7 @@ class BatchWork:
     ``window_batches``: how many batches before this one a window may contain; ``past``: these batches, in order; ``covers``: in a
     window, ids of its batches before this one. ``spans``: in a direct stream, which has no blocks, what each task reads;
     ``incarnations``: the incarnation of each span's partition. ``replay_begun_ms``: when the replay began; 0 if none runs it.
+    ``since_ms``: the end of the oldest interval without a batch before this one, if this driver made it; 0: the batch's time.
     """
 
     batch_id: int
@@ -72,11 +73,12 @@ class BatchWork:
     spans: tuple[OffsetRange, ...] = ()
     incarnations: tuple[int, ...] = ()
     replay_begun_ms: int = 0
+    since_ms: int = 0
 
     @property
     def due_ms(self) -> int:
-        """When the run was due: at the batch's time, or in a replay when the replay began."""
-        return self.replay_begun_ms if self.replay else self.time_ms
+        """When the run was due: at ``since_ms`` or the batch's time, or in a replay when the replay began."""
+        return self.replay_begun_ms if self.replay else self.since_ms or self.time_ms
 
     @property
     def key(self) -> str:

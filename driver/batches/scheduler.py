@@ -96,6 +96,7 @@ class Scheduler:
         self._reruns: set[RunKey] = set()
         self._progress = Progress()
         self._trigger = Trigger(options.batch_interval_seconds)
+        self._due_since: dict[int, int] = {}  # batch id → DueBatch.since_ms, of the batches that this driver made
         self._makes_batches = options.allocation is None  # a direct stream's are made by the timer alone
         #: the newest completed batches
         self.batches = batches if batches is not None else BatchLog(BATCHES_KEPT)
@@ -237,6 +238,7 @@ class Scheduler:
                 self._runner.run(work, left_over)
                 left_over = False
                 self._progress.finish((work.replay, work.batch_id))
+                self._due_since.pop(work.batch_id, None)
         except BaseException as error:
             self._fail(error)
         finally:
@@ -251,11 +253,10 @@ class Scheduler:
         while not self._progress.stopping.is_set():
             seen = self._progress.changes
             run = self._loop.ask(self._read_next())
-            if run is None and self._make_next():
-                run = self._loop.ask(self._read_next())
             if run is not None:
                 return self._work(run)
-            self._progress.await_change(seen)
+            if not self._make_next():  # another worker may begin what is made here
+                self._progress.await_change(seen)
         return None
 
     def _make_next(self) -> bool:
@@ -264,11 +265,12 @@ class Scheduler:
         if due is None:
             return False
         made = self._loop.ask(AllocateNext(due.time_ms, self._options.tasks()))
-        if not made.left:
-            self._trigger.settle(due)
-        if made.batch_id is not None:
-            failpoints.hit("driver.after-allocate")
-        return made.batch_id is not None
+        self._trigger.settle(due, made.left)
+        if made.batch_id is None:
+            return False
+        self._due_since[made.batch_id] = due.since_ms
+        failpoints.hit("driver.after-allocate")
+        return True
 
     def _read_next(self) -> NextBatch:
         return NextBatch(self._progress, self._reruns, self._options.window_batches)
@@ -285,4 +287,5 @@ class Scheduler:
         *past, work = run.work(
             options.epoch, options.headers, options.concurrent_jobs, options.window_batches, options.copies()
         )
-        return replace(work, past=tuple(past))
+        since_ms = 0 if work.replay else self._due_since.get(work.batch_id, 0)
+        return replace(work, past=tuple(past), since_ms=since_ms)

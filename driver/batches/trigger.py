@@ -8,10 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DueBatch:
-    """A batch that is due. ``time_ms``: the interval that made it due, the oldest one if several did; None: the time of its
-    allocation. ``seen``: how many intervals had ended by then."""
+    """A batch that is due.
+
+    ``time_ms``: the end of the newest interval; None: the time of its allocation. ``since_ms``: since when it is due, the end of
+    the oldest interval without a batch; 0: since its time. ``seen``: how many intervals had ended by then.
+    """
 
     time_ms: int | None
+    since_ms: int = 0
     seen: int = 0
 
 
@@ -26,7 +30,7 @@ class Trigger:
         self.continuous = interval_seconds <= 0
         self._lock = threading.Lock()
         self._ended = 0  # intervals
-        self._oldest_ms: int | None = None
+        self._since_ms: int | None = None
         self._newest_ms = 0
 
     def end_interval(self, time_ms: int) -> None:
@@ -34,17 +38,18 @@ class Trigger:
         with self._lock:
             self._ended += 1
             self._newest_ms = time_ms
-            if self._oldest_ms is None:
-                self._oldest_ms = time_ms
+            if self._since_ms is None:
+                self._since_ms = time_ms
 
     def due(self) -> DueBatch | None:
         """Return the batch that is due; None if none is."""
         if self.continuous:
             return DueBatch(None)
         with self._lock:
-            return DueBatch(self._oldest_ms, self._ended) if self._oldest_ms is not None else None
+            return DueBatch(self._newest_ms, self._since_ms, self._ended) if self._since_ms is not None else None
 
-    def settle(self, due: DueBatch) -> None:
-        """Note that no block was left for ``due``. An interval that has ended since then makes the next batch due."""
+    def settle(self, due: DueBatch, left: bool) -> None:
+        """Note the answer to the request for ``due``. ``left``: whether blocks are left, because batches have limits or none may
+        begin now. If so, or if an interval has ended since then, the next batch is due from the newest interval on."""
         with self._lock:
-            self._oldest_ms = self._newest_ms if self._ended > due.seen else None
+            self._since_ms = self._newest_ms if left or self._ended > due.seen else None

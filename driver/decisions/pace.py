@@ -34,16 +34,19 @@ class Pace:
         """A worker begins a batch."""
         self._begun[batch_id] = now_ms
 
-    def end(self, batch_id: int, now_ms: int) -> None:
-        """A batch has ended; nothing happens if it is unknown."""
+    def end(self, batch_id: int, now_ms: int, *, usual: bool = True) -> None:
+        """A batch has ended; nothing happens if it is unknown. ``usual``: its first attempt succeeded, so its time says something
+        about the next one."""
         begun_ms = self._begun.pop(batch_id, None)
-        if begun_ms is not None:
+        if begun_ms is not None and usual:
             took_ms = max(0, now_ms - begun_ms)
             self._duration_ms = (self._duration_ms + took_ms) / 2 if self._duration_ms else took_ms
 
-    def next_batch(self, now_ms: int) -> NextBatch:
-        """Return when a block that a receiver seals from now on is expected to be in a batch."""
+    def next_batch(self, now_ms: int) -> NextBatch | None:
+        """Return when a block that a receiver seals from now on is expected to be in a batch; None: nothing is known yet."""
         interval = self.interval_ms
+        if not interval and not self._begun and not self._duration_ms:
+            return None
         until_due = interval - now_ms % interval if interval else 0
         every = max(float(interval), self._duration_ms)
         return NextBatch(round(max(until_due, self._until_free(now_ms))), round(every))

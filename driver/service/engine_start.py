@@ -72,6 +72,7 @@ class EngineStart:
             self._error = error
             if self._standby and not self._ended:
                 log.warning("the standby can't start its engine, and tries again when it leads: %s", error)
+                self._engine.stop()  # what did start holds memory
             return
         finally:
             self._started.set()

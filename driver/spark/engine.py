@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 from py4j.clientserver import ClientServer
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError
 from pyspark import AccumulatorParam, SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -130,8 +130,7 @@ class SparkJobs(ABC):
         if self._session is None:
             self._session = self._make_session()
             self._logs_failures = None
-        pinned = isinstance(self._session.sparkContext._gateway, ClientServer)
-        if self._concurrent_jobs > 1 and not pinned:
+        if self._concurrent_jobs > 1 and not self._has_pinned_threads:
             raise UsageError(
                 "driver.concurrent_jobs > 1 needs PySpark's pinned threads, which separate the tasks of the batches: remove "
                 "PYSPARK_PIN_THREAD from the environment, or set it to true"
@@ -144,6 +143,10 @@ class SparkJobs(ABC):
             ship(context, self._modules)
         self._check_executors(context)
         self._ready = True
+
+    @property
+    def _has_pinned_threads(self) -> bool:
+        return isinstance(self.session.sparkContext._gateway, ClientServer)
 
     def check(self) -> None:
         """Raise EngineLostError if Spark was started and has ended."""
@@ -312,7 +315,9 @@ class SparkEngine(SparkJobs):
         self._strangers = ""  # the last warning about different names of hosts
 
     def warm(self) -> None:
-        if self._given is not None:
+        if (
+            self._given is not None or not self._has_pinned_threads
+        ):  # without them a batch's tasks could join the job group
             return
         none = BatchWork(batch_id=0, number=0, time_ms=0, rerun=False, tasks=(), headers=self._settings.kafka.headers)
         counts = self.session.sparkContext.accumulator(TierCounts(), _Counts())
@@ -354,7 +359,7 @@ def why_lost(context: SparkContext) -> str:
     """Return the reason why ``context`` can't run jobs any more; "" if it can."""
     try:
         stopped = context._jsc is None or bool(context._jsc.sc().isStopped())
-    except (Py4JNetworkError, OSError) as error:
+    except (Py4JError, OSError) as error:
         return f"Spark's JVM has ended: {error}"
     return "the Spark context was stopped" if stopped else ""
 

@@ -161,7 +161,7 @@ class Batches:
         if batch is None or batch.completed_ms is not None:
             raise RefusedError(f"batch {request.batch_id} is completed already", "conflict")
         self._recorder.apply(ev.BatchCompleted(request.batch_id, request.time_ms, request.attempts, request.statistics))
-        self._pace.end(request.batch_id, now_ms)
+        self._pace.end(request.batch_id, now_ms, usual=request.attempts == 1)
 
     def _complete_replayed(self, request: Complete) -> None:
         state = self._recorder.state
@@ -202,7 +202,7 @@ class Batches:
             raise RefusedError(f"batch {batch_id} is completed already", "conflict")
         cause = said_by(request.cause)
         self._recorder.apply(ev.BatchSkipped(batch_id, request.time_ms, request.attempts, cause, request.replay))
-        self._pace.end(batch_id, now_ms)
+        self._pace.end(batch_id, now_ms, usual=False)
 
     def pause(self, request: m.PauseRequest, now_ms: int) -> m.OperatorAnswer:
         """Pause or resume the batches. May be repeated."""

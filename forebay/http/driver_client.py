@@ -42,7 +42,7 @@ class DriverClient:
         cls, settings: Settings, timeout_seconds: float = 10.0, role: Role = "operator", name: str | None = None
     ) -> DriverClient:
         """Return the client of a process with ``role``. Raises SettingsError as ``Access.of``."""
-        asked_by_person = settings.stream if role == "operator" else ""
+        asked_by_person = settings.stream if role in ("operator", "reader") else ""
         return cls(settings.driver.all_urls, timeout_seconds, Access.of(settings, role, name), asked_by_person)
 
     @property

@@ -26,7 +26,7 @@ def source_batch(given: Records, headers: bool, first_offset: int | None = None)
     """
     try:
         if isinstance(given, pa.RecordBatch):
-            return _of_columns(given, headers, first_offset)
+            return _own(_of_columns(given, headers, first_offset))
         return _of_records(given, headers, first_offset)
     except (TypeError, OverflowError, AttributeError, pa.ArrowException) as error:
         raise ValueError(f"it returned neither a list of Record nor a RecordBatch of its columns: {error}") from None
@@ -92,6 +92,14 @@ def _number_columns(offsets: Any, times: Any, first_offset: int | None) -> list[
         offsets = np.arange(first_offset, first_offset + count, dtype=np.int64)
     kinds = np.where(times >= 0, 0, -1).astype(np.int32)
     return [numbers_column(offsets, pa.int64()), numbers_column(times, pa.int64()), numbers_column(kinds, pa.int32())]
+
+
+def _own(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a copy: a source may fill its buffers again before the block, which shares memory with its records, is written."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return pa.ipc.open_stream(sink.getvalue()).read_next_batch()
 
 
 def _of_columns(given: pa.RecordBatch, headers: bool, first_offset: int | None) -> pa.RecordBatch:

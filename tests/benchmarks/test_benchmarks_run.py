@@ -51,6 +51,7 @@ LINES = {
         "status, all waiting / few",
         "longest heartbeat, a scrape each second / none",
         "a scrape of the metrics",
+        "the longest scrape",
         "journal on disk, per block",
     ],
     "day": [

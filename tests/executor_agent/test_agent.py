@@ -24,7 +24,7 @@ from forebay.http.application import application
 from forebay.http.client import Client
 from forebay.http.server import Server
 from forebay.messages import AgentHeartbeatAnswer, AgentHeartbeatRequest, Command, Refusal
-from forebay.model.errors import SettingsError, UsageError
+from forebay.model.errors import SettingsError, UnreachableError, UsageError
 from forebay.process import failpoints
 from forebay.process.clock import ManualClock
 from forebay.settings.load import from_values
@@ -282,11 +282,14 @@ def test_agent_goes_on_while_the_driver_is_away(stored: Stored, three: list[Bloc
 
 
 def test_silence_of_a_driver_is_logged_once_and_not_before_a_planned_stop_is_over(
-    stored: Stored, driver: FakeDriver, caplog: pytest.LogCaptureFixture
+    stored: Stored, driver: FakeDriver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`forebay up` stops the driver first, then the agent: that is no reason for a warning."""
     caplog.set_level("WARNING", "executor_agent")
     clock, rounds = ManualClock(), threading.Semaphore(0)
+
+    def unreachable() -> None:
+        raise UnreachableError("no driver answers")
 
     def await_rounds() -> None:
         """Wait until a heartbeat that began after this call has ended."""
@@ -297,7 +300,7 @@ def test_silence_of_a_driver_is_logged_once_and_not_before_a_planned_stop_is_ove
         driver.await_heartbeat(lambda _: True)
         while not agent.heartbeat.answered:
             threading.Event().wait(0.01)
-        driver.say(4)  # as a superseded driver, which is not obeyed
+        monkeypatch.setattr(agent.heartbeat, "beat", unreachable)
         agent.heartbeat.came_round = rounds.release
         await_rounds()
         assert agent.heartbeat.silent_driver and not caplog.messages
@@ -307,6 +310,21 @@ def test_silence_of_a_driver_is_logged_once_and_not_before_a_planned_stop_is_ove
         await_rounds()
         await_rounds()
         assert len([said for said in caplog.messages if "heartbeat to the driver failed" in said]) == 1, caplog.messages
+
+
+def test_answer_of_a_superseded_driver_is_logged_at_once(
+    stored: Stored, driver: FakeDriver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only silence may be a planned stop."""
+    caplog.set_level("WARNING", "executor_agent")
+    warned = threading.Event()
+    with Agent(stored.settings(driver.server.url), clock=ManualClock()) as agent:
+        driver.await_heartbeat(lambda _: True)
+        while not agent.heartbeat.answered:
+            threading.Event().wait(0.01)
+        driver.say(4)
+        agent.heartbeat.came_round = lambda: warned.set() if caplog.messages else None
+        assert warned.wait(30)
 
 
 # ---- receivers ---------------------------------------------------------------------------------------------------------

@@ -526,8 +526,7 @@ class DriverProcess:
             work = yield ReadBy(self._begin_batch)
             if work is None and (due := self._due()) is not None:
                 made = yield AllocateNext(due.time_ms, self.world.options.tasks)
-                if not made.left:
-                    self._trigger.settle(due)
+                self._trigger.settle(due, made.left)
                 if made.batch_id is not None:
                     self.world.reached["allocated by a worker"] += 1
                     work = yield ReadBy(self._begin_batch)

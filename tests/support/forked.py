@@ -222,8 +222,9 @@ def _run(
         os.setsid()
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in zip((nothing, *descriptors), (0, 1, 2), strict=True):
-            os.dup2(source, target)
-            os.close(source)
+            if source != target:
+                os.dup2(source, target)
+                os.close(source)
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(write_through=True)  # type: ignore[union-attr]
         faulthandler.enable()

@@ -180,14 +180,8 @@ def sync_directory(path: Path) -> None:
 
 def _write_file(path: Path, parts: Sequence[Any], durable: bool) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb", buffering=0) as file:
-        views = [memoryview(part).cast("B") for part in parts]
-        try:
-            os.posix_fallocate(file.fileno(), 0, sum(map(len, views)))  # cheaper than finding room for each page
-        except OSError as error:
-            if error.errno in _NO_SPACE:
-                raise
-        for view in views:
-            rest = view
+        for part in parts:
+            rest = memoryview(part).cast("B")
             while rest:
                 rest = rest[file.write(rest) :]
         if durable:

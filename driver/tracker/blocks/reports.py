@@ -22,7 +22,8 @@ class Reports:
     def accept(self, request: m.ReportRequest, now_ms: int) -> m.ReportAnswer:
         """Accept the request's blocks, or say which ranges of them are stale. Raises UsageError, RefusedError.
 
-        The answer says when the next batch is expected, unless batches are paused.
+        The answer says when the next batch is expected, unless that is unknown: none begins during a pause, a replay or while a
+        batch fails.
         """
         state = self._recorder.state
         for block in request.blocks:  # all of them first: after the first applied event nothing may be refused
@@ -40,9 +41,9 @@ class Reports:
             if not stale:
                 self._recorder.apply(ev.BlockAdded(block))
             results.append(m.BlockResult(block_id=meta.id, accepted=not stale, stale=stale))
-        if state.pause is not None:
-            return m.ReportAnswer(results=tuple(results))
         following = self._pace.next_batch(now_ms)
+        if following is None or state.pause is not None or state.replay is not None or state.failures:
+            return m.ReportAnswer(results=tuple(results))
         return m.ReportAnswer(results=tuple(results), next_batch_ms=following.in_ms, every_ms=following.every_ms)
 
     def _check(self, block: Block, request: m.ReportRequest) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from operator import itemgetter
+from operator import itemgetter, methodcaller
 from typing import Any, cast
 
 import numpy as np
@@ -25,6 +25,9 @@ _TIMESTAMP_TYPES = np.full(3, -1, np.int32)
 _TIMESTAMP_TYPES[TIMESTAMP_CREATE_TIME] = 0
 _TIMESTAMP_TYPES[TIMESTAMP_LOG_APPEND_TIME] = 1
 
+#: confluent-kafka returns headers with an error set if a name is not UTF-8. Where a method is called often, Python 3.11 and later
+#: do not check for this; here they do.
+_read_headers = methodcaller("headers")
 #: in place of headers that can't be returned: no column takes it
 _UNREADABLE: Any = (0, b"")
 
@@ -136,7 +139,7 @@ def headers_of(message: Message) -> Any:
     name. Raises ForebayError if a record has several such names.
     """
     try:
-        return message.headers()
+        return _read_headers(message)
     except SystemError as error:
         cause = error.__cause__
         while isinstance(cause, SystemError):  # of a further name

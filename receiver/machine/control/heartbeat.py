@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forebay import messages
-from forebay.model.values import TEXT_LENGTH_MAX
+from forebay.model.values import NUMBER_MAX, TEXT_LENGTH_MAX
 from forebay.process.restarts import RESTART
 from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
@@ -115,7 +115,9 @@ class Heartbeat:
             errors=self.outbox.errors.notes(now),
             open_seconds=round(self.buffer.open_seconds(now), 3),
             storing_seconds=round(now - storing[0].sealed_at, 3) if storing else 0.0,
-            storing_records=sum(sealed.pending.offsets for sealed in storing),
+            storing_records=min(
+                NUMBER_MAX, sum(sealed.pending.offsets for sealed in storing)
+            ),  # a custom source may skip many
             store_seconds=round(self.stores.seconds, 3),
         )
         request = self.outbox.ask(inp.HeartbeatAnswered, now, self._answered, self._failed)

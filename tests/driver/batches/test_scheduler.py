@@ -441,20 +441,34 @@ def test_without_an_interval_limits_cut_batches_that_follow_each_other() -> None
     assert s.runs == [(1, 2), (2, 2), (3, 1)]
 
 
-def test_intervals_that_end_while_all_workers_are_busy_make_one_batch_of_the_oldest_ones_time() -> None:
-    """Its scheduling delay counts from there. An interval that ends while the batch is made makes the next one due."""
+def test_intervals_that_end_while_all_workers_are_busy_make_one_batch_of_the_newest_ones_time() -> None:
+    """A replay from a time runs the records of that time, so a batch is never named after an interval long before its records.
+    Its scheduling delay counts from the oldest one. An interval that ends while the batch is made makes the next one due."""
     trigger = Trigger(1.0)
     assert trigger.due() is None
     trigger.end_interval(1_000)
     trigger.end_interval(2_000)
     due = trigger.due()
-    assert due is not None and due.time_ms == 1_000
+    assert due is not None and (due.time_ms, due.since_ms) == (2_000, 1_000)
     trigger.end_interval(3_000)
-    trigger.settle(due)
+    trigger.settle(due, left=False)
     due = trigger.due()
-    assert due is not None and due.time_ms == 3_000
-    trigger.settle(due)
+    assert due is not None and (due.time_ms, due.since_ms) == (3_000, 3_000)
+    trigger.settle(due, left=False)
     assert trigger.due() is None
+
+
+def test_blocks_that_are_left_are_due_from_the_newest_interval_on() -> None:
+    """Limits cut a backlog into batches with ascending times, and a pause is no delay."""
+    trigger = Trigger(1.0)
+    trigger.end_interval(1_000)
+    due = trigger.due()
+    assert due is not None
+    trigger.end_interval(2_000)
+    trigger.end_interval(3_000)
+    trigger.settle(due, left=True)
+    due = trigger.due()
+    assert due is not None and (due.time_ms, due.since_ms) == (3_000, 3_000)
 
 
 def test_a_batch_that_could_not_begin_is_not_made() -> None:

@@ -24,7 +24,7 @@ def test_a_job_slower_than_the_interval_is_awaited() -> None:
 
 def test_without_an_interval_what_was_just_accepted_is_the_next_batch_and_a_later_block_the_one_after() -> None:
     pace = Pace(0)
-    assert pace.next_batch(5_000) == NextBatch(0, 0), "nothing is known yet"
+    assert pace.next_batch(5_000) is None, "nothing is known yet"
     pace.begin(1, 5_000)
     pace.end(1, 5_200)
     assert pace.next_batch(5_300) == NextBatch(200, 200)
@@ -42,9 +42,9 @@ def test_while_one_of_several_jobs_is_free_none_is_awaited() -> None:
     pace.begin(1, 0)
     pace.end(1, 9_000)
     pace.begin(2, 9_000)
-    assert pace.next_batch(9_100).in_ms == 900
+    assert pace.next_batch(9_100) == NextBatch(900, 9_000)
     pace.begin(3, 9_050)
-    assert pace.next_batch(9_100).in_ms == 8_900
+    assert pace.next_batch(9_100) == NextBatch(8_900, 9_000)
 
 
 def test_a_clock_that_was_set_back_is_no_negative_time() -> None:
@@ -70,3 +70,12 @@ def test_the_answer_to_a_report_says_when_the_next_batch_is_expected_unless_batc
     assert answer(0, 5) == (700, 1_000)
     t.say(m.PauseRequest(paused=True, cause="ann"))
     assert answer(5, 6) == (-1, 0)
+    t.say(m.PauseRequest(paused=False, cause="ann"))
+    assert answer(6, 7) == (700, 1_000)
+
+
+def test_an_attempt_that_failed_says_nothing_about_the_next_batch() -> None:
+    pace = Pace(0)
+    pace.begin(1, 0)
+    pace.end(1, 3_600_000, usual=False)
+    assert pace.next_batch(3_600_000) is None

@@ -95,28 +95,3 @@ def test_a_payload_of_many_parts_is_one_file(tmp_path: Path) -> None:
     data = payload.to_pybytes()
     path = write_local(tmp_path, meta, [data[:10], b"", memoryview(data)[10:4000], data[4000:]])
     assert read_local(path).payload.to_pybytes() == data
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_copy_without_room_is_refused_before_it_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    _without_reserving(monkeypatch, number)
-    with pytest.raises(OutOfSpaceError):
-        write_local(tmp_path, *block({("a", 0): ODD_ROWS}))
-    assert os.listdir(tmp_path / "s") == []
-
-
-def test_copy_is_written_where_the_file_system_reserves_no_space(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _without_reserving(monkeypatch, errno.EOPNOTSUPP)
-    meta, payload = block({("a", 0): ODD_ROWS})
-    assert read_local(write_local(tmp_path, meta, payload)).payload.to_pybytes() == payload.to_pybytes()
-
-
-def _without_reserving(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "posix_fallocate", fail)

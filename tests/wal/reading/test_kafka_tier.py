@@ -15,7 +15,7 @@ from confluent_kafka import Consumer
 from driver.batches.batch import Batch, BatchWork
 from driver.batches.local_engine import LocalEngine, read_plan
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.consume import block_ranges
+from forebay.kafka.consume import fetching
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import UnreadableBlockError
@@ -135,7 +135,7 @@ def test_a_tasks_bounds_are_those_of_the_settings(stored: Stored, monkeypatch: p
             made.append(options)
             super().__init__(options, **rest)
 
-    monkeypatch.setattr(block_ranges, "Consumer", Noted)
+    monkeypatch.setattr(fetching, "Consumer", Noted)
     for path in (stored.root / "wal").rglob("*.seg"):
         path.unlink()
     with pytest.raises(UnreadableBlockError, match=r"kafka: Kafka at 127\.0\.0\.1:9 did not answer"):
