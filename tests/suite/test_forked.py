@@ -85,3 +85,11 @@ def test_fork_is_killed_with_the_process_that_started_it(tmp_path: Path) -> None
         owner.kill()
         assert select.select([descriptor], [], [], 60)[0], "it ends"
         os.close(descriptor)
+
+
+def test_fork_whose_process_id_was_used_before_has_an_exit_code_of_its_own() -> None:
+    """A long run has more forks than the system has process ids."""
+    server = forked.server()
+    earlier, later = (forked.Forked(server, os.getpid(), number) for number in (-1, -2))
+    server._codes[-1] = 7
+    assert earlier.poll() == 7 and later.poll() is None

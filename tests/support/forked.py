@@ -12,6 +12,7 @@ import contextlib
 import faulthandler
 import gc
 import importlib
+import itertools
 import json
 import os
 import select
@@ -46,14 +47,15 @@ _SLICE_SECONDS = 0.05
 class Forked:
     """A running command, with the methods of :class:`subprocess.Popen` that tests use."""
 
-    def __init__(self, server: ForkServer, pid: int) -> None:
+    def __init__(self, server: ForkServer, pid: int, number: int) -> None:
         self._server = server
         self.pid = pid
+        self._number = number
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = self._server.exit_code(self.pid)
+            self.returncode = self._server.exit_code(self._number)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -82,7 +84,9 @@ class ForkServer:
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
-        self._codes: dict[int, int] = {}
+        self._codes: dict[
+            int, int
+        ] = {}  # by the number of the fork: a run has more forks than the system has process ids
         #: processor time of the forks that have ended
         self.cpu_seconds = 0.0
         with theirs:
@@ -99,14 +103,14 @@ class ForkServer:
             socket.send_fds(self._channel, [json.dumps(task).encode()], [out, error])
             while (message := self._receive()) is None or "started" not in message:
                 pass
-        return Forked(self, message["started"])
+        return Forked(self, message["started"], message["number"])
 
-    def exit_code(self, pid: int) -> int | None:
+    def exit_code(self, number: int) -> int | None:
         """Return the exit code of a fork as Popen has it; None while it runs."""
         with self._lock:
             while select.select([self._channel], [], [], 0)[0]:
                 self._receive()
-            return self._codes.get(pid)
+            return self._codes.get(number)
 
     def close(self) -> None:
         """End it, and kill the forks that still run."""
@@ -177,11 +181,12 @@ def _serve(channel: socket.socket) -> None:
         end.setblocking(False)
     signal.set_wakeup_fd(wakes.fileno())
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    while True:
+    numbers: dict[int, int] = {}  # process id → number, of the forks that run
+    for count in itertools.count():
         ready = select.select([channel, woken], [], [])[0]
         if woken in ready:
             woken.recv(4096)
-            _report_ended(channel)
+            _report_ended(channel, numbers)
         if channel in ready:
             data, descriptors, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES_MAX, 2)
             if not data:
@@ -194,10 +199,11 @@ def _serve(channel: socket.socket) -> None:
                 _run(parent, descriptors, **json.loads(data))
             for descriptor in descriptors:
                 os.close(descriptor)
-            channel.send(json.dumps({"started": pid}).encode())
+            numbers[pid] = count
+            channel.send(json.dumps({"started": pid, "number": count}).encode())
 
 
-def _report_ended(channel: socket.socket) -> None:
+def _report_ended(channel: socket.socket, numbers: dict[int, int]) -> None:
     while True:
         try:
             pid, status, used = os.wait4(-1, os.WNOHANG)
@@ -206,7 +212,7 @@ def _report_ended(channel: socket.socket) -> None:
         if not pid:
             return
         code = os.waitstatus_to_exitcode(status)
-        ended = {"ended": pid, "code": code, "cpu_seconds": used.ru_utime + used.ru_stime}
+        ended = {"ended": numbers.pop(pid), "code": code, "cpu_seconds": used.ru_utime + used.ru_stime}
         channel.send(json.dumps(ended).encode())
 
 
