@@ -35,10 +35,10 @@ def record(sheets: list[Sheet], about: Mapping[str, str], runs: int, docs: Path 
 
 def placed(text: str, sheet: Sheet, about: Mapping[str, str], runs: int) -> str:
     """Return ``text`` with the sheet in its place."""
-    told = f"{sheet.markdown()}\n![{sheet.title}](images/{sheet.name}.svg)\n"
+    figures = f"{sheet.markdown()}\n![{sheet.title}](images/{sheet.name}.svg)\n"
     machine = f"{about['processor']}; load before: {about['load before']}; {runs} runs."
     between = re.compile(f"({re.escape(_place(sheet.name))}\n).*?(<!-- end of figures -->)", re.DOTALL)
-    return between.sub(lambda found: f"{found[1]}\n{told}\n{machine}\n\n{found[2]}", text)
+    return between.sub(lambda found: f"{found[1]}\n{figures}\n{machine}\n\n{found[2]}", text)
 
 
 def _place(name: str) -> str:

@@ -1,6 +1,6 @@
 """The bytes of a state, for a snapshot copy.
 
-Encoding 100,000 blocks takes 0.3 s, in which the interpreter runs no other thread. So the decision loop only copies references
+While the blocks of a large state are encoded, the interpreter runs no other thread. So the decision loop only copies references
 to the blocks, which never change, and another thread encodes them in parts.
 """
 

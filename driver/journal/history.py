@@ -87,9 +87,8 @@ def merge(ranges: Iterable[BlockRange | FinishedRange]) -> tuple[FinishedRange, 
         lines[r.topic, r.partition, r.incarnation].append(r)
     merged: list[FinishedRange] = []
     for _, pieces in sorted(lines.items()):
-        if list(map(_FROM, pieces[1:])) == list(
-            map(_UNTIL, pieces[:-1])
-        ):  # nearly always: a batch may have 500,000 ranges
+        # nearly always; a batch may have 500,000 ranges
+        if list(map(_FROM, pieces[1:])) == list(map(_UNTIL, pieces[:-1])):
             merged.append(_joined(pieces))
             continue
         pieces.sort(key=attrgetter("from_offset", "until_offset"))

@@ -99,9 +99,8 @@ class Metrics:
         samples = Samples()
         samples.set(BUILD_INFO, 1, self._release, platform.python_version())
         self.read(samples)
-        return self._lines.of(samples) + generate_latest(
-            self._labelled
-        )  # what is counted is never older than what is read
+        lines = self._lines.of(samples)
+        return lines + generate_latest(self._labelled)  # last, so that no count is older than what was read
 
 
 class _Labelled(Collector):

@@ -1,6 +1,6 @@
 """The values that are read at a scrape, and their text.
 
-A stream of 1,000 partitions has 5,000 series. prometheus_client makes several objects for each sample and takes 10 µs for it;
+A stream of 1,000 partitions has 5,000 series. prometheus_client makes several objects for each sample;
 here the beginning of each line is kept from scrape to scrape, and only the value is new.
 """
 

@@ -87,6 +87,14 @@ def test_fork_is_killed_with_the_process_that_started_it(tmp_path: Path) -> None
         os.close(descriptor)
 
 
+def test_standard_input_of_a_fork_is_open_and_empty(tmp_path: Path) -> None:
+    """Otherwise the first file or socket that it opens becomes descriptor 0."""
+    process = agent(tmp_path)
+    assert os.readlink(f"/proc/{process.pid}/fd/0") == os.devnull
+    process.kill()
+    process.wait(30)
+
+
 def test_fork_whose_process_id_was_used_before_has_an_exit_code_of_its_own() -> None:
     """A long run has more forks than the system has process ids."""
     server = forked.server()

@@ -24,9 +24,8 @@ def batches_archived(state: State, event: ev.BatchesArchived) -> None:
         state.released.update(dict.fromkeys(block_ids, batch.completed_ms))
         blocks = [state.blocks[block_id] for block_id in block_ids]
         in_wal = [block for block in blocks if block.in_wal]
-        if len(in_wal) < len(
-            blocks
-        ):  # the copies of the others are the data itself: they stay as long as a WAL's segments would
+        if len(in_wal) < len(blocks):
+            # the copies of the others are the data itself: they stay as long as a WAL's segments would
             state.index.finish(block for block in blocks if not block.in_wal)
         state.uncovered.update((block.id, state.events) for block in in_wal)
         state.index.release(in_wal, batch.completed_ms)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from driver.decisions.pace import NextBatch, Pace
+from driver.journal.events import JobFailed
+from driver.tracker.requests import AllocateNext, FailJob
 from forebay import messages as m
 from tests.support.tracked import Tracked, offsets
 
@@ -72,6 +74,10 @@ def test_the_answer_to_a_report_says_when_the_next_batch_is_expected_unless_batc
     assert answer(5, 6) == (-1, 0)
     t.say(m.PauseRequest(paused=False, cause="ann"))
     assert answer(6, 7) == (700, 1_000)
+    made = t.say(AllocateNext(5_000, 1)).batch_id
+    assert made is not None
+    t.say(FailJob(JobFailed(made, "", "OSError: no disk", "", 1, 1, 5_300, time_ms=5_300)))
+    assert answer(7, 8) == (-1, 0), "no batch begins while one fails"
 
 
 def test_an_attempt_that_failed_says_nothing_about_the_next_batch() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from forebay import messages
 from forebay.model.columns import EndOfPartition, PartitionFault
 from forebay.model.units import Duration, Size
-from forebay.model.values import Gap, TopicPartition, numbered
+from forebay.model.values import NUMBER_MAX, Gap, TopicPartition, numbered
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.machine.control.heartbeat import POLL_PATIENCE_SECONDS
@@ -1060,3 +1061,16 @@ def test_heartbeats_tell_how_long_records_wait_for_the_seal_and_for_the_store() 
     assert beat(0.75) == (0.75, 0.75, 10, 0)
     stage.store(first)
     assert beat(0.25) == (0, 0, 20, 0.75), "the second block is sealed now"
+
+
+def test_heartbeat_of_a_block_that_skips_nearly_all_offsets_has_a_number_that_the_driver_accepts() -> None:
+    """A custom source may number by nanoseconds."""
+    stage = Stage(heartbeat_interval=Duration(0.25))
+    stage.poll(stage.own(P0)[P0], [0, NUMBER_MAX + 7])
+    before = stage.one(act.Heartbeat)
+    stage.wait(1.0)
+    assert stage.sealed()
+    stage.tell(inp.HeartbeatAnswered(before.request, numbered(1, 1), ())).wait(0.25)
+    message = stage.one(act.Heartbeat).message
+    assert message.storing_records == NUMBER_MAX
+    msgspec.json.decode(msgspec.json.encode(message), type=type(message))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -512,6 +513,18 @@ def test_records_and_columns_give_the_same_rows() -> None:
     bare = pa.RecordBatch.from_pydict({"value": ["x", "y"]})
     assert source_batch(bare, True, 3).column("offset").to_pylist() == [3, 4]
     assert source_batch(records, False, 3).column("offset").to_pylist() == [3, 4, 5]
+
+
+def test_columns_do_not_change_when_the_source_fills_its_buffers_again() -> None:
+    """A block shares memory with its records until it is written, and its checksums are made at different times."""
+    values = bytearray(b"old1old2")
+    sizes = pa.py_buffer(np.array([0, 4, 8], np.int32))
+    mine = pa.RecordBatch.from_arrays(
+        [pa.Array.from_buffers(pa.binary(), 2, [None, sizes, pa.py_buffer(values)])], names=["value"]
+    )
+    batch = source_batch(mine, False, 0)
+    values[:] = b"new1new2"
+    assert batch.column("value").to_pylist() == [b"old1", b"old2"]
 
 
 # ---- under the service's threads -------------------------------------------------------------------------------------
