@@ -115,9 +115,8 @@ class Heartbeat:
             errors=self.outbox.errors.notes(now),
             open_seconds=round(self.buffer.open_seconds(now), 3),
             storing_seconds=round(now - storing[0].sealed_at, 3) if storing else 0.0,
-            storing_records=min(
-                NUMBER_MAX, sum(sealed.pending.offsets for sealed in storing)
-            ),  # a custom source may skip many
+            # a custom source may skip many offsets
+            storing_records=min(NUMBER_MAX, sum(sealed.pending.offsets for sealed in storing)),
             store_seconds=round(self.stores.seconds, 3),
         )
         request = self.outbox.ask(inp.HeartbeatAnswered, now, self._answered, self._failed)

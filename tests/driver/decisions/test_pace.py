@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from driver.decisions.pace import NextBatch, Pace
 from driver.journal.events import JobFailed
-from driver.tracker.requests import AllocateNext, FailJob
+from driver.tracker.requests import AllocateNext, Complete, FailJob
 from forebay import messages as m
 from tests.support.tracked import Tracked, offsets
 
@@ -78,6 +78,9 @@ def test_the_answer_to_a_report_says_when_the_next_batch_is_expected_unless_batc
     assert made is not None
     t.say(FailJob(JobFailed(made, "", "OSError: no disk", "", 1, 1, 5_300, time_ms=5_300)))
     assert answer(7, 8) == (-1, 0), "no batch begins while one fails"
+    t.now_ms += 3_600_000
+    t.say(Complete(made, t.now_ms, 2))
+    assert answer(8, 9) == (700, 1_000), "an hour of attempts says nothing about the next batch"
 
 
 def test_an_attempt_that_failed_says_nothing_about_the_next_batch() -> None:

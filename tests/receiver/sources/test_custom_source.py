@@ -518,7 +518,7 @@ def test_records_and_columns_give_the_same_rows() -> None:
 def test_columns_do_not_change_when_the_source_fills_its_buffers_again() -> None:
     """A block shares memory with its records until it is written, and its checksums are made at different times."""
     values = bytearray(b"old1old2")
-    sizes = pa.py_buffer(np.array([0, 4, 8], np.int32))
+    sizes = pa.py_buffer(np.array([0, 4, 8], np.int32).tobytes())
     mine = pa.RecordBatch.from_arrays(
         [pa.Array.from_buffers(pa.binary(), 2, [None, sizes, pa.py_buffer(values)])], names=["value"]
     )
