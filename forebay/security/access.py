@@ -32,7 +32,7 @@ _KEY = "security.token_file"
 
 
 class TokenFile:
-    """The tokens of a file or of the environment. A changed file is read again. Thread-safe.
+    """The tokens of a file or of the environment. When either changes, it is read again. Thread-safe.
 
     ``written``: the value of ``security.token_file``. If the file becomes unreadable or invalid, the previous tokens stay valid,
     and the log has an error.
@@ -42,6 +42,7 @@ class TokenFile:
         self._environment = os.environ if environment is None else environment
         self._written = written
         self._lock = threading.Lock()
+        self._variable: tuple[str, Tokens] | None = None
         self._seen: tuple[int, int, int] | None = None
         self._tokens: Tokens | None = None
         self._wrong = ""
@@ -54,9 +55,9 @@ class TokenFile:
             return None
         with self._lock:
             if text.strip():
-                if self._tokens is None:  # a process's environment does not change
-                    self._tokens = parse_tokens(text, TOKENS_VARIABLE)
-                return self._tokens
+                if self._variable is None or self._variable[0] != text:  # a notebook may set it at any time
+                    self._variable = text, parse_tokens(text, TOKENS_VARIABLE)
+                return self._variable[1]
             assert self._written is not None
             try:
                 self._read(secret_path(_KEY, self._written, self._environment))

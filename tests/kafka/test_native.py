@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import confluent_kafka
 import numpy as np
@@ -221,6 +221,19 @@ def test_queues_full_of_records_keep_no_consumer_from_closing(
         reading.close()
         resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize())
     assert resident[-1] - resident[4] < 60_000_000, resident
+
+
+def test_fetch_waits_for_its_whole_timeout_also_before_the_first_record_of_an_assignment() -> None:
+    tp = TopicPartition("t", 0)
+    answers: list[list[Any]] = [[], [], [SimpleNamespace(tp=tp)]]
+    queue = SimpleNamespace(redirect=lambda _: None, receive=lambda *_: answers.pop(0))
+    messages = SimpleNamespace(assigning=lambda *_: None, fetch=lambda *_: [])
+    fetching_ = ColumnFetcher(cast(Any, messages), cast(Any, queue))
+    fetching_.assigning([tp], [tp])
+    assert [item.tp for item in fetching_.fetch(3, 60.0)] == [tp]
+    answers.append([])
+    assert fetching_.fetch(3, 60.0) == [], "the queue itself waits, once the assignment is proven"
+    assert not answers
 
 
 def test_consumer_that_is_dropped_with_records_waiting_ends(

@@ -176,6 +176,18 @@ def test_environment_has_precedence_over_file_and_error_shows_no_token(file: Pat
         _ = TokenFile(None, {TOKENS_VARIABLE: "redaer token-of-a-reader"}).tokens
 
 
+def test_variable_that_changes_is_read_again(file: Path) -> None:
+    environment = {TOKENS_VARIABLE: "redaer token-of-a-reader"}
+    tokens = TokenFile(str(file), environment)
+    with pytest.raises(SettingsError, match="begins with no role"):
+        _ = tokens.tokens
+    for now in ("first-in-the-environment", "second-in-the-environment"):
+        environment[TOKENS_VARIABLE] = f"reader {now}"
+        assert tokens.tokens is not None and tokens.tokens.first("reader") == now
+    del environment[TOKENS_VARIABLE]
+    assert tokens.tokens is not None and tokens.tokens.first("reader") == "token-of-a-reader"
+
+
 def test_credential_is_read_from_systemds_directory(file: Path) -> None:
     environment = {"CREDENTIALS_DIRECTORY": str(file.parent)}
     tokens = TokenFile("credential:tokens", environment).tokens

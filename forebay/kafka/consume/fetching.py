@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
@@ -104,17 +105,19 @@ class ColumnFetcher:
         return self._messages.kept
 
     def fetch(self, max_records: int, timeout_seconds: float) -> list[Received]:
-        # records among them are older than those in the other queue
-        found = self._messages.fetch(max_records, 0 if self._assigned else timeout_seconds)
-        if found or not self._assigned:
-            return found
-        if self._unproven:
+        ends = time.monotonic() + timeout_seconds
+        while True:
+            left = max(ends - time.monotonic(), 0)
+            # records among them are older than those in the other queue
+            found = self._messages.fetch(max_records, 0 if self._assigned else left)
+            if found or not self._assigned:
+                return found
+            redirecting = bool(self._unproven)
             self._queue.redirect(self._unproven)
-            timeout_seconds = min(timeout_seconds, GATHER_SECONDS)
-        found = self._queue.receive(max_records, timeout_seconds, GATHER_SECONDS)
-        if self._unproven:
+            found = self._queue.receive(max_records, min(left, GATHER_SECONDS) if redirecting else left, GATHER_SECONDS)
             self._unproven.difference_update(item.tp for item in found)
-        return found
+            if found or not redirecting or time.monotonic() >= ends:
+                return found
 
     def serve(self, seconds: float) -> None:
         self._messages.serve(seconds)
