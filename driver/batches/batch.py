@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
 from driver.batches.decoding import DeadLetterPlan, Decoder
+from driver.batches.keyed_state import STATES_MAX, KeyedState, StateOptions
+from driver.journal.versions import StateVersion
 from forebay.kafka.consume.planning import sizes
 from forebay.kafka.consume.spans import OffsetRange, without
 from forebay.model.errors import UsageError
@@ -47,6 +49,7 @@ class BatchWork:
     ``window_batches``: how many batches before this one a window may contain; ``past``: these batches, in order; ``covers``: in a
     window, ids of its batches before this one. ``spans``: in a direct stream, which has no blocks, what each task reads;
     ``incarnations``: the incarnation of each span's partition. ``replay_begun_ms``: when the replay began; 0 if none runs it.
+    ``versions``: the newest version of each keyed state; ``opened``: the states that this run uses.
     ``since_ms``: the end of the oldest interval without a batch before this one, if this driver made it; 0: the batch's time.
     """
 
@@ -74,6 +77,8 @@ class BatchWork:
     incarnations: tuple[int, ...] = ()
     replay_begun_ms: int = 0
     since_ms: int = 0
+    versions: Mapping[str, StateVersion] = field(default_factory=dict)
+    opened: dict[str, KeyedState] = field(default_factory=dict, compare=False)
 
     @property
     def due_ms(self) -> int:
@@ -137,6 +142,9 @@ class Rows(Protocol):
     def decode(self, decoder: Decoder) -> Any: ...
 
     def read_decoded(self, decoder: Decoder) -> Iterator[pa.RecordBatch]: ...
+
+    def state(self, options: StateOptions) -> KeyedState:
+        """Open a keyed state. Raises UsageError if this stream can't have one."""
 
     def over(self, work: BatchWork) -> Rows:
         """Return the rows of ``work``. Its reads are added to this batch's counts."""
@@ -290,6 +298,42 @@ class Batch:
 
     def _over(self, work: BatchWork, rows: Rows) -> Batch:
         return Batch(work, rows)
+
+    def state(
+        self,
+        name: str,
+        schema: Any,
+        key: str | Sequence[str],
+        *,
+        shards: int = 8,
+        timeout: float | str | None = None,
+        versions: int = 10,
+    ) -> KeyedState:
+        """Return the state ``name``: rows by key that live from batch to batch, changed exactly once by each batch.
+
+        ``schema``: all columns, the key columns included, as a pyarrow Schema or Spark's; columns may be added and removed
+        later. ``key``: names of the key columns. ``shards``: number of parts that tasks read and write in parallel, fixed at the
+        first use. ``timeout``: how long a key stays that is not written, in seconds or as ``"1h"``, by the times of batches;
+        None: for ever.
+        ``versions``: how many versions before the newest one are kept, so that a replay can begin as many batches back.
+
+        The state shows what completed batches have written. What this batch writes counts when it is completed, and a rerun
+        does not see it. A state belongs to one output. Raises UsageError if the stream has no WAL, if ``driver.concurrent_jobs``
+        is above 1, or if the arguments contradict the state.
+        """
+        opened = self._work.opened
+        if name in opened:
+            return opened[name]
+        if self.concurrent:
+            raise UsageError(f"state {name!r} changes in the order of batches: set driver.concurrent_jobs = 1")
+        if len(opened) >= STATES_MAX:
+            raise UsageError(f"a batch can use {STATES_MAX} states at most")
+        columns = self._rows.arrow_schema(schema)
+        state = self._rows.state(
+            StateOptions(name=name, columns=columns, key=key, shards=shards, timeout=timeout, versions=versions)
+        )
+        opened[name] = state
+        return state
 
     @property
     def covered(self) -> tuple[int, ...]:

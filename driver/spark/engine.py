@@ -19,20 +19,22 @@ from py4j.protocol import Py4JError
 from pyspark import AccumulatorParam, SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from driver.batches.batch import Batch, BatchWork, Job
 from driver.batches.decoding import DeadLetterPlan, Decoder, decode_in_task
 from driver.batches.description import job_description
-from driver.batches.local_engine import LocalRows, dead_letter_plan, read_plan
+from driver.batches.keyed_state import KeyedState, StateOptions
+from driver.batches.local_engine import LocalRows, dead_letter_plan, open_state, read_plan
 from driver.batches.tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in, unreadable
 from driver.decisions.batch_order import RunKey
 from driver.spark.address import addressed, is_on_loopback
 from driver.spark.blocks import TaskPartitions, executors, hosts_of
 from driver.spark.executors import check, far, is_local, ship, strangers
+from driver.spark.frames import arrow_schema
 from driver.spark.java import check_java
 from driver.spark.jvm_log import JvmLog
+from driver.spark.shards import SparkShards
 from driver.spark.warming import warm
 from forebay.model.errors import EngineLostError, ForebayError, JobError, UsageError
 from forebay.settings.schema import Settings
@@ -404,22 +406,6 @@ def _running_tasks(context: SparkContext, group: str) -> int:
     return running
 
 
-def arrow_schema(schema: Any) -> pa.Schema:
-    """Return the schema as ``Rows.arrow_schema``; Spark's schemas are accepted too."""
-    if isinstance(schema, pa.Schema):
-        return schema
-    if isinstance(schema, str):
-        try:
-            schema = StructType.fromDDL(schema)
-        except Exception as error:
-            raise UsageError(f"batch.decode: the schema {schema!r} can't be read: {error}") from None
-    if not isinstance(schema, StructType):
-        raise UsageError(
-            f"batch.decode: the schema must be a pyarrow.Schema, a StructType or a DDL string, not {type(schema).__name__}"
-        )
-    return to_arrow_schema(schema)
-
-
 class _Counts(AccumulatorParam[TierCounts]):
     def zero(self, value: TierCounts) -> TierCounts:
         return TierCounts()
@@ -460,6 +446,9 @@ class _SparkRows:
 
     def arrow_schema(self, schema: Any) -> pa.Schema:
         return arrow_schema(schema)
+
+    def state(self, options: StateOptions) -> KeyedState:
+        return open_state(self._work, self._plan, options, SparkShards(self._session))
 
     def decode(self, decoder: Decoder) -> Any:
         place, plan, counts = self._letters_of(self._work), self._plan, self._counts

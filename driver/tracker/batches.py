@@ -160,7 +160,9 @@ class Batches:
         batch = self._recorder.state.batches.get(request.batch_id)
         if batch is None or batch.completed_ms is not None:
             raise RefusedError(f"batch {request.batch_id} is completed already", "conflict")
-        self._recorder.apply(ev.BatchCompleted(request.batch_id, request.time_ms, request.attempts, request.statistics))
+        self._recorder.apply(
+            ev.BatchCompleted(request.batch_id, request.time_ms, request.attempts, request.statistics, request.states)
+        )
         self._pace.end(request.batch_id, now_ms, usual=request.attempts == 1)
 
     def _complete_replayed(self, request: Complete) -> None:
@@ -169,7 +171,9 @@ class Batches:
         if replay is None or replay.replay != request.replay or request.batch_id not in state.replaying:
             raise RefusedError(f"batch {request.batch_id} of replay {request.replay} is completed already", "conflict")
         self._recorder.apply(
-            ev.ReplayCompleted(request.replay, request.batch_id, request.time_ms, request.attempts, request.statistics)
+            ev.ReplayCompleted(
+                request.replay, request.batch_id, request.time_ms, request.attempts, request.statistics, request.states
+            )
         )
 
     def complete_output(self, request: CompleteOutput) -> None:
@@ -182,7 +186,9 @@ class Batches:
             raise RefusedError(f"output {request.output} of batch {request.batch_id} is completed already", "conflict")
         if isinstance(batch, Batch) and batch.completed_ms is not None:
             raise RefusedError(f"batch {request.batch_id} is completed already", "conflict")
-        self._recorder.apply(ev.OutputCompleted(request.batch_id, request.output, request.time_ms, request.replay))
+        self._recorder.apply(
+            ev.OutputCompleted(request.batch_id, request.output, request.time_ms, request.replay, request.states)
+        )
 
     def fail_job(self, request: FailJob) -> None:
         """Journal a failed attempt, unless the batch is completed by now."""
