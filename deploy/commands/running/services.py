@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from deploy.commands.setup.validation import import_jobs, require_writable
+from deploy.commands.setup.validation import import_jobs, refuse_hidden_jobs, require_writable
 from deploy.console.invocation import (
     FINDINGS,
     FINE,
@@ -31,6 +31,7 @@ from forebay.model.errors import AlreadyRunningError
 from forebay.model.values import check_name, managed_id
 from forebay.process import logs
 from forebay.process.signals import stop_signals
+from forebay.settings.load import load
 from forebay.settings.schema import Settings
 from forebay.sources.kind import source_kind
 
@@ -49,12 +50,22 @@ def log_to_stderr(settings: Settings, service: str, **constant: str) -> None:
         faulthandler.enable()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what a job prints is in a log file when it is printed
-    logs.configure(settings.log.format, settings.log.level, service=service, stream=settings.stream, **constant)
+    logs.configure(
+        settings.log.format, settings.log.level, **{"service": service, "stream": settings.stream, **constant}
+    )
 
 
 @click.command(epilog=example("forebay --config forebay.toml driver", "forebay driver --take-over"))
 @click.option("--take-over", is_flag=True, help="Lead even if another driver's lease is fresh; that driver is fenced.")
 @click.option("--standby", is_flag=True, help="Wait while another driver leads, and take over when its lease expires.")
+@click.option(
+    "--with",
+    "others",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Run the stream of this configuration file in the same process too, under the same Spark session. Can be repeated.",
+)
 @click.option(
     "--until-caught-up",
     is_flag=True,
@@ -62,25 +73,37 @@ def log_to_stderr(settings: Settings, service: str, **constant: str) -> None:
 )
 @shared_options
 @pass_invocation
-def driver(invocation: Invocation, take_over: bool, standby: bool, until_caught_up: bool) -> int:
+def driver(
+    invocation: Invocation, take_over: bool, standby: bool, others: tuple[Path, ...], until_caught_up: bool
+) -> int:
     """Run the driver: accept blocks from receivers, make batches of them, and run the job on each batch.
 
     The driver does not start while another driver's lease is fresh. With --standby it waits, and takes over when the lease
     has not been renewed for driver.lease_duration; list all drivers of the stream in driver.urls. A fenced driver exits with
     4 and must not be restarted.
+
+    With --with, one process runs several streams, each with its own driver.url, receivers and job. A stream that fails is started
+    again, and the others go on; a fenced one ends alone. [log] is that of the first configuration.
     """
     if take_over and standby:
         raise click.UsageError("--take-over and --standby exclude each other")
-    settings = invocation.settings()
-    log_to_stderr(settings, "driver")
-    require_writable("driver.journal", settings.driver.journal)
-    if source_kind(settings).runs_user_code:
-        prepare_job_imports(invocation.config_path)
-    if settings.driver.job is not None:
-        import_jobs(settings, invocation.config_path)
-    from driver.main import run
+    paths = (invocation.config_path, *others)
+    streams = [invocation.settings(), *map(load, others)]
+    log_to_stderr(streams[0], "driver", stream=",".join(settings.stream for settings in streams))
+    for settings, path in zip(streams, paths, strict=True):
+        require_writable("driver.journal", settings.driver.journal)
+        if source_kind(settings).runs_user_code:
+            prepare_job_imports(path)
+        if settings.driver.job is not None:
+            import_jobs(settings, path)
+        refuse_hidden_jobs(settings, path)
+    if not others:
+        from driver.main import run
 
-    return run(settings, take_over=take_over, until_caught_up=until_caught_up, standby=standby)
+        return run(streams[0], take_over=take_over, until_caught_up=until_caught_up, standby=standby)
+    from driver.several import run_several
+
+    return run_several(streams, take_over=take_over, until_caught_up=until_caught_up, standby=standby)
 
 
 @click.command(epilog=example("forebay --config forebay.toml agent"))
