@@ -386,6 +386,7 @@ def why_lost(context: SparkContext) -> str:
 
 
 #: loggers that log each failed task with Java's and Python's stack
+_POOL_LOGGER = "org.apache.spark.scheduler.FairSchedulableBuilder"  # warns of every pool that no file configures
 _TASK_LOGGERS = ("org.apache.spark.executor.Executor", "org.apache.spark.scheduler.TaskSetManager")
 
 
@@ -394,6 +395,7 @@ def log_task_failures(context: SparkContext, yes: bool) -> None:
     same error; if the error is another one, the driver logs it (``driver.batches.job_failures``)."""
     log4j: Any = context._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
     try:
+        log4j.core.config.Configurator.setLevel(_POOL_LOGGER, log4j.Level.ERROR)
         for name in _TASK_LOGGERS:
             log4j.core.config.Configurator.setLevel(name, log4j.Level.WARN if yes else log4j.Level.OFF)
     except (TypeError, Py4JError) as error:  # this Spark does not use Log4j

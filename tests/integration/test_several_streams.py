@@ -93,6 +93,8 @@ def test_streams_of_one_process_fail_wait_and_end_apart(streams: tuple[Stream, S
     clicks.complete()
     orders.wait(lambda: "stream clicks ends: " in orders.log("driver"), "the fenced stream to end")
     orders.complete()
+    starts = {name: orders.log("driver").count(f"leads stream {name} at") for name in ("orders", "clicks")}
+    assert starts == {"orders": 2, "clicks": 2}, "no stream ended because of the other"
     assert orders.terminate("driver") == 4, "the exit code of the fenced stream"
     for stream in streams:
         stream.check(stream.truth)
