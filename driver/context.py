@@ -250,7 +250,7 @@ class IngestStreams(Mapping[str, IngestContext]):
         return self._raise()
 
     def await_any_termination(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until a started stream has ended, or return at once if one has; return False if none has within
+        """Wait until a started stream has ended, or return immediately if one has; return False if none has within
         ``timeout_seconds``. Raises its failure, once."""
         with self._changed:
             found = self._changed.wait_for(lambda: any(map(IngestContext._has_ended, self.values())), timeout_seconds)
