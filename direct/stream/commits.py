@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.spans import OffsetRange
-from forebay.model.errors import ForebayError, UsageError
+from forebay.model.errors import ForebayError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -26,16 +26,28 @@ class _Point:
     metadata: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One call of ``commit_async``."""
+
+    offsets: Mapping[TopicPartition, int]
+    callback: Callback | None
+
+    def waits_for(self, unfinished: Iterable[OffsetRange]) -> bool:
+        """Return whether an offset lies beyond the begin of an unfinished batch."""
+        return any(self.offsets.get(span.tp, 0) > span.from_offset for span in unfinished)
+
+
 @dataclass(slots=True)
 class Commits:
     """Collects offsets and commits them.
 
-    Thread-safe. ``group``: the consumer group; "" for none, so that every commit fails.
+    An offset is committed once all batches up to it are completed. So a stream that begins at committed offsets misses no record,
+    also if batches run at the same time. Thread-safe. ``group``: the consumer group; "" for none, so that every commit fails.
     """
 
     group: str
-    _offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    _callbacks: list[Callback] = field(default_factory=list)
+    _requests: list[_Request] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, ranges: Iterable[OffsetRange], callback: Callback | None = None) -> None:
@@ -45,26 +57,59 @@ class Commits:
         """
         if not self.group:
             raise UsageError("commit_async: no consumer group is set: set group.id in kafka_params")
+        offsets: dict[TopicPartition, int] = {}
+        for span in ranges:
+            offsets[span.tp] = max(span.until_offset, offsets.get(span.tp, 0))
         with self._lock:
-            for span in ranges:
-                self._offsets[span.tp] = max(span.until_offset, self._offsets.get(span.tp, 0))
-            if callback is not None:
-                self._callbacks.append(callback)
+            self._requests.append(_Request(offsets, callback))
 
-    def send(self, admin: KafkaAdmin) -> None:
-        """Commit the offsets that were added. Errors go to the callbacks; without callbacks, to the log.
+    def send(self, admin: KafkaAdmin, unfinished: Callable[[], Iterable[OffsetRange]] = tuple) -> None:
+        """Commit the offsets that were added and wait for no batch. Errors go to the callbacks; without callbacks, to the log.
 
-        A failed commit is not repeated, because a later one sends higher offsets.
+        ``unfinished``: returns the spans of all batches that are not completed. A failed commit is not repeated, because a later
+        one sends higher offsets. Raises UnreachableError if ``unfinished`` does.
         """
         with self._lock:
-            offsets, self._offsets = self._offsets, {}
-            callbacks, self._callbacks = self._callbacks, []
+            known = len(self._requests)
+        if not known:
+            return
+        spans = tuple(unfinished())  # without the lock, because jobs add meanwhile
+        with self._lock:
+            first, later = self._requests[:known], self._requests[known:]
+            ready = [request for request in first if not request.waits_for(spans)]
+            self._requests = [*(request for request in first if request.waits_for(spans)), *later]
+        if not ready:
+            return
+        offsets: dict[TopicPartition, int] = {}
+        for request in ready:
+            for tp, offset in request.offsets.items():
+                offsets[tp] = max(offset, offsets.get(tp, 0))
         errors: Mapping[TopicPartition, str] = {}
         try:
             if offsets:
                 errors = admin.publish(self.group, {tp: _Point(offset) for tp, offset in offsets.items()})
         except ForebayError as error:
             errors = dict.fromkeys(offsets, str(error))
+        self._tell(ready, offsets, errors)
+
+    def send_last(self, admin: KafkaAdmin, unfinished: Callable[[], Iterable[OffsetRange]]) -> None:
+        """Commit as :meth:`send` at the end of the stream. Offsets of batches that are not completed are not committed, and the
+        callbacks get that as the error."""
+        try:
+            self.send(admin, unfinished)
+        except UnreachableError as error:  # the stream's decision loop has ended
+            cause = str(error)
+        else:
+            cause = "its batch, or one before it, is not completed"
+        with self._lock:
+            left, self._requests = self._requests, []
+        for request in left:
+            self._tell([request], request.offsets, dict.fromkeys(request.offsets, cause))
+
+    def _tell(
+        self, requests: Iterable[_Request], offsets: Mapping[TopicPartition, int], errors: Mapping[TopicPartition, str]
+    ) -> None:
+        callbacks = [request.callback for request in requests if request.callback is not None]
         if errors and not callbacks:
             shown = "; ".join(f"{tp}: {cause}" for tp, cause in sorted(errors.items()))
             log.error("cannot commit offsets of group %s: %s", self.group, shown)

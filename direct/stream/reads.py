@@ -75,3 +75,11 @@ class ReadRangesToKeep(Read[tuple[OffsetRange, ...]]):
 
     def read(self, state: State) -> tuple[OffsetRange, ...]:
         return ranges_to_keep(state)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadUnfinishedSpans(Read[tuple[OffsetRange, ...]]):
+    """The request for the spans of all batches that are not completed."""
+
+    def read(self, state: State) -> tuple[OffsetRange, ...]:
+        return tuple(span for batch in state.unfinished() for span in batch.spans)
