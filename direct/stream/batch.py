@@ -51,7 +51,7 @@ class DirectBatch(Batch):
         ``callback``: called with the offsets, and the errors by partition. A restart uses the checkpoint, not these commits.
         Raises UsageError without a ``group.id``.
         """
-        self._commits.add(self.ranges if ranges is None else ranges, callback)
+        self._commits.add(self.ranges if ranges is None else ranges, callback, self._work.number)
 
 
 class DirectRows:

@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 #: called with the offsets that were sent, and the errors of those that Kafka refused, by partition
 Callback: TypeAlias = Callable[[Mapping[TopicPartition, int], Mapping[TopicPartition, str]], None]
 
+#: the number of each unfinished batch, with each of its spans
+Unfinished: TypeAlias = Iterable[tuple[int, OffsetRange]]
+
 
 @dataclass(frozen=True, slots=True)
 class _Point:
@@ -28,32 +31,37 @@ class _Point:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """One call of ``commit_async``."""
+    """One call of ``commit_async``. ``number``: that of its batch."""
 
     offsets: Mapping[TopicPartition, int]
     callback: Callback | None
+    number: int
 
-    def waits_for(self, unfinished: Iterable[OffsetRange]) -> bool:
-        """Return whether an offset lies beyond the begin of an unfinished batch."""
-        return any(self.offsets.get(span.tp, 0) > span.from_offset for span in unfinished)
+    def waits_for(self, unfinished: Unfinished) -> bool:
+        """Return whether its batch or an earlier one has offsets before those of the request, and is unfinished."""
+        return any(
+            number <= self.number and self.offsets.get(span.tp, 0) > span.from_offset for number, span in unfinished
+        )
 
 
 @dataclass(slots=True)
 class Commits:
     """Collects offsets and commits them.
 
-    An offset is committed once all batches up to it are completed. So a stream that begins at committed offsets misses no record,
-    also if batches run at the same time. Thread-safe. ``group``: the consumer group; "" for none, so that every commit fails.
+    The offsets of a batch are committed when that batch and all before it are completed. So a stream that begins at committed
+    offsets misses no record, also if batches run at the same time. Thread-safe. ``group``: the consumer group; "" for none, so
+    that every commit fails.
     """
 
     group: str
     _requests: list[_Request] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, ranges: Iterable[OffsetRange], callback: Callback | None = None) -> None:
+    def add(self, ranges: Iterable[OffsetRange], callback: Callback | None = None, number: int = 0) -> None:
         """Add the ends of ``ranges`` to the next commit, which is sent with the next batch or at the stop.
 
-        Of one partition the highest offset is committed. Raises UsageError without a group.
+        Of one partition the highest offset is committed. ``number``: that of the batch of the offsets; they wait until it and
+        all batches before it are completed. Raises UsageError without a group.
         """
         if not self.group:
             raise UsageError("commit_async: no consumer group is set: set group.id in kafka_params")
@@ -61,13 +69,13 @@ class Commits:
         for span in ranges:
             offsets[span.tp] = max(span.until_offset, offsets.get(span.tp, 0))
         with self._lock:
-            self._requests.append(_Request(offsets, callback))
+            self._requests.append(_Request(offsets, callback, number))
 
-    def send(self, admin: KafkaAdmin, unfinished: Callable[[], Iterable[OffsetRange]] = tuple) -> None:
+    def send(self, admin: KafkaAdmin, unfinished: Callable[[], Unfinished] = tuple) -> None:
         """Commit the offsets that were added and wait for no batch. Errors go to the callbacks; without callbacks, to the log.
 
-        ``unfinished``: returns the spans of all batches that are not completed. A failed commit is not repeated, because a later
-        one sends higher offsets. Raises UnreachableError if ``unfinished`` does.
+        ``unfinished``: returns the number and each span of all batches that are not completed. A failed commit is not
+        repeated, because a later one sends higher offsets. Raises UnreachableError if ``unfinished`` does.
         """
         with self._lock:
             known = len(self._requests)
@@ -92,7 +100,7 @@ class Commits:
             errors = dict.fromkeys(offsets, str(error))
         self._tell(ready, offsets, errors)
 
-    def send_last(self, admin: KafkaAdmin, unfinished: Callable[[], Iterable[OffsetRange]]) -> None:
+    def send_last(self, admin: KafkaAdmin, unfinished: Callable[[], Unfinished]) -> None:
         """Commit as :meth:`send` at the end of the stream. Offsets of batches that are not completed are not committed, and the
         callbacks get that as the error."""
         try:

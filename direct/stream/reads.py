@@ -78,8 +78,8 @@ class ReadRangesToKeep(Read[tuple[OffsetRange, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadUnfinishedSpans(Read[tuple[OffsetRange, ...]]):
-    """The request for the spans of all batches that are not completed."""
+class ReadUnfinishedSpans(Read[tuple[tuple[int, OffsetRange], ...]]):
+    """The request for the number and each span of all batches that are not completed."""
 
-    def read(self, state: State) -> tuple[OffsetRange, ...]:
-        return tuple(span for batch in state.unfinished() for span in batch.spans)
+    def read(self, state: State) -> tuple[tuple[int, OffsetRange], ...]:
+        return tuple((batch.number, span) for batch in state.unfinished() for span in batch.spans)
