@@ -41,11 +41,14 @@ def find_offsets(
     if place == "committed" and not safe.group:
         raise UsageError("no consumer group is set: set group.id in kafka_params")
     topics = {one for one in of if isinstance(one, str)}
+    partitions = {one for one in of if isinstance(one, TopicPartition)}
     with KafkaAdmin(safe.options, timeout_seconds=timeout_seconds, client_id="forebay-offsets") as admin:
-        found = admin.partitions(topics) if topics else set()
-        if absent := sorted(topics - {tp.topic for tp in found}):
-            raise UsageError(f"Kafka has no topic {', '.join(absent)}")
-        wanted = {*found, *(one for one in of if isinstance(one, TopicPartition))}
+        there = admin.partitions({*topics, *(tp.topic for tp in partitions)})
+        absent = [f"topic {topic}" for topic in sorted(topics - {tp.topic for tp in there})]
+        absent += [f"partition {tp}" for tp in sorted(partitions - there)]
+        if absent:
+            raise UsageError(f"Kafka has no {', '.join(absent)}")
+        wanted = {*partitions, *(tp for tp in there if tp.topic in topics)}
         if place == "committed":
             return {tp: commit.offset for tp, commit in admin.committed(safe.group, wanted).items()}
         return starting.find_offsets(admin, dict.fromkeys(sorted(wanted), place), without_record=without_record)

@@ -103,7 +103,7 @@ class LagEvents:
         self._due = 0.0
 
     def tell_if_due(self) -> None:
-        """Tell the lag if nothing has told it for long enough, and a listener wants events."""
+        """Tell the lag if the last one is old enough, and a listener wants events."""
         now = self._clock.monotonic()
         if now < self._due or not self._listeners:
             return

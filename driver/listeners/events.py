@@ -40,7 +40,8 @@ class StreamStarted(_Happened, frozen=True, tag="stream-started"):
 
 
 class StreamStopped(_Happened, frozen=True, tag="stream-stopped"):
-    """The driver runs no more batches of the stream. ``detail``: the error that ended it; "" after a stop."""
+    """The driver runs no more batches of the stream. ``detail``: the error that ended it; "" after a stop.
+    The other fields are as in :class:`StreamStarted`."""
 
     stream: str
     epoch: int
@@ -244,8 +245,8 @@ class GapFound(_Happened, frozen=True, tag="gap-found"):
 class PartitionLag(msgspec.Struct, frozen=True):
     """How far one partition is, as offsets.
 
-    ``position``: the next offset that is not taken in, or in a direct stream in no batch. ``completed``: the offset before which
-    all batches are completed. ``end``: Kafka's end offset; None if it is unknown.
+    ``topic``, ``partition``: the partition. ``position``: the next offset that is not taken in, or in a direct stream in no
+    batch. ``completed``: the offset before which all batches are completed. ``end``: Kafka's end offset; None if it is unknown.
     """
 
     topic: str

@@ -228,7 +228,7 @@ def test_find_offsets_answers_for_topics_and_partitions(
         ([f"{one.topic}-none"], "latest", f"Kafka has no topic {one.topic}-none"),
         (one.topic, "latest", "allowed are names of topics and TopicPartition"),
         ([one.topic], "newest", "allowed are earliest, latest, committed and Timestamp"),
-        ([TopicPartition(one.topic, 77)], "latest", "77"),
+        ([TopicPartition(one.topic, 77)], "latest", f"Kafka has no partition {one.topic}/77"),
     ):
         with pytest.raises(UsageError, match=words):
             find_offsets(params, of, place)  # type: ignore[arg-type]

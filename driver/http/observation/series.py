@@ -163,8 +163,8 @@ class Sampler:
     """A thread that adds a sample each ``FINE`` interval, until it is stopped.
 
     ``snapshot`` returns the present one, or raises UnreachableError: then there is no sample. ``completed_since`` returns the
-    batches that completed at or after a time (ms). ``failed`` gets the error that ended the thread. ``sampled`` gets each
-    snapshot of which a sample was taken.
+    batches that completed at or after a time (ms). ``failed`` gets the error that ended the thread. ``sampled`` gets the
+    snapshot of each sample.
     """
 
     def __init__(
