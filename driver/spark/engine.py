@@ -141,8 +141,8 @@ class SparkJobs(ABC):
             self._logs_failures = None
         if self._concurrent_jobs > 1 and not self._has_pinned_threads:
             raise UsageError(
-                "driver.concurrent_jobs > 1 needs PySpark's pinned threads, which separate the tasks of the batches: remove "
-                "PYSPARK_PIN_THREAD from the environment, or set it to true"
+                "driver.concurrent_jobs > 1, or concurrent_jobs > 1 of a direct stream, needs PySpark's pinned threads, which "
+                "separate the tasks of the batches: remove PYSPARK_PIN_THREAD from the environment, or set it to true"
             )
         context = self._session.sparkContext
         if self.ui_url:
