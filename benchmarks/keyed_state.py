@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,7 @@ from driver.journal.versions import StateVersion
 from wal.reading import ReadPlan
 
 KEYS, ROWS = 1_000_000, 100_000
-SCHEMA = pa.schema([("key", pa.string()), ("count", pa.int64()), ("sum", pa.float64())])
+SCHEMA = pa.schema([pa.field("key", pa.string()), pa.field("count", pa.int64()), pa.field("sum", pa.float64())])
 OPTIONS = StateOptions(name="counts", columns=SCHEMA, key="key", shards=8, timeout=None, versions=2)
 
 
@@ -66,7 +67,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
         yield ratio("state", "reading a state of a million keys / raw join of all of them", pairs, "rows/s")
 
 
-def _rows(numbers: np.ndarray) -> pa.Table:  # type: ignore[type-arg]
+def _rows(numbers: np.ndarray) -> pa.Table:
     texts = pc.binary_join_element_wise("customer", pa.array(numbers).cast(pa.string()), "-")
     ones = np.ones(len(numbers))
     return pa.table([texts, pa.array(ones.astype(np.int64)), pa.array(ones)], schema=SCHEMA)
@@ -75,7 +76,10 @@ def _rows(numbers: np.ndarray) -> pa.Table:  # type: ignore[type-arg]
 def add(known: pa.Table, rows: pa.Table) -> pa.Table:
     """Return the known rows of the keys in ``rows``, with the values of ``rows`` added."""
     both = rows.join(known, "key", join_type="left outer", right_suffix="_known")
-    sums = [pc.add(both.column(n), pc.fill_null(both.column(f"{n}_known"), 0)) for n in ("count", "sum")]
+    sums: list[Any] = []
+    for name in ("count", "sum"):
+        before: Any = pc.fill_null(both.column(f"{name}_known"), 0)
+        sums.append(pc.add(both.column(name), before))
     return pa.table([both.column("key"), *sums], schema=SCHEMA)
 
 

@@ -69,8 +69,9 @@ def test_spark_and_the_driver_write_and_read_the_same_shards(line: StateLine, sp
 
     def add(known: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
         changed = rows.join(known, "key", join_type="left outer", right_suffix="_known")
-        total = pc.add(changed.column("seen"), pc.fill_null(changed.column("count"), 0))
-        gone = pc.equal(total, 0)
+        before: Any = pc.fill_null(changed.column("count"), 0)
+        total: Any = pc.add(changed.column("seen"), before)
+        gone = pc.equal(total, pa.scalar(0))
         made = pa.table({"key": changed.column("key"), "count": total})
         return made.filter(pc.invert(gone)), made.filter(gone).select(["key"])
 

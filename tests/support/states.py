@@ -14,9 +14,10 @@ from driver.journal.state import State
 from driver.journal.transitions.keyed_states import states_committed
 from driver.journal.versions import StateCommit
 from forebay.model.values import numbered
+from tests.support.columns import schema_of
 from tests.support.stored import Stored
 
-COUNTS = pa.schema([("key", pa.string()), ("count", pa.int64())])
+COUNTS = schema_of(key=pa.string(), count=pa.int64())
 
 
 class StateLine:
@@ -59,6 +60,7 @@ def table(**rows: int) -> pa.Table:
 
 
 def as_dict(rows: pa.Table) -> dict[str, int]:
-    keys, values = (rows.column(name).to_pylist() for name in ("key", "count"))
+    keys: list[Any] = rows.column("key").to_pylist()
+    values: list[Any] = rows.column("count").to_pylist()
     assert len(set(keys)) == len(keys), "a key occurs twice"
     return dict(zip(keys, values, strict=True))

@@ -26,7 +26,8 @@ def shard_numbers(table: pa.Table, key: Sequence[str], shards: int) -> pa.Array[
     with np.errstate(over="ignore"):
         for name in key:
             hashed = _mixed(hashed * _U64(31) + _column_hash(table.column(name)))
-    return pa.array((hashed % _U64(shards)).astype(np.int32))
+    numbers: pa.Array[Any] = pa.array((hashed % _U64(shards)).astype(np.int32))
+    return numbers
 
 
 def _column_hash(column: pa.ChunkedArray[Any]) -> Hashes:

@@ -6,7 +6,7 @@ import base64
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pyarrow as pa
@@ -18,6 +18,7 @@ from driver.journal.transitions.keyed_states import states_rewound
 from forebay.model.errors import CorruptionError, MissingKeyError, NewerVersionError, UsageError
 from forebay.model.values import numbered
 from forebay.settings.load import from_values
+from tests.support.columns import schema_of
 from tests.support.states import COUNTS, StateLine, as_dict, counts, table
 from tests.support.stored import Stored
 
@@ -125,8 +126,8 @@ def test_a_longer_timeout_brings_no_forgotten_key_back(line: StateLine) -> None:
 
 
 def test_columns_are_added_and_removed_and_keys_of_several_columns_and_types_work(line: StateLine) -> None:
-    first = pa.schema([("day", pa.date32()), ("id", pa.int32()), ("gone", pa.string()), ("n", pa.int64())])
-    second = pa.schema([("id", pa.int32()), ("day", pa.date32()), ("n", pa.int64()), ("tags", pa.list_(pa.string()))])
+    first = schema_of(day=pa.date32(), id=pa.int32(), gone=pa.string(), n=pa.int64())
+    second = schema_of(id=pa.int32(), day=pa.date32(), n=pa.int64(), tags=pa.list_(pa.string()))
     rows = [{"day": day, "id": id_, "gone": "x", "n": id_ or -1} for day in (None, 3) for id_ in (None, 1, 2)]
     line.run(1, lambda batch: batch.state("s", first, ("day", "id")).write(pa.Table.from_pylist(rows, first)))
     seen: list[Any] = []
@@ -144,7 +145,7 @@ def test_columns_are_added_and_removed_and_keys_of_several_columns_and_types_wor
     assert [row for row in seen[6:] if row["tags"]] == [{"id": 1, "day": None, "n": 7, "tags": ["a"]}]
 
 
-TEXTS = pa.schema([("key", pa.string()), ("count", pa.string())])
+TEXTS = schema_of(key=pa.string(), count=pa.string())
 REFUSED: dict[str, tuple[Callable[[Batch], Any], str]] = {
     "another key": (lambda b: b.state("counts", COUNTS, ("key", "count"), shards=4), "has the key"),
     "another type": (lambda b: b.state("counts", TEXTS, "key", shards=4), "has type int64"),
@@ -162,7 +163,7 @@ REFUSED: dict[str, tuple[Callable[[Batch], Any], str]] = {
     "rows that do not fit": (lambda b: counts(b).write(pa.table({"key": ["a"], "count": ["x"]})), "do not fit"),
     "no rows": (lambda b: counts(b).write(7), "must be a DataFrame"),
     "two writes": (lambda b: [counts(b).write(table(a=n)) for n in (1, 2)], "changed it already"),
-    "no function": (lambda b: counts(b).update(table(a=1), 7), "needs a function"),
+    "no function": (lambda b: counts(b).update(table(a=1), cast(Any, 7)), "needs a function"),
     "a DataFrame without Spark": (lambda b: counts(b).df, "needs Spark"),
 }  # fmt: skip
 
@@ -192,7 +193,7 @@ def test_streams_and_outputs_that_can_have_no_state_are_refused(line: StateLine)
         }
     )
     with pytest.raises(UsageError, match=r"set wal\.url"):
-        LocalEngine(without_wal, dict).run(line.work(2), counts)
+        LocalEngine(without_wal, dict).run(line.work(2), cast(Any, counts))
 
 
 def test_damage_is_never_an_empty_state(line: StateLine) -> None:
