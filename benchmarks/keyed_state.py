@@ -27,7 +27,12 @@ from driver.journal.versions import StateVersion
 from wal.reading import ReadPlan
 
 KEYS, ROWS = 1_000_000, 100_000
-SCHEMA = pa.schema([pa.field("key", pa.string()), pa.field("count", pa.int64()), pa.field("sum", pa.float64())])
+COLUMNS: list[pa.Field[Any]] = [
+    pa.field("key", pa.string()),
+    pa.field("count", pa.int64()),
+    pa.field("sum", pa.float64()),
+]
+SCHEMA = pa.schema(COLUMNS)
 OPTIONS = StateOptions(name="counts", columns=SCHEMA, key="key", shards=8, timeout=None, versions=2)
 
 
@@ -78,8 +83,8 @@ def add(known: pa.Table, rows: pa.Table) -> pa.Table:
     both = rows.join(known, "key", join_type="left outer", right_suffix="_known")
     sums: list[Any] = []
     for name in ("count", "sum"):
-        before: Any = pc.fill_null(both.column(f"{name}_known"), 0)
-        sums.append(pc.add(both.column(name), before))
+        known_values: Any = both.column(f"{name}_known")
+        sums.append(pc.add(both.column(name), pc.fill_null(known_values, pa.scalar(0, known_values.type))))
     return pa.table([both.column("key"), *sums], schema=SCHEMA)
 
 

@@ -10,9 +10,9 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from driver.batches.time_windows import milliseconds
 from driver.journal.versions import StateCommit, StateVersion
 from forebay.model.errors import UsageError
-from forebay.model.units import parse_duration
 from forebay.process import failpoints
 from wal.keyed import files
 from wal.keyed.files import Manifest
@@ -289,10 +289,7 @@ def commit_states(opened: Mapping[str, KeyedState]) -> tuple[StateCommit, ...]:
 def _timeout_ms(options: StateOptions) -> int | None:
     if options.timeout is None:
         return None
-    seconds = options.timeout if isinstance(options.timeout, (int, float)) else parse_duration(options.timeout)
-    if seconds <= 0:
-        raise UsageError(f"state {options.name!r}: timeout must be above 0, not {options.timeout!r}")
-    return round(seconds * 1000)
+    return milliseconds(options.timeout, f"state {options.name!r}: timeout")
 
 
 def _known(store: Storage, run: StateRun, options: StateOptions, schema: StateSchema) -> Manifest | None:

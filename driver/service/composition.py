@@ -240,6 +240,7 @@ def make_scheduler(
             epoch=epoch,
             concurrent_jobs=driver.concurrent_jobs,
             window_batches=driver.window_batches,
+            window_ms=round(driver.window * 1000),
             empty_batches=driver.empty_batches == "deliver",
             ahead=driver.max_queued_batches is not None,
             copies=copies,

@@ -187,9 +187,11 @@ class SkipBatch(Answered[None]):
 
 @dataclass(frozen=True, slots=True)
 class KeepWindow(Answered[None]):
-    """From now on, keep the ``batches`` batches before each unfinished batch readable."""
+    """From now on, keep the ``batches`` batches before each unfinished batch readable, and as many as windows of ``length_ms``
+    need."""
 
     batches: int
+    length_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

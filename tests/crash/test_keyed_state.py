@@ -1,4 +1,5 @@
-"""The driver is killed at every step of a change of keyed state, and of its clean-up: each record is counted exactly once.
+"""The driver is killed at every step of a change of keyed state, and of its clean-up: each record is counted exactly once, and
+each window by time has the same batches in every run.
 
 The job counts the records of each partition and key. A state that missed a batch, saw a batch twice, or saw its own earlier run
 has other counts than Kafka's records. The state is read without the driver, from the journal and the files.
@@ -6,6 +7,7 @@ has other counts than Kafka's records. The state is read without the driver, fro
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,7 +40,11 @@ KILLS = {
 }
 RECORDS_BETWEEN = 60
 
+LENGTH, SLIDE = 3_000, 1_000
+
 JOB = """
+import json
+
 import pyarrow as pa
 
 import jobs
@@ -49,11 +55,22 @@ KEY = ["partition", "key"]
 
 def count(batch):
     jobs.local(batch)
+    note_windows(batch)
     state = batch.state("counts", SCHEMA, KEY, shards=3, versions=2)
     parts = [pa.table({"partition": rows["partition"].cast(pa.int32()), "key": rows["key"].cast(pa.binary()),
                        "offset": rows["offset"].cast(pa.int64())}) for rows in batch.read()]
     rows = pa.concat_tables(parts).group_by(KEY).aggregate([("offset", "count"), ("offset", "sum")])
     state.update(rows.rename_columns({"offset_count": "count", "offset_sum": "sum"}), add)
+
+
+def note_windows(batch):
+    windows = batch.windows("3s", 1)
+    assert all(sum(rows.num_rows for rows in window.read()) == window.records for window in windows)
+    found = json.dumps([[round(window.time.timestamp() * 1000), window.covered] for window in windows])
+    path = jobs.HERE / "seen" / f"{batch.id}.windows"
+    if path.exists() and path.read_text() != found:
+        path.with_suffix(".other-windows").touch()
+    path.write_text(found)
 
 
 def add(known, rows):
@@ -107,7 +124,7 @@ def test_a_kill_at_any_step_counts_each_record_once(
         Flow(kafka_broker.options, topic, rate=200) as flow,
         Cluster(
             tmp_path, kafka_broker.options, [topic], receivers=1, start=False, job="states:count",
-            wal={"cleanup_interval": "200ms"},
+            wal={"cleanup_interval": "200ms"}, driver={"window": "3s"},
         ) as cluster,
     ):  # fmt: skip
         cluster.start_all()
@@ -124,3 +141,23 @@ def test_a_kill_at_any_step_counts_each_record_once(
         cluster.wait(lambda: not left_over(tmp_path, cluster.state()), "the files of killed runs deleted")
         cluster.check(flow.truth)
         assert counts_of(tmp_path, cluster.state()).equals(expected_of(flow.truth))
+        check_windows(cluster)
+
+
+def check_windows(cluster: Cluster) -> None:
+    """Assert that each batch returned the windows that the times of all batches say, in each of its runs."""
+    assert not list(cluster.seen.glob("*.other-windows")), "a rerun returned other windows"
+    state = cluster.state()
+    times = {batch.batch_id: batch.time_ms for batch in (*cluster.finished_batches(), *state.batches.values())}
+    assert state.archived_number > 0
+    windows = 0
+    for batch_id, time_ms in sorted(times.items()):
+        ends = range((times.get(batch_id - 1, time_ms) // SLIDE + 1) * SLIDE, time_ms + 1, SLIDE)
+        expected = [
+            [end, batches]
+            for end in ends
+            if (batches := sorted(b for b, time in times.items() if b < batch_id and end - LENGTH <= time < end))
+        ]
+        assert json.loads((cluster.seen / f"{batch_id}.windows").read_text()) == expected
+        windows += len(expected)
+    assert windows > 5

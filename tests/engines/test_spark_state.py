@@ -69,7 +69,7 @@ def test_spark_and_the_driver_write_and_read_the_same_shards(line: StateLine, sp
 
     def add(known: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
         changed = rows.join(known, "key", join_type="left outer", right_suffix="_known")
-        before: Any = pc.fill_null(changed.column("count"), 0)
+        before: Any = pc.fill_null(changed.column("count"), pa.scalar(0, pa.int64()))
         total: Any = pc.add(changed.column("seen"), before)
         gone = pc.equal(total, pa.scalar(0))
         made = pa.table({"key": changed.column("key"), "count": total})

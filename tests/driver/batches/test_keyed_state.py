@@ -155,7 +155,7 @@ REFUSED: dict[str, tuple[Callable[[Batch], Any], str]] = {
     "a reserved column": (lambda b: b.state("x", pa.schema([("k", pa.int64()), ("__k", pa.int64())]), "k"), "reserved"),
     "a name that is a path": (lambda b: b.state("../x", COUNTS, "key"), "allowed are"),
     "too many shards": (lambda b: counts(b, shards=5_000), "shards must be"),
-    "no timeout": (lambda b: counts(b, timeout=0), "timeout must be above 0"),
+    "no timeout": (lambda b: counts(b, timeout=0), "timeout must be at least 1 ms"),
     "no version": (lambda b: counts(b, versions=0), "versions must be"),
     "a key twice": (lambda b: counts(b).write(pa.table({"key": ["a", "a"], "count": [1, 2]}, COUNTS)), "more than once"),
     "a key set and deleted": (lambda b: counts(b).write(table(a=1), delete=pa.table({"key": ["a"]})), "more than once"),
