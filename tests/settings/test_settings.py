@@ -318,6 +318,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "driver.web_hook": NO_TEXT,
     "driver.web_hook_timeout": NO_TIME,
     "driver.listener_queue": NONE_AT_ALL,
+    "driver.listener_queue_bytes": NO_BYTES,
     "driver.metrics_partitions": NONE_AT_ALL,
     "receiver.metrics_url": ("http://h", 'write it as "http://host:port"'),
     "agent.url": ("http://h", 'write it as "http://host:port"'),
