@@ -19,7 +19,7 @@ from driver.batches.decoding import DeadLetterPlan, Decoder
 from driver.batches.keyed_state import KeyedState, StateOptions
 from driver.spark.blocks import PlacedRows
 from driver.spark.engine import SparkJobs
-from driver.spark.frames import arrow_schema
+from driver.spark.rows import arrow_schema
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import UsageError
 from pyspark_forebay.schema import spark_schema

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from driver.batches.time_windows import milliseconds
 from driver.journal.versions import StateCommit, StateVersion
@@ -18,7 +17,7 @@ from wal.keyed import files
 from wal.keyed.files import Manifest
 from wal.keyed.schema import StateSchema, as_table
 from wal.keyed.shard import Shards, ShardWritten, StatePlan, UpdateFunction, check_shards, still_needed
-from wal.keyed.sharding import shard_numbers
+from wal.keyed.tasks import ChangedReader, ExpiredReader, ShardReader, split, with_keys
 from wal.storage import Storage, StorageOptions, open_storage
 
 #: maximum numbers of states that one run of a batch opens, and of earlier versions that a state keeps
@@ -26,9 +25,6 @@ STATES_MAX = 100
 VERSIONS_MAX = 10_000
 
 _runs = itertools.count(1)  # a journal epoch is led by one process, so epoch and number name a run once
-
-#: reads one shard in a task: the rows as the user sees them
-ShardReader: TypeAlias = Callable[[Shards, int], pa.Table]
 
 
 class ShardTasks(Protocol):
@@ -131,20 +127,20 @@ class KeyedState:
         """The rows that time out in this batch, as a DataFrame. Each row times out once, in the first batch whose time is
         ``timeout`` or more after the batch that updated it last. Keys that this run has written do not time out, so ask after
         :meth:`write` or :meth:`update`."""
-        return self._tasks.frame(self._plan, _Expired(self._deltas))
+        return self._tasks.frame(self._plan, ExpiredReader(self._deltas))
 
     def read_expired(self) -> pa.Table:
         """Return the rows of :attr:`expired` as a table, read in the driver's process without Spark."""
-        return self._here(_Expired(self._deltas))
+        return self._here(ExpiredReader(self._deltas))
 
     @property
     def changed(self) -> Any:
         """The rows that this run has written, as a DataFrame; deleted keys are left out."""
-        return self._tasks.frame(self._plan, _Changed(self._deltas))
+        return self._tasks.frame(self._plan, ChangedReader(self._deltas))
 
     def read_changed(self) -> pa.Table:
         """Return the rows of :attr:`changed` as a table, read in the driver's process without Spark."""
-        return self._here(_Changed(self._deltas))
+        return self._here(ChangedReader(self._deltas))
 
     def write(self, rows: Any = None, *, delete: Any = None) -> None:
         """Set the rows of the keys in ``rows``, and delete the keys in ``delete``.
@@ -217,24 +213,6 @@ class KeyedState:
         return pa.concat_tables(reader(shards, number) for number in range(len(self._plan.shards)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Expired:
-    written: Mapping[int, ShardWritten]
-
-    def __call__(self, shards: Shards, number: int) -> pa.Table:
-        written = self.written.get(number)
-        return shards.read_expired(number, None if written is None else written.delta)
-
-
-@dataclass(frozen=True, slots=True)
-class _Changed:
-    written: Mapping[int, ShardWritten]
-
-    def __call__(self, shards: Shards, number: int) -> pa.Table:
-        written = self.written.get(number)
-        return shards.empty() if written is None else shards.read_changed(written.delta)
-
-
 class LocalShards:
     """Works on the shards in this process, one after the other."""
 
@@ -262,22 +240,6 @@ class LocalShards:
         raise UsageError(
             'a DataFrame of a state needs Spark: set driver.engine = "spark", or use read(), read_expired() or read_changed()'
         )
-
-
-def with_keys(table: pa.Table, schema: StateSchema) -> pa.Table:
-    """Return ``table`` with its key columns cast to those of the state, so that equal keys are in the same shard."""
-    keys = schema.conform(table, schema.keys, "the rows")
-    for name in schema.key:
-        table = table.set_column(table.schema.get_field_index(name), name, keys.column(name))
-    return table
-
-
-def split(table: pa.Table, key: Sequence[str], shards: int) -> Iterator[tuple[int, pa.Table]]:
-    """Yield each shard that has rows in ``table``, with these rows."""
-    numbers = shard_numbers(table, key, shards)
-    for number in pc.unique(numbers).to_pylist():
-        assert number is not None
-        yield number, table.filter(pc.equal(numbers, pa.scalar(number, pa.int32())))
 
 
 def commit_states(opened: Mapping[str, KeyedState]) -> tuple[StateCommit, ...]:

@@ -13,13 +13,11 @@ from pyspark.sql.functions import col, lit
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from driver.batches.keyed_state import LocalShards, ShardReader, with_keys
+from driver.batches.keyed_state import LocalShards
 from forebay.process.worker_process import freeze_modules
-from wal.keyed.schema import DELETED, StateSchema, as_table
+from wal.keyed.schema import DELETED, as_table
 from wal.keyed.shard import Shards, ShardWritten, StatePlan, UpdateFunction
-from wal.keyed.sharding import shard_numbers
-
-_SHARD = "__shard"
+from wal.keyed.tasks import SHARD, ShardReader, numbered, with_keys
 
 #: writes the rows of one shard
 _Writer = Callable[[Shards, int, pa.Table], "ShardWritten | None"]
@@ -80,9 +78,9 @@ class SparkShards(LocalShards):
 
     def _run(self, plan: StatePlan, frame: DataFrame, writer: _Writer) -> list[ShardWritten]:
         """Split ``frame`` by shard, and call ``writer`` in tasks for each shard that has rows."""
-        numbered = StructType([*frame.schema.fields, StructField(_SHARD, IntegerType())])
+        columns = StructType([*frame.schema.fields, StructField(SHARD, IntegerType())])
         schema, count = plan.schema, len(plan.shards)
-        split = frame.mapInArrow(lambda batches: _numbered(batches, schema, count), numbered)
+        split = frame.mapInArrow(lambda batches: numbered(batches, schema, count), columns)
 
         def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             freeze_modules()
@@ -90,22 +88,14 @@ class SparkShards(LocalShards):
             if not parts:
                 return
             table, shards = pa.Table.from_batches(parts), plan.open()
-            numbers = table.column(_SHARD)
+            numbers = table.column(SHARD)
             for shard in pc.unique(numbers).to_pylist():
                 assert shard is not None
                 written = writer(
-                    shards, shard, table.filter(pc.equal(numbers, pa.scalar(shard, pa.int32()))).drop_columns([_SHARD])
+                    shards, shard, table.filter(pc.equal(numbers, pa.scalar(shard, pa.int32()))).drop_columns([SHARD])
                 )
                 if written is not None:
                     yield pa.record_batch({"written": pa.array([msgspec.msgpack.encode(written)], pa.binary())})
 
-        rows = split.repartition(count, _SHARD).mapInArrow(write, "written binary").collect()
+        rows = split.repartition(count, SHARD).mapInArrow(write, "written binary").collect()
         return [msgspec.msgpack.decode(bytes(row[0]), type=ShardWritten) for row in rows]
-
-
-def _numbered(batches: Iterator[pa.RecordBatch], schema: StateSchema, count: int) -> Iterator[pa.RecordBatch]:
-    """Append the shard of each row."""
-    for batch in batches:
-        keyed = with_keys(pa.Table.from_batches([batch]), schema)
-        numbers = shard_numbers(keyed, schema.key, count)
-        yield pa.RecordBatch.from_arrays([*batch.columns, numbers], names=[*batch.schema.names, _SHARD])
