@@ -148,7 +148,8 @@ def check_windows(cluster: Cluster) -> None:
     """Assert that each batch returned the windows that the times of all batches say, in each of its runs."""
     assert not list(cluster.seen.glob("*.other-windows")), "a rerun returned other windows"
     state = cluster.state()
-    times = {batch.batch_id: batch.time_ms for batch in (*cluster.finished_batches(), *state.batches.values())}
+    times = {batch.batch_id: batch.time_ms for batch in cluster.finished_batches()}
+    times |= {batch.batch_id: batch.time_ms for batch in state.batches.values()}
     assert state.archived_number > 0
     windows = 0
     for batch_id, time_ms in sorted(times.items()):

@@ -91,7 +91,8 @@ class Windows:
 def test_each_window_has_exactly_its_batches_through_clean_up_and_restarts(seed: int) -> None:
     """INV-3, INV-8: also those of irregular batches, of several batches at one time, and of reruns."""
     random = Random(seed)
-    stream, waiting, time_ms = Windows(), [], 1_700_000_000_000
+    stream, time_ms = Windows(), 1_700_000_000_000
+    waiting: list[int] = []
     returned: dict[int, tuple[int, ...]] = {}
     for _ in range(250):
         if len(waiting) < 6 and random.random() < 0.6:
