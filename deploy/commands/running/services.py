@@ -26,6 +26,7 @@ from deploy.console.invocation import (
 from deploy.supervision.detached import Announcer, start_detached
 from deploy.supervision.run_lock import holder, lock_path, only_one
 from deploy.supervision.supervisor import ChildSpec, LogLines, Supervisor
+from driver.spark.early import starts_spark_first
 from driver.spark.java import check_java
 from forebay.model.errors import AlreadyRunningError
 from forebay.model.values import check_name, managed_id
@@ -78,6 +79,10 @@ def driver(invocation: Invocation, take_over: bool, standby: bool, until_caught_
         prepare_job_imports(invocation.config_path)
     if settings.driver.job is not None:
         import_jobs(settings, invocation.config_path)
+    if starts_spark_first(settings, standby):
+        from driver.spark.jvm import start_jvm_early
+
+        start_jvm_early(settings.spark)
     from driver.main import run
 
     return run(settings, take_over=take_over, until_caught_up=until_caught_up, standby=standby)
