@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from pyspark import AccumulatorParam, SparkContext
+from pyspark import Accumulator, AccumulatorParam, SparkContext
 
 from wal.reading import TierCounts
 
@@ -17,6 +15,6 @@ class _Counts(AccumulatorParam[TierCounts]):
         return value1 + value2
 
 
-def tier_counts(context: SparkContext) -> Any:
+def tier_counts(context: SparkContext) -> Accumulator[TierCounts]:
     """Return a new accumulator, which begins at zero."""
     return context.accumulator(TierCounts(), _Counts())
