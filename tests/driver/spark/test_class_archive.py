@@ -232,7 +232,7 @@ def test_spark_maps_the_archive_that_was_made() -> None:
     path = shared.make(threading.Event())
     if path is None:
         missing("memory or space is too short for an archive of classes")
-    assert str(path) in _started(shared.folder, _ENVIRONMENT)[0]
+    assert str(path.resolve()) in _started(shared.folder, _ENVIRONMENT)[0]
 
 
 @pytest.mark.spark
