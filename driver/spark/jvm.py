@@ -63,9 +63,9 @@ def start_jvm(options: Mapping[str, str], archive: ClassArchive | None = None) -
             SparkContext._ensure_initialized(gateway=gateway)
 
 
-def start_jvm_early(spark: SparkSettings) -> None:
-    """Start the JVM in a thread of its own, while this process still imports what it needs. If that fails, the session's own
-    start names the reason."""
+def start_jvm_early(spark: SparkSettings) -> threading.Thread:
+    """Start the JVM in a thread of its own, which is returned, while this process still imports what it needs. If that fails, the
+    session's own start names the reason."""
 
     def run() -> None:
         try:
@@ -73,7 +73,9 @@ def start_jvm_early(spark: SparkSettings) -> None:
         except Exception as error:
             log.debug("the JVM can't be started early: %s", error)
 
-    threading.Thread(target=run, name="jvm-start", daemon=True).start()
+    thread = threading.Thread(target=run, name="jvm-start", daemon=True)
+    thread.start()
+    return thread
 
 
 def archive_of(spark: SparkSettings) -> ClassArchive | None:

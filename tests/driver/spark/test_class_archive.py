@@ -205,10 +205,10 @@ import json, logging, sys
 from pathlib import Path
 logging.basicConfig(level=logging.WARNING)
 from pyspark import SparkContext
-from driver.spark.class_archive import ClassArchive
-from driver.spark.jvm import session_options, start_jvm
+from driver.spark.jvm import start_jvm_early
+from forebay.settings.schema import SparkSettings
 options = {"spark.master": "local[1]", "spark.driver.memory": "512m"}
-start_jvm(session_options(options), ClassArchive(Path(sys.argv[1]), options))
+start_jvm_early(SparkSettings(options=options, class_archive=sys.argv[1])).join()
 java = SparkContext._gateway.proc
 print(json.dumps(Path(f"/proc/{java.pid}/maps").read_text().splitlines()))
 java.stdin.close()
@@ -232,6 +232,7 @@ def test_spark_maps_the_archive_that_was_made() -> None:
     path = shared.make(threading.Event())
     if path is None:
         missing("memory or space is too short for an archive of classes")
+        return
     assert str(path.resolve()) in _started(shared.folder, _ENVIRONMENT)[0]
 
 
