@@ -47,6 +47,8 @@ _LEFT_SECONDS = 86_400.0
 _MAKING_SECONDS = 900.0
 _LOOK_SECONDS = 0.5
 _ERROR_CHARACTERS = 500
+#: several streams of a process make their archive in turn, so the second one finds it
+_MAKING = threading.Lock()
 #: variables and options of Spark from which the JVM takes options
 _VARIABLES = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
 _OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
@@ -104,6 +106,10 @@ class ClassArchive:
         """
         if self._chosen_by_user():
             return None
+        with _MAKING:
+            return self._make(stopping)
+
+    def _make(self, stopping: threading.Event) -> Path | None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if (found := self.find()) is not None:
             return found
