@@ -134,12 +134,12 @@ def _killed_twice(setup: Setup, folder: Path, topic: str, archive: Path) -> tupl
         folder, setup.broker.options, [topic], receivers=1, engine="spark", job="measured:aggregate", start=False,
         spark={**_SPARK, "class_archive": str(archive)}, **_USUAL,
     )  # fmt: skip
-    (folder / "measured.py").write_text(_JOB)
     producer = subprocess.Popen([
         sys.executable, "-m", "benchmarks.producing", setup.broker.address, topic, str(RATE), "600",
     ])  # fmt: skip
     try:
         with cluster:
+            (folder / "measured.py").write_text(_JOB)  # in place of the cluster's own job
             urls = [cluster.driver_url, cluster.another_url()]
             cluster.write_settings(driver={"urls": urls})
             for name in ("agent", "r1", "driver"):
