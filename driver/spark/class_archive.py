@@ -126,7 +126,7 @@ class ClassArchive:
             made = Path(unfinished) / "spark.jsa"
             if not self._load_classes(made, stopping):
                 return None
-            made.chmod(0o444)
+            made.chmod(0o400)
             _sync(made)
             path = made.rename(self.folder / f"spark-{self._fits()}-{_digest(made)}.jsa")
             _sync(self.folder)

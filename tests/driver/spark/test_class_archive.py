@@ -146,7 +146,7 @@ def test_made_archive_is_found_and_old_ones_and_remains_are_deleted(
     path = ours.make(threading.Event())
     assert path is not None
     assert ours.find() == path
-    assert path.stat().st_mode & 0o777 == 0o444
+    assert path.stat().st_mode & 0o777 == 0o400
     newest_before = folder / f"spark-{KEPT:016x}-{0:016x}.jsa"
     assert {*folder.iterdir()} == {path, newest_before, other}, "another driver may be making one"
 
