@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.measured import Measured, Threshold, figure, ratio
 from benchmarks.setup import PARTITIONS, Setup
@@ -58,10 +58,8 @@ session.stop()
 """
 _SPARK = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.memory": "512m"}
 #: blocks and segments of a usual size: the tests' own are so small that reading them is most of a batch
-_USUAL: dict[str, dict[str, Any]] = {
-    "receiver": {"block_interval": "200ms"},
-    "wal": {"segment_size": "64MB", "retention": "1h"},
-}
+_RECEIVER = {"block_interval": "200ms"}
+_WAL = {"segment_size": "64MB", "retention": "1h"}
 #: what the driver logs when it leads, and when its engine has started
 _LEADS, _STARTED = "driver.service.driver: leads stream", "driver.service.driver: the engine runs"
 
@@ -132,7 +130,7 @@ def _killed_twice(setup: Setup, folder: Path, topic: str, archive: Path) -> tupl
     setup.broker.create_topic(topic, PARTITIONS)
     cluster = Cluster(
         folder, setup.broker.options, [topic], receivers=1, engine="spark", job="measured:aggregate", start=False,
-        spark={**_SPARK, "class_archive": str(archive)}, **_USUAL,
+        spark={**_SPARK, "class_archive": str(archive)}, receiver=_RECEIVER, wal=_WAL,
     )  # fmt: skip
     producer = subprocess.Popen([
         sys.executable, "-m", "benchmarks.producing", setup.broker.address, topic, str(RATE), "600",
