@@ -17,6 +17,7 @@ import pytest
 from driver.background.state_files import ReadNeededVersions, garbage
 from driver.journal.state import State
 from forebay.kafka.embedded.broker import KafkaBroker
+from tests.support import witness
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow, Truth
 from wal.keyed import files
@@ -119,7 +120,6 @@ def test_a_kill_at_any_step_counts_each_record_once(
     """INV-3, INV-4, INV-8: with the batch, or not at all; what the killed runs left is deleted in the end."""
     topic = topic_name()
     kafka_broker.create_topic(topic)
-    (tmp_path / "states.py").write_text(JOB)
     with (
         Flow(kafka_broker.options, topic, rate=200) as flow,
         Cluster(
@@ -127,6 +127,8 @@ def test_a_kill_at_any_step_counts_each_record_once(
             wal={"cleanup_interval": "200ms"}, driver={"window": "3s"},
         ) as cluster,
     ):  # fmt: skip
+        (tmp_path / "jobs.py").write_text(witness.JOB)
+        (tmp_path / "states.py").write_text(JOB)
         cluster.start_all()
         cluster.await_records(RECORDS_BETWEEN)
         for at, (failpoint, arrival) in enumerate(KILLS.items(), start=2):
