@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
@@ -72,6 +73,6 @@ def test_dates_times_and_booleans_have_the_shards_of_their_integers() -> None:
 def test_no_rows_have_no_shards_and_keys_spread_evenly() -> None:
     assert shard_numbers(pa.table({"k": pa.array([], pa.string())}), ["k"], 8).to_pylist() == []
     keys = pa.table({"k": [f"customer-{n}" for n in range(80_000)]})
-    counts = shard_numbers(keys, ["k"], 8).value_counts().field("counts").to_pylist()
+    counts = Counter(shard_numbers(keys, ["k"], 8).to_pylist())
     assert len(counts) == 8
-    assert all(9_000 < (count or 0) < 11_000 for count in counts)
+    assert all(9_000 < count < 11_000 for count in counts.values())
