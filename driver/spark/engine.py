@@ -54,6 +54,15 @@ _OWN_DAEMON = {"spark.python.daemon.module": "forebay_start.spark_daemon"}
 
 _LOOK_SECONDS = 0.05
 
+#: of the thread of a job, for its tasks
+_JOB_PROPERTIES = (
+    "spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel", "spark.scheduler.pool",
+)  # fmt: skip
+
+#: PySpark has one session for all engines of a process: the last one that uses it stops it
+_SESSION_LOCK = threading.Lock()
+_SESSION_USERS: set[SparkJobs] = set()
+
 
 #: numbers of engines, for the names of job groups: one session may serve several engines and remembers cancelled groups
 _ENGINES = itertools.count(1)
@@ -183,11 +192,13 @@ class SparkJobs(ABC):
             builder = builder.config(key, value)
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
-            with addressed(self._options.get("spark.master", "")):
+            with addressed(self._options.get("spark.master", "")), _SESSION_LOCK:
                 start_jvm(options)
                 if self._stopping.is_set():
                     raise UsageError("Spark was stopped while it started")
-                return builder.getOrCreate()
+                session = builder.getOrCreate()
+                _SESSION_USERS.add(self)
+                return session
         except ForebayError:
             raise
         except Exception as error:
@@ -219,6 +230,7 @@ class SparkJobs(ABC):
             self._groups[run] = group
         # a property of this thread, inherited by threads that the job starts
         context.setJobGroup(group, job_description(work), interruptOnCancel=True)
+        context.setLocalProperty("spark.scheduler.pool", work.stream)  # fair to the other streams if the mode is FAIR
         try:
             job(batch)
         except (Exception, SystemExit) as error:
@@ -235,7 +247,7 @@ class SparkJobs(ABC):
                 self._groups.pop(run, None)
         finally:
             if self._session is not None:  # the job may have stopped the engine
-                for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+                for name in _JOB_PROPERTIES:
                     context.setLocalProperty(name, None)  # type: ignore[arg-type, unused-ignore]
         return counts.value
 
@@ -250,14 +262,13 @@ class SparkJobs(ABC):
             _cancel(session.sparkContext, group)
 
     def stop(self) -> None:
-        """Stop Spark. If the session was given, wait instead for the end of the tasks of failed attempts, because the code that
-        continues to use the session does not know of them."""
+        """Stop Spark. If the session was given, or another engine of this process uses it, wait instead for the end of the tasks
+        of failed attempts, because the code that continues to use the session does not know of them."""
         self._stopping.set()
         self._ready = False
         if self._session is None:
             return
-        if self._given is None:
-            self._session.stop()
+        if self._given is None and self._leave_session():
             self._session = None
         elif self._session.sparkContext._jsc is not None:
             for group in self._groups.values():
@@ -266,6 +277,16 @@ class SparkJobs(ABC):
                 except JobError as error:
                     log.error("%s", error)
         self._groups.clear()
+        self._session = self._given
+
+    def _leave_session(self) -> bool:
+        """Stop the session that this engine made, unless another engine uses it. Return whether it is stopped."""
+        assert self._session is not None
+        with _SESSION_LOCK:
+            _SESSION_USERS.discard(self)
+            if not _SESSION_USERS:
+                self._session.stop()
+            return not _SESSION_USERS
 
     def _await_old_tasks(self, context: SparkContext, run: RunKey) -> None:
         """Wait until no task of the failed attempt runs: a late task could overwrite the retry's output."""
@@ -365,6 +386,7 @@ def why_lost(context: SparkContext) -> str:
 
 
 #: loggers that log each failed task with Java's and Python's stack
+_POOL_LOGGER = "org.apache.spark.scheduler.FairSchedulableBuilder"  # warns of every pool that no file configures
 _TASK_LOGGERS = ("org.apache.spark.executor.Executor", "org.apache.spark.scheduler.TaskSetManager")
 
 
@@ -373,6 +395,7 @@ def log_task_failures(context: SparkContext, yes: bool) -> None:
     same error; if the error is another one, the driver logs it (``driver.batches.job_failures``)."""
     log4j: Any = context._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
     try:
+        log4j.core.config.Configurator.setLevel(_POOL_LOGGER, log4j.Level.ERROR)
         for name in _TASK_LOGGERS:
             log4j.core.config.Configurator.setLevel(name, log4j.Level.WARN if yes else log4j.Level.OFF)
     except (TypeError, Py4JError) as error:  # this Spark does not use Log4j

@@ -363,6 +363,16 @@ def test_engines_of_one_session_never_share_cancelled_groups(spark: Any, stored:
     assert len(seen) == 1
 
 
+def test_jobs_of_a_stream_run_in_the_pool_of_its_name(engine: SparkEngine, spark: Any, stored: Stored) -> None:
+    seen: list[str | None] = []
+    engine.run(
+        replace(store(stored), stream="s"),
+        lambda _: seen.append(spark.sparkContext.getLocalProperty("spark.scheduler.pool")),
+    )
+    assert seen == ["s"]
+    assert spark.sparkContext.getLocalProperty("spark.scheduler.pool") is None
+
+
 def test_a_given_session_is_not_stopped(engine: SparkEngine, spark: Any) -> None:
     engine.stop()
     engine.start()
