@@ -17,7 +17,8 @@ from direct.stream.commits import Callback, Commits
 from driver.batches.batch import Batch, BatchWork, Rows
 from driver.batches.decoding import DeadLetterPlan, Decoder
 from driver.spark.blocks import PlacedRows
-from driver.spark.engine import SparkJobs, arrow_schema
+from driver.spark.engine import SparkJobs
+from driver.spark.rows import arrow_schema
 from forebay.kafka.consume.spans import OffsetRange
 from pyspark_forebay.schema import spark_schema
 

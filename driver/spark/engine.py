@@ -9,35 +9,32 @@ import signal
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import pyarrow as pa
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError
 from pyspark import AccumulatorParam, SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
 
 from driver.batches.batch import Batch, BatchWork, Job
-from driver.batches.decoding import DeadLetterPlan, Decoder, decode_in_task
 from driver.batches.description import job_description
-from driver.batches.local_engine import LocalRows, dead_letter_plan, read_plan
-from driver.batches.tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in, unreadable
+from driver.batches.local_engine import dead_letter_plan, read_plan
+from driver.batches.tasks import unreadable
 from driver.decisions.batch_order import RunKey
 from driver.spark.address import addressed, is_on_loopback
-from driver.spark.blocks import TaskPartitions, executors, hosts_of
+from driver.spark.blocks import executors, hosts_of
 from driver.spark.executors import check, far, is_local, ship, strangers
 from driver.spark.java import check_java
 from driver.spark.jvm_log import JvmLog
+from driver.spark.rows import SparkRows
+from driver.spark.small import SmallBatches
 from driver.spark.warming import warm
 from forebay.model.errors import EngineLostError, ForebayError, JobError, UsageError
 from forebay.settings.schema import Settings
-from pyspark_forebay.schema import spark_schema
-from wal.reading import ReadPlan, TierCounts
+from wal.reading import TierCounts
 
 log = logging.getLogger(__name__)
 
@@ -334,6 +331,7 @@ class SparkEngine(SparkJobs):
         self._settings = settings
         self._agent_urls = agent_urls
         self._strangers = ""  # the last warning about different names of hosts
+        self._small = SmallBatches(settings.spark.small_batch)
 
     def warm(self) -> None:
         if (
@@ -357,7 +355,8 @@ class SparkEngine(SparkJobs):
             log.warning("%s", words)
         self._strangers = words
         plan_of = partial(read_plan, self._settings, agent_urls=urls)
-        return Batch(work, _SparkRows(self.session, work, plan_of, counts, partial(dead_letter_plan, self._settings)))
+        letters_of = partial(dead_letter_plan, self._settings)
+        return Batch(work, SparkRows(self.session, work, plan_of, counts, letters_of, self._small))
 
 
 def start_jvm(options: Mapping[str, str]) -> None:
@@ -427,98 +426,9 @@ def _running_tasks(context: SparkContext, group: str) -> int:
     return running
 
 
-def arrow_schema(schema: Any) -> pa.Schema:
-    """Return the schema as ``Rows.arrow_schema``; Spark's schemas are accepted too."""
-    if isinstance(schema, pa.Schema):
-        return schema
-    if isinstance(schema, str):
-        try:
-            schema = StructType.fromDDL(schema)
-        except Exception as error:
-            raise UsageError(f"batch.decode: the schema {schema!r} can't be read: {error}") from None
-    if not isinstance(schema, StructType):
-        raise UsageError(
-            f"batch.decode: the schema must be a pyarrow.Schema, a StructType or a DDL string, not {type(schema).__name__}"
-        )
-    return to_arrow_schema(schema)
-
-
 class _Counts(AccumulatorParam[TierCounts]):
     def zero(self, value: TierCounts) -> TierCounts:
         return TierCounts()
 
     def addInPlace(self, value1: TierCounts, value2: TierCounts) -> TierCounts:  # noqa: N802 - Spark's name
         return value1 + value2
-
-
-class _SparkRows:
-    """The rows of one batch, read in Spark tasks."""
-
-    def __init__(
-        self,
-        session: SparkSession,
-        work: BatchWork,
-        plan_of: Callable[[BatchWork], ReadPlan],
-        counts: Any,
-        letters_of: Callable[[BatchWork], DeadLetterPlan],
-    ) -> None:
-        self._session = session
-        self._work = work
-        self._plan_of = plan_of
-        self._plan = plan_of(work)
-        self._counts = counts
-        self._letters_of = letters_of
-
-    def over(self, work: BatchWork) -> _SparkRows:
-        return _SparkRows(self._session, work, self._plan_of, self._counts, self._letters_of)
-
-    def read(self) -> Iterator[pa.RecordBatch]:
-        return self._here().read()
-
-    def read_decoded(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
-        return self._here().read_decoded(decoder)
-
-    def _here(self) -> LocalRows:
-        return LocalRows(self._work, self._plan_of, self._counts.add, self._letters_of)
-
-    def arrow_schema(self, schema: Any) -> pa.Schema:
-        return arrow_schema(schema)
-
-    def decode(self, decoder: Decoder) -> Any:
-        place, plan, counts = self._letters_of(self._work), self._plan, self._counts
-
-        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for task in tasks_in(batches):
-                yield from decode_in_task(task.references, task.number, plan, counts.add, decoder, place)
-
-        return self._partitions.frame().mapInArrow(read, from_arrow_schema(decoder.schema))
-
-    def arrow(self) -> Any:
-        plan, counts = self._plan, self._counts
-
-        def read(tasks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-            for task in tasks:
-                yield from read_in_task(TaskBlocks.decode(task).references, plan, counts.add)
-
-        return self._partitions.rdd().mapPartitions(read)
-
-    def rdd(self) -> Any:
-        def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[KafkaRecord]:
-            return records(batches)
-
-        return self.arrow().mapPartitions(convert)
-
-    def df(self) -> Any:
-        plan, counts = self._plan, self._counts
-
-        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for task in tasks_in(batches):
-                yield from read_in_task(task.references, plan, counts.add)
-
-        return self._partitions.frame().mapInArrow(read, spark_schema(self._work.headers))
-
-    @cached_property
-    def _partitions(self) -> TaskPartitions:
-        agents = self._plan.agent_urls
-        hosts = hosts_of(executors(self._session.sparkContext)).intersection(agents) if agents else frozenset[str]()
-        return TaskPartitions(self._session, self._work.tasks, hosts)

@@ -332,6 +332,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "agent.store_back": NO_BOOL,
     "agent.labels": NO_LIST,
     "agent.capacity": NEGATIVE,
+    "spark.small_batch": NO_SIZE,
     "spark.ship": ("always", 'allowed are "auto", "installed"'),
     "spark.modules": NO_LIST,
     "storage": ("s3", "is not a section"),
