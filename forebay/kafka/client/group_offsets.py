@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client.client_errors import ClientErrors
+from forebay.kafka.client.denials import is_denied
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
 
@@ -85,7 +86,7 @@ class GroupOffsets:
         try:
             answer = self._consumer.committed(list(partitions), timeout=timeout_seconds)
         except KafkaException:
-            self._consumer.poll(0)  # reports the reasons, which the request does not have
+            self._poll(0)  # reports the reasons, which the request does not have
             raise
         for partition in answer:
             if partition.error is not None:
@@ -112,8 +113,15 @@ class GroupOffsets:
         while self._answer[0] != asked:  # a commit that timed out may be answered late
             if self._clock.monotonic() >= deadline:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer to a commit"))
-            self._consumer.poll(_POLL_SECONDS)
+            self._poll(_POLL_SECONDS)
         return self._answer[1]
+
+    def _poll(self, seconds: float) -> None:
+        """Serve callbacks. Raises KafkaException if the authorizer denies the group: its coordinator is never found then."""
+        message = self._consumer.poll(seconds)
+        error = None if message is None else message.error()
+        if error is not None and is_denied(error):
+            raise KafkaException(error)
 
     def _on_commit(self, error: KafkaError | None, wire: list[WirePartition]) -> None:
         """Called within a poll."""
