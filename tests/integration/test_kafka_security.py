@@ -1,4 +1,4 @@
-"""Kafka with every login, TLS and an authorizer: each role works with exactly its rights, and each mistake has an error of its own."""
+"""Kafka with every login, TLS and an authorizer: each role works with exactly its rights, each mistake has its own error."""
 
 from __future__ import annotations
 
@@ -193,6 +193,7 @@ def test_every_wrong_login_has_an_error_that_names_what_to_do(secured_broker: Se
     for claims, forges, reason in (
         ({"exp": int(time.time()) - 60}, False, "Must supply an unexpired token"),
         ({}, True, "SASL authentication error"),
+        ({"aud": "another service"}, False, "SASL authentication error"),
     ):
         broker.tokens.claims, broker.tokens.forges = claims, forges
         try:
@@ -248,10 +249,10 @@ def commit(topic: str) -> Callable[[Options], object]:
     def use(options: Options) -> int:
         with KafkaAdmin(options, timeout_seconds=SECONDS) as admin:
             at = {TopicPartition(topic, 0): Committed(3, -1, "")}
-            refused = admin.publish(f"direct-{topic}", at)
+            refused = admin.publish(f"commits-{topic}", at)
             if refused:
                 raise MissingRightError(refused[TopicPartition(topic, 0)])
-            return admin.committed(f"direct-{topic}", at)[TopicPartition(topic, 0)].offset
+            return admin.committed(f"commits-{topic}", at)[TopicPartition(topic, 0)].offset
 
     return use
 
@@ -270,7 +271,7 @@ def sink(topic: str) -> Callable[[Options], object]:
 
 def transactional_sink(topic: str) -> Callable[[Options], object]:
     def use(options: Options) -> int:
-        more = {"topic": topic, "transactional": "true", "groupIdPrefix": f"sink-{topic}", "transactionTimeout": "10s"}
+        more = {"topic": topic, "transactional": "true", "groupIdPrefix": f"sink-{topic}"}
         writer: Any = writer_of({**of_spark(options), **more}, SCHEMA, streaming=False)
         rows = TaskRows("q", None, pack_rows(iter([values("d", "e", "f")]), topic))
         assert PASSWORD not in repr(rows)
@@ -293,13 +294,13 @@ def test_every_reader_and_writer_works_with_exactly_its_rights_and_names_each_on
 ) -> None:
     written = topic_name()
     secured_broker.create_topic(written, 1)
-    group = Right("group", f"direct-{topic}", ("Read",))
+    direct, commits = (Right("group", f"{use}-{topic}", ("Read",)) for use in ("direct", "commits"))
     roles = {
         "task": Role(reader_rights([topic]), lambda options: read(options, topic)),
         "batch query": Role(reader_rights([topic]), batch_query(topic)),
         "streaming query": Role(reader_rights([topic]), streaming_query(topic)),
-        "direct stream": Role([*reader_rights([topic]), group], direct_stream(topic, tmp_path)),
-        "commits": Role([*reader_rights([topic]), group], commit(topic)),
+        "direct stream": Role([*reader_rights([topic]), direct], direct_stream(topic, tmp_path)),
+        "commits": Role([*reader_rights([topic]), commits], commit(topic)),
         "sink": Role(writer_rights(written), sink(written)),
         "transactional sink": Role(transaction_rights(written, f"sink-{written}"), transactional_sink(written)),
     }
@@ -360,8 +361,12 @@ def as_principal(config: Path, options: Options, name: str) -> Path:
 
 
 def test_an_intake_and_the_commands_work_with_exactly_their_rights(
-    secured_broker: SecuredBroker, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:  # fmt: skip
+    secured_broker: SecuredBroker,
+    topic: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     group = f"forebay.{topic}"
     driving = secured_broker.principal(driver_rights([topic], [group, f"{group}.completed"]))

@@ -57,7 +57,7 @@ def test_missing_rights_are_named_with_the_command_that_grants_them(guarded: Sec
 @pytest.mark.kafka
 def test_a_broker_that_advertises_an_unreachable_address_is_named(guarded: SecuredBroker) -> None:
     """A client reaches its bootstrap server, but no receiver could read from the partitions' leader."""
-    cluster = inspect_cluster({"bootstrap.servers": guarded.away}, ["seen"], [], 5.0)
+    cluster = inspect_cluster({"bootstrap.servers": guarded.away}, ["seen"], [], 2.0)
     (broker,) = cluster.brokers
     assert broker.address == "127.0.0.1:1" and broker.error
     found = by_name(findings_of(cluster, 0))["broker 1"]

@@ -166,7 +166,6 @@ class SecuredBroker(KafkaBroker):
                 f"{prefix}.oauthbearer.sasl.jaas.config": f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule required;",
                 f"{prefix}.oauthbearer.sasl.server.callback.handler.class":
                     f"{_SECURITY}.oauthbearer.OAuthBearerValidatorCallbackHandler",
-                f"{prefix}.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": self.tokens.keys_url,
 
             }  # fmt: skip
         stores = {
@@ -184,6 +183,9 @@ class SecuredBroker(KafkaBroker):
             "listener.security.protocol.map": f"{made['listener.security.protocol.map']},SASL:SASL_PLAINTEXT,"
             "SASLTLS:SASL_SSL,TLS:SSL,MUTUAL:SSL,EXPIRED:SSL,AWAY:PLAINTEXT",
             **logins,
+            # not of a listener: Kafka 4.1 would then check no signature
+            "sasl.oauthbearer.jwks.endpoint.url": self.tokens.keys_url,
+            "sasl.oauthbearer.expected.audience": "kafka",
             **stores,
             "listener.name.mutual.ssl.client.auth": "required",
             "listener.name.mutual.ssl.truststore.type": "PEM",

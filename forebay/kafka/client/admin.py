@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -126,14 +126,18 @@ class KafkaAdmin:
         """
         wanted = set(topics)
         shown = self.topics(internal=True)
-        if (absent := wanted - shown.keys()) and self._answers_topic_ids():
-            self._requests.check_visible(absent, "reading the cluster's topics")
+        self.check_visible(wanted - shown.keys())
         return {
             TopicPartition(name, number)
             for name, count in shown.items()
             if name in wanted or (pattern is not None and matches(pattern, name))
             for number in range(count)
         }
+
+    def check_visible(self, topics: Collection[str]) -> None:
+        """Raise MissingRightError if the authorizer hides one of ``topics``, which :meth:`topics` does not have then."""
+        if topics and self._answers_topic_ids():
+            self._requests.check_visible(topics, "reading the cluster's topics")
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return topic → id; "" if the brokers do not return topic ids, or the topic does not exist."""

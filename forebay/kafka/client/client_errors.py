@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import KafkaError, KafkaException
 
-from forebay.kafka.client.denials import next_step
+from forebay.kafka.client.denials import denial_in, next_step
 from forebay.kafka.client.handshakes import handshake_fault
 from forebay.kafka.options.rights import Right
 from forebay.model.errors import UnreachableError
@@ -50,7 +50,10 @@ _NEXT_STEPS_BY_WORDS = {
 
 
 class ClientErrors:
-    """The ``error_cb`` and the ``logger`` of clients. Keeps each reason once. Thread-safe."""
+    """The ``error_cb`` and the ``logger`` of clients. Keeps each reason once. Thread-safe.
+
+    ``ended``: the error that ended the client or its transaction, as librdkafka logged it; "" if there is none.
+    """
 
     def __init__(
         self,
@@ -69,6 +72,7 @@ class ClientErrors:
         self._clock = clock or SystemClock()
         self._reminders: dict[str, Reminder] = {}  # by librdkafka's name of the kind, such as REQTMOUT
         self._reasons: dict[str, str] = {}  # → what to check
+        self.ended = ""
         self._lock = threading.Lock()
 
     def __call__(self, error: KafkaError) -> None:
@@ -77,6 +81,8 @@ class ClientErrors:
 
     def log(self, level: int, message: str, facility: str, client: str, text: str) -> None:
         """Called by the client within a poll."""
+        if facility in ("FATAL", "TXNERR"):
+            self.ended = text.partition("]: ")[2] or text
         if facility != "FAIL":
             if self._log is not None:
                 with self._lock:
@@ -96,6 +102,22 @@ class ClientErrors:
         with self._lock:
             if len(self._reasons) < KEPT_MAX:
                 self._reasons[reason] = step
+
+    @contextmanager
+    def fatal(self) -> Iterator[None]:
+        """Raise a fatal error, which ends the client within a poll or flush, as KafkaException.
+
+        confluent-kafka calls the callbacks that follow in the same poll while this exception is set, so Python raises a
+        SystemError, with or without its cause.
+        """
+        try:
+            yield
+        except SystemError as error:
+            if isinstance(error.__cause__, KafkaException):
+                raise error.__cause__ from None
+            if not self.ended:
+                raise
+            raise KafkaException(denial_in(self.ended) or KafkaError(KafkaError._FATAL, self.ended)) from None
 
     def forget(self) -> None:
         """Forget all reasons, when a broker has answered."""
@@ -122,17 +144,3 @@ class ClientErrors:
         words = self.words()
         fault = handshake_fault(self._options, self._clock.wall_ms()) if "SSL" in words else ""
         return UnreachableError(": ".join(filter(None, (what, "; ".join(filter(None, (fault, words)))))))
-
-
-@contextmanager
-def fatal_errors() -> Iterator[None]:
-    """Raise the fatal error of a client's poll or flush as KafkaException.
-
-    confluent-kafka calls the callbacks that follow in the same poll while this exception is set, which makes it a SystemError.
-    """
-    try:
-        yield
-    except SystemError as error:
-        if not isinstance(error.__cause__, KafkaException):
-            raise
-        raise error.__cause__ from None

@@ -29,6 +29,12 @@ def denied_kind(error: KafkaError) -> Kind | None:
     return _KINDS.get(error.code())
 
 
+def denial_in(text: str) -> KafkaError | None:
+    """Return the denial that ``text`` of librdkafka names; None if it names none."""
+    code = next((code for code in _KINDS if KafkaError(code).str() in text), None)
+    return None if code is None else KafkaError(code, text)
+
+
 def next_step(error: KafkaError, needed: Iterable[Right]) -> str:
     """Return the commands that allow what ``error`` denies; "" for any other error.
 

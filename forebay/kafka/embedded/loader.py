@@ -14,7 +14,7 @@ from pathlib import Path
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.client.client_errors import ClientErrors, fatal_errors
+from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.denials import is_denied, missing_right
 from forebay.kafka.options.librdkafka import client_options
 from forebay.kafka.options.rights import writer_rights
@@ -110,7 +110,7 @@ def load(
     where = -1 if partition is None else partition
     source = iter(records)
     try:
-        with fatal_errors():
+        with errors.fatal():
             while chunk := list(islice(source, chunk_records)):
                 for key, value in chunk:
                     while True:

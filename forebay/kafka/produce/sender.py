@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from forebay.kafka.client.client_errors import ClientErrors, fatal_errors
+from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.denials import is_denied, missing_right
 from forebay.kafka.client.leaders import why_not_accepted
 from forebay.kafka.options.librdkafka import client_options
@@ -106,7 +106,7 @@ class _Producing:
     def flush(self) -> None:
         """Wait until each record is acknowledged, or has failed within its delivery timeout."""
         try:
-            with fatal_errors():
+            with self._client_errors.fatal():
                 left = self._producer.flush(self._delivery_seconds + _REPORTS_SECONDS if self._delivery_seconds else -1)
         except KafkaException as error:
             raise self._ended(error) from None
@@ -117,7 +117,7 @@ class _Producing:
     def _serve(self, seconds: float) -> None:
         """Process acknowledgements for at most ``seconds``. Raises the error of a refused record."""
         try:
-            with fatal_errors():
+            with self._client_errors.fatal():
                 self._producer.poll(seconds)
         except KafkaException as error:
             raise self._ended(error) from None

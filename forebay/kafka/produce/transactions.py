@@ -12,8 +12,8 @@ import tenacity
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as WirePartition
 
-from forebay.kafka.client.client_errors import ClientErrors, fatal_errors
-from forebay.kafka.client.denials import is_denied, missing_right
+from forebay.kafka.client.client_errors import ClientErrors
+from forebay.kafka.client.denials import denial_in, is_denied, missing_right
 from forebay.kafka.client.group_offsets import GroupOffsets
 from forebay.kafka.client.leaders import why_not_accepted
 from forebay.kafka.options.librdkafka import client_options
@@ -177,6 +177,7 @@ class TransactionalSender:
     def begin(self) -> None:
         """Begin a transaction."""
         self._failures = []
+        self._client_errors.ended = ""
         self._written.clear()
         try:
             self._opened.begin_transaction()
@@ -213,7 +214,7 @@ class TransactionalSender:
         assert self._reader is not None
         producer = self._opened
         try:
-            with fatal_errors():
+            with self._client_errors.fatal():
                 left = producer.flush(self._timeout + _REPORTS_SECONDS)
             self._check()
             if left:
@@ -267,7 +268,7 @@ class TransactionalSender:
     def _serve(self, seconds: float) -> None:
         """Process acknowledgements for at most ``seconds``. Raises the error of a refused record."""
         try:
-            with fatal_errors():
+            with self._client_errors.fatal():
                 self._opened.poll(seconds)
         except KafkaException as error:
             raise self._explained(error, "the transaction can't continue") from None
@@ -277,6 +278,7 @@ class TransactionalSender:
         if not self._failures:
             return
         error, tp = self._failures[0]
+        error = denial_in(self._client_errors.ended) or error  # its records are only reported as purged
         what = "a record was not accepted" if tp.partition < 0 else f"a record of {tp} was not accepted"
         if error.code() == KafkaError._MSG_TIMED_OUT and (why := why_not_accepted(self._opened, tp)):
             what += f": {why}"
