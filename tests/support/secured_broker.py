@@ -183,7 +183,8 @@ class SecuredBroker(KafkaBroker):
             "listener.security.protocol.map": f"{made['listener.security.protocol.map']},SASL:SASL_PLAINTEXT,"
             "SASLTLS:SASL_SSL,TLS:SSL,MUTUAL:SSL,EXPIRED:SSL,AWAY:PLAINTEXT",
             **logins,
-            # not of a listener: Kafka 4.1 would then check no signature
+            # the default validator of Kafka 4.1 checks no signature, as it takes these listeners for clients
+            "sasl.oauthbearer.jwt.validator.class": f"{_SECURITY}.oauthbearer.BrokerJwtValidator",
             "sasl.oauthbearer.jwks.endpoint.url": self.tokens.keys_url,
             "sasl.oauthbearer.expected.audience": "kafka",
             **stores,
