@@ -16,7 +16,7 @@ from forebay.model.errors import SettingsError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
 
-#: how long a fetch gathers more records after the first: bounds its latency and, times the network's rate, its memory
+#: how long a fetch at most gathers more records after the first: bounds its latency and, times the network's rate, its memory
 GATHER_SECONDS = 0.01
 _CLOCK = SystemClock()
 
@@ -115,7 +115,8 @@ class ColumnFetcher:
                 return found
             redirecting = bool(self._unproven)
             self._queue.redirect(self._unproven)
-            found = self._queue.receive(max_records, min(left, GATHER_SECONDS) if redirecting else left, GATHER_SECONDS)
+            gather = min(GATHER_SECONDS, left / 2)  # a caller that waits for a few milliseconds has something due then
+            found = self._queue.receive(max_records, min(left, GATHER_SECONDS) if redirecting else left, gather)
             self._unproven.difference_update(item.tp for item in found)
             if found or not redirecting or _CLOCK.monotonic() >= ends:
                 return found
