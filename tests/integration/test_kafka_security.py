@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +42,6 @@ from forebay.kafka.produce.transactions import TransactionalSender, transactiona
 from forebay.model.errors import MissingRightError, SettingsError, UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.settings.load import load
-from forebay.settings.schema import Settings
 from pyspark_forebay.kafka.batch import BatchReader
 from pyspark_forebay.kafka.stream import StreamReader
 from pyspark_forebay.sink.rows import pack_rows
@@ -190,11 +190,12 @@ def test_every_wrong_login_has_an_error_that_names_what_to_do(secured_broker: Se
         wrong = {name: words for (name, case), words in zip(mistakes.items(), errors, strict=True)
                  if not re.search(case[1], words)}  # fmt: skip
     assert wrong == {}
-    for claims, forges, reason in (
+    tokens: tuple[tuple[dict[str, object], bool, str], ...] = (
         ({"exp": int(time.time()) - 60}, False, "Must supply an unexpired token"),
         ({}, True, "SASL authentication error"),
         ({"aud": "another service"}, False, "SASL authentication error"),
-    ):
+    )
+    for claims, forges, reason in tokens:
         broker.tokens.claims, broker.tokens.forges = claims, forges
         try:
             assert reason in error_of(lambda: topics(broker.token_options))
@@ -359,6 +360,10 @@ def until(condition: Callable[[], bool]) -> bool:
     return true
 
 
+def is_committed(admin: KafkaAdmin, group: str, tp: TopicPartition) -> bool:
+    return [at.offset for at in admin.committed(group, [tp]).values()] == [len(RECORDS)]
+
+
 def as_principal(config: Path, options: Options, name: str) -> Path:
     """Return a copy of ``config`` beside it, with another user."""
     copy = config.with_name(f"{name}.toml")
@@ -393,9 +398,7 @@ def test_an_intake_and_the_commands_work_with_exactly_their_rights(
         with KafkaAdmin(secured_broker.options) as admin:
             tp = TopicPartition(topic, 0)
             for name in (group, f"{group}.completed"):
-                assert until(
-                    lambda name=name: [at.offset for at in admin.committed(name, [tp]).values()] == [len(RECORDS)]
-                ), name
+                assert until(partial(is_committed, admin, name, tp)), name
         assert main(["--config", str(config), "validate"]) == 0, capsys.readouterr().out
         capsys.readouterr()
         main(["--config", str(config), "doctor", "--json"])
@@ -406,9 +409,15 @@ def test_an_intake_and_the_commands_work_with_exactly_their_rights(
         assert main(["--config", str(config), "status", "--json"]) in (0, 1)
         running.service.drain()
         assert running.ended() == 0
+    (tmp_path / "lines").write_text("d\ne\n")
+    writing = as_principal(config, secured_broker.principal(writer_rights(topic)), "writer")
+    assert main(["--config", str(writing), "produce", topic, "--file", str(tmp_path / "lines")]) == 0
+    assert main(["--config", str(receiving), "produce", topic, "--file", str(tmp_path / "lines")]) == 2
+    refused = capsys.readouterr()
+    assert f"--operation Write --topic {topic}" in refused.err
     assert main(["--config", str(config), "audit"]) == 0
     output = capsys.readouterr()
-    for text in (output.out, output.err, caplog.text):
+    for text in (output.out, output.err, refused.out, refused.err, caplog.text):
         assert PASSWORD not in text
 
 
@@ -418,12 +427,13 @@ def test_driver_and_receivers_show_each_missing_right(
     group = f"forebay.{topic}"
     config = configured(tmp_path, secured_broker.sasl_options, topic, topic)
 
-    def lacking(rights: list[Right], kind: str) -> Settings:
+    def lacking(rights: list[Right], kind: str) -> Path:
         options = secured_broker.principal([right for right in rights if right.kind != kind])
-        return load(as_principal(config, options, str(options["sasl.username"])))
+        return as_principal(config, options, options["sasl.username"])
 
     def await_problem(url: str, kind: str, words: str) -> str:
-        client, found = Client(url), []
+        client = Client(url)
+        found: list[str] = []
 
         def is_shown() -> bool:
             problems = client.get("/v1/status", m.StatusAnswer).problems
@@ -438,15 +448,15 @@ def test_driver_and_receivers_show_each_missing_right(
         ("topic", f"--operation Describe --topic {topic}"),
         ("group", f"--operation Describe --group {group}"),
     ):
-        settings = lacking(needs, kind)
-        assert main(["--config", settings.origins["stream"], "validate"]) == (2 if kind == "topic" else 0)
+        file = lacking(needs, kind)
+        assert main(["--config", str(file), "validate"]) == (2 if kind == "topic" else 0)
         assert (command in capsys.readouterr().out) == (kind == "topic")
-        with IngestContext(None, settings).foreach_batch(lambda batch: None) as intake:
+        with IngestContext(None, load(file)).foreach_batch(lambda batch: None) as intake:
             assert secured_broker.sasl in await_problem(intake.url, "kafka", command)
     fine = load(as_principal(config, secured_broker.principal(needs), "driver"))
     with IngestContext(None, fine).foreach_batch(lambda batch: None) as intake:
         each = {
-            kind: receiver(lacking(receiver_rights([topic], group), kind), f"without-{kind}")
+            kind: receiver(load(lacking(receiver_rights([topic], group), kind)), f"without-{kind}")
             for kind in ("topic", "group")
         }
         for kind, name in (("topic", topic), ("group", group)):

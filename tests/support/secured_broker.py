@@ -131,13 +131,13 @@ class SecuredBroker(KafkaBroker):
             for right in rights
             for operation in right.operations
         ]  # fmt: skip
-        admin = AdminClient(self.options)  # kept until the answers: futures of a collected client fail
+        admin = AdminClient({**self.options})  # kept until the answers: futures of a collected client fail
         for future in (admin.create_acls(bindings) if bindings else {}).values():
             future.result(_SECONDS)
 
     def add_scram(self, user: str) -> None:
         """Let ``user`` log in by SCRAM with PASSWORD."""
-        admin = AdminClient(self.options)
+        admin = AdminClient({**self.options})
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # Kafka takes one in a request
             change = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
             for future in admin.alter_user_scram_credentials([change]).values():
