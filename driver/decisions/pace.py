@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 #: a batch that takes longer than expected is expected to take this fraction of its time more
 OVERTIME = 0.15
+#: without an interval, receivers seal at least this often while a batch runs, as a fraction of its time: it may end early
+SEALED = 1 / 3
 #: number of batches from whose times the next one's is expected
 BATCHES_SEEN = 8
 
@@ -63,4 +65,5 @@ class Pace:
         if len(self._begun) < self.jobs:
             return 0.0 if self.interval_ms else self._expected_ms
         elapsed = max(0, now_ms - min(self._begun.values()))
-        return max(self._expected_ms - elapsed, OVERTIME * elapsed)
+        left = max(self._expected_ms - elapsed, OVERTIME * elapsed)
+        return left if self.interval_ms or not self._expected_ms else min(left, SEALED * self._expected_ms)

@@ -31,10 +31,11 @@ def test_without_an_interval_what_was_just_accepted_is_the_next_batch_and_a_late
     pace.end(1, 5_200)
     assert pace.next_batch(5_300) == NextBatch(200, 200)
     pace.begin(2, 5_300)
-    assert pace.next_batch(5_350) == NextBatch(150, 200)
-    assert pace.next_batch(6_300) == NextBatch(150, 200), "overtime"
+    assert pace.next_batch(5_350) == NextBatch(67, 200), "it may end early"
+    assert pace.next_batch(5_450) == NextBatch(50, 200)
+    assert pace.next_batch(5_600) == NextBatch(45, 200), "overtime"
     pace.end(7, 6_400)
-    assert pace.next_batch(6_300) == NextBatch(150, 200), "an unknown batch changes nothing"
+    assert pace.next_batch(5_600) == NextBatch(45, 200), "an unknown batch changes nothing"
 
 
 def test_the_next_batch_is_expected_to_take_as_long_as_the_faster_ones_of_late() -> None:
