@@ -316,8 +316,8 @@ class Batch:
     def arrow(self) -> Any:
         """An RDD of ``pyarrow.RecordBatch``: columns read in the task, mapped into memory where the block is local.
 
-        The fastest way for Python code: ``batch.arrow.map(lambda rows: rows.num_rows).sum()``. No record batch has
-        records of two Kafka partitions, and the records of a record batch are in offset order.
+        The fastest way for Python code: ``batch.arrow.map(lambda rows: rows.num_rows).sum()``. A record batch may
+        have records of several Kafka partitions, because small blocks are joined. Those of one partition are in offset order.
         """
         return self._rows.arrow()
 
