@@ -361,7 +361,7 @@ class Batch:
     def read(self) -> Iterator[pa.RecordBatch]:
         """Return the record batches of :attr:`arrow` one after another, read in the driver's process without Spark.
 
-        A block is opened when the iteration reaches it, so only one block is in memory at a time.
+        Blocks are opened when the iteration reaches them: one block at a time, or successive small ones of up to 8 MB.
         """
         return self._rows.read()
 

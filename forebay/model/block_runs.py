@@ -55,8 +55,10 @@ def open_block(payload: Any, meta: BlockMeta, known_head: bytes = b"") -> OpenBl
     """
     view = memoryview(payload).cast("B")
     head = known_head if view[: len(known_head)] == known_head else b""
+    sizes: list[tuple[int, ...]] = []
     try:
-        begin, end, rows, sizes = _record_batches(view, len(head) or _end_of_head(view))
+        begin = len(head) or _end_of_head(view, sizes)
+        end, rows = _record_batches(view, begin, sizes)
     except (struct.error, IndexError):
         raise ValueError("the Arrow stream is truncated") from None
     if rows != meta.records:
@@ -66,24 +68,23 @@ def open_block(payload: Any, meta: BlockMeta, known_head: bytes = b"") -> OpenBl
     return OpenBlock(meta, head or bytes(view[:begin]), view[begin:end])
 
 
-def _end_of_head(view: memoryview) -> int:
-    """Return where the first record batch begins. Raises ValueError if there is none, or a dictionary is compressed."""
+def _end_of_head(view: memoryview, sizes: list[tuple[int, ...]]) -> int:
+    """Return where the first record batch begins, and add the declared sizes of compressed dictionaries to ``sizes``."""
     at = 0
     while True:
         kind, _, body, end = _message(view, at)
         if kind == _RECORD_BATCH and at:
             return at
-        if kind not in (_SCHEMA, _DICTIONARY_BATCH) or any(
-            declared_sizes(view[at + _PREFIX.size : body], view[body:end])
-        ):
+        if kind not in (_SCHEMA, _DICTIONARY_BATCH):
             raise ValueError("the Arrow stream is of another form")
+        if declared := tuple(declared_sizes(view[at + _PREFIX.size : body], view[body:end])):
+            sizes.append(declared)
         at = end
 
 
-def _record_batches(view: memoryview, begin: int) -> tuple[int, int, int, list[tuple[int, ...]]]:
-    """Return where the record batches begin and end, their rows, and the declared sizes of compressed ones."""
+def _record_batches(view: memoryview, begin: int, sizes: list[tuple[int, ...]]) -> tuple[int, int]:
+    """Return where the record batches end, and their rows; add the declared sizes of compressed ones to ``sizes``."""
     at, rows = begin, 0
-    sizes: list[tuple[int, ...]] = []
     while view[at : at + len(_END)] != _END:
         kind, content, body, end = _message(view, at)
         if kind != _RECORD_BATCH:
@@ -95,7 +96,7 @@ def _record_batches(view: memoryview, begin: int) -> tuple[int, int, int, list[t
         if compression_at:
             sizes.append(tuple(declared_sizes(view[at + _PREFIX.size : body], view[body:end])))
         at = end
-    return begin, at, rows, sizes
+    return at, rows
 
 
 def _message(view: memoryview, at: int) -> tuple[int, int, int, int]:
@@ -139,7 +140,8 @@ def decode_run(blocks: Sequence[OpenBlock], *, verify_digests: bool = False) -> 
             table: Any = reader.read_all()
         # readers trust the columns' offsets, and wrong ones lead to other memory
         table.validate(full=True)
-        (batch,) = table.combine_chunks().to_batches()
+        joined: list[pa.RecordBatch] = table.combine_chunks().to_batches()
+        (batch,) = joined
     except (pa.ArrowException, OSError) as error:  # Arrow raises both for unreadable input
         raise ValueError(str(error)) from None
     ranges = [range_ for block in blocks for range_ in block.meta.ranges if range_.records]

@@ -1,4 +1,4 @@
-"""The same tiers for several small blocks at once: one request to an agent, one ranged read of neighbouring frames of the WAL."""
+"""The same tiers for several small blocks together: one request to an agent, one ranged read of neighbouring frames of the WAL."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def _in_span(reference: BlockReference, data: pa.Buffer, begin: int) -> StoredBl
     try:
         if not HEADER_LENGTH <= handle.length <= MAX_FRAME:
             raise CorruptionError(handle.path, handle.offset, f"no frame has {handle.length} bytes")
-        part = data.slice(min(handle.offset - begin, data.size), handle.length)
+        start = min(handle.offset - begin, data.size)  # the file may end earlier than the journal says
+        part = data.slice(start, min(handle.length, data.size - start))
         return block_of_frame(frame_at(handle, part), handle.path)
     except ForebayError as error:
         return error
