@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -21,11 +21,8 @@ from wal.blocks import StoredBlock, read_stored
 from wal.reading import per_process
 from wal.reading.outcome import TierFailure
 from wal.reading.plan import ReadPlan
-from wal.reading.reference import BlockReference, check_same
+from wal.reading.reference import BlockReference, Fetched, check_same
 from wal.segments.frame import aligned
-
-if TYPE_CHECKING:
-    from wal.reading.several import Fetched
 
 #: requests for one block to its agent; each after the first continues where the connection broke
 AGENT_REQUESTS_MAX = 3

@@ -1,4 +1,4 @@
-"""The same tiers for several small blocks together: one request to an agent, one ranged read of neighbouring frames of the WAL."""
+"""The same tiers for several small blocks: one request to an agent, one ranged read of neighbouring frames of the WAL."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ import pyarrow as pa
 from forebay.model.errors import CorruptionError, ForebayError
 from wal.blocks import StoredBlock, block_of_frame
 from wal.reading.plan import ReadPlan, Tier
-from wal.reading.reference import BlockReference
+from wal.reading.reference import BlockReference, Fetched
 from wal.reading.tiers import read_stored_block, wal_of
 from wal.segments.frame import HEADER_LENGTH, MAX_FRAME
 from wal.segments.scan import frame_at
-
-#: what a tier returned for one block: the block as it keeps it, its frame verified; why not; None if the tier does not apply
-Fetched = tuple[BlockReference, StoredBlock | ForebayError | OSError | None]
 
 #: frames of one segment are read together if fewer bytes are between them, which are read for nothing
 GAP_BYTES_MAX = 64 << 10
