@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from driver.batches.tasks import TaskBlocks
 from executor_agent.main import Agent
 from forebay.messages import COPY_SIZES, CopiesRequest
 from forebay.model.errors import LostBlockError, UnreadableBlockError
@@ -366,3 +367,11 @@ def test_block_without_room_in_an_agents_answer_is_asked_for_alone(
     with Agent(stored.settings()) as agent:
         plan = elsewhere(stored, stored.plan("agent", agent_urls={"h1": agent.url}))
         assert same_as_alone(references, plan) == (TierCounts({"agent": 40}), 1)
+
+
+def test_references_of_a_tasks_small_blocks_are_compressed(stored: Stored) -> None:
+    """They travel with the task: what is the same in all of them is sent once."""
+    task = TaskBlocks(3, tuple(small(stored, count=200)))
+    data = task.encode()
+    assert TaskBlocks.decode(data) == task
+    assert len(data) / 200 < 100 < len(msgspec.msgpack.encode(task)) / 200 / 4
