@@ -30,6 +30,7 @@ from driver.batches.tasks import KafkaRecord, TaskBlocks, read_in_task, records,
 from driver.decisions.batch_order import RunKey
 from driver.spark.address import addressed, is_on_loopback
 from driver.spark.blocks import TaskPartitions, executors, hosts_of
+from driver.spark.classic import classic
 from driver.spark.executors import check, far, is_local, ship, strangers
 from driver.spark.java import check_java
 from driver.spark.jvm_log import JvmLog
@@ -82,8 +83,7 @@ class SparkJobs(ABC):
         self._ship_code = ship_code
         self._options = options or {}
         self._concurrent_jobs = concurrent_jobs
-        self._given = session
-        self._session = session
+        self._given = self._session = classic(session)
         self._lock = threading.Lock()
         self._attempts = 0
         self._number = next(_ENGINES)
@@ -187,7 +187,7 @@ class SparkJobs(ABC):
                 start_jvm(options)
                 if self._stopping.is_set():
                     raise UsageError("Spark was stopped while it started")
-                return builder.getOrCreate()
+                return classic(builder.getOrCreate())
         except ForebayError:
             raise
         except Exception as error:

@@ -12,6 +12,9 @@ from urllib.parse import urlsplit
 from forebay.model.errors import UsageError
 from forebay.model.units import parse_duration
 
+#: greatest number of an option, as of Java's long
+LONG_MAX = 2**63 - 1
+
 
 def by_name(options: Mapping[str, str]) -> dict[str, str]:
     """Return ``options`` by their names in lower case."""
@@ -53,7 +56,8 @@ def seconds(given: Mapping[str, str], name: str, default: str) -> float:
 
 
 def _whole(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,19}", text) else None
+    number = int(text) if re.fullmatch(r"[+-]?[0-9]{1,19}", text) else None
+    return None if number is None or abs(number) > LONG_MAX else number
 
 
 def kafka_options(given: Mapping[str, str], refused: Mapping[str, str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ import direct
 from forebay.kafka.consume.planning import PartitionRates
 from forebay.kafka.consume.range_reader import Reading
 from forebay.settings.schema import Settings
-from pyspark_forebay import DefaultSource
+from pyspark_forebay import DefaultSource, progress
 from pyspark_forebay.options.source import KNOWN
 from pyspark_forebay.sink.options import KNOWN as OF_SINK
 from tests.conftest import missing
@@ -109,9 +109,12 @@ def test_names_of_direct_streams_on_the_page_exist() -> None:
 
 
 def of_ours(name: str) -> bool:
-    """Whether ``name`` is a setting, an option of ``format("forebay")``, or a name or parameter of direct streams."""
+    """Whether ``name`` is a setting, an option of ``format("forebay")``, a name or parameter of direct streams, or a
+    function of ``pyspark_forebay.progress``."""
     if name == 'format("forebay")':
         return name.split('"')[1] == DefaultSource.name()
+    if name.startswith("progress."):
+        return hasattr(progress, name.removeprefix("progress."))
     name = name.removeprefix("direct.")
     owner, _, own = name.partition(".")
     calls = (direct.create_direct_stream, direct.create_rdd, direct.StreamSettings, direct.Assign)

@@ -1,0 +1,208 @@
+"""Running queries of Spark's own Kafka source and of ``format("forebay")`` while topics and brokers change."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import UsageError
+from pyspark_forebay.progress import kafka_offsets
+from tests.support import queries
+from tests.support.compared import LONG_MAX, QUICK, Topics
+from tests.support.jvm_spark import SparkProcess
+from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.moved_log import move_log
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+SIDES = ("spark", "forebay")
+Answers = dict[str, "Future[dict[str, Any]]"]
+
+
+@pytest.fixture
+def ask(jvm: SparkProcess, spark: Any, tmp_path: Path) -> Any:
+    """Asks both sources at the same time; each has a checkpoint of its own, which later questions continue."""
+    threads = ThreadPoolExecutor(2)
+
+    def both(question: dict[str, Any]) -> Answers:
+        theirs, ours = ({**question, "checkpoint": str(tmp_path / side)} for side in SIDES)
+        return {
+            "spark": threads.submit(jvm.ask, theirs),
+            "forebay": threads.submit(queries.answer, spark, "forebay", ours),
+        }
+
+    yield both
+    threads.shutdown()
+
+
+def await_event(come: Callable[[], bool], answers: Answers) -> None:
+    """Until ``come``; no query may have ended before."""
+    deadline = time.monotonic() + PATIENCE_SECONDS * 4
+    while not come():
+        for side, answer in answers.items():
+            assert not answer.done(), (side, answer.result())
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def await_batches(folder: Path, answers: Answers) -> None:
+    """Until each query has completed two more batches, so that it has planned one of them after this call."""
+    before = {side: completed(folder / side) for side in answers}
+    await_event(lambda: all(completed(folder / side) >= before[side] + 2 for side in answers), answers)
+
+
+def completed(checkpoint: Path) -> int:
+    return max((int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")), default=-1)
+
+
+def has_read(checkpoint: Path, topic: str, end: int) -> bool:
+    """Whether the query has completed a batch that ends at ``end`` of the topic's first partition."""
+    last = checkpoint / "offsets" / str(completed(checkpoint))
+    if not last.exists():
+        return False
+    found: dict[str, dict[str, int]] = json.loads(last.read_text().splitlines()[-1])
+    return found.get(topic, {}).get("0") == end
+
+
+class Writer:
+    """Writes to each of its partitions in turn, in a thread, until it is stopped."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._producer = Producer({**topics.broker.options, "linger.ms": 5})
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self.counts: dict[str, list[int]] = {}
+        self._thread = threading.Thread(target=self._write)
+
+    def __enter__(self) -> Writer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def begin(self, topic: str, partitions: int) -> None:
+        with self._lock:
+            known = self.counts.get(topic, [])
+            self.counts[topic] = known + [0] * (partitions - len(known))
+
+    def end(self, topic: str) -> int:
+        """Write no more to the topic; return how many records its first partition has."""
+        with self._lock:
+            return self.counts.pop(topic)[0]
+
+    def _write(self) -> None:
+        while not self._stopping.wait(0.02):
+            with self._lock:
+                for topic, counts in self.counts.items():
+                    self._topics.write(topic, [3] * len(counts), self._producer)
+                    assert self._producer.flush(PATIENCE_SECONDS) == 0
+                    self.counts[topic] = [count + 3 for count in counts]
+
+
+def test_topics_and_partitions_that_come_and_go_under_load_are_read_as_by_spark(
+    ask: Callable[[dict[str, Any]], Answers], kafka_broker: KafkaBroker, tmp_path: Path
+) -> None:
+    goal = tmp_path / "goal"
+    with KafkaAdmin(kafka_broker.options) as admin:
+        topics = Topics(kafka_broker, admin, f"changing-{os.getpid()}")
+        options = {
+            "kafka.bootstrap.servers": kafka_broker.options["bootstrap.servers"], "startingOffsets": "earliest",
+            "subscribePattern": topics.named("T-"), "failOnDataLoss": "false", **QUICK,
+        }  # fmt: skip
+        topics.create("T-grows", 1)
+        topics.create("T-goes", 1)
+        with Writer(topics) as writer:
+            writer.begin("T-grows", 1)
+            writer.begin("T-goes", 1)
+            answers = ask({"kind": "follow", "options": options, "goal": str(goal)})
+            await_batches(tmp_path, answers)
+            topics.create("T-comes", 2)
+            writer.begin("T-comes", 2)
+            topics.widen("T-grows", 3)
+            writer.begin("T-grows", 3)
+            await_batches(tmp_path, answers)
+            gone = writer.end("T-goes")
+            await_event(lambda: all(has_read(tmp_path / side, topics.named("T-goes"), gone) for side in SIDES), answers)
+            topics.delete("T-goes")
+            await_batches(tmp_path, answers)
+        wanted = {
+            f"{topics.named(topic)}/{number}": count
+            for topic, counts in writer.counts.items()
+            for number, count in enumerate(counts)
+        }
+        (tmp_path / "goal.part").write_text(json.dumps(wanted))
+        (tmp_path / "goal.part").rename(goal)
+        found = {side: answer.result() for side, answer in answers.items()}
+    everything = {**wanted, f"{topics.named('T-goes')}/0": gone}
+    for side in SIDES:
+        assert "refused" not in found[side], found[side]
+        assert found[side]["seen"] == {key: list(range(count)) for key, count in everything.items()}, side
+
+
+def test_query_stops_while_brokers_are_gone_and_continues_at_offsets_up_to_the_greatest_long(
+    ask: Callable[[dict[str, Any]], Answers], own_kafka_broker: KafkaBroker, tmp_path: Path
+) -> None:
+    """While the broker is away, another topic's offsets are moved to the end of the range of a long."""
+    first = LONG_MAX - 20
+    gone = tmp_path / "gone"
+    broker = own_kafka_broker
+    options = {
+        "kafka.bootstrap.servers": broker.options["bootstrap.servers"], "subscribe": "T-stopped",
+        "startingOffsets": "earliest",
+    }  # fmt: skip
+    with KafkaAdmin(broker.options) as admin:
+        topics = Topics(broker, admin, "own")
+        options["subscribe"] = topics.named("T-stopped")
+        for topic in ("T-stopped", "T-long"):
+            topics.create(topic, 1)
+            topics.write(topic, [4])
+        answers = ask({"kind": "stop", "options": options, "gone": str(gone)})
+        await_event(lambda: all(completed(tmp_path / side) >= 0 for side in SIDES), answers)
+    broker.kill9()
+    gone.touch()
+    for side, answer in answers.items():
+        found = answer.result()
+        assert "refused" not in found, (side, found)
+        assert found["seconds"] < 10, (side, found)
+    move_log(broker.directory / "data", topics.named("T-long"), first)
+    broker.start()
+    with KafkaAdmin(broker.options) as admin:
+        topics = Topics(broker, admin, "own")
+        topics.write("T-stopped", [3])
+        topics.write("T-long", [5])
+    more = ask({"kind": "stream", "options": options, "trigger": "available"})
+    results = [answer.result()["batches"] for answer in more.values()]
+    assert results[0] == results[1] and [row["offset"] for rows in results[0].values() for row in rows] == [4, 5, 6]
+    places = json.dumps({topics.named("T-long"): {"0": first + 2}})
+    at_the_end = {**options, "subscribe": topics.named("T-long"), "startingOffsets": places}
+    theirs, ours = (answer.result() for answer in ask({"kind": "batch", "options": at_the_end}).values())
+    assert "refused" not in ours and ours == theirs, (theirs, ours)
+    assert [row["offset"] for row in ours["rows"]] == list(range(first + 2, first + 9))
+
+
+def test_kafka_offsets_are_a_start_for_sparks_own_source(
+    ask: Callable[[dict[str, Any]], Answers], kafka_broker: KafkaBroker, topic: str
+) -> None:
+    offsets = json.dumps({topic: {"0": 7, "1": 5}, "#topic-ids": {topic: "an-id"}, "#start": {topic: {"0": 1, "1": 0}}})
+    options = {"kafka.bootstrap.servers": kafka_broker.options["bootstrap.servers"], "subscribe": topic}
+    refused = ask({"kind": "batch", "options": {**options, "startingOffsets": offsets}})
+    assert "Expected e.g." in refused["spark"].result()["refused"]
+    assert [row["offset"] for row in refused["forebay"].result()["rows"]] == [7, 8, 9]
+    theirs, ours = ask({"kind": "batch", "options": {**options, "startingOffsets": kafka_offsets(offsets)}}).values()
+    assert theirs.result() == ours.result() and len(ours.result()["rows"]) == 3
+    with pytest.raises(UsageError):
+        kafka_offsets('{"reservoirVersion": 3}')
