@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from forebay.model.errors import UsageError
 from forebay.model.units import parse_duration
 
-#: greatest number of an option, as of Java's long
-LONG_MAX = 2**63 - 1
+#: greatest numbers of options, as of Java's int and long
+INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 
 
 def by_name(options: Mapping[str, str]) -> dict[str, str]:
@@ -30,17 +30,22 @@ def flag(given: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def whole_number(
-    given: Mapping[str, str], name: str, *, at_least: int | None = None, default: int | None = None
+    given: Mapping[str, str],
+    name: str,
+    *,
+    at_least: int | None = None,
+    at_most: int = LONG_MAX,
+    default: int | None = None,
 ) -> int | None:
     """Return the option ``name`` as a whole number, ``default`` if it is not set. Raises UsageError."""
     if name.lower() not in given:
         return default
     text = given[name.lower()].strip()
     number = _whole(text)
-    if number is None or (at_least is not None and number < at_least):
-        raise UsageError(
-            f"option {name}: {text!r}: allowed are whole numbers{'' if at_least is None else f' from {at_least}'}"
-        )
+    if number is None or number > at_most or (at_least is not None and number < at_least):
+        least = "" if at_least is None else f" from {at_least}"
+        most = "" if at_most == LONG_MAX else f" to {at_most}"
+        raise UsageError(f"option {name}: {text!r}: allowed are whole numbers{least}{most}")
     return number
 
 

@@ -12,15 +12,15 @@ import pytest
 
 from direct import StreamSettings, Subscribe, create_direct_stream, create_rdd
 from driver import IngestContext
-from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
-from forebay.settings.schema import Settings
 from pyspark_forebay.progress import kafka_progress
 from tests.streaming.test_with_spark import SECRET, offsets, run, source, to_its_end
 from tests.support.again import produce
 from tests.support.cluster import Cluster
 from tests.support.kafka import committed_values
+from tests.support.running_driver import local_settings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -122,11 +122,13 @@ def test_queries_over_an_intake_through_connect(
         assert json.loads(entry.read_text().splitlines()[-1])["#cursor"].startswith("query-")
 
 
-def test_jobs_refuse_a_session_of_connect_with_the_reason(connect: Any, tmp_path: Path) -> None:
+def test_jobs_refuse_a_session_of_connect_with_the_reason(
+    connect: Any, mock_broker: MockBroker, topic_name: Callable[[], str], tmp_path: Path
+) -> None:
     reason = 'belongs to Spark Connect: it has no SparkContext.*format\\("forebay"\\) with the option tracker'
     params = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
     with pytest.raises(UsageError, match=reason):
-        IngestContext(connect, Settings(stream="s"))
+        IngestContext(connect, local_settings(tmp_path, mock_broker, topic_name()))
     with pytest.raises(UsageError, match=reason):
         create_direct_stream(connect, params, Subscribe(["t"]), StreamSettings("s", tmp_path.as_uri()))
     with pytest.raises(UsageError, match=reason):

@@ -83,6 +83,7 @@ def _parts(size: int, total: int, wanted: int) -> int:
 
 def _cut(range_: OffsetRange, parts: int) -> list[OffsetRange]:
     """Cut into adjacent parts of nearly the same size; none is empty."""
+    parts = min(parts, range_.size)
     if parts <= 1:
         return [range_]
     found: list[OffsetRange] = []
@@ -90,10 +91,9 @@ def _cut(range_: OffsetRange, parts: int) -> list[OffsetRange]:
     for part in range(parts):
         size = remaining // (parts - part)
         remaining -= size
-        if size:
-            end = begin + size
-            found.append(msgspec.structs.replace(range_, from_offset=begin, until_offset=end, records=None))
-            begin = end
+        end = begin + size
+        found.append(msgspec.structs.replace(range_, from_offset=begin, until_offset=end, records=None))
+        begin = end
     return found
 
 
