@@ -80,7 +80,8 @@ def _kafka_source(source: dict[str, Any]) -> dict[str, Any]:
         own = {name: value and _topics_alone(value) for name, value in given.items()}
     except UsageError:
         return source  # of another format
-    return {**source, **own, "metrics": {**_behind_latest(own["endOffset"], own["latestOffset"]), **source["metrics"]}}
+    metrics = {**_behind_latest(own["endOffset"], own["latestOffset"]), **source.get("metrics", {})}
+    return {**source, **own, "metrics": metrics}
 
 
 def _value(offsets: Any) -> Any:

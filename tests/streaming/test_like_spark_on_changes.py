@@ -75,12 +75,28 @@ def has_read(checkpoint: Path, topic: str, end: int) -> bool:
     return found.get(topic, {}).get("0") == end
 
 
+class Goal:
+    """The file that ends the queries: how many records of each partition they must have seen. Written at the end in any case."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.counts: dict[str, int] = {}
+
+    def __enter__(self) -> Goal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        part = self.path.with_suffix(".part")
+        part.write_text(json.dumps(self.counts))
+        part.rename(self.path)
+
+
 class Writer:
     """Writes to each of its partitions in turn, in a thread, until it is stopped."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
-        self._producer = Producer({**topics.broker.options, "linger.ms": 5})
+        self._producer = self._made()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self.counts: dict[str, list[int]] = {}
@@ -91,11 +107,20 @@ class Writer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
         self._stopping.set()
         self._thread.join()
 
+    def _made(self) -> Producer:
+        return Producer({**self._topics.broker.options, "linger.ms": 5})
+
     def begin(self, topic: str, partitions: int) -> None:
+        """Write to the topic too, when the broker knows all of its partitions."""
+        await_event(lambda: self._topics.admin.topics().get(self._topics.named(topic)) == partitions, {})
         with self._lock:
+            self._producer = self._made()  # an older one may not know the partitions yet
             known = self.counts.get(topic, [])
             self.counts[topic] = known + [0] * (partitions - len(known))
 
@@ -116,7 +141,7 @@ class Writer:
 def test_topics_and_partitions_that_come_and_go_under_load_are_read_as_by_spark(
     ask: Callable[[dict[str, Any]], Answers], kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    goal = tmp_path / "goal"
+    goal = Goal(tmp_path / "goal")
     with KafkaAdmin(kafka_broker.options) as admin:
         topics = Topics(kafka_broker, admin, f"changing-{os.getpid()}")
         options = {
@@ -125,10 +150,10 @@ def test_topics_and_partitions_that_come_and_go_under_load_are_read_as_by_spark(
         }  # fmt: skip
         topics.create("T-grows", 1)
         topics.create("T-goes", 1)
-        with Writer(topics) as writer:
+        with goal, Writer(topics) as writer:
             writer.begin("T-grows", 1)
             writer.begin("T-goes", 1)
-            answers = ask({"kind": "follow", "options": options, "goal": str(goal)})
+            answers = ask({"kind": "follow", "options": options, "goal": str(goal.path)})
             await_batches(tmp_path, answers)
             topics.create("T-comes", 2)
             writer.begin("T-comes", 2)
@@ -139,15 +164,14 @@ def test_topics_and_partitions_that_come_and_go_under_load_are_read_as_by_spark(
             await_event(lambda: all(has_read(tmp_path / side, topics.named("T-goes"), gone) for side in SIDES), answers)
             topics.delete("T-goes")
             await_batches(tmp_path, answers)
-        wanted = {
-            f"{topics.named(topic)}/{number}": count
-            for topic, counts in writer.counts.items()
-            for number, count in enumerate(counts)
-        }
-        (tmp_path / "goal.part").write_text(json.dumps(wanted))
-        (tmp_path / "goal.part").rename(goal)
+            writer.stop()
+            goal.counts = {
+                f"{topics.named(topic)}/{number}": count
+                for topic, counts in writer.counts.items()
+                for number, count in enumerate(counts)
+            }
         found = {side: answer.result() for side, answer in answers.items()}
-    everything = {**wanted, f"{topics.named('T-goes')}/0": gone}
+    everything = {**goal.counts, f"{topics.named('T-goes')}/0": gone}
     for side in SIDES:
         assert "refused" not in found[side], found[side]
         assert found[side]["seen"] == {key: list(range(count)) for key, count in everything.items()}, side

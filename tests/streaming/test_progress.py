@@ -53,7 +53,6 @@ def test_kafka_progress_is_that_of_sparks_own_source(encode: Any) -> None:
         "endOffset": encode(FIRST),
         "latestOffset": encode(LATEST),
         "numInputRows": 7,
-        "metrics": {},
     }
     rate = {"startOffset": encode(1), "endOffset": encode(2), "latestOffset": encode(2), "metrics": {}}
     delta = {"startOffset": None, "endOffset": encode({"reservoirVersion": 3}), "latestOffset": None}
