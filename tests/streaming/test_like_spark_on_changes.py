@@ -19,7 +19,7 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import UsageError
 from pyspark_forebay.progress import kafka_offsets
 from tests.support import queries
-from tests.support.compared import LONG_MAX, QUICK, Topics
+from tests.support.compared import LONG_MAX, QUICK, SHORT_PATIENCE, Topics
 from tests.support.jvm_spark import SparkProcess
 from tests.support.kafka import PATIENCE_SECONDS
 from tests.support.moved_log import move_log
@@ -27,6 +27,8 @@ from tests.support.moved_log import move_log
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 SIDES = ("spark", "forebay")
+#: maximum time of a stop; a request for offsets takes longer if no broker answers
+PROMPT_SECONDS = 8.0
 Answers = dict[str, "Future[dict[str, Any]]"]
 
 
@@ -35,8 +37,9 @@ def ask(jvm: SparkProcess, spark: Any, tmp_path: Path) -> Any:
     """Asks both sources at the same time; each has a checkpoint of its own, which later questions continue."""
     threads = ThreadPoolExecutor(2)
 
-    def both(question: dict[str, Any]) -> Answers:
+    def both(question: dict[str, Any], **theirs_only: str) -> Answers:
         theirs, ours = ({**question, "checkpoint": str(tmp_path / side)} for side in SIDES)
+        theirs["options"] = {**theirs["options"], **theirs_only}
         return {
             "spark": threads.submit(jvm.ask, theirs),
             "forebay": threads.submit(queries.answer, spark, "forebay", ours),
@@ -139,7 +142,7 @@ class Writer:
 
 
 def test_topics_and_partitions_that_come_and_go_under_load_are_read_as_by_spark(
-    ask: Callable[[dict[str, Any]], Answers], kafka_broker: KafkaBroker, tmp_path: Path
+    ask: Callable[..., Answers], kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
     goal = Goal(tmp_path / "goal")
     with KafkaAdmin(kafka_broker.options) as admin:
@@ -154,12 +157,11 @@ def test_topics_and_partitions_that_come_and_go_under_load_are_read_as_by_spark(
             writer.begin("T-grows", 1)
             writer.begin("T-goes", 1)
             answers = ask({"kind": "follow", "options": options, "goal": str(goal.path)})
-            await_batches(tmp_path, answers)
+            await_event(lambda: all(completed(tmp_path / side) >= 0 for side in SIDES), answers)
             topics.create("T-comes", 2)
             writer.begin("T-comes", 2)
             topics.widen("T-grows", 3)
             writer.begin("T-grows", 3)
-            await_batches(tmp_path, answers)
             gone = writer.end("T-goes")
             await_event(lambda: all(has_read(tmp_path / side, topics.named("T-goes"), gone) for side in SIDES), answers)
             topics.delete("T-goes")
@@ -178,9 +180,12 @@ def test_topics_and_partitions_that_come_and_go_under_load_are_read_as_by_spark(
 
 
 def test_query_stops_while_brokers_are_gone_and_continues_at_offsets_up_to_the_greatest_long(
-    ask: Callable[[dict[str, Any]], Answers], own_kafka_broker: KafkaBroker, tmp_path: Path
+    ask: Callable[..., Answers], own_kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    """While the broker is away, another topic's offsets are moved to the end of the range of a long."""
+    """It stops in the middle of a request for offsets, for which Spark's source waits until `default.api.timeout.ms` is over.
+
+    While the broker is away, another topic's offsets are moved to the end of the range of a long.
+    """
     first = LONG_MAX - 20
     gone = tmp_path / "gone"
     broker = own_kafka_broker
@@ -194,14 +199,13 @@ def test_query_stops_while_brokers_are_gone_and_continues_at_offsets_up_to_the_g
         for topic in ("T-stopped", "T-long"):
             topics.create(topic, 1)
             topics.write(topic, [4])
-        answers = ask({"kind": "stop", "options": options, "gone": str(gone)})
+        answers = ask({"kind": "stop", "options": options, "gone": str(gone)}, **SHORT_PATIENCE)
         await_event(lambda: all(completed(tmp_path / side) >= 0 for side in SIDES), answers)
     broker.kill9()
     gone.touch()
-    for side, answer in answers.items():
-        found = answer.result()
-        assert "refused" not in found, (side, found)
-        assert found["seconds"] < 10, (side, found)
+    ours = answers["forebay"].result()
+    assert "refused" not in ours and ours["seconds"] < PROMPT_SECONDS, ours
+    answers["spark"].result()  # it waits until its request times out
     move_log(broker.directory / "data", topics.named("T-long"), first)
     broker.start()
     with KafkaAdmin(broker.options) as admin:
@@ -219,7 +223,7 @@ def test_query_stops_while_brokers_are_gone_and_continues_at_offsets_up_to_the_g
 
 
 def test_kafka_offsets_are_a_start_for_sparks_own_source(
-    ask: Callable[[dict[str, Any]], Answers], kafka_broker: KafkaBroker, topic: str
+    ask: Callable[..., Answers], kafka_broker: KafkaBroker, topic: str
 ) -> None:
     offsets = json.dumps({topic: {"0": 7, "1": 5}, "#topic-ids": {topic: "an-id"}, "#start": {topic: {"0": 1, "1": 0}}})
     options = {"kafka.bootstrap.servers": kafka_broker.options["bootstrap.servers"], "subscribe": topic}

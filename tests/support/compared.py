@@ -356,7 +356,7 @@ KINDS: dict[str, dict[Side, str]] = {
     },
     "a value": {
         "spark": r"must be positive|Expected e\.g\. \{|Expected a single long value|For input string"
-        r"|No value found for|offset -3 does not equal -2",
+        r"|No value found for|offset -3 does not equal -2|offset -9223372036854775808 does not equal -1",
         "ours": r"UsageError: option .*: (allowed (is|are) )",
     },
     "no such topic": {"spark": r"UnknownTopicOrPartitionException", "ours": r"UnknownTopicError"},

@@ -23,8 +23,8 @@ _COLUMNS = (
 )  # fmt: skip
 _HEADERS = "transform(headers, h -> struct(h.key, hex(h.value) value)) headers"
 _TALLY = "count(1) records", "sum(length(key) + length(value)) bytes"
-#: seconds that a query may take
-_PATIENCE_SECONDS = 120
+#: seconds that a query may take, and one that follows changes
+_PATIENCE_SECONDS, _LONG_PATIENCE_SECONDS = 120, 240
 
 
 def answer(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def _until(writer: Any, done: Callable[[], bool]) -> Any:
 
 def _wait(query: Any, done: Callable[[], bool]) -> None:
     """Until ``done``. Raises what ends the query before."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + _LONG_PATIENCE_SECONDS
     while not done():
         if query.awaitTermination(0.2) or time.monotonic() > deadline:
             raise RuntimeError("the query did not come so far")
