@@ -20,12 +20,14 @@ class WindowReach:
         self._least = least
         self._length_ms = length_ms
         self._newest_ms = 0
+        self._by_newest = least  # how many batches before it the newest batch needs
         self._times: deque[int] = deque()  # of the batches that the next one may read
 
     def add(self, time_ms: int) -> int:
         """Add the next batch. Return how many batches before the one after it are needed."""
         if not self._length_ms:
             return self._least
+        self._by_newest = max(self._least, len(self._times))
         self._newest_ms = max(self._newest_ms, time_ms)  # a clock may be set back
         self._times.append(self._newest_ms)
         while self._times[0] <= self._newest_ms - self._length_ms:
@@ -34,10 +36,11 @@ class WindowReach:
 
     def kept(self, now: int, needed: int, all_completed: bool) -> int:
         """Return how many batches are kept from now on. ``now``: how many are kept; ``needed``: what :meth:`add` returned;
-        ``all_completed``: whether all batches before the newest one are completed, so that none needs more."""
+        ``all_completed``: whether all batches before the newest one are completed, so that only the newest one may need more."""
         if not self._length_ms:
             return self._least
-        wanted = max(self._least, needed + int(needed * SPARE))
+        most = max(needed, self._by_newest)
+        wanted = most + int(most * SPARE)
         return wanted if needed > now or (all_completed and wanted * 2 < now) else now
 
     def begun(self, now: int, held: Iterable[tuple[int, bool]]) -> int:

@@ -117,6 +117,21 @@ def test_each_window_has_exactly_its_batches_through_clean_up_and_restarts(seed:
     assert stream.t.state.archived_number > 30
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_the_first_batch_after_a_pause_still_has_the_batches_of_its_windows(restart: bool) -> None:
+    """INV-8: the batch after it needs fewer, but not yet this one."""
+    stream = Windows()
+    for number in range(30):
+        stream.complete(stream.allocate(1_700_000_000_000 + number * 2_000))
+        stream.clean_up()
+    late = stream.allocate(1_700_000_500_000)
+    stream.clean_up()
+    if restart:
+        stream.restart()
+        stream.clean_up()
+    assert stream.run(late) == stream.expected(late) != {}
+
+
 def test_the_number_of_kept_batches_is_journalled_seldom() -> None:
     stream = Windows()
     for number in range(400):
