@@ -332,6 +332,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "receiver.metrics_url": ("http://h", 'write it as "http://host:port"'),
     "agent.url": ("http://h", 'write it as "http://host:port"'),
     "agent.blocks": ("blocks", "write an absolute path of a folder"),
+    "spark.class_archive": ("classes", "write an absolute path of a folder"),
     "agent.quota": NO_BYTES,
     "agent.host": ("", "allowed are 1 to 64 letters"),
     "agent.heartbeat_interval": NO_TIME,

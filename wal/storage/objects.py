@@ -343,7 +343,7 @@ class ObjectStorage:
             files = _file_system(self._scheme)(**own, **options)
         except ImportError:
             package = _PACKAGES[self._scheme]
-            raise UsageError(f"{self.url} needs the package {package}: pip install {package}") from None
+            raise UsageError(f"{self.url} needs the package {package}: pip install 'forebay[{self._scheme}]'") from None
         except (TypeError, ValueError, KeyError) as error:
             raise UsageError(
                 f"[storage.{self._scheme}]: the client refuses these settings: {error}; correct the section"
