@@ -137,7 +137,12 @@ def _gs(folder: Path) -> Iterator[Store]:
 def _abfs(folder: Path) -> Iterator[Store]:
     with azure_server(folder) as server:
         # killed, it would forget what it has answered: the emulator stores its index from time to time
-        yield Store(f"abfs://{emulators.PLACE}@{emulators.ACCOUNT}", server.options, server.restart, environment=server.environment)
+        yield Store(
+            f"abfs://{emulators.PLACE}@{emulators.ACCOUNT}",
+            server.options,
+            server.restart,
+            environment=server.environment,
+        )
 
 
 def require_s3() -> None:

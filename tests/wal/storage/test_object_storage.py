@@ -180,9 +180,19 @@ def test_invalid_options_are_refused(options: dict[str, str], words: str) -> Non
         open_storage("s3://bucket/x", {"s3": options})
 
 
-def test_error_names_the_missing_package_of_a_store() -> None:
-    with pytest.raises(UsageError, match="pip install gcsfs"):
+def test_error_names_the_missing_package_of_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    monkeypatch.setitem(sys.modules, "gcsfs.core", None)
+    with pytest.raises(UsageError, match=r"needs the package gcsfs: pip install 'forebay\[gs\]'"):
         open_storage("gs://bucket/x").exists("a")
+
+
+def test_account_of_azure_is_no_part_of_the_containers_name() -> None:
+    """adlfs would take it for one, and list nothing."""
+    storage = open_storage("abfs://box@account.dfs.core.windows.net/some/folder")
+    assert isinstance(storage, ObjectStorage)
+    assert storage._key("a") == "box/some/folder/a"
+    assert storage._options == {"account_name": "account", "account_host": "account.blob.core.windows.net"}
 
 
 # ---- the probe -------------------------------------------------------------------------------------------------------
