@@ -24,6 +24,7 @@ from driver.decisions.batch_order import RunKey
 from driver.spark.address import addressed
 from driver.spark.blocks import executors, hosts_of
 from driver.spark.class_archive import ClassArchive
+from driver.spark.classic import classic
 from driver.spark.counts import tier_counts
 from driver.spark.executors import check, far, ship, strangers
 from driver.spark.java import check_java
@@ -79,8 +80,7 @@ class SparkJobs(ABC):
         self._ship_code = ship_code
         self._options = options or {}
         self._concurrent_jobs = concurrent_jobs
-        self._given = session
-        self._session = session
+        self._given = self._session = classic(session)
         self._lock = threading.Lock()
         self._attempts = 0
         self._number = next(_ENGINES)
@@ -179,7 +179,7 @@ class SparkJobs(ABC):
                 start_jvm(options, self._archive)
                 if self._stopping.is_set():
                     raise UsageError("Spark was stopped while it started")
-                session = builder.getOrCreate()
+                session = classic(builder.getOrCreate())
                 _SESSION_USERS.add(self)
                 return session
         except ForebayError:
