@@ -18,6 +18,7 @@ from forebay.model.errors import DeniedError, StoreError, UsageError
 from tests.support.stores import STORES, Store
 from wal.storage import MemoryStorage, SendsParts, check_path, open_storage, tried_for
 from wal.storage.object_errors import translated
+from wal.storage.objects import ObjectStorage
 from wal.storage.probe import probe
 
 _names = itertools.count()
@@ -237,6 +238,15 @@ def test_probe_refuses_store_where_two_win_a_race() -> None:
     storage = Racing(f"racing-{next(_names)}")
     with pytest.raises(UsageError, match=r"let \d of 8 create one name"):
         probe(storage, "s", itertools.count().__next__)
+
+
+def test_probe_refuses_store_whose_listings_lack_a_new_object() -> None:
+    class Stale(MemoryStorage):
+        def list(self, prefix: str) -> list[str]:
+            return [path for path in super().list(prefix) if not path.endswith("race")]
+
+    with pytest.raises(UsageError, match="a listing of this store lacks an object"):
+        probe(Stale(f"stale-{next(_names)}", appendable=False), "s", itertools.count().__next__)
 
 
 _COMPLETED = b"""<?xml version="1.0" encoding="UTF-8"?>
