@@ -38,6 +38,7 @@ fetch-packages:
 	@$(PYTHON_IN) -m tests.support.booted
 	@$(PYTHON_IN) -m tests.support.nginx
 	@$(PYTHON_IN) -m tests.support.prometheus
+	@$(PYTHON_IN) -m tests.support.pushgateway
 	@$(PYTHON_IN) -m tests.support.chromium
 
 demo: setup  ## flights from Kafka to a Spark job on this machine, with crashes, and the audit (DEMO= for options)

@@ -5,10 +5,12 @@
     stream       direct streams
     checkpoint   the checkpoint of a stream            rdd   RDDs over exact offsets, and the reading in tasks
     intake       reading through an intake             parameters   Kafka parameters
+                                                       offsets      questions to Kafka about offsets
 """
 
 from direct.checkpoint.checkpoint import Checkpoint
 from direct.intake.access import IntakeAccess
+from direct.offsets import find_offsets
 from direct.rdd.locations import PreferBrokers, PreferConsistent, PreferFixed
 from direct.rdd.rdd import KafkaRDD, create_rdd
 from direct.stream.batch import DirectBatch
@@ -17,6 +19,8 @@ from direct.stream.settings import StreamSettings
 from direct.stream.strategies import Assign, Subscribe, SubscribePattern
 from direct.stream.stream import DirectStream, create_direct_stream
 from driver.batches.tasks import KafkaRecord
+from driver.decisions.rate import Gains
+from driver.listeners.events import PartitionLag
 from forebay.kafka.client.starting import Timestamp
 from forebay.kafka.consume.planning import PartitionRates
 from forebay.kafka.consume.range_reader import Reading
@@ -30,10 +34,12 @@ __all__ = [
     "DeadLetterSettings",
     "DirectBatch",
     "DirectStream",
+    "Gains",
     "IntakeAccess",
     "KafkaRDD",
     "KafkaRecord",
     "OffsetRange",
+    "PartitionLag",
     "PartitionRates",
     "PreferBrokers",
     "PreferConsistent",
@@ -47,4 +53,5 @@ __all__ = [
     "TopicPartition",
     "create_direct_stream",
     "create_rdd",
+    "find_offsets",
 ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +15,7 @@ from driver.decision_loop.stopping import Summary
 from driver.listeners.events import Listener
 from driver.main import find_jobs, make_engine
 from driver.service import Driver, DriverOptions
+from driver.several import fair
 from forebay.messages import BatchEntry
 from forebay.model.errors import UsageError
 from forebay.process.clock import SystemClock
@@ -20,6 +23,8 @@ from forebay.process.ending import Ending
 from forebay.settings.load import load
 from forebay.settings.schema import Settings
 from forebay.sources.kind import source_kind
+
+log = logging.getLogger(__name__)
 
 
 class IngestContext:
@@ -46,6 +51,7 @@ class IngestContext:
         self._driver: Driver | None = None
         self._thread: threading.Thread | None = None
         self._ending = Ending(ended=True)
+        self._ended: Callable[[], None] = lambda: None
 
     def __enter__(self) -> IngestContext:
         return self
@@ -58,6 +64,11 @@ class IngestContext:
             self.await_termination()
         else:
             self._ending.wait()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the driver was started and has not ended."""
+        return not self._ending.is_set
 
     @property
     def url(self) -> str:
@@ -136,23 +147,30 @@ class IngestContext:
         try:
             driver.run()
         except BaseException as error:
+            log.error("stream %s ends: %s", self._settings.stream, error)
             self._ending.fail(error)
         finally:
             try:
                 driver.close()
             finally:
                 self._ending.end()
+                self._ended()
 
     def stop(self, drain: bool = False, timeout_seconds: float | None = None) -> None:
         """Let the running jobs finish, and end; with ``drain`` as :meth:`driver.service.driver.Driver.stop`.
 
         Return immediately when called in the job or by a listener, otherwise when the intake has ended.
         """
-        driver = self._driver
-        if driver is not None:
-            driver.stop(drain, timeout_seconds)
-        if driver is None or not driver.in_callback():
+        if self._driver is not None:
+            self._driver.stop(drain, timeout_seconds)
+        if not self._in_callback():
             self._ending.wait()
+
+    def _has_ended(self) -> bool:
+        return self._driver is not None and not self.is_running
+
+    def _in_callback(self) -> bool:
+        return self._driver is not None and self._driver.in_callback()
 
     def await_termination(self, timeout_seconds: float | None = None) -> bool:
         """Wait until the driver has ended; return False if it has not within ``timeout_seconds``.
@@ -162,6 +180,91 @@ class IngestContext:
         if self._jobs and not self._begun:
             self.start()
         return self._ending.wait_and_raise(timeout_seconds)
+
+
+class IngestStreams(Mapping[str, IngestContext]):
+    """Runs several streams in the caller's program, each as an :class:`IngestContext`, under one Spark session::
+
+        with IngestStreams(spark, "orders.toml", "clicks.toml") as streams:
+            streams["orders"].foreach_batch(process_orders)
+            streams["clicks"].foreach_batch(process_clicks)
+            streams.await_any_termination()
+
+    A mapping from the stream's name to its context. Each stream has its own topics, receivers, journal, URL, interval and jobs.
+    When one fails, the others go on; the failure is logged, and raised by ``await_…`` or when the context is left. For fair
+    shares of Spark, set ``spark.scheduler.mode = FAIR`` in the session: each stream's jobs run in a pool of its name. Without a
+    session, Forebay makes one, with that setting. Raises SettingsError as :func:`driver.several.fair`.
+    """
+
+    def __init__(self, spark: Any, *settings: Settings | str | Path, take_over: bool = False) -> None:
+        streams = fair([found if isinstance(found, Settings) else load(found) for found in settings])
+        self._contexts = {found.stream: IngestContext(spark, found, take_over=take_over) for found in streams}
+        self._changed = threading.Condition()
+        for context in self._contexts.values():
+            context._ended = self._tell
+
+    def __getitem__(self, stream: str) -> IngestContext:
+        return self._contexts[stream]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._contexts)
+
+    def __len__(self) -> int:
+        return len(self._contexts)
+
+    def __enter__(self) -> IngestStreams:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if error is None:
+            self.await_termination()
+
+    def start(self) -> None:
+        """Start the streams that do not run. Raises as :meth:`IngestContext.start`; the streams started before run on."""
+        for context in self._contexts.values():
+            context.start()
+
+    def stop(self, drain: bool = False, timeout_seconds: float | None = None) -> None:
+        """Stop all streams at the same time, each as :meth:`IngestContext.stop`."""
+        threads = [
+            threading.Thread(target=context.stop, args=(drain, timeout_seconds), name=f"stop {stream}", daemon=True)
+            for stream, context in self._contexts.items()
+        ]
+        for thread in threads:
+            thread.start()
+        if not any(context._in_callback() for context in self._contexts.values()):
+            for thread in threads:
+                thread.join()
+
+    def await_termination(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until all streams have ended; return False if they have not within ``timeout_seconds``. Raises the first failure,
+        once."""
+        clock = SystemClock()
+        ends = None if timeout_seconds is None else clock.monotonic() + timeout_seconds
+        for context in self._contexts.values():
+            if not context._ending.wait(None if ends is None else max(ends - clock.monotonic(), 0)):
+                return False
+        return self._raise()
+
+    def await_any_termination(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until a started stream has ended, or return immediately if one has; return False if none has within
+        ``timeout_seconds``. Raises its failure, once."""
+        with self._changed:
+            found = self._changed.wait_for(lambda: any(map(IngestContext._has_ended, self.values())), timeout_seconds)
+        return found and self._raise()
+
+    def _raise(self) -> bool:
+        for context in self._contexts.values():
+            if not context.is_running:
+                context._ending.wait_and_raise(0)
+        return True
+
+    def _tell(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
 
 def _name_of(job: Job) -> str:

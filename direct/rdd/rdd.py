@@ -119,8 +119,8 @@ def executors(context: SparkContext) -> list[Executor]:
 class KafkaRDD(PipelinedRDD):  # type: ignore[misc, type-arg, unused-ignore]
     """An RDD of :class:`direct.KafkaRecord`, returned by :func:`direct.create_rdd`.
 
-    ``offset_ranges``: the ranges that were passed to ``create_rdd``. ``count``, ``isEmpty`` and the choice of
-    partitions in ``take`` use only the offsets and do not read Kafka. With ``allow_offset_gaps`` they read Kafka, because
+    ``offset_ranges``: the ranges that were passed to ``create_rdd``. ``count``, ``countApprox``, ``isEmpty`` and the choice
+    of partitions in ``take`` use only the offsets and do not read Kafka. With ``allow_offset_gaps`` they read Kafka, because
     offsets may have no record.
     """
 
@@ -154,6 +154,9 @@ class KafkaRDD(PipelinedRDD):  # type: ignore[misc, type-arg, unused-ignore]
         if self._known:
             return sizes(self._parts)
         return int(super().count())
+
+    def countApprox(self, timeout: int, confidence: float = 0.95) -> int:  # noqa: N802 - Spark's name
+        return self.count() if self._known else int(super().countApprox(timeout, confidence))
 
     def isEmpty(self) -> bool:  # noqa: N802 - Spark's name
         if self._known or not self._parts:

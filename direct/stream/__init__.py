@@ -8,6 +8,7 @@ offsets (INV-3), and each offset is in exactly one batch (INV-2).
 ::
 
     stream       create_direct_stream and DirectStream: start, run, stop
+    scheduling   the scheduler of the stream's batches, and how far the stream is
     planner      which offsets the next batch has, where partitions begin, what Kafka lost
     batch        a batch as the job gets it, and the reading of its rows
     reads        what the stream reads of its checkpoint's state

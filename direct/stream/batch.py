@@ -17,7 +17,8 @@ from direct.stream.commits import Callback, Commits
 from driver.batches.batch import Batch, BatchWork, Rows
 from driver.batches.decoding import DeadLetterPlan, Decoder
 from driver.spark.blocks import PlacedRows
-from driver.spark.engine import SparkJobs, arrow_schema
+from driver.spark.engine import SparkJobs
+from driver.spark.rows import arrow_schema
 from forebay.kafka.consume.spans import OffsetRange
 from pyspark_forebay.schema import spark_schema
 
@@ -45,12 +46,13 @@ class DirectBatch(Batch):
         return DirectBatch(work, rows, self._commits)
 
     def commit_async(self, ranges: Iterable[OffsetRange] | None = None, callback: Callback | None = None) -> None:
-        """Commit the ends of ``ranges`` (None: those of the batch) to ``group.id``, with the next batch or at the stop.
+        """Commit the ends of ``ranges`` (None: those of the batch) to ``group.id``, when all batches up to them are completed:
+        with the next batch or at the stop.
 
         ``callback``: called with the offsets, and the errors by partition. A restart uses the checkpoint, not these commits.
         Raises UsageError without a ``group.id``.
         """
-        self._commits.add(self.ranges if ranges is None else ranges, callback)
+        self._commits.add(self.ranges if ranges is None else ranges, callback, self._work.number)
 
 
 class DirectRows:
@@ -139,8 +141,9 @@ class DirectJobs(SparkJobs):
         strategy: LocationStrategy,
         commits: Commits,
         letters_of: Callable[[BatchWork], DeadLetterPlan],
+        concurrent_jobs: int = 1,
     ) -> None:
-        super().__init__(session)
+        super().__init__(session, concurrent_jobs=concurrent_jobs)
         self._how = how
         self._strategy = strategy
         self._commits = commits

@@ -10,13 +10,16 @@ from typing import TypeAlias
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.spans import OffsetRange
-from forebay.model.errors import ForebayError, UsageError
+from forebay.model.errors import ForebayError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
 
 log = logging.getLogger(__name__)
 
 #: called with the offsets that were sent, and the errors of those that Kafka refused, by partition
 Callback: TypeAlias = Callable[[Mapping[TopicPartition, int], Mapping[TopicPartition, str]], None]
+
+#: the number of each unfinished batch, with each of its spans
+Unfinished: TypeAlias = Iterable[tuple[int, OffsetRange]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,45 +29,95 @@ class _Point:
     metadata: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One call of ``commit_async``. ``number``: that of its batch."""
+
+    offsets: Mapping[TopicPartition, int]
+    callback: Callback | None
+    number: int
+
+    def waits_for(self, unfinished: Unfinished) -> bool:
+        """Return whether its batch or an earlier one has offsets before those of the request, and is unfinished."""
+        return any(
+            number <= self.number and self.offsets.get(span.tp, 0) > span.from_offset for number, span in unfinished
+        )
+
+
 @dataclass(slots=True)
 class Commits:
     """Collects offsets and commits them.
 
-    Thread-safe. ``group``: the consumer group; "" for none, so that every commit fails.
+    The offsets of a batch are committed when that batch and all before it are completed. So a stream that begins at committed
+    offsets misses no record, also if batches run at the same time. Thread-safe. ``group``: the consumer group; "" for none, so
+    that every commit fails.
     """
 
     group: str
-    _offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    _callbacks: list[Callback] = field(default_factory=list)
+    _requests: list[_Request] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, ranges: Iterable[OffsetRange], callback: Callback | None = None) -> None:
+    def add(self, ranges: Iterable[OffsetRange], callback: Callback | None = None, number: int = 0) -> None:
         """Add the ends of ``ranges`` to the next commit, which is sent with the next batch or at the stop.
 
-        Of one partition the highest offset is committed. Raises UsageError without a group.
+        Of one partition the highest offset is committed. ``number``: that of the batch of the offsets; they wait until it and
+        all batches before it are completed. Raises UsageError without a group.
         """
         if not self.group:
             raise UsageError("commit_async: no consumer group is set: set group.id in kafka_params")
+        offsets: dict[TopicPartition, int] = {}
+        for span in ranges:
+            offsets[span.tp] = max(span.until_offset, offsets.get(span.tp, 0))
         with self._lock:
-            for span in ranges:
-                self._offsets[span.tp] = max(span.until_offset, self._offsets.get(span.tp, 0))
-            if callback is not None:
-                self._callbacks.append(callback)
+            self._requests.append(_Request(offsets, callback, number))
 
-    def send(self, admin: KafkaAdmin) -> None:
-        """Commit the offsets that were added. Errors go to the callbacks; without callbacks, to the log.
+    def send(self, admin: KafkaAdmin, unfinished: Callable[[], Unfinished] = tuple) -> None:
+        """Commit the offsets that were added and wait for no batch. Errors go to the callbacks; without callbacks, to the log.
 
-        A failed commit is not repeated, because a later one sends higher offsets.
+        ``unfinished``: returns the number and each span of all batches that are not completed. A failed commit is not
+        repeated, because a later one sends higher offsets. Raises UnreachableError if ``unfinished`` does.
         """
         with self._lock:
-            offsets, self._offsets = self._offsets, {}
-            callbacks, self._callbacks = self._callbacks, []
+            known = len(self._requests)
+        if not known:
+            return
+        spans = tuple(unfinished())  # without the lock, because jobs add meanwhile
+        with self._lock:
+            first, later = self._requests[:known], self._requests[known:]
+            ready = [request for request in first if not request.waits_for(spans)]
+            self._requests = [*(request for request in first if request.waits_for(spans)), *later]
+        if not ready:
+            return
+        offsets: dict[TopicPartition, int] = {}
+        for request in ready:
+            for tp, offset in request.offsets.items():
+                offsets[tp] = max(offset, offsets.get(tp, 0))
         errors: Mapping[TopicPartition, str] = {}
         try:
             if offsets:
                 errors = admin.publish(self.group, {tp: _Point(offset) for tp, offset in offsets.items()})
         except ForebayError as error:
             errors = dict.fromkeys(offsets, str(error))
+        self._tell(ready, offsets, errors)
+
+    def send_last(self, admin: KafkaAdmin, unfinished: Callable[[], Unfinished]) -> None:
+        """Commit as :meth:`send` at the end of the stream. Offsets of batches that are not completed are not committed, and the
+        callbacks get that as the error."""
+        try:
+            self.send(admin, unfinished)
+        except UnreachableError as error:  # the stream's decision loop has ended
+            cause = str(error)
+        else:
+            cause = "its batch, or one before it, is not completed"
+        with self._lock:
+            left, self._requests = self._requests, []
+        for request in left:
+            self._tell([request], request.offsets, dict.fromkeys(request.offsets, cause))
+
+    def _tell(
+        self, requests: Iterable[_Request], offsets: Mapping[TopicPartition, int], errors: Mapping[TopicPartition, str]
+    ) -> None:
+        callbacks = [request.callback for request in requests if request.callback is not None]
         if errors and not callbacks:
             shown = "; ".join(f"{tp}: {cause}" for tp, cause in sorted(errors.items()))
             log.error("cannot commit offsets of group %s: %s", self.group, shown)

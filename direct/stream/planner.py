@@ -25,7 +25,7 @@ from direct.checkpoint.losses import (
 )
 from direct.intake.coverage import KeptByIntake
 from direct.stream.commits import Commits
-from direct.stream.reads import ReadProgress
+from direct.stream.reads import ReadProgress, ReadUnfinishedSpans
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import ConsumerStrategy, absent, find_partitions
 from driver.batches.batch import BatchWork
@@ -91,12 +91,12 @@ class BatchPlanner:
             self._warn_unreachable(error)
 
     def plan(self, time_ms: int) -> AllocateSpans | None:
-        """Return the request for the next batch; None if Kafka has gained nothing, or Kafka or the intake's driver is
-        unavailable.
+        """Return the request for the next batch; None if Kafka has gained nothing and the stream has no empty batches, or if
+        Kafka or the intake's driver is unavailable.
 
         Commits the offsets of jobs first. Called only by the batch timer.
         """
-        self._commits.send(self._admin)
+        self._commits.send(self._admin, lambda: self._loop.ask(ReadUnfinishedSpans()))
         try:
             found = self._gained(time_ms)
         except UnreachableError as error:
@@ -132,7 +132,7 @@ class BatchPlanner:
         until = limit_by_rates(begins, ends, settings.rates, rate, settings.interval_seconds)
         found = [msgspec.structs.replace(span, topic_id=ids[span.tp]) for span in spans(begins, until)]
         parts = split_ranges(found, settings.min_partitions)
-        return AllocateSpans(tuple(parts), time_ms) if parts else None
+        return AllocateSpans(tuple(parts), time_ms) if parts or settings.empty_batches else None
 
     def _follow(self, time_ms: int) -> tuple[dict[TopicPartition, Held], dict[TopicPartition, OffsetRange], Kept]:
         """Begin new partitions, and end the stream or journal the losses if neither Kafka nor the intake holds what
@@ -200,6 +200,8 @@ class BatchPlanner:
         lost if the stream must not continue without it.
         """
         asked = [span for one in (*work.past, work) for span in one.spans]
+        if not asked:
+            return False
         partitions = {span.tp: span.topic_id for span in asked}
         try:
             with KafkaAdmin(

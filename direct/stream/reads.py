@@ -75,3 +75,11 @@ class ReadRangesToKeep(Read[tuple[OffsetRange, ...]]):
 
     def read(self, state: State) -> tuple[OffsetRange, ...]:
         return ranges_to_keep(state)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadUnfinishedSpans(Read[tuple[tuple[int, OffsetRange], ...]]):
+    """The request for the number and each span of all batches that are not completed."""
+
+    def read(self, state: State) -> tuple[tuple[int, OffsetRange], ...]:
+        return tuple((batch.number, span) for batch in state.unfinished() for span in batch.spans)

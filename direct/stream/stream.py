@@ -23,24 +23,22 @@ from direct.stream.commits import Commits
 from direct.stream.cursor import StreamCursor
 from direct.stream.metrics import Running, StreamMetrics
 from direct.stream.planner import BatchPlanner
-from direct.stream.reads import ReadProgress, ReadRangesToKeep
+from direct.stream.reads import ReadProgress, ReadRangesToKeep, ReadUnfinishedSpans
+from direct.stream.scheduling import LagEvents, make_scheduler, partition_lags
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import ConsumerStrategy, check, find_partitions
 from driver.background.cleaner import Cleaner
-from driver.batches.backpressure import Backpressure
 from driver.batches.batch import Engine, Job, NamedJob
-from driver.batches.dead_letters import confirm_dead_letters
 from driver.batches.local_engine import letters_of
-from driver.batches.runner import AttemptRules, BatchHooks
-from driver.batches.scheduler import BatchOptions, Scheduler
+from driver.batches.scheduler import Scheduler
 from driver.decision_loop.loop import DriverLoop
-from driver.decisions.rate import Gains
 from driver.http.batches import ReadUnfinishedBatches, with_completed
 from driver.journal import history
 from driver.journal.events import Event
 from driver.journal.lease import Lease, await_tasks_of, read_lease, wait_until_stale
-from driver.listeners.dispatch import Channel, Listeners, ListenerSink
-from driver.listeners.events import Happened, Listener
+from driver.listeners.dispatch import Channel, EventSink, Listeners, ListenerSink
+from driver.listeners.events import Happened, Listener, PartitionLag, StreamStarted, StreamStopped
+from driver.listeners.web_hook import WebHook
 from driver.tracker.requests import KeepWindow, NameCursor
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading
@@ -58,10 +56,6 @@ from wal.storage.probe import probe
 #: pause between two moves of finished batches to the history
 HISTORY_SECONDS = 10.0
 HISTORY_SEGMENT_BYTES = 64_000_000
-#: maximum number of events that wait for a listener; later ones are dropped, like ``driver.listener_queue`` of an intake
-LISTENER_QUEUE = 10_000
-#: pause before a batch with unreadable records is tried again, like ``driver.unreadable_retry`` of an intake
-UNREADABLE_RETRY_SECONDS = 30.0
 
 
 def create_direct_stream(
@@ -98,7 +92,14 @@ def create_direct_stream(
     )
     commits = Commits(safe.group)
     letters = partial(letters_of, letters=settings.dead_letters, storage=settings.storage_options, options=safe.options)
-    engine = DirectJobs(spark, how=how, strategy=location_strategy, commits=commits, letters_of=letters)
+    engine = DirectJobs(
+        spark,
+        how=how,
+        strategy=location_strategy,
+        commits=commits,
+        letters_of=letters,
+        concurrent_jobs=settings.concurrent_jobs,
+    )
     return DirectStream(
         safe=safe,
         strategy=consumer_strategy,
@@ -141,10 +142,13 @@ class DirectStream:
         self._started = False
         self._thread: threading.Thread | None = None
         self._loop: DriverLoop | None = None
+        self._epoch = 0
         self._scheduler: Scheduler | None = None
         self._admin: KafkaAdmin | None = None
         self._lease_before: Lease | None = None
         self._listeners = Listeners([], self._clock.wall_ms)
+        if settings.web_hook is not None:
+            self._listen(WebHook(settings.web_hook, settings.name, settings.web_hook_timeout))
         self._running: Running | None = None
         self._metrics = StreamMetrics(settings.name, settings.interval_seconds, self._clock, lambda: self._running)
 
@@ -160,10 +164,16 @@ class DirectStream:
         return self
 
     def add_listener(self, listener: Listener) -> DirectStream:
-        """Pass the stream's events of batches, rates and gaps to ``listener`` from now on; see ``driver.listeners``. Returns the
-        stream."""
-        self._listeners.add(Channel(ListenerSink(listener), LISTENER_QUEUE))
+        """Pass the stream's events to ``listener`` from now on; see ``driver.listeners``. Returns the stream.
+
+        There are those of the stream, its batches and outputs, rates, gaps and lag, and none of receivers.
+        """
+        self._listen(ListenerSink(listener))
         return self
+
+    def _listen(self, sink: EventSink) -> None:
+        settings = self._settings
+        self._listeners.add(Channel(sink, settings.listener_queue, settings.listener_queue_bytes))
 
     def start(self) -> None:
         """Lead the checkpoint, which fences its previous leader, determine where partitions begin, and start making batches.
@@ -210,6 +220,13 @@ class DirectStream:
         return self._running_loop.ask(ReadProgress()).positions
 
     @property
+    def progress(self) -> tuple[PartitionLag, ...]:
+        """How far each partition is: the offset at which the next batch begins, the offset before which all batches are
+        completed, and Kafka's end offset when the last batch was planned."""
+        loop = self._running_loop
+        return partition_lags(loop, self._running.ends() if self._running is not None else {})
+
+    @property
     def metrics(self) -> StreamMetrics:
         """The metrics of the stream, for a registry of ``prometheus_client``, also before the start."""
         return self._metrics
@@ -244,9 +261,8 @@ class DirectStream:
             KafkaAdmin(self._safe.options, timeout_seconds=self._timeout, client_id="forebay-direct")
         )
         find_partitions(self._admin, self._strategy)  # Kafka must answer before the previous leader is fenced
-        led = self._closing.enter_context(
-            lead(storage, settings.name, settings.max_queued_batches, self._clock, self._fail, self._durable)
-        )
+        queued = settings.max_queued_batches + settings.concurrent_jobs - 1
+        led = self._closing.enter_context(lead(storage, settings.name, queued, self._clock, self._fail, self._durable))
         self._listeners.start()
         self._closing.callback(self._listeners.stop)
         loop, state = led.loop, led.state
@@ -265,36 +281,20 @@ class DirectStream:
         self._engine.start()
         self._closing.callback(self._engine.stop)
         led.lease.name_application(*self._engine.application)
-        begun_ms = self._clock.wall_ms()
-        learned = Backpressure(loop, Gains(), settings.interval_seconds, state.learned, begun_ms).completed
-        self._scheduler = Scheduler(
+        self._scheduler = make_scheduler(
+            settings,
             loop,
             self._engine,
             self._jobs,
             clock=self._clock,
-            options=BatchOptions(
-                batch_interval_seconds=settings.interval_seconds,
-                tasks=lambda: 1,
-                headers=False,
-                epoch=led.epoch,
-                window_batches=settings.window_batches,
-                allocation=planner.plan,
-            ),
-            rules=AttemptRules(
-                max_failures=settings.max_failures,
-                retry_delay_seconds=settings.retry_seconds,
-                unreadable_retry_seconds=UNREADABLE_RETRY_SECONDS,
-                is_direct=True,
-            ),
-            hooks=BatchHooks(
-                completed=learned if settings.backpressure else None,
-                confirm=confirm_dead_letters,
-                lost=planner.journal_lost,
-                tell=self._tell,
-                is_listening=lambda: bool(self._listeners),
-            ),
+            epoch=led.epoch,
+            learned=state.learned,
+            planner=planner,
+            lag=LagEvents(lambda: partition_lags(loop, planner.ends), self._listeners, self._clock),
+            tell=self._tell,
+            is_listening=lambda: bool(self._listeners),
         )
-        self._loop = loop
+        self._loop, self._epoch = loop, led.epoch
         self._running = Running(loop, self._scheduler.running, lambda: planner.ends)
         loop.ask(KeepWindow(settings.window_batches))  # before any batch begins or moves to the history
         cleaner = Cleaner(
@@ -321,6 +321,19 @@ class DirectStream:
     def _tell(self, happened: Sequence[Happened]) -> None:
         self._metrics.counting.tell(happened)
         self._listeners.tell_all(happened)
+
+    def _tell_started(self) -> None:
+        started = StreamStarted(
+            time_ms=self._clock.wall_ms(),
+            stream=self._settings.name,
+            epoch=self._epoch,
+            batch_interval_ms=round(self._settings.interval_seconds * 1000),
+        )
+        self._tell([started])
+
+    def _tell_stopped(self) -> None:
+        now_ms, name = self._clock.wall_ms(), self._settings.name
+        self._tell([StreamStopped.after(self._ending.failure, time_ms=now_ms, stream=name, epoch=self._epoch)])
 
     @property
     def _isolation(self) -> str:
@@ -363,16 +376,18 @@ class DirectStream:
             try:
                 await_tasks_of(self._lease_before, self._stopping)
                 self._scheduler.start()
+                self._tell_started()
                 if self._stopping.is_set():  # stop was called before there was a scheduler
                     self._scheduler.stop()
                 self._scheduler.run()
             finally:
                 self._scheduler.join()
                 if self._admin is not None:
-                    self._commits.send(self._admin)
+                    self._commits.send_last(self._admin, lambda: self._running_loop.ask(ReadUnfinishedSpans()))
         except BaseException as error:
             self._fail(error)
         finally:
+            self._tell_stopped()
             self._close()
 
     def _close(self) -> None:

@@ -160,7 +160,7 @@ class Batch:
     The rows are available in four ways. All have the columns of Spark's Kafka source: ``key``, ``value`` (binary), ``topic``,
     ``partition``, ``offset``, ``timestamp``, ``timestampType``, and ``headers`` if the stream takes them in. Each has one
     partition per task of the batch. Each use reads the blocks again, so ``cache()`` or ``persist()`` a DataFrame that several
-    actions need.
+    actions need. For ``df``, the driver reads the blocks of a batch of at most ``spark.small_batch``, once for each ``df``.
 
     A task reads a block from its own host, else from that host's agent, else from the WAL, else from Kafka if Kafka still has
     exactly these records. If no tier has the block, the action raises ``forebay.model.errors.UnreadableBlockError``, which

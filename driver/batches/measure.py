@@ -32,6 +32,9 @@ class RunMeasure:
         self._work = work
         self._began = clock.monotonic()
         self._worked_seconds = 0.0
+        #: number of attempts at all outputs, and the duration of the last one that succeeded
+        self.attempts = 0
+        self.attempt_seconds = 0.0
         #: the last failed attempt; None: none failed
         self.failure: JobFailed | None = None
         #: tier → ranges read from it, and its failures, by the attempts that succeeded
@@ -58,10 +61,12 @@ class RunMeasure:
     def begin(self) -> None:
         """Begin an attempt at an output."""
         self._began = self._clock.monotonic()
+        self.attempts += 1
 
     def add(self, tiers: TierCounts) -> None:
         """Add the attempt since :meth:`begin`, which succeeded and read from ``tiers``."""
-        self._worked_seconds += self._clock.monotonic() - self._began
+        self.attempt_seconds = self._clock.monotonic() - self._began
+        self._worked_seconds += self.attempt_seconds
         for tier, count in tiers.items():
             self.tiers[tier] = self.tiers.get(tier, 0) + count
 

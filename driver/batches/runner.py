@@ -18,7 +18,7 @@ from driver.decision_loop.loop import DriverLoop
 from driver.decisions.batch_order import RunKey
 from driver.journal.events import JobFailed
 from driver.journal.statistics import BatchStatistics
-from driver.listeners.events import BatchCompleted, BatchFailed, BatchStarted, Happened
+from driver.listeners.events import BatchCompleted, BatchFailed, BatchStarted, Happened, OutputCompleted
 from driver.tracker.requests import Complete, CompleteOutput, FailJob, SkipBatch
 from forebay.messages import BatchEntry, OperatorAnswer
 from forebay.model.errors import EngineLostError, FencedError, JobError, UnreadableBlockError
@@ -120,6 +120,7 @@ class BatchRunner:
         attempts = 1
         measure = RunMeasure(work, self._clock)
         written: list[Written] = []
+        last: BatchWork | None = None  # the output that succeeded and is not journalled yet
         while left := [job for job in self._jobs if job.name not in work.outputs]:
             losses_accepted = self._progress.losses_accepted
             self._show(work, "running", attempts, measure)
@@ -178,14 +179,17 @@ class BatchRunner:
                 measure.add(tiers)
                 for tier, count in tiers.items():
                     self.tiers[tier] = self.tiers.get(tier, 0) + count
+                last = run_of
                 if len(left) == 1:
                     break
                 written = work.written
                 self._loop.ask(CompleteOutput(work.batch_id, left[0].name, self._clock.wall_ms(), work.replay))
                 self._failing.forget(work.batch_id)
+                self._hooks.tell([_output_completed(run_of, measure, self._clock.wall_ms())])
+                last = None
             left_over = False
             work = replace(self._again(work), written=list(written))
-        self._complete(work, attempts, measure)
+        self._complete(work, attempts, measure, last)
 
     def _delay(self, work: BatchWork) -> bool:
         """Delay the first attempt at a batch, as for a failed batch, if too many earlier attempts ended the driver's process.
@@ -237,7 +241,7 @@ class BatchRunner:
             f"intact and runs again when the {again} is started again. Last error: {failure.error}{place}"
         )
 
-    def _complete(self, work: BatchWork, attempts: int, measure: RunMeasure) -> None:
+    def _complete(self, work: BatchWork, attempts: int, measure: RunMeasure, last: BatchWork | None) -> None:
         failpoints.hit("driver.before-complete")
         ended_ms, completed_ms = self._clock.wall_ms(), self._completions.wall_ms()
         statistics = measure.statistics(ended_ms)
@@ -246,7 +250,8 @@ class BatchRunner:
         self._failing.forget(work.batch_id)
         entry = self._finish(work, measure, statistics, completed_ms=completed_ms, attempts=attempts)
         log.info("batch completed", extra=_logged(entry, measure, work.stream))
-        self._hooks.tell([_completed(entry, measure, ended_ms)])
+        outputs = [_output_completed(last, measure, ended_ms)] if last is not None else []
+        self._hooks.tell([*outputs, _completed(entry, measure, ended_ms)])
         if self._hooks.completed is not None:
             self._hooks.completed(work, statistics, ended_ms)
 
@@ -311,6 +316,19 @@ def _started(work: BatchWork, measure: RunMeasure, now_ms: int, names_ranges: bo
         rerun=work.rerun,
         scheduling_delay_ms=measure.scheduling_delay_ms,
         ranges=measure.ranges if names_ranges else (),
+        first=measure.attempts == 1,
+    )
+
+
+def _output_completed(work: BatchWork, measure: RunMeasure, now_ms: int) -> OutputCompleted:
+    return OutputCompleted(
+        time_ms=now_ms,
+        batch_id=work.batch_id,
+        number=work.number,
+        output=work.output,
+        attempt=work.attempt,
+        processing_ms=max(0, round(measure.attempt_seconds * 1000)),
+        replay=work.replay,
     )
 
 

@@ -21,7 +21,11 @@ GROWTH_MAX = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Gains:
-    """The factors by which each error reduces the rate, and the minimum rate (records/s)."""
+    """The factors by which each error reduces the rate, and the minimum rate.
+
+    ``proportional``: of the difference between the rate and what was processed. ``integral``: of the backlog. ``derivative``: of
+    the change of the difference. ``min_rate``: the least rate, in records per second.
+    """
 
     proportional: float = 1.0
     integral: float = 0.2

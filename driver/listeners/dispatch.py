@@ -1,7 +1,7 @@
 """Delivery of events to listeners: objects in this process, and a web hook.
 
-Each listener has a queue of bounded length and a thread of its own, so a slow listener blocks neither the driver nor other
-listeners. Events that do not fit into the queue are dropped and counted. Events of the journal are delivered after they are
+Each listener has a queue of bounded length and size, and a thread of its own, so a slow listener blocks neither the driver nor
+other listeners. Events that do not fit into the queue are dropped and counted. Events of the journal are delivered after they are
 durable.
 """
 
@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from driver.journal import events as ev
-from driver.listeners.derivation import happened_in
+from driver.listeners.derivation import RecordsOf, happened_in, unknown_records
 from driver.listeners.events import METHODS, Happened
+from driver.listeners.sizes import event_bytes
 from forebay.messages import TrackedListener
 from forebay.model.errors import SettingsError
 from forebay.settings.named import find
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 TOGETHER_MAX = 100
 #: how long a driver that ends waits for each listener to take the queued events
 LAST_SECONDS = 5.0
+#: default of ``driver.listener_queue_bytes``
+QUEUE_BYTES = 64_000_000
 
 
 class EventSink(Protocol):
@@ -75,11 +78,15 @@ def _no_method(_: Any) -> None:
 
 
 class Channel:
-    """One listener's queue and thread."""
+    """One listener's queue and thread. ``queue_length``: maximum number of events that wait. ``queue_bytes``: maximum size of
+    those that wait or are being delivered, about (``driver.listeners.sizes``)."""
 
-    def __init__(self, sink: EventSink, queue_length: int) -> None:
+    def __init__(self, sink: EventSink, queue_length: int, queue_bytes: int = QUEUE_BYTES) -> None:
         self._sink = sink
-        self._queue: queue.Queue[Happened | None] = queue.Queue(queue_length)
+        self._queue_bytes = queue_bytes
+        self._queue: queue.Queue[tuple[Happened, int] | None] = queue.Queue(queue_length)
+        self._bytes = 0  # of events that wait or are being delivered
+        self._bytes_lock = threading.Lock()
         self._dropped = 0
         self._delivered = 0
         self._lost = 0
@@ -90,11 +97,17 @@ class Channel:
     def start(self) -> None:
         self._thread.start()
 
-    def tell(self, happened: Happened) -> None:
-        """Queue an event, or drop it if the queue is full. Never blocks."""
-        try:
-            self._queue.put_nowait(happened)
-        except queue.Full:
+    def tell(self, happened: Happened, size: int) -> None:
+        """Queue an event of ``size`` bytes, or drop it if the queue is full. Never blocks."""
+        with self._bytes_lock:
+            fits = self._bytes + size <= self._queue_bytes
+            if fits:
+                try:
+                    self._queue.put_nowait((happened, size))
+                    self._bytes += size
+                except queue.Full:
+                    fits = False
+        if not fits:
             if not self._dropped:
                 log.warning("listener %s: queue is full, dropping events (see `forebay status`)", self._sink.name)
             self._dropped += 1
@@ -112,14 +125,16 @@ class Channel:
 
     def _run(self) -> None:
         while True:
-            happened = [self._queue.get()]
-            while len(happened) < TOGETHER_MAX and not self._queue.empty():
-                happened.append(self._queue.get())
-            events = [event for event in happened if event is not None]
-            if events:
-                lost = self._sink.take(events, self._dropped + self._lost)
+            taken = [self._queue.get()]
+            while len(taken) < TOGETHER_MAX and not self._queue.empty():
+                taken.append(self._queue.get())
+            sized = [one for one in taken if one is not None]
+            if sized:
+                lost = self._sink.take([event for event, _ in sized], self._dropped + self._lost)
                 self._lost += lost
-                self._delivered += len(events) - lost
+                self._delivered += len(sized) - lost
+                with self._bytes_lock:
+                    self._bytes -= sum(size for _, size in sized)
             if self._abandoned.is_set() or (self._ending.is_set() and self._queue.empty()):
                 return
 
@@ -164,6 +179,8 @@ class Listeners:
     def __init__(self, channels: Sequence[Channel], wall_ms: Callable[[], int]) -> None:
         self._channels = list(channels)
         self._taps: tuple[Tap, ...] = ()
+        #: returns how many records an unfinished batch has; None: unknown. Called in the decision loop
+        self.records_of: RecordsOf = unknown_records
         self._wall_ms = wall_ms
         self._running = False
         self._lock = threading.Lock()
@@ -196,7 +213,7 @@ class Listeners:
             tap.note(events, now_ms)
         if self._channels:
             for event in events:
-                self._queue(happened_in(event, now_ms))
+                self._queue(happened_in(event, now_ms, self.records_of))
 
     def tell_all(self, happened: Sequence[Happened]) -> None:
         for tap in self._taps:
@@ -204,9 +221,12 @@ class Listeners:
         self._queue(happened)
 
     def _queue(self, happened: Sequence[Happened]) -> None:
+        if not self._channels:
+            return
         for event in happened:
+            size = event_bytes(event)
             for channel in self._channels:
-                channel.tell(event)
+                channel.tell(event, size)
 
     @property
     def status(self) -> tuple[TrackedListener, ...]:

@@ -30,6 +30,30 @@ class _Happened(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True, ren
     time_ms: int
 
 
+class StreamStarted(_Happened, frozen=True, tag="stream-started"):
+    """The driver leads the stream and begins to run batches. ``stream``: its name. ``epoch``: the journal's, which is higher
+    after each start. ``batch_interval_ms``: 0: a batch begins as soon as records wait."""
+
+    stream: str
+    epoch: int
+    batch_interval_ms: int
+
+
+class StreamStopped(_Happened, frozen=True, tag="stream-stopped"):
+    """The driver runs no more batches of the stream. ``detail``: the error that ended it; "" after a stop.
+    The other fields are as in :class:`StreamStarted`."""
+
+    stream: str
+    epoch: int
+    detail: str = ""
+
+    @classmethod
+    def after(cls, failure: BaseException | None, *, time_ms: int, stream: str, epoch: int) -> StreamStopped:
+        """Return the event of a stream that ``failure`` ended; None: it was stopped."""
+        detail = "" if failure is None else f"{type(failure).__name__}: {failure}"
+        return cls(time_ms=time_ms, stream=stream, epoch=epoch, detail=detail)
+
+
 class ReceiverStarted(_Happened, frozen=True, tag="receiver-started"):
     """A receiver registered with the driver."""
 
@@ -56,6 +80,23 @@ class ReceiverFailed(_Happened, frozen=True, tag="receiver-failed"):
     detail: str
 
 
+class ReceiverError(_Happened, frozen=True, tag="receiver-error"):
+    """A receiver reported that it takes in no records, and why: ``detail``. It tries again by itself."""
+
+    receiver_id: str
+    host: str
+    epoch: int
+    detail: str
+
+
+class ReceiverResumed(_Happened, frozen=True, tag="receiver-resumed"):
+    """A receiver takes records in again after a :class:`ReceiverError`."""
+
+    receiver_id: str
+    host: str
+    epoch: int
+
+
 class BlockAdded(_Happened, frozen=True, tag="block-added"):
     """The driver accepted a block. ``ranges``: the labels of its offset ranges, such as ``flights/0[0, 10)``."""
 
@@ -67,18 +108,22 @@ class BlockAdded(_Happened, frozen=True, tag="block-added"):
 
 class BatchSubmitted(_Happened, frozen=True, tag="batch-submitted"):
     """The journal has the batch, so it will run. ``blocks``: 0 in a direct stream. ``replay``: the number of the replay that runs
-    it; 0 outside a replay."""
+    it; 0 outside a replay. ``batch_time_ms``: the batch's time. ``records``: in a direct stream offsets; None if unknown, as in a
+    replay."""
 
     batch_id: int
     number: int
     blocks: int
     replay: int = 0
+    batch_time_ms: int = 0
+    records: int | None = None
 
 
 class BatchStarted(_Happened, frozen=True, tag="batch-started"):
-    """The driver calls the job for ``output``.
+    """The driver calls the job for ``output``: an event for each attempt at each output of the batch.
 
-    ``records``: those that the job gets, without accepted losses. The other fields are as in :class:`BatchCompleted`.
+    ``first``: whether it is the first one of this driver for the batch. ``records``: those that the job gets, without accepted
+    losses. The other fields are as in :class:`BatchCompleted`.
     """
 
     batch_id: int
@@ -92,6 +137,19 @@ class BatchStarted(_Happened, frozen=True, tag="batch-started"):
     rerun: bool = False
     scheduling_delay_ms: int | None = None
     ranges: tuple[BatchRange, ...] = ()
+    first: bool = False
+
+
+class OutputCompleted(_Happened, frozen=True, tag="output-completed"):
+    """The job for ``output`` succeeded, and the journal has this. ``processing_ms``: duration of the attempt. An attempt that
+    fails is a :class:`BatchFailed`."""
+
+    batch_id: int
+    number: int
+    output: str
+    attempt: int
+    processing_ms: int
+    replay: int = 0
 
 
 class BatchCompleted(_Happened, frozen=True, tag="batch-completed"):
@@ -184,19 +242,54 @@ class GapFound(_Happened, frozen=True, tag="gap-found"):
     new_incarnation: bool = False
 
 
+class PartitionLag(msgspec.Struct, frozen=True):
+    """How far one partition is, as offsets.
+
+    ``topic``, ``partition``: the partition. ``position``: the next offset that is not taken in, or in a direct stream in no
+    batch. ``completed``: the offset before which all batches are completed. ``end``: Kafka's end offset; None if it is unknown.
+    """
+
+    topic: str
+    partition: int
+    position: int
+    completed: int
+    end: int | None
+
+
+class LagMeasured(_Happened, frozen=True, tag="lag-measured"):
+    """How far the stream is behind Kafka, about every 10 s.
+
+    ``not_taken_in``: records of Kafka that are not taken in, or in a direct stream in no batch. ``not_processed``: records of
+    Kafka that are in no completed batch. ``lag_seconds``: age of the oldest record that is not processed; None in a direct
+    stream. Each is None if it is unknown for a partition. ``partitions``: the partitions with the most records that are not
+    processed, at most 100, each a :class:`PartitionLag`.
+    """
+
+    not_taken_in: int | None
+    not_processed: int | None
+    lag_seconds: float | None
+    partitions: tuple[PartitionLag, ...]
+
+
 Happened: TypeAlias = (
-    ReceiverStarted
+    StreamStarted
+    | StreamStopped
+    | ReceiverStarted
     | ReceiverStopped
     | ReceiverFailed
+    | ReceiverError
+    | ReceiverResumed
     | BlockAdded
     | BatchSubmitted
     | BatchStarted
+    | OutputCompleted
     | BatchCompleted
     | BatchSkipped
     | PauseChanged
     | BatchFailed
     | RateChanged
     | GapFound
+    | LagMeasured
 )
 
 
@@ -204,11 +297,15 @@ class Listener:
     """Base class of listeners. Override the methods of the events that you need.
 
     One thread of its own calls each listener, in the order of the events, after the event is durable. If a listener falls
-    behind by more than ``driver.listener_queue`` events, new events are dropped and ``forebay status`` counts them. An error
-    that a method raises is logged once for each kind of error and method, and has no other effect. If a driver is killed, the
-    next one may deliver an event again, or no driver delivers it. Rely on the journal (``forebay audit``) for what must not be
-    missed.
+    behind by more than ``driver.listener_queue`` events or ``driver.listener_queue_bytes``, new events are dropped and
+    ``forebay status`` counts them. An error that a method raises is logged once for each kind of error and method, and has no
+    other effect. If a driver is killed, the next one may deliver an event again, or no driver delivers it. Rely on the journal
+    (``forebay audit``) for what must not be missed.
     """
+
+    def stream_started(self, event: StreamStarted) -> None: ...
+
+    def stream_stopped(self, event: StreamStopped) -> None: ...
 
     def receiver_started(self, event: ReceiverStarted) -> None: ...
 
@@ -216,11 +313,17 @@ class Listener:
 
     def receiver_failed(self, event: ReceiverFailed) -> None: ...
 
+    def receiver_error(self, event: ReceiverError) -> None: ...
+
+    def receiver_resumed(self, event: ReceiverResumed) -> None: ...
+
     def block_added(self, event: BlockAdded) -> None: ...
 
     def batch_submitted(self, event: BatchSubmitted) -> None: ...
 
     def batch_started(self, event: BatchStarted) -> None: ...
+
+    def output_completed(self, event: OutputCompleted) -> None: ...
 
     def batch_completed(self, event: BatchCompleted) -> None: ...
 
@@ -234,19 +337,27 @@ class Listener:
 
     def gap_found(self, event: GapFound) -> None: ...
 
+    def lag_measured(self, event: LagMeasured) -> None: ...
+
 
 #: kind of event → the method of the listener that receives it
 METHODS: Mapping[type[Any], str] = {
+    StreamStarted: "stream_started",
+    StreamStopped: "stream_stopped",
     ReceiverStarted: "receiver_started",
     ReceiverStopped: "receiver_stopped",
     ReceiverFailed: "receiver_failed",
+    ReceiverError: "receiver_error",
+    ReceiverResumed: "receiver_resumed",
     BlockAdded: "block_added",
     BatchSubmitted: "batch_submitted",
     BatchStarted: "batch_started",
+    OutputCompleted: "output_completed",
     BatchCompleted: "batch_completed",
     BatchSkipped: "batch_skipped",
     PauseChanged: "pause_changed",
     BatchFailed: "batch_failed",
     RateChanged: "rate_changed",
     GapFound: "gap_found",
+    LagMeasured: "lag_measured",
 }

@@ -119,6 +119,7 @@ def compose(
         flush_seconds=_flush_seconds(settings, stores.journal),
         reserve_bytes=int(settings.driver.journal_reserve),
     )
+    given.listeners.records_of = lambda batch_id: state.index.records.get(batch_id)
     loop.answered, loop.synced = counting.answered, counting.synced
     adopter = Adopter(
         stores.wal,

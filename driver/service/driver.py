@@ -14,7 +14,7 @@ from driver.http.api import tracker_application
 from driver.http.batches import ReadUnfinishedBatches, with_completed
 from driver.journal.lease import wait_until_stale
 from driver.listeners.dispatch import Channel, EventSink, Listeners, ListenerSink, find_listener
-from driver.listeners.events import Listener
+from driver.listeners.events import Listener, StreamStarted, StreamStopped
 from driver.listeners.web_hook import WebHook
 from driver.service.activity import Activity
 from driver.service.admission import Admission
@@ -180,15 +180,36 @@ class Driver:
             parts.scheduler.start()
             activity.engine_ready = True
             activity.run_if_ready()
+            self._tell_started(parts)
             parts.scheduler.run()
         except BaseException as error:
             self._shutdown.fail(error)
         activity.jobs_ended.set()
         activity.stopping.set()
+        self._tell_stopped(parts)
         if activity.failure is not None:
             raise activity.failure
         if self._shutdown.is_draining:
             self._housekeeping.publish_last()
+
+    def _tell_started(self, parts: Parts) -> None:
+        settings = self._given.settings
+        started = StreamStarted(
+            time_ms=self._given.clock.wall_ms(),
+            stream=settings.stream,
+            epoch=parts.journal.epoch,
+            batch_interval_ms=round(settings.driver.batch_interval * 1000),
+        )
+        self._given.listeners.tell_all([started])
+
+    def _tell_stopped(self, parts: Parts) -> None:
+        stopped = StreamStopped.after(
+            self._activity.failure,
+            time_ms=self._given.clock.wall_ms(),
+            stream=self._given.settings.stream,
+            epoch=parts.journal.epoch,
+        )
+        self._given.listeners.tell_all([stopped])
 
     def stop(self, drain: bool = False, timeout_seconds: float | None = None) -> None:
         """Let the running jobs finish, and end. Returns immediately. May be called from any thread, and in the job.
@@ -333,7 +354,7 @@ class Driver:
 
     def add_listener(self, listener: Listener) -> None:
         """Pass events to ``listener`` from now on. May be called at any time and from any thread."""
-        self._given.listeners.add(Channel(ListenerSink(listener), self._given.settings.driver.listener_queue))
+        self._given.listeners.add(_channel(ListenerSink(listener), self._given.settings))
 
     def in_callback(self) -> bool:
         """Return whether this thread runs jobs or listeners, so that it must not wait for the driver's end."""
@@ -352,4 +373,8 @@ def _listeners(settings: Settings, more: Sequence[Listener], clock: Clock) -> Li
     receiving += [ListenerSink(listener) for listener in more]
     if driver.web_hook is not None:
         receiving.append(WebHook(driver.web_hook, settings.stream, driver.web_hook_timeout))
-    return Listeners([Channel(one, driver.listener_queue) for one in receiving], clock.wall_ms)
+    return Listeners([_channel(one, settings) for one in receiving], clock.wall_ms)
+
+
+def _channel(sink: EventSink, settings: Settings) -> Channel:
+    return Channel(sink, settings.driver.listener_queue, int(settings.driver.listener_queue_bytes))

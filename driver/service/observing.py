@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as LateError
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 
 from driver.http.batches import BatchAnswers, BatchQuery
@@ -22,7 +23,7 @@ from driver.http.observation.blocks import (
     block_list,
 )
 from driver.http.observation.events import EventHub
-from driver.http.observation.overview import Identity, PresentWork, late, overview
+from driver.http.observation.overview import Identity, PresentWork, lag_seconds, late, overview
 from driver.http.observation.records import records_answer
 from driver.http.observation.series import Sampler, Series
 from driver.http.observation.snapshot import SharedSnapshot, Snapshot, Surroundings, take
@@ -35,6 +36,9 @@ from driver.http.observation.storage import (
     wal_answer,
 )
 from driver.journal.state import State
+from driver.listeners.dispatch import Listeners
+from driver.listeners.events import PartitionLag
+from driver.listeners.lag import measured
 from driver.service.activity import Activity
 from driver.service.composition import Parts
 from driver.service.leadership import Leadership
@@ -75,7 +79,9 @@ class Leading:
         self.view = view
         self.series = Series()
         self.shared = SharedSnapshot(self._ask_for_snapshot, given.clock)
-        self.sampler = Sampler(self.series, self.shared.get, self._completed_since, failed)
+        self.sampler = Sampler(
+            self.series, self.shared.get, self._completed_since, failed, sampled=partial(_tell_lag, given.listeners)
+        )
         self.batches = BatchAnswers(
             ask=self.ask,
             running=parts.scheduler.running,
@@ -154,6 +160,17 @@ class Leading:
         return self.parts.loop.submit(ReadSnapshot(self)).result(timeout_seconds)
 
 
+def _tell_lag(listeners: Listeners, snapshot: Snapshot) -> None:
+    if not listeners:
+        return
+    seconds = lag_seconds(snapshot.tracked_partitions)
+    partitions = (
+        PartitionLag(p.topic, p.partition, p.position, p.completed, None if p.lag is None else p.high_watermark)
+        for p in snapshot.tracked_partitions
+    )
+    listeners.tell_all([measured(partitions, seconds, snapshot.now_ms)])
+
+
 class Observing:
     """Answers observers, as ``driver.http.observation.observer.Observer``. ``lead`` is called when the driver leads."""
 
@@ -176,6 +193,7 @@ class Observing:
 
     def lead(self, parts: Parts, stores: Stores, view: LeaderView, failed: Callable[[BaseException], None]) -> Sampler:
         """Answer from ``parts`` from now on. Return the sampler, which the caller starts and stops."""
+        self.hub.records_of = self._given.listeners.records_of
         self._leading = leading = Leading(self._given, parts, stores, view, failed)
         return leading.sampler
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from driver.http.health import HealthLog
 from driver.http.tracked import receiver_state
 from driver.journal.state import State
-from driver.listeners.derivation import SeenReceiver, ended
+from driver.listeners.derivation import SeenReceiver, receiver_events
 from driver.service.composition import Parts
 from driver.service.options import Given
 from driver.service.view import LeaderView, ReadHealth
@@ -89,7 +89,7 @@ class Placing:
         listeners = self._given.listeners
         if listeners:
             seen = self._loop.ask(self._read_receivers)
-            listeners.tell_all(ended(self._seen, seen, self._given.clock.wall_ms()))
+            listeners.tell_all(receiver_events(self._seen, seen, self._given.clock.wall_ms()))
             self._seen = seen
         else:  # what changes while nothing listens is no event for the next listener
             self._seen = {}

@@ -9,35 +9,32 @@ import signal
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import pyarrow as pa
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError
 from pyspark import AccumulatorParam, SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
 
 from driver.batches.batch import Batch, BatchWork, Job
-from driver.batches.decoding import DeadLetterPlan, Decoder, decode_in_task
 from driver.batches.description import job_description
-from driver.batches.local_engine import LocalRows, dead_letter_plan, read_plan
-from driver.batches.tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in, unreadable
+from driver.batches.local_engine import dead_letter_plan, read_plan
+from driver.batches.tasks import unreadable
 from driver.decisions.batch_order import RunKey
 from driver.spark.address import addressed, is_on_loopback
-from driver.spark.blocks import TaskPartitions, executors, hosts_of
+from driver.spark.blocks import executors, hosts_of
 from driver.spark.executors import check, far, is_local, ship, strangers
 from driver.spark.java import check_java
 from driver.spark.jvm_log import JvmLog
+from driver.spark.rows import SparkRows
+from driver.spark.small import SmallBatches
 from driver.spark.warming import warm
 from forebay.model.errors import EngineLostError, ForebayError, JobError, UsageError
 from forebay.settings.schema import Settings
-from pyspark_forebay.schema import spark_schema
-from wal.reading import ReadPlan, TierCounts
+from wal.reading import TierCounts
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +50,15 @@ DEFAULTS = {
 _OWN_DAEMON = {"spark.python.daemon.module": "forebay_start.spark_daemon"}
 
 _LOOK_SECONDS = 0.05
+
+#: of the thread of a job, for its tasks
+_JOB_PROPERTIES = (
+    "spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel", "spark.scheduler.pool",
+)  # fmt: skip
+
+#: PySpark has one session for all engines of a process: the last one that uses it stops it
+_SESSION_LOCK = threading.Lock()
+_SESSION_USERS: set[SparkJobs] = set()
 
 
 #: numbers of engines, for the names of job groups: one session may serve several engines and remembers cancelled groups
@@ -132,8 +138,8 @@ class SparkJobs(ABC):
             self._logs_failures = None
         if self._concurrent_jobs > 1 and not self._has_pinned_threads:
             raise UsageError(
-                "driver.concurrent_jobs > 1 needs PySpark's pinned threads, which separate the tasks of the batches: remove "
-                "PYSPARK_PIN_THREAD from the environment, or set it to true"
+                "driver.concurrent_jobs > 1, or concurrent_jobs > 1 of a direct stream, needs PySpark's pinned threads, which "
+                "separate the tasks of the batches: remove PYSPARK_PIN_THREAD from the environment, or set it to true"
             )
         context = self._session.sparkContext
         if self.ui_url:
@@ -183,11 +189,13 @@ class SparkJobs(ABC):
             builder = builder.config(key, value)
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
-            with addressed(self._options.get("spark.master", "")):
+            with addressed(self._options.get("spark.master", "")), _SESSION_LOCK:
                 start_jvm(options)
                 if self._stopping.is_set():
                     raise UsageError("Spark was stopped while it started")
-                return builder.getOrCreate()
+                session = builder.getOrCreate()
+                _SESSION_USERS.add(self)
+                return session
         except ForebayError:
             raise
         except Exception as error:
@@ -219,6 +227,7 @@ class SparkJobs(ABC):
             self._groups[run] = group
         # a property of this thread, inherited by threads that the job starts
         context.setJobGroup(group, job_description(work), interruptOnCancel=True)
+        context.setLocalProperty("spark.scheduler.pool", work.stream)  # fair to the other streams if the mode is FAIR
         try:
             job(batch)
         except (Exception, SystemExit) as error:
@@ -235,7 +244,7 @@ class SparkJobs(ABC):
                 self._groups.pop(run, None)
         finally:
             if self._session is not None:  # the job may have stopped the engine
-                for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+                for name in _JOB_PROPERTIES:
                     context.setLocalProperty(name, None)  # type: ignore[arg-type, unused-ignore]
         return counts.value
 
@@ -250,14 +259,13 @@ class SparkJobs(ABC):
             _cancel(session.sparkContext, group)
 
     def stop(self) -> None:
-        """Stop Spark. If the session was given, wait instead for the end of the tasks of failed attempts, because the code that
-        continues to use the session does not know of them."""
+        """Stop Spark. If the session was given, or another engine of this process uses it, wait instead for the end of the tasks
+        of failed attempts, because the code that continues to use the session does not know of them."""
         self._stopping.set()
         self._ready = False
         if self._session is None:
             return
-        if self._given is None:
-            self._session.stop()
+        if self._given is None and self._leave_session():
             self._session = None
         elif self._session.sparkContext._jsc is not None:
             for group in self._groups.values():
@@ -266,6 +274,16 @@ class SparkJobs(ABC):
                 except JobError as error:
                     log.error("%s", error)
         self._groups.clear()
+        self._session = self._given
+
+    def _leave_session(self) -> bool:
+        """Stop the session that this engine made, unless another engine uses it. Return whether it is stopped."""
+        assert self._session is not None
+        with _SESSION_LOCK:
+            _SESSION_USERS.discard(self)
+            if not _SESSION_USERS:
+                self._session.stop()
+            return not _SESSION_USERS
 
     def _await_old_tasks(self, context: SparkContext, run: RunKey) -> None:
         """Wait until no task of the failed attempt runs: a late task could overwrite the retry's output."""
@@ -313,6 +331,7 @@ class SparkEngine(SparkJobs):
         self._settings = settings
         self._agent_urls = agent_urls
         self._strangers = ""  # the last warning about different names of hosts
+        self._small = SmallBatches(settings.spark.small_batch)
 
     def warm(self) -> None:
         if (
@@ -336,7 +355,8 @@ class SparkEngine(SparkJobs):
             log.warning("%s", words)
         self._strangers = words
         plan_of = partial(read_plan, self._settings, agent_urls=urls)
-        return Batch(work, _SparkRows(self.session, work, plan_of, counts, partial(dead_letter_plan, self._settings)))
+        letters_of = partial(dead_letter_plan, self._settings)
+        return Batch(work, SparkRows(self.session, work, plan_of, counts, letters_of, self._small))
 
 
 def start_jvm(options: Mapping[str, str]) -> None:
@@ -365,6 +385,7 @@ def why_lost(context: SparkContext) -> str:
 
 
 #: loggers that log each failed task with Java's and Python's stack
+_POOL_LOGGER = "org.apache.spark.scheduler.FairSchedulableBuilder"  # warns of every pool that no file configures
 _TASK_LOGGERS = ("org.apache.spark.executor.Executor", "org.apache.spark.scheduler.TaskSetManager")
 
 
@@ -373,6 +394,7 @@ def log_task_failures(context: SparkContext, yes: bool) -> None:
     same error; if the error is another one, the driver logs it (``driver.batches.job_failures``)."""
     log4j: Any = context._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
     try:
+        log4j.core.config.Configurator.setLevel(_POOL_LOGGER, log4j.Level.ERROR)
         for name in _TASK_LOGGERS:
             log4j.core.config.Configurator.setLevel(name, log4j.Level.WARN if yes else log4j.Level.OFF)
     except (TypeError, Py4JError) as error:  # this Spark does not use Log4j
@@ -404,98 +426,9 @@ def _running_tasks(context: SparkContext, group: str) -> int:
     return running
 
 
-def arrow_schema(schema: Any) -> pa.Schema:
-    """Return the schema as ``Rows.arrow_schema``; Spark's schemas are accepted too."""
-    if isinstance(schema, pa.Schema):
-        return schema
-    if isinstance(schema, str):
-        try:
-            schema = StructType.fromDDL(schema)
-        except Exception as error:
-            raise UsageError(f"batch.decode: the schema {schema!r} can't be read: {error}") from None
-    if not isinstance(schema, StructType):
-        raise UsageError(
-            f"batch.decode: the schema must be a pyarrow.Schema, a StructType or a DDL string, not {type(schema).__name__}"
-        )
-    return to_arrow_schema(schema)
-
-
 class _Counts(AccumulatorParam[TierCounts]):
     def zero(self, value: TierCounts) -> TierCounts:
         return TierCounts()
 
     def addInPlace(self, value1: TierCounts, value2: TierCounts) -> TierCounts:  # noqa: N802 - Spark's name
         return value1 + value2
-
-
-class _SparkRows:
-    """The rows of one batch, read in Spark tasks."""
-
-    def __init__(
-        self,
-        session: SparkSession,
-        work: BatchWork,
-        plan_of: Callable[[BatchWork], ReadPlan],
-        counts: Any,
-        letters_of: Callable[[BatchWork], DeadLetterPlan],
-    ) -> None:
-        self._session = session
-        self._work = work
-        self._plan_of = plan_of
-        self._plan = plan_of(work)
-        self._counts = counts
-        self._letters_of = letters_of
-
-    def over(self, work: BatchWork) -> _SparkRows:
-        return _SparkRows(self._session, work, self._plan_of, self._counts, self._letters_of)
-
-    def read(self) -> Iterator[pa.RecordBatch]:
-        return self._here().read()
-
-    def read_decoded(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
-        return self._here().read_decoded(decoder)
-
-    def _here(self) -> LocalRows:
-        return LocalRows(self._work, self._plan_of, self._counts.add, self._letters_of)
-
-    def arrow_schema(self, schema: Any) -> pa.Schema:
-        return arrow_schema(schema)
-
-    def decode(self, decoder: Decoder) -> Any:
-        place, plan, counts = self._letters_of(self._work), self._plan, self._counts
-
-        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for task in tasks_in(batches):
-                yield from decode_in_task(task.references, task.number, plan, counts.add, decoder, place)
-
-        return self._partitions.frame().mapInArrow(read, from_arrow_schema(decoder.schema))
-
-    def arrow(self) -> Any:
-        plan, counts = self._plan, self._counts
-
-        def read(tasks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-            for task in tasks:
-                yield from read_in_task(TaskBlocks.decode(task).references, plan, counts.add)
-
-        return self._partitions.rdd().mapPartitions(read)
-
-    def rdd(self) -> Any:
-        def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[KafkaRecord]:
-            return records(batches)
-
-        return self.arrow().mapPartitions(convert)
-
-    def df(self) -> Any:
-        plan, counts = self._plan, self._counts
-
-        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for task in tasks_in(batches):
-                yield from read_in_task(task.references, plan, counts.add)
-
-        return self._partitions.frame().mapInArrow(read, spark_schema(self._work.headers))
-
-    @cached_property
-    def _partitions(self) -> TaskPartitions:
-        agents = self._plan.agent_urls
-        hosts = hosts_of(executors(self._session.sparkContext)).intersection(agents) if agents else frozenset[str]()
-        return TaskPartitions(self._session, self._work.tasks, hosts)

@@ -29,6 +29,8 @@ _USUAL = (
     "Your hostname, ",
     "Set SPARK_LOCAL_IP if you need to bind to another address",
 )
+#: the warning about a task of a small batch (``driver.spark.small``), which has the batch's columns
+_LARGE_TASK = re.compile(r"Stage \d+ contains a task of very large size \(\d{4} KiB\)")
 #: beginnings of lines about the end of the JVM, of one of its threads or of a Python worker
 _ENDS = ("#", "Exception in thread ", "Fatal Python error", "Traceback ")
 #: maximum number of bytes that are read together
@@ -85,7 +87,7 @@ def events(lines: Sequence[str]) -> Iterator[tuple[int, str, str]]:
             found = None
         if not line.strip():
             continue
-        usual = any(part in line for part in _USUAL)
+        usual = any(part in line for part in _USUAL) or _LARGE_TASK.search(line) is not None
         if match is None:
             yield logging.DEBUG if usual else logging.ERROR if line.startswith(_ENDS) else logging.INFO, "", line
         else:

@@ -14,6 +14,7 @@ from driver.batches.sample import sample_block
 from driver.batches.tasks import TaskBlocks, read_in_task, tasks_in
 from driver.spark.blocks import TaskPartitions
 from driver.spark.executors import far
+from driver.spark.small import frame_of
 from pyspark_forebay.schema import spark_schema
 from wal.reading import ReadPlan
 
@@ -35,7 +36,7 @@ def warm(session: SparkSession, plan: ReadPlan, counts: Any, wanted: Callable[[]
     partitions = TaskPartitions(session, tasks, ())
     rounds = 0
     while rounds < ROUNDS_MAX:
-        for query in _queries(partitions, plan, counts, folder):
+        for query in _queries(session, partitions, plan, counts, folder):
             if not wanted():
                 return rounds
             query()
@@ -44,15 +45,20 @@ def warm(session: SparkSession, plan: ReadPlan, counts: Any, wanted: Callable[[]
 
 
 def _queries(
-    partitions: TaskPartitions, plan: ReadPlan, counts: Any, folder: str | None
+    session: SparkSession, partitions: TaskPartitions, plan: ReadPlan, counts: Any, folder: str | None
 ) -> Iterator[Callable[[], object]]:
-    """Yield queries as jobs make them: an aggregate, rows as columns, an RDD, and if tasks run on this machine, files."""
+    """Yield queries as jobs make them: an aggregate, one over a small batch, rows as columns, an RDD, and if tasks run on this
+    machine, files."""
 
     def numbers(tasks: Iterable[bytes]) -> Iterator[int]:
         return (TaskBlocks.decode(task).number for task in tasks)
 
+    def small() -> None:
+        frame_of(session, list(sample_block().rows(plan.headers)), plan.headers).groupBy("topic").count().collect()
+
     frame = _frame(partitions, plan, counts)
     yield frame.groupBy("topic").count().collect
+    yield small
     if folder is not None:
         yield partial(frame.groupBy("topic").count().write.mode("overwrite").parquet, folder)
     yield frame.selectExpr("CAST(value AS STRING) AS value", "partition", "offset", "timestamp").toArrow

@@ -19,6 +19,11 @@ class Ending:
         """Whether the work has ended."""
         return self._event.is_set()
 
+    @property
+    def failure(self) -> BaseException | None:
+        """The failure that was recorded and is not raised yet; None: there is none."""
+        return self._failure
+
     def begin(self) -> None:
         self._failure = None
         self._event.clear()

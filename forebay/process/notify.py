@@ -55,6 +55,11 @@ class Pulse:
         self._loops.add(loop)
         self._awaited.add(loop)
 
+    def forget(self, loop: str) -> None:
+        """Require no more turns of ``loop``, which has ended."""
+        self._loops.discard(loop)
+        self._awaited.discard(loop)
+
     def came_round(self, loop: str, now: float) -> bool:
         """Record a turn of ``loop``, and return whether a ping is due."""
         self._awaited.discard(loop)
@@ -105,6 +110,11 @@ class Notifier:
         """Require turns of ``loop`` for each ping from now on."""
         with self._lock:
             self._pulse.watch(loop)
+
+    def forget(self, loop: str) -> None:
+        """Require no more turns of ``loop``, which has ended."""
+        with self._lock:
+            self._pulse.forget(loop)
 
     def came_round(self, loop: str) -> None:
         """Record a turn of ``loop``. Send what is due: a ping, and a changed status."""

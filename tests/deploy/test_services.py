@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deploy.commands.running.services import children
+import msgspec
+
+from deploy.commands.running.services import children, children_of
 from forebay.settings.load import from_values
 from forebay.settings.schema import Settings
 
@@ -40,3 +42,13 @@ def test_managed_receivers_are_the_agents_which_ends_before_the_driver_and_has_t
     assert set(made) == {"driver", "agent"}
     assert made["agent"].stop_rank < made["driver"].stop_rank
     assert made["agent"].stop_seconds > settings("managed").receiver.drain_timeout
+
+
+def test_several_streams_have_one_driver_and_agents_and_receivers_of_their_own() -> None:
+    first, second = settings("static"), msgspec.structs.replace(settings("managed"), stream="other")
+    driver, *others = children_of([(first, Path("f.toml")), (second, Path("g.toml"))])
+    assert driver.name == "driver" and driver.goes_first and not any(child.goes_first for child in others)
+    assert driver.command[-3:] == ("driver", "--with", str(Path("g.toml").resolve()))
+    assert [child.name for child in others] == [f"{first.stream}-agent", f"{first.stream}-receiver-1", "other-agent"]
+    assert {child.command[4] for child in others if child.name.startswith("other")} == {str(Path("g.toml").resolve())}
+    assert children_of([(first, Path("f.toml"))]) == children(first, Path("f.toml"), range(1, 2))

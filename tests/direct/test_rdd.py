@@ -76,6 +76,7 @@ def test_count_and_is_empty_do_not_read_kafka(spark: Any, topic: str) -> None:
     nobody: dict[str, object] = {"bootstrap.servers": "127.0.0.1:1"}
     rdd = create_rdd(spark, nobody, whole(topic))
     assert (rdd.count(), rdd.isEmpty(), rdd.take(0)) == (340, False, [])
+    assert rdd.countApprox(1) == 340
     for holes in (False, True):
         empty = create_rdd(spark, nobody, whole(topic)[2:], allow_offset_gaps=holes)
         assert (empty.isEmpty(), empty.take(3), empty.collect()) == (True, [], [])

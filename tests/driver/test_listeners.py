@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, get_args
 
 import pytest
 
 from driver.journal import events as ev
-from driver.listeners.derivation import SeenReceiver, ended, happened_in
+from driver.listeners.derivation import SeenReceiver, ended, happened_in, held_up, receiver_events
 from driver.listeners.dispatch import Channel, Listeners, ListenerSink, find_listener
 from driver.listeners.events import (
     METHODS,
+    BatchCompleted,
     BatchSubmitted,
     BlockAdded,
     GapFound,
     Happened,
     Listener,
+    PartitionLag,
     RateChanged,
+    ReceiverError,
     ReceiverFailed,
+    ReceiverResumed,
     ReceiverStarted,
     ReceiverStopped,
 )
+from driver.listeners.lag import measured
+from driver.listeners.sizes import event_bytes
 from driver.listeners.web_hook import ATTEMPTS_MAX, WebHook
+from forebay.kafka.consume.spans import OffsetRange
+from forebay.messages import BatchRange
 from forebay.model.errors import SettingsError
 from forebay.model.values import Gap
+from tests.support.hooked import Hooked
 from tests.support.tracked import Tracked
 
 PATIENCE_SECONDS = 30.0
@@ -94,6 +101,16 @@ def test_events_of_the_journal_become_events_for_listeners() -> None:
     assert heard[1].block_id == block.id
     assert heard[1].ranges == ("t/0[0, 5)",)
     assert (heard[2].batch_id, heard[2].number, heard[2].blocks) == (batch, 1, 1)
+    (allocated,) = [event for event in t.events if isinstance(event, ev.BatchAllocated)]
+    (submitted,) = happened_in(allocated, 9, t.state.index.records.get)
+    assert isinstance(submitted, BatchSubmitted)
+    assert (submitted.records, submitted.batch_time_ms) == (5, allocated.time_ms)
+
+
+def test_batch_of_a_direct_stream_is_submitted_with_its_time_and_number_of_offsets() -> None:
+    spans = (OffsetRange("t", 0, 10, 20), OffsetRange("t", 1, 5, 9))
+    (submitted,) = happened_in(ev.SpansAllocated(7, 3, 1_000, spans), 9)
+    assert submitted == BatchSubmitted(time_ms=9, batch_id=7, number=3, blocks=0, batch_time_ms=1_000, records=14)
 
 
 def test_faults_and_gaps_of_a_partition_are_both_gap_events() -> None:
@@ -115,6 +132,35 @@ def test_a_silent_receiver_has_failed_once_unless_it_was_draining() -> None:
     for before in (seen("lost"), seen("active", epoch=2), {}):
         assert ended(before, seen("lost"), 1) == []
     assert ended(seen("active"), seen("active"), 1) == []
+
+
+def test_receiver_that_says_why_it_waits_reports_an_error_once_and_resumes() -> None:
+    def seen(state: str, detail: str = "", epoch: int = 1) -> dict[str, SeenReceiver]:
+        return {"r1": SeenReceiver("r1", "h1", epoch, state, detail)}
+
+    waits = seen("waiting", "the store does not answer")
+    for before in ({}, seen("active"), seen("waiting"), seen("waiting", "of an earlier start", epoch=0)):
+        (error,) = held_up(before, waits, 1)
+        assert isinstance(error, ReceiverError) and error.detail == "the store does not answer"
+    assert held_up(waits, seen("waiting", "for 5 s now"), 1) == []
+    (resumed,) = held_up(waits, seen("active"), 1)
+    assert isinstance(resumed, ReceiverResumed)
+    for now in (seen("draining"), seen("lost"), seen("waiting"), seen("active", epoch=2)):
+        assert held_up(waits, now, 1) == []
+    assert [type(one) for one in receiver_events(waits, seen("lost"), 1)] == [ReceiverFailed]
+
+
+def test_lag_is_unknown_if_that_of_one_partition_is_and_names_the_worst_partitions() -> None:
+    def lag(number: int, end: int | None) -> PartitionLag:
+        return PartitionLag("t", number, position=5, completed=3, end=end)
+
+    one = measured([lag(0, 9), lag(1, 105), lag(2, 4)], 1.5, 7)
+    assert (one.not_taken_in, one.not_processed, one.lag_seconds) == (4 + 100, 6 + 102 + 1, 1.5)
+    assert [partition.partition for partition in one.partitions] == [1, 0, 2]
+    unknown = measured([lag(0, 9), lag(1, None)], None, 7)
+    assert (unknown.not_taken_in, unknown.not_processed) == (None, None)
+    assert len(measured([lag(number, 9) for number in range(500)], None, 7).partitions) == 100
+    assert measured([], None, 7).not_taken_in is None
 
 
 # ---- delivery --------------------------------------------------------------------------------------------------------
@@ -146,6 +192,31 @@ def test_a_slow_listener_loses_events_and_no_other_does(telling: Callable[..., L
     assert quick.heard == list(range(70))
     assert slow.heard == list(range(51))
     assert listeners.status[0].waiting == 0
+
+
+def test_waiting_events_are_bounded_by_their_size_until_they_are_delivered() -> None:
+    """INV-6: a few events of batches with many partitions take more memory than thousands of others."""
+    slow = Kept()
+    slow.hold.clear()
+    size = event_bytes(rate(0))
+    listeners = Listeners([Channel(ListenerSink(slow, "slow"), 1_000, 3 * size)], lambda: 0)
+    listeners.start()
+    listeners.tell_all([rate(0)])
+    assert slow.began.wait(PATIENCE_SECONDS)
+    listeners.tell_all([rate(1), rate(2), rate(3), rate(4)])  # the first one is being delivered, and counts
+    assert listeners.status[0].dropped == 2
+    slow.hold.set()
+    while listeners.status[0].delivered < 3:
+        threading.Event().wait(0.001)
+    while listeners.status[0].dropped == 2 and len(slow.heard) < 4:  # what is delivered makes room
+        listeners.tell_all([rate(5)])
+        threading.Event().wait(0.001)
+    listeners.stop(PATIENCE_SECONDS)
+    assert slow.heard[:4] == [0, 1, 2, 5]
+    one = BatchRange(topic="t", partition=0, incarnation=1, from_offset=0, until_offset=9, records=9)
+    ranges = (one,) * 1_000
+    wide = BatchCompleted(time_ms=0, batch_id=1, attempts=1, ranges=ranges)
+    assert event_bytes(wide) > 100_000
 
 
 def test_a_listener_that_raises_gets_further_events_and_is_logged_once_for_each_kind(
@@ -198,48 +269,8 @@ def test_a_wrong_listener_in_the_settings_is_refused_with_the_reason(name: str, 
 # ---- the web hook ----------------------------------------------------------------------------------------------------
 
 
-class Hooked:
-    """A real HTTP server that answers with ``status`` and keeps what it was sent."""
-
-    def __init__(self) -> None:
-        self.bodies: list[dict[str, Any]] = []
-        self.requests = 0
-        self.statuses: list[int] = []  # of the next requests; 200 when there are no more
-        self.hold = threading.Event()
-        self.hold.set()
-        hooked = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                hooked.requests += 1
-                hooked.hold.wait(PATIENCE_SECONDS)
-                status = hooked.statuses.pop(0) if hooked.statuses else 200
-                if status == 200:
-                    hooked.bodies.append(json.loads(body))
-                try:
-                    self.send_response(status)
-                    self.send_header("content-length", "0")
-                    self.send_header("location", "http://127.0.0.1:9/")
-                    self.end_headers()
-                except OSError:
-                    pass  # who asked has given up
-
-            def log_message(self, *_: Any) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/hook/s3cret?key=s3cret"
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
-
-    def rates(self) -> list[float]:
-        return [event["records_per_second"] for body in self.bodies for event in body["events"]]
-
-    def close(self) -> None:
-        self.hold.set()
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
+def rates(hooked: Hooked) -> list[float]:
+    return [event["records_per_second"] for event in hooked.events]
 
 
 @pytest.fixture
@@ -253,7 +284,7 @@ def test_the_web_hook_is_posted_events_as_json_in_order(hooked: Hooked, telling:
     listeners = telling(WebHook(hooked.url, "flights", 5.0), length=1000)
     listeners.tell_all([rate(n) for n in range(250)])
     listeners.stop(PATIENCE_SECONDS)
-    assert hooked.rates() == list(range(250))
+    assert rates(hooked) == list(range(250))
     first = hooked.bodies[0]
     assert (first["stream"], first["dropped"]) == ("flights", 0)
     assert first["events"][0] == {"kind": "rate-changed", "time_ms": 0, "records_per_second": 0.0}
@@ -267,7 +298,7 @@ def test_a_web_hook_that_fails_for_a_moment_gets_all_events_again(
     listeners = telling(WebHook(hooked.url, "flights", 5.0, first_wait_seconds=0.001))
     listeners.tell_all([rate(1)])
     listeners.stop(PATIENCE_SECONDS)
-    assert hooked.rates() == [1]
+    assert rates(hooked) == [1]
     (status,) = listeners.status
     assert (status.failures, status.dropped, status.last_error) == (3, 0, "HTTP 302")
 

@@ -26,6 +26,7 @@ from driver.batches.local_engine import read_plan
 from driver.batches.tasks import KafkaRecord
 from driver.spark import engine as spark_engine
 from driver.spark.engine import SparkEngine, _running_tasks
+from driver.spark.small import BATCHES_LEFT_TO_TASKS, SmallBatches
 from forebay.model.errors import EngineLostError, JobError, UnreadableBlockError
 from forebay.model.units import Duration
 from pyspark_forebay.schema import spark_schema
@@ -82,11 +83,13 @@ def engine(spark: Any, stored: Stored) -> SparkEngine:
     return engine
 
 
-@pytest.mark.parametrize("headers", [False, True])
+@pytest.mark.parametrize(("headers", "small_batch"), [(False, "0B"), (True, "0B"), (False, "1MB"), (True, "1MB")])
 def test_rdd_arrow_dataframe_and_read_give_the_same_rows(
-    engine: SparkEngine, stored: Stored, headers: bool, monkeypatch: pytest.MonkeyPatch
+    spark: Any, stored: Stored, headers: bool, small_batch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", "UTC")
+    engine = SparkEngine(stored.settings(small_batch=small_batch), dict, spark)
+    engine.start()
     work = store(stored, headers)
     seen: dict[str, Any] = {}
 
@@ -100,6 +103,8 @@ def test_rdd_arrow_dataframe_and_read_give_the_same_rows(
         seen["schema"] = batch.df.schema
         seen["names"] = batch.df.columns
         seen["df"] = batch.df.selectExpr("*", "unix_millis(timestamp) AS ms").collect()
+        seen["df tasks"] = [list(rows) for rows in batch.df.select("offset").rdd.glom().collect()]
+        seen["plan"] = batch.df._jdf.queryExecution().toString()
 
     counts = engine.run(work, job)
     wanted = [row._replace(timestamp=min(row.timestamp, 2**40)) for row in expected(headers)]
@@ -109,6 +114,8 @@ def test_rdd_arrow_dataframe_and_read_give_the_same_rows(
     assert seen["rdd"] == wanted
     assert seen["sizes"] == seen["tasks"] == [14, 6], "a task joins the rows of small ranges"
     assert seen["read"] == [6, 5, 3, 4, 2]
+    assert [len(rows) for rows in seen["df tasks"]] == seen["tasks"]
+    assert ("MapInArrow" in seen["plan"]) == (small_batch == "0B")
     assert seen["schema"] == spark_schema(headers)
     assert seen["names"] == seen["arrow"][0]
     names = [name for name in KafkaRecord._fields if name not in ("timestamp", "headers")]
@@ -141,6 +148,42 @@ def test_a_missing_local_copy_is_read_from_the_wal_and_counted(engine: SparkEngi
     counts = engine.run(work, lambda batch: sizes.append(batch.df.count()))
     assert sizes == [20]
     assert counts.ranges == {"wal": 3, "local": 3}
+
+
+def test_the_driver_reads_small_batches_alone_and_only_from_near_by(
+    spark: Any, stored: Stored, engine: SparkEngine
+) -> None:
+    work, plan = store(stored), read_plan(stored.settings(), replace(store(stored), tasks=()), {})
+    counted: list[Any] = []
+    size = sum(reference.handle.length for task in work.tasks for reference in task)
+    for limit, is_small in ((size, True), (size - 1, False)):
+        assert (SmallBatches(limit).frame(spark, work.tasks, plan, counted.append) is not None) == is_small
+    assert [counts.ranges for counts in counted] == [{"local": 6}]
+    before = spark.conf.get("spark.sql.execution.arrow.localRelationThreshold")
+    far = msgspec.structs.replace(plan, wal_url="s3://bucket/wal")
+    small = SmallBatches(1_000_000)
+    first = work.tasks[0][0]
+    local_path(stored.blocks_directory, first.stream, first.id).unlink()
+    assert small.frame(spark, work.tasks, far, counted.append) is None, "a remote store is for the tasks"
+    assert len(counted) == 1, "what the driver read in vain does not count"
+    left = [small.frame(spark, work.tasks, plan, counted.append) for _ in range(BATCHES_LEFT_TO_TASKS)]
+    assert left == [None] * BATCHES_LEFT_TO_TASKS
+    frame = small.frame(spark, work.tasks, plan, counted.append)
+    assert frame is not None and frame.count() == 20
+    assert counted[1].ranges == {"wal": 3, "local": 3}
+    assert spark.conf.get("spark.sql.execution.arrow.localRelationThreshold") == before
+
+
+def test_a_block_that_grows_when_it_is_read_is_left_to_tasks(spark: Any, stored: Stored, engine: SparkEngine) -> None:
+    """INV-6: the limit holds for what is in the driver's memory."""
+    rows = [row._replace(value=b"x" * 10_000) for row in filler(50)]
+    reference = stored.add(*block({("a", 0): rows}, sequence=1, compression="zstd"))
+    limit = 2 * reference.handle.length
+    assert limit < 500_000
+    work = BatchWork(1, 1, 0, False, ((reference,),))
+    plan = read_plan(stored.settings(), work, {})
+    assert SmallBatches(limit).frame(spark, work.tasks, plan, lambda counts: None) is None
+    assert SmallBatches(600_000).frame(spark, work.tasks, plan, lambda counts: None) is not None
 
 
 @pytest.mark.hdfs
@@ -361,6 +404,16 @@ def test_engines_of_one_session_never_share_cancelled_groups(spark: Any, stored:
     seen: list[int] = []
     second.run(work, lambda batch: seen.append(batch.arrow.count()))
     assert len(seen) == 1
+
+
+def test_jobs_of_a_stream_run_in_the_pool_of_its_name(engine: SparkEngine, spark: Any, stored: Stored) -> None:
+    seen: list[str | None] = []
+    engine.run(
+        replace(store(stored), stream="s"),
+        lambda _: seen.append(spark.sparkContext.getLocalProperty("spark.scheduler.pool")),
+    )
+    assert seen == ["s"]
+    assert spark.sparkContext.getLocalProperty("spark.scheduler.pool") is None
 
 
 def test_a_given_session_is_not_stopped(engine: SparkEngine, spark: Any) -> None:

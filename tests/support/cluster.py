@@ -29,7 +29,7 @@ from driver.journal import reading as journal
 from driver.journal.state import State
 from forebay.http.client import Client
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.messages import StatusAnswer, TrackedPartition, TrackedReceiver
+from forebay.messages import BatchEntry, StatusAnswer, TrackedPartition, TrackedReceiver
 from forebay.model.errors import ForebayError
 from forebay.model.values import Block, TopicPartition
 from forebay.process.tether import tethered
@@ -102,10 +102,12 @@ class Cluster:
         receivers: int = 2,
         engine: str = "local",
         job: str | None = None,
+        stream: str = _STREAM,
         start: bool = True,
         **settings: Mapping[str, Any],
     ) -> None:
         self.folder = folder
+        self.stream = stream
         self.options = dict(options)
         self.topics = tuple(topics)
         self.seen = folder / "seen"
@@ -113,7 +115,7 @@ class Cluster:
         security = settings.get("security", {})
         self._scheme = "https" if "cert_file" in security else "http"
         self.driver_url = self.another_url()
-        self._config = folder / "forebay.toml"
+        self.config = folder / "forebay.toml"
         self._start_all = start
         self._sections = {name: {**values, **settings.get(name, {})} for name, values in _DEFAULTS.items()}
         self._sections["kafka"] = {
@@ -146,7 +148,8 @@ class Cluster:
     def __enter__(self) -> Cluster:
         self.seen.mkdir(parents=True, exist_ok=True)
         self.failpoint_folder.mkdir(exist_ok=True)
-        (self.folder / "jobs.py").write_text(witness.JOB)
+        module = self._sections["driver"]["job"].partition(":")[0]
+        (self.folder / f"{module}.py").write_text(witness.JOB)
         if self._sections["driver"]["engine"] == "local":
             # pyarrow imports pandas wherever it finds it, for nothing here: a second of every process's start
             (self.folder / "pandas.py").write_text('raise ImportError("not needed")\n')
@@ -168,10 +171,10 @@ class Cluster:
         """Write forebay.toml with ``settings`` over the previous ones; processes started from now on read it."""
         for name, values in settings.items():
             self._sections[name] = {**self._sections[name], **values}
-        lines = [f'stream = "{_STREAM}"']
+        lines = [f'stream = "{self.stream}"']
         for name, values in self._sections.items():
             lines += ["", f"[{name}]", *(f'"{key}" = {_toml(value)}' for key, value in values.items())]
-        self._config.write_text("\n".join(lines) + "\n")
+        self.config.write_text("\n".join(lines) + "\n")
 
     def add_receiver(self, name: str) -> None:
         """Make a receiver known; :meth:`start` starts it."""
@@ -211,7 +214,15 @@ class Cluster:
         service.failpoints, service.environment, service.wanted = failpoints, dict(environment or {}), keep
         self._spawn(service, *more)
 
-    def start_rival(self, name: str, of: str, *more: str, url: str = "", command: Path | None = None) -> None:
+    def start_rival(
+        self,
+        name: str,
+        of: str,
+        *more: str,
+        url: str = "",
+        command: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """Start a second process of service ``of`` under ``name``, of the release of ``command``.
 
         A driver listens at ``url``, which the test asks from now on.
@@ -219,11 +230,15 @@ class Cluster:
         self._services[name] = _Service(name, self._services[of].arguments)
         if command is not None:
             self.install(name, command)
-        self.start(name, *more, environment={"FOREBAY__DRIVER__URL": url} if url else None)
+        self.start(name, *more, environment={**({"FOREBAY__DRIVER__URL": url} if url else {}), **(environment or {})})
         if url:
-            self.driver_url = url
-            self._client.close()
-            self._client = Client(url, 3.0, self._access)
+            self.listen_to(url)
+
+    def listen_to(self, url: str) -> None:
+        """Ask the driver at ``url`` from now on."""
+        self.driver_url = url
+        self._client.close()
+        self._client = Client(url, 3.0, self._access)
 
     def another_url(self) -> str:
         """Return a URL for one more service."""
@@ -242,7 +257,7 @@ class Cluster:
             service.starts += 1
             log.write(f"---- start {service.starts} {' '.join(more)} {service.failpoints}\n".encode())
             log.flush()
-            arguments = ("--config", str(self._config), *service.arguments, *more)
+            arguments = ("--config", str(self.config), *service.arguments, *more)
             if service.command == _COMMAND and self._sections["driver"]["engine"] == "local":
                 service.process = forked.server().start(
                     arguments, folder=self.folder, environment=environment, out=log.fileno(), error=log.fileno()
@@ -436,6 +451,11 @@ class Cluster:
         status = self.status()
         return None if status is None else next((r for r in status.receivers if r.receiver_id == name), None)
 
+    def batches(self) -> tuple[BatchEntry, ...]:
+        """Return the unfinished batches and the last completed ones, as status shows them."""
+        status = self.status()
+        return status.batches if status is not None else ()
+
     def owners(self) -> dict[tuple[str, int], str]:
         """Return (topic, partition) → receiver, for claimed partitions."""
         status = self.status()
@@ -465,7 +485,7 @@ class Cluster:
     ) -> subprocess.CompletedProcess[str]:
         """Run ``forebay`` as a user would."""
         return forked.run(
-            ("--config", str(self._config), *arguments),
+            ("--config", str(self.config), *arguments),
             folder=self.folder,
             environment={**os.environ, **(environment or {})},
             seconds=PATIENCE_SECONDS,
@@ -483,7 +503,7 @@ class Cluster:
 
     def state(self) -> State:
         """Return the journal's state, read as the audit reads it."""
-        state = journal.read_beside_a_writer(self.journal_storage, _STREAM).state
+        state = journal.read_beside_a_writer(self.journal_storage, self.stream).state
         assert state is not None, "there is no journal"
         return state
 
@@ -493,12 +513,12 @@ class Cluster:
         return [state.blocks[block] for batch in state.unfinished() for block in batch.block_ids]
 
     def audit(self) -> AuditReport:
-        return audit(self.journal_storage, _STREAM)
+        return audit(self.journal_storage, self.stream)
 
     def completed_batches(self) -> set[int]:
         """Return the ids by journal and history; the journal is read first, because batches move from it to the history."""
         in_state = {batch.batch_id for batch in self.state().batches.values() if batch.completed_ms is not None}
-        return in_state | {batch.batch_id for batch in history.read(self.journal_storage, _STREAM)}
+        return in_state | {batch.batch_id for batch in history.read(self.journal_storage, self.stream)}
 
     def finished_batches(self) -> list[history.FinishedBatch]:
         """Return completed batches with their ranges, in order.
@@ -506,7 +526,7 @@ class Cluster:
         Of those that the journal's state still holds, only the completed prefix is returned.
         """
         found = {batch.batch_id: batch for batch in history.finished(self.state(), windows=False)}
-        found |= {batch.batch_id: batch for batch in history.read(self.journal_storage, _STREAM)}
+        found |= {batch.batch_id: batch for batch in history.read(self.journal_storage, self.stream)}
         return [found[batch_id] for batch_id in sorted(found)]
 
     def records_seen(self) -> pa.Table:
@@ -541,7 +561,7 @@ class Cluster:
         assert report.clean, f"the audit found {report.findings}\n{self.describe()}"
         words = io.StringIO()
         with contextlib.redirect_stdout(words), contextlib.redirect_stderr(words):
-            code = command_line(["--config", str(self._config), "audit"])
+            code = command_line(["--config", str(self.config), "audit"])
         assert code == 0, f"forebay audit: {code}\n{words.getvalue()}"
         return report
 
@@ -549,7 +569,7 @@ class Cluster:
         """INV-1: what is committed to Kafka is at or below the journal's position, in the same incarnation."""
         with KafkaAdmin(self.options) as admin:
             partitions = [TopicPartition(p.topic, p.partition) for p in self.state().partitions.values()]
-            committed = admin.committed(f"forebay.{_STREAM}", partitions)
+            committed = admin.committed(f"forebay.{self.stream}", partitions)
         state = self.state()  # read after the commits, which follow the positions
         for tp, commit in committed.items():
             partition = state.partition(tp)

@@ -94,7 +94,15 @@ class SparkHosts(Cluster):
         own["security"] = {"token_file": str(folder / "tokens")}
         merged = {name: {**own.get(name, {}), **settings.get(name, {})} for name in {*own, *settings}}
         super().__init__(
-            folder, options, topics, receivers=0, engine="spark", job="jobs:by_dataframe", start=False, **merged
+            folder,
+            options,
+            topics,
+            receivers=0,
+            engine="spark",
+            job="jobs:by_dataframe",
+            stream="stream",
+            start=False,
+            **merged,
         )
         self.driver_url = f"http://{driver}:{_DRIVER_PORT}"
         self._services = {DRIVER: _Service(DRIVER, ("driver",))}
@@ -105,7 +113,7 @@ class SparkHosts(Cluster):
         tokens = self.folder / "tokens"
         tokens.touch(0o600)
         tokens.write_text("".join(f"{role} the-token-of-each-{role}\n" for role in get_args(Role)))
-        access = Access.of(load(self._config), "operator")
+        access = Access.of(load(self.config), "operator")
         self._client = Client(self.driver_url, timeout_seconds=3.0, access=access)
         master = self.network[DRIVER]
         self._start_spark(master, "deploy.master.Master", "--host", master.address, "--port", str(_MASTER_PORT))

@@ -8,12 +8,15 @@ import logging
 import os
 import socket
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
-from deploy.commands.setup.validation import import_jobs, require_writable
+from deploy.commands.setup.validation import import_jobs, refuse_hidden_jobs, require_writable
 from deploy.console.invocation import (
     FINDINGS,
     FINE,
@@ -31,10 +34,13 @@ from forebay.model.errors import AlreadyRunningError
 from forebay.model.values import check_name, managed_id
 from forebay.process import logs
 from forebay.process.signals import stop_signals
+from forebay.settings.load import load
 from forebay.settings.schema import Settings
 from forebay.sources.kind import source_kind
 
 log = logging.getLogger(__name__)
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 #: time for a child beyond its own drain: for a slow store, or for stopping Spark
 _STOP_MARGIN_SECONDS = 15.0
@@ -49,12 +55,29 @@ def log_to_stderr(settings: Settings, service: str, **constant: str) -> None:
         faulthandler.enable()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what a job prints is in a log file when it is printed
-    logs.configure(settings.log.format, settings.log.level, service=service, stream=settings.stream, **constant)
+    logs.configure(
+        settings.log.format, settings.log.level, **{"service": service, "stream": settings.stream, **constant}
+    )
+
+
+def with_option(help_text: str) -> Callable[[_Command], _Command]:
+    """Return the option ``--with``; the command gets ``others``, paths of further configuration files."""
+    return click.option(
+        "--with",
+        "others",
+        multiple=True,
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help=help_text,
+    )
 
 
 @click.command(epilog=example("forebay --config forebay.toml driver", "forebay driver --take-over"))
 @click.option("--take-over", is_flag=True, help="Lead even if another driver's lease is fresh; that driver is fenced.")
 @click.option("--standby", is_flag=True, help="Wait while another driver leads, and take over when its lease expires.")
+@with_option(
+    "Run the stream of this configuration file in the same process too, under the same Spark session. Can be repeated."
+)
 @click.option(
     "--until-caught-up",
     is_flag=True,
@@ -62,25 +85,37 @@ def log_to_stderr(settings: Settings, service: str, **constant: str) -> None:
 )
 @shared_options
 @pass_invocation
-def driver(invocation: Invocation, take_over: bool, standby: bool, until_caught_up: bool) -> int:
+def driver(
+    invocation: Invocation, take_over: bool, standby: bool, others: tuple[Path, ...], until_caught_up: bool
+) -> int:
     """Run the driver: accept blocks from receivers, make batches of them, and run the job on each batch.
 
     The driver does not start while another driver's lease is fresh. With --standby it waits, and takes over when the lease
     has not been renewed for driver.lease_duration; list all drivers of the stream in driver.urls. A fenced driver exits with
     4 and must not be restarted.
+
+    With --with, one process runs several streams, each with its own driver.url, receivers and job. A stream that fails is started
+    again, and the others go on; a fenced one ends alone. [log] is that of the first configuration.
     """
     if take_over and standby:
         raise click.UsageError("--take-over and --standby exclude each other")
-    settings = invocation.settings()
-    log_to_stderr(settings, "driver")
-    require_writable("driver.journal", settings.driver.journal)
-    if source_kind(settings).runs_user_code:
-        prepare_job_imports(invocation.config_path)
-    if settings.driver.job is not None:
-        import_jobs(settings, invocation.config_path)
-    from driver.main import run
+    paths = (invocation.config_path, *others)
+    streams = [invocation.settings(), *map(load, others)]
+    log_to_stderr(streams[0], "driver", stream=",".join(settings.stream for settings in streams))
+    for settings, path in zip(streams, paths, strict=True):
+        require_writable("driver.journal", settings.driver.journal)
+        if source_kind(settings).runs_user_code:
+            prepare_job_imports(path)
+        if settings.driver.job is not None:
+            import_jobs(settings, path)
+        refuse_hidden_jobs(settings, path)
+    if not others:
+        from driver.main import run
 
-    return run(settings, take_over=take_over, until_caught_up=until_caught_up, standby=standby)
+        return run(streams[0], take_over=take_over, until_caught_up=until_caught_up, standby=standby)
+    from driver.several import run_several
+
+    return run_several(streams, take_over=take_over, until_caught_up=until_caught_up, standby=standby)
 
 
 @click.command(epilog=example("forebay --config forebay.toml agent"))
@@ -141,6 +176,7 @@ def receiver(invocation: Invocation, receiver_id: str) -> int:
     help="Folder for one log file per service [default: all log lines go to stderr, after the service's name].",
 )
 @click.option("--standby", is_flag=True, help="Run the driver as a standby of a driver on another machine.")
+@with_option("Run the services of the stream of this configuration file too, with one driver for all. Can be repeated.")
 @click.option(
     "--detach",
     is_flag=True,
@@ -148,7 +184,7 @@ def receiver(invocation: Invocation, receiver_id: str) -> int:
 )
 @shared_options
 @pass_invocation
-def up(invocation: Invocation, folder: Path | None, standby: bool, detach: bool) -> int:
+def up(invocation: Invocation, folder: Path | None, standby: bool, others: tuple[Path, ...], detach: bool) -> int:
     """Run driver, agent and receivers of this machine, and restart a service that fails.
 
     The agent and the receivers start once the driver leads (with --standby: once it stands by). With receiver.mode =
@@ -162,11 +198,12 @@ def up(invocation: Invocation, folder: Path | None, standby: bool, detach: bool)
     If the stream already runs, by another `forebay up` on this machine or under a driver elsewhere, the command names that
     process, starts nothing, and exits with 5.
     """
-    settings = invocation.settings()
-    if settings.driver.engine == "spark" and settings.driver.job is not None:
+    streams = [(invocation.settings(), invocation.config_path), *((load(path), path) for path in others)]
+    settings = streams[0][0]
+    if any(found.driver.engine == "spark" and found.driver.job is not None for found, _ in streams):
         check_java()  # before anything is started
     if detach:
-        return _detached(invocation, settings, folder, standby)
+        return _detached(invocation, streams, folder, standby)
     if folder is not None:
         require_writable("--logs", str(folder))
     announcer = Announcer(os.environ)
@@ -186,12 +223,15 @@ def up(invocation: Invocation, folder: Path | None, standby: bool, detach: bool)
         announcer.event(event)
 
     def ready() -> None:
-        note(f"all services are ready; the page of the stream is {settings.driver.url}/")
+        pages = " and ".join(f"{found.driver.url}/" for found, _ in streams)
+        note(f"all services are ready; {'the page of the stream is' if not others else 'the pages are'} {pages}")
         announcer.ready()
 
-    with only_one(settings.agent.blocks, settings.stream, say):
+    with ExitStack() as locks:
+        for found, _ in streams:
+            locks.enter_context(only_one(found.agent.blocks, found.stream, say))
         supervisor = Supervisor(
-            children(settings, invocation.config_path, range(1, settings.receiver.count + 1), standby),
+            children_of(streams, standby),
             logs=LogLines(folder, as_json=as_json),
             say=say,
             ready=ready,
@@ -200,17 +240,22 @@ def up(invocation: Invocation, folder: Path | None, standby: bool, detach: bool)
             return supervisor.run()
 
 
-def _detached(invocation: Invocation, settings: Settings, folder: Path | None, standby: bool) -> int:
+def _detached(
+    invocation: Invocation, streams: Sequence[tuple[Settings, Path]], folder: Path | None, standby: bool
+) -> int:
     """Run `forebay up` in the background. Return 0 when all services are ready, or its exit code if it ended before."""
+    settings = streams[0][0]
     if folder is None and settings.data is None:
         raise click.UsageError("--detach: name the folder of the logs with --logs DIR")
     logs = (folder or Path(str(settings.data)) / "logs").resolve()
     require_writable("data" if folder is None else "--logs", str(logs))
-    with holder(lock_path(settings.agent.blocks, settings.stream)) as running:
-        if running is not None:
-            message = f"process {running.pid} runs stream {settings.stream!r} already; `forebay down` stops it"
-            raise AlreadyRunningError(message)
-    command = [*_base(invocation.config_path), "up", "--logs", str(logs), *(["--standby"] if standby else [])]
+    for found, _ in streams:
+        with holder(lock_path(found.agent.blocks, found.stream)) as running:
+            if running is not None:
+                message = f"process {running.pid} runs stream {found.stream!r} already; `forebay down` stops it"
+                raise AlreadyRunningError(message)
+    command = [*_base(invocation.config_path), "up", "--logs", str(logs), *_with(streams)]
+    command += ["--standby"] if standby else []
     invocation.say(f"starting the services; their logs are in {logs}")
     started = start_detached(command, logs / "up.log", lambda event: invocation.say(f"up | {event}"))
     if started.exit_code is not None:
@@ -226,6 +271,25 @@ def _detached(invocation: Invocation, settings: Settings, folder: Path | None, s
         "stops it"
     )
     return FINE
+
+
+def _with(streams: Sequence[tuple[Settings, Path]]) -> list[str]:
+    return [word for _, path in streams[1:] for word in ("--with", str(path.resolve()))]
+
+
+def children_of(streams: Sequence[tuple[Settings, Path]], standby: bool = False) -> list[ChildSpec]:
+    """Return the services of this machine for several streams, which have one driver. Names begin with the stream."""
+    made: list[ChildSpec] = []
+    for settings, path in streams:
+        driver_child, *others = children(settings, path, range(1, settings.receiver.count + 1), standby)
+        if len(streams) == 1:
+            return [driver_child, *others]
+        if not made:
+            made.append(replace(driver_child, command=(*driver_child.command, *_with(streams))))
+        longest = max(made[0].stop_seconds, driver_child.stop_seconds)
+        made[0] = replace(made[0], stop_seconds=longest, stop_rank=max(made[0].stop_rank, driver_child.stop_rank))
+        made += [replace(child, name=f"{settings.stream}-{child.name}") for child in others]
+    return made
 
 
 def _base(config_path: Path) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import errno
 import os
 import secrets
 import socket
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -256,6 +257,18 @@ def import_jobs(settings: Settings, config_path: Path) -> None:
         raise SettingsError(
             f"driver.job: {', '.join(settings.driver.jobs)}: import failed: {type(error).__name__}: {error}"
         ) from None
+
+
+def refuse_hidden_jobs(settings: Settings, config_path: Path) -> None:
+    """Raise SettingsError if a job's module beside the configuration is not the one that was imported: a process has one module
+    of a name."""
+    folder = config_path.resolve().parent
+    for name in settings.driver.jobs:
+        module = name.partition(":")[0].partition(".")[0]
+        beside = next((p for p in (folder / f"{module}.py", folder / module / "__init__.py") if p.exists()), None)
+        imported = getattr(sys.modules.get(module), "__file__", None)
+        if beside is not None and imported is not None and not beside.samefile(imported):
+            raise SettingsError(f"driver.job: {name}: {imported} hides {beside}: rename one of the two modules")
 
 
 def make_listeners(settings: Settings, config_path: Path) -> None:

@@ -17,8 +17,9 @@ from typing import Any
 import msgspec
 
 from driver.journal import events as ev
-from driver.listeners.derivation import happened_in
+from driver.listeners.derivation import RecordsOf, happened_in, unknown_records
 from driver.listeners.events import Happened
+from driver.listeners.sizes import event_bytes
 from forebay import messages as m
 from forebay.model.errors import AccessError, ForebayError, TurnedAwayError
 
@@ -30,8 +31,6 @@ CLIENTS_MAX = 20
 FRAMES_MAX, BYTES_MAX = 10_000, 16 << 20
 #: maximum number of groups of events that wait for the serving loop, and of their bytes, about; beyond it, clients are dropped
 WAITING_MAX, WAITING_BYTES_MAX = 10_000, 16 << 20
-#: bytes of an event as a frame, about, and of each of its ranges
-EVENT_BYTES, RANGE_BYTES = 300, 130
 #: pause between two overviews
 OVERVIEW_SECONDS = 1.0
 
@@ -114,6 +113,8 @@ class EventHub:
         self._overflown = False
         self._numbers = itertools.count(1)
         self._ticking: asyncio.Task[None] | None = None
+        #: returns how many records an unfinished batch has; None: unknown
+        self.records_of: RecordsOf = unknown_records
         self._closed = self._failed = False
 
     # ---- any thread --------------------------------------------------------------------------------------------------
@@ -142,7 +143,7 @@ class EventHub:
                 loop.call_soon_threadsafe(self._end_all, frame("end", b'{"reason": "the driver is stopping"}'))
 
     def _enqueue(self, now_ms: int, events: Sequence[ev.Event], happened: Sequence[Happened]) -> None:
-        size = sum(map(_bytes, events)) + sum(map(_bytes, happened))
+        size = sum(map(event_bytes, events)) + sum(map(event_bytes, happened))
         with self._lock:
             loop = self._loop
             if loop is None or self._overflown:
@@ -218,7 +219,7 @@ class EventHub:
         if overflown:
             self._end_all(frame("dropped", b'{"reason": "too many events at the same time"}'))
         for now_ms, events, happened in waiting:
-            derived = itertools.chain.from_iterable(happened_in(event, now_ms) for event in events)
+            derived = itertools.chain.from_iterable(happened_in(event, now_ms, self.records_of) for event in events)
             for one in itertools.chain(derived, happened):
                 data = frame(_kind(one), msgspec.json.encode(one), next(self._numbers))
                 for client in self._clients:
@@ -250,13 +251,6 @@ class EventHub:
             return b""
         self._failed = False
         return data
-
-
-def _bytes(event: ev.Event | Happened) -> int:
-    """Return about how many bytes an event takes while it waits. Cheap: the decision loop calls it for each block."""
-    ranges = event.block.meta.ranges if isinstance(event, ev.BlockAdded) else getattr(event, "ranges", ())
-    texts = len(getattr(event, "cause", "")) + len(getattr(event, "detail", ""))
-    return EVENT_BYTES + RANGE_BYTES * len(ranges) + texts
 
 
 def _kind(happened: Happened) -> str:

@@ -163,7 +163,8 @@ class Sampler:
     """A thread that adds a sample each ``FINE`` interval, until it is stopped.
 
     ``snapshot`` returns the present one, or raises UnreachableError: then there is no sample. ``completed_since`` returns the
-    batches that completed at or after a time (ms). ``failed`` gets the error that ended the thread.
+    batches that completed at or after a time (ms). ``failed`` gets the error that ended the thread. ``sampled`` gets the
+    snapshot of each sample.
     """
 
     def __init__(
@@ -173,12 +174,14 @@ class Sampler:
         completed_since: Callable[[int], Sequence[m.BatchEntry]],
         failed: Callable[[BaseException], None],
         interval_seconds: float = FINE[0] / 1000,
+        sampled: Callable[[Snapshot], None] = lambda _: None,
     ) -> None:
         self._series = series
         self._snapshot = snapshot
         self._completed_since = completed_since
         self._failed = failed
         self._interval_seconds = interval_seconds
+        self._sampled = sampled
         self._recent = RecentRates()
         self._last: Mark | None = None
         self._stopping = threading.Event()
@@ -210,6 +213,7 @@ class Sampler:
         if last is not None:
             self._series.add(measured(last, present, self._completed_since(last.now_ms)))
         self._last = mark
+        self._sampled(present)
 
     def _run(self) -> None:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
@@ -15,9 +14,11 @@ from forebay.kafka.native.received import Received
 from forebay.kafka.native.record_queue import RecordQueue
 from forebay.model.errors import SettingsError
 from forebay.model.values import TopicPartition
+from forebay.process.clock import SystemClock
 
-#: how long a fetch gathers more records after the first: bounds its latency and, times the network's rate, its memory
+#: how long a fetch at most gathers more records after the first: bounds its latency and, times the network's rate, its memory
 GATHER_SECONDS = 0.01
+_CLOCK = SystemClock()
 
 
 class Fetcher(Protocol):
@@ -105,18 +106,19 @@ class ColumnFetcher:
         return self._messages.kept
 
     def fetch(self, max_records: int, timeout_seconds: float) -> list[Received]:
-        ends = time.monotonic() + timeout_seconds
+        ends = _CLOCK.monotonic() + timeout_seconds
         while True:
-            left = max(ends - time.monotonic(), 0)
+            left = max(ends - _CLOCK.monotonic(), 0)
             # records among them are older than those in the other queue
             found = self._messages.fetch(max_records, 0 if self._assigned else left)
             if found or not self._assigned:
                 return found
             redirecting = bool(self._unproven)
             self._queue.redirect(self._unproven)
-            found = self._queue.receive(max_records, min(left, GATHER_SECONDS) if redirecting else left, GATHER_SECONDS)
+            gather = min(GATHER_SECONDS, left / 2)  # a caller that waits for a few milliseconds has something due then
+            found = self._queue.receive(max_records, min(left, GATHER_SECONDS) if redirecting else left, gather)
             self._unproven.difference_update(item.tp for item in found)
-            if found or not redirecting or time.monotonic() >= ends:
+            if found or not redirecting or _CLOCK.monotonic() >= ends:
                 return found
 
     def serve(self, seconds: float) -> None:

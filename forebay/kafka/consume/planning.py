@@ -7,8 +7,9 @@ No function sends a request to Kafka. ``begin`` and ``end`` are next offsets of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import msgspec
 
@@ -128,28 +129,36 @@ class PartitionRates:
             )
 
 
+#: the bounds of all partitions, or a function that returns those of one partition, as Spark's ``PerPartitionConfig``
+Rates: TypeAlias = PartitionRates | Callable[[TopicPartition], PartitionRates]
+
+
 def limit_by_rates(
-    begin: Offsets, end: Offsets, rates: PartitionRates, learned_rate: float, interval_seconds: float
+    begin: Offsets, end: Offsets, rates: Rates, learned_rate: float, interval_seconds: float
 ) -> dict[TopicPartition, int]:
     """Return the offset to which a batch of a direct stream reads each partition of ``end``.
 
     ``learned_rate``: the rate that backpressure allows for all partitions together, in records per second (0: unknown). It is
-    shared in proportion to the lag, and ``rates.most`` bounds each share. ``interval_seconds``: the batch interval.
+    shared in proportion to the lag, and ``rates`` bounds each share. ``interval_seconds``: the batch interval. Raises UsageError
+    if the function ``rates`` returns something else than PartitionRates.
     """
     lag = lags(begin, end)
     total = sum(lag.values())
-    if learned_rate > 0 and total:
-        allowed = {tp: learned_rate * own / total for tp, own in lag.items()}
-        if rates.most > 0:
-            allowed = {tp: min(rate, rates.most) for tp, rate in allowed.items()}
-    elif rates.most > 0:
-        allowed = dict.fromkeys(end, rates.most)
-    else:
-        return dict(end)
-    return {
-        tp: min(offset, offset - lag[tp] + max(int(allowed[tp] * interval_seconds), rates.least))
-        for tp, offset in end.items()
-    }
+    until: dict[TopicPartition, int] = {}
+    for tp, offset in end.items():
+        bounds = rates if isinstance(rates, PartitionRates) else _rates_of(rates, tp)
+        allowed = learned_rate * lag[tp] / total if learned_rate > 0 and total else math.inf
+        allowed = min(allowed, bounds.most or math.inf)
+        limit = lag[tp] if allowed == math.inf else max(int(allowed * interval_seconds), bounds.least)
+        until[tp] = min(offset, offset - lag[tp] + limit)
+    return until
+
+
+def _rates_of(rates: Callable[[TopicPartition], PartitionRates], tp: TopicPartition) -> PartitionRates:
+    found = rates(tp)
+    if not isinstance(found, PartitionRates):
+        raise UsageError(f"rates: the function returned {found!r} for {tp}: return a PartitionRates")
+    return found
 
 
 def spans(begin: Offsets, end: Offsets, topic_ids: Mapping[str, str] | None = None) -> list[OffsetRange]:

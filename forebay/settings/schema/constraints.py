@@ -182,7 +182,8 @@ def _check_peer(url: str) -> None:
         raise ValueError("name the port: no service listens on port 0")
 
 
-def _check_web_hook(url: str) -> None:
+def check_web_hook(url: str) -> None:
+    """Raise ValueError, which does not show the url, if a web hook cannot have it."""
     try:
         parts = urlsplit(url)
         fine = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -205,7 +206,7 @@ ServiceUrl = Annotated[str, checked(service_address)]
 #: URL at which another process finds a service
 PeerUrl = Annotated[str, checked(_check_peer)]
 #: may hold a secret in any of its parts
-WebHookUrl = Annotated[str, checked(_check_web_hook, secret=True)]
+WebHookUrl = Annotated[str, checked(check_web_hook, secret=True)]
 
 # ---- Kafka -----------------------------------------------------------------------------------------------------------
 

@@ -167,6 +167,9 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     listener_queue: Annotated[
         PositiveCount, doc("maximum number of events that wait for a listener; later ones are dropped and counted")
     ] = 10_000
+    listener_queue_bytes: Annotated[
+        NonEmptySize, doc("maximum size of the events that wait for a listener; later ones are dropped and counted")
+    ] = Size(64_000_000)
     metrics_partitions: Annotated[
         PositiveCount,
         doc(

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from forebay.model.units import Size
 from forebay.settings.schema.constraints import ModuleName
 from forebay.settings.schema.section import Section, doc
 
@@ -23,6 +24,13 @@ class SparkSettings(Section, frozen=True, kw_only=True):
     modules: Annotated[
         tuple[ModuleName, ...], doc("names of your own modules and packages that the driver sends as well")
     ] = ()
+    small_batch: Annotated[
+        Size,
+        doc(
+            "maximum size of a batch whose blocks the driver reads for `batch.df`, so that Spark's tasks start no Python; larger "
+            "ones are read by tasks; 0B: all"
+        ),
+    ] = Size(8_000_000)
     #: every other key, passed to Spark unchanged
     options: dict[str, str] = msgspec.field(default_factory=dict)
 

@@ -91,7 +91,7 @@ class Buffer:
     def seal(self, now: float) -> None:
         """Seal the open block and hand it to the stores."""
         self._sequence += 1
-        self.sealing.sealed()
+        self.sealing.sealed(now)
         ranges = []
         for tp, part in self._open.ranges.items():
             partition = self.partitions[tp]

@@ -30,9 +30,10 @@ class Sealing:
         interval = self.settings.block_interval
         return min(opened_at + interval, max(self._early_at, opened_at + YOUNGEST * interval))
 
-    def sealed(self) -> None:
-        """A block was sealed: the next one is sealed early only after another answer."""
-        self._early_at = _NEVER
+    def sealed(self, now: float) -> None:
+        """A block was sealed: the next one is sealed early only after another answer, unless the early seal is yet to come."""
+        if now >= self._early_at:
+            self._early_at = _NEVER
 
     def answered(self, sealed_at: float, next_batch_ms: int, every_ms: int, now: float) -> None:
         """The driver accepted a block that was sealed at ``sealed_at``. The other arguments are those of the answer."""

@@ -42,7 +42,7 @@ def url(tmp_path: Path, tokens: Path) -> Iterator[str]:
 
 
 def test_given_token_wins_over_that_of_the_environment(url: str, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FOREBAY_TOKENS", f"operator {OPERATOR}")
+    monkeypatch.setenv("FOREBAY_TOKENS", f"operator {OPERATOR}\nreader {READER}")  # of the server too
     with Client(url) as client:
         assert client.caller().roles == ("operator",)
     with Client(url, token=READER) as client:

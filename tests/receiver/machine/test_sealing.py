@@ -41,8 +41,18 @@ def test_one_block_is_sealed_early_for_each_answer() -> None:
     """Else each poll would make a block while the driver is expected to be free."""
     s = sealing()
     s.answered(10.0, 0, 0, 10.0)
-    s.sealed()
+    s.sealed(10.05)
     assert s.due_at(10.1) == pytest.approx(11.1)
+
+
+def test_a_block_that_is_sealed_before_does_not_take_the_early_seal_of_the_next_one() -> None:
+    """With short blocks, several are sealed before the driver's next batch. The last one has to arrive in time too."""
+    s = sealing()
+    s.answered(10.0, 400, 1_000, 10.0)
+    s.sealed(10.2)
+    assert s.due_at(10.2) == pytest.approx(10.4)
+    s.sealed(10.4)
+    assert s.due_at(10.4) == pytest.approx(11.4)
 
 
 def test_a_block_after_a_silence_is_sealed_soon_but_never_as_a_tiny_one() -> None:

@@ -1,0 +1,284 @@
+"""Several streams in one driver process: each has a driver of its own, and all use one Spark session.
+
+A stream that fails is started again after growing delays, as a supervisor does it with a process; the others go on. A stream that
+can't lead any more (fenced) or whose settings are wrong ends by itself. If Spark ends, all streams end, since a process has one
+Spark session.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from driver.batches.batch import NamedJob
+from driver.main import find_jobs, make_engine
+from driver.service import Driver, DriverOptions
+from forebay.model.errors import EngineLostError, FencedError, ForebayError, SettingsError, UsageError
+from forebay.process.clock import Clock, SystemClock
+from forebay.process.garbage import freeze_present
+from forebay.process.notify import Notifier, ServiceStatus
+from forebay.process.signals import stop_signals
+from forebay.settings.schema import Settings
+from forebay.sources.kind import source_kind
+
+log = logging.getLogger(__name__)
+
+#: delay before a failed stream is started again: at first, and at most
+RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 1.0, 60.0
+
+#: options of Spark that several streams need: each has a pool of its name, so none waits for the tasks of another
+FAIR = {"spark.scheduler.mode": "FAIR"}
+
+
+def run_several(
+    streams: Sequence[Settings], *, take_over: bool = False, until_caught_up: bool = False, standby: bool = False
+) -> int:
+    """Run the drivers of ``streams`` until a signal (SIGTERM, SIGINT) ends them, or all have ended. Return the exit code: that
+    of the first stream that failed for good, else 0. The flags are those of ``driver.main.run``.
+
+    Raises SettingsError if the streams do not fit together, as :func:`fair`.
+    """
+    clock = SystemClock()
+    options = DriverOptions(
+        release=version("forebay"),
+        take_over=take_over,
+        until_caught_up=until_caught_up,
+        standby=standby,
+        waits_when_failed=not until_caught_up,
+    )
+    streams = fair(streams)
+    notifier = Notifier.of(os.environ, clock, lambda: together(runs), os.getpid())
+    stopping = threading.Event()
+    ended = threading.Semaphore(0)
+
+    def stop_all() -> None:
+        stopping.set()
+        for run in runs:
+            run.stop()
+
+    runs = [
+        StreamRun(
+            settings,
+            find_jobs(settings),
+            options=options,
+            clock=clock,
+            notifier=notifier,
+            stopping=stopping,
+            lost=stop_all,
+            ended=ended.release,
+        )
+        for settings in streams
+    ]
+    with stop_signals(stop_all):
+        for run in runs:
+            run.thread.start()
+        for run in runs:
+            run.started.wait()
+        freeze_present()
+        for _ in runs:
+            ended.acquire()
+    if any(run.overdue for run in runs):
+        log.error("exiting while a job is still running")
+        os._exit(0)
+    return next((run.failure.exit_code for run in runs if run.failure is not None), 0)
+
+
+class StreamRun:
+    """One stream of the process. :attr:`thread` runs its driver, and starts it again when it failed.
+
+    ``stopping``: set when the process ends. ``lost``: called when Spark has ended. ``ended``: called once, when the stream has
+    ended, or when a job still runs after the time for its drain (``overdue``).
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        jobs: Sequence[NamedJob],
+        *,
+        options: DriverOptions,
+        clock: Clock,
+        notifier: Notifier,
+        stopping: threading.Event,
+        lost: Callable[[], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self.stream = settings.stream
+        self.failure: ForebayError | None = None
+        self.overdue = False
+        #: set when the first start has ended, well or not
+        self.started = threading.Event()
+        self.thread = threading.Thread(target=self._run, name=f"stream {self.stream}", daemon=True)
+        self._settings = settings
+        self._jobs = tuple(jobs)
+        self._options = options
+        self._clock = clock
+        self._notifier = notifier
+        self._stopping = stopping
+        self._lost = lost
+        self._ended = ended
+        self._lock = threading.Lock()
+        self._driver: Driver | None = None
+        self._words = "starting"
+        self._over = False
+
+    def stop(self) -> None:
+        """Stop the driver as ``driver.stop`` says: it drains, or lets the running jobs finish. Returns immediately."""
+        with self._lock:
+            driver = self._driver
+        if driver is not None:
+            drain = self._settings.driver.stop == "drain"
+            log.info(
+                "stream %s: %s", self.stream, "draining" if drain else "stopping when the running job has finished"
+            )
+            driver.stop(drain)
+
+    def service_status(self) -> ServiceStatus:
+        """Return the status for a supervisor. A stream that has ended, or waits for its next start, keeps no other from being
+        ready."""
+        driver = self._driver
+        if driver is None:
+            return ServiceStatus(self.started.is_set(), f"{self.stream}: {self._words}")
+        status = driver.service_status()
+        return ServiceStatus(status.ready, f"{self.stream}: {status.words}", status.stop_seconds)
+
+    def _run(self) -> None:
+        delay = RETRY_SECONDS_MIN
+        while not self._stopping.is_set():
+            began = self._clock.monotonic()
+            try:
+                self._drive()
+                self._words = "ended"
+                break
+            except ForebayError as error:
+                if self._is_final(error):
+                    break
+                words = str(error)
+            except Exception as error:
+                log.exception("stream %s failed", self.stream)
+                words = f"{type(error).__name__}: {error}"
+            finally:
+                self._leave()
+            delay = RETRY_SECONDS_MIN if self._clock.monotonic() - began > RETRY_SECONDS_MAX else delay
+            self._words = f"starts again in {delay:g} s after a failure: {words}"
+            log.error("stream %s %s", self.stream, self._words)
+            self._stopping.wait(delay)
+            delay = min(2 * delay, RETRY_SECONDS_MAX)
+        self._end()
+
+    def _drive(self) -> None:
+        driver: Driver
+        settings = self._settings
+        engine = make_engine(settings, lambda: driver.agent_urls())
+        driver = Driver(
+            settings,
+            upstream=source_kind(settings).upstream(),
+            engine=engine,
+            jobs=self._jobs,
+            clock=self._clock,
+            options=self._options,
+        )
+        driver.overdue = self._leave_behind
+        driver.watch = lambda loop: self._notifier.watch(self._loop(loop))
+        driver.came_round = lambda loop: self._notifier.came_round(self._loop(loop))
+        with self._lock:
+            self._driver = driver
+        with closing(driver):
+            if self._stopping.is_set() or not driver.start():
+                return
+            self.started.set()
+            driver.run()
+            log.info("the driver of stream %s ends: %s", self.stream, driver.summary())
+
+    def _is_final(self, error: ForebayError) -> bool:
+        """Note an error that ended the driver. Return whether the stream is not started again."""
+        if isinstance(error, EngineLostError):
+            self._lost()
+        elif not isinstance(error, FencedError | UsageError) and not self._options.until_caught_up:
+            return False
+        self.failure, self._words = error, f"ended: {error}"
+        log.error("stream %s ends: %s", self.stream, error)
+        return True
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._driver = None
+        for loop in ("http", "decide"):
+            self._notifier.forget(self._loop(loop))
+        self.started.set()
+
+    def _leave_behind(self, words: str) -> None:
+        log.error("stream %s: a job is still running: %s", self.stream, words)
+        self.overdue = True
+        self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            over, self._over = self._over, True
+        if not over:
+            self._ended()
+
+    def _loop(self, name: str) -> str:
+        return f"{name} of {self.stream}"
+
+
+def together(runs: Sequence[StreamRun]) -> ServiceStatus:
+    """Return the status of a process with several streams: ready when all are."""
+    statuses = [run.service_status() for run in runs]
+    seconds = [status.stop_seconds for status in statuses if status.stop_seconds is not None]
+    return ServiceStatus(
+        all(status.ready for status in statuses),
+        "; ".join(status.words for status in statuses),
+        max(seconds) if seconds else None,
+    )
+
+
+def fair(streams: Sequence[Settings]) -> list[Settings]:
+    """Return the settings of streams that share a process, with fair shares of Spark.
+
+    Raises SettingsError if two streams have one name or URL, or differ in ``[spark]``.
+    """
+    _differ("stream", [(settings.stream, settings.stream) for settings in streams])
+    _differ("driver.url", [(settings.stream, settings.driver.url) for settings in streams if not _any_port(settings)])
+    with_spark = [settings for settings in streams if settings.driver.engine == "spark"]
+    for settings in with_spark[1:]:
+        mine, theirs = (msgspec.structs.asdict(found.spark) for found in (settings, with_spark[0]))
+        if mine != theirs:
+            raise SettingsError(
+                f"spark: {_difference(mine, theirs)} differs between stream {with_spark[0].stream!r} and stream "
+                f"{settings.stream!r}: a process has one Spark session, so write the same [spark] in both configurations"
+            )
+    return [_shared(settings) for settings in streams]
+
+
+def _differ(key: str, values: Sequence[tuple[str, str]]) -> None:
+    seen: dict[str, str] = {}
+    for stream, value in values:
+        if value in seen:
+            raise SettingsError(
+                f"{key}: {value!r} is that of two streams ({seen[value]} and {stream}): each stream of a process needs its own"
+            )
+        seen[value] = stream
+
+
+def _any_port(settings: Settings) -> bool:
+    return urlsplit(settings.driver.url).port == 0
+
+
+def _difference(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """Return the first key whose values differ, also within tables."""
+    key = next(key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key))
+    first, second = mine.get(key), theirs.get(key)
+    return _difference(first, second) if isinstance(first, Mapping) and isinstance(second, Mapping) else str(key)
+
+
+def _shared(settings: Settings) -> Settings:
+    spark = msgspec.structs.replace(settings.spark, options={**FAIR, **settings.spark.options})
+    return msgspec.structs.replace(settings, spark=spark)

@@ -1,0 +1,121 @@
+"""Several streams in one process: which may share it, and what their contexts and their status tell."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from driver.context import IngestStreams
+from driver.several import fair
+from forebay.http.client import Client
+from forebay.kafka.embedded.broker import MockBroker
+from forebay.messages import StatusAnswer
+from forebay.model.errors import JobError, SettingsError
+from forebay.model.values import TopicPartition
+from forebay.process.notify import Pulse
+from forebay.settings.load import from_values
+from forebay.settings.schema import Settings
+from tests.support.played import PlayedReceiver
+
+Configure = Callable[..., Settings]
+
+
+@pytest.fixture
+def configure(tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str]) -> Configure:
+    topic = topic_name()
+    mock_broker.create_topic(topic)
+
+    def settings(stream: str, **driver: Any) -> Settings:
+        return from_values(
+            {
+                "stream": stream,
+                "data": str(tmp_path),
+                "kafka": {"topics": [topic], "group": f"{topic}-{stream}", **mock_broker.options},
+                "driver": {
+                    "url": "http://127.0.0.1:0", "engine": "local", "batch_interval": "20ms", "job_retry_delay": "1ms",
+                    "job_max_failures": 1, **driver,
+                },
+            }
+        )  # fmt: skip
+
+    return settings
+
+
+@pytest.mark.parametrize(
+    ("driver", "spark", "words"),
+    [
+        ({"stream": "a"}, {}, "stream: 'a' is that of two streams"),
+        ({"url": "http://127.0.0.1:7070"}, {}, r"driver.url: 'http://127.0.0.1:7070' is that of two streams \(a and b\)"),
+        ({"engine": "spark"}, {"spark.executor.memory": "2g"}, "spark: spark.executor.memory differs between stream 'a' and"),
+    ],
+)  # fmt: skip
+def test_streams_that_can_not_share_a_process_are_refused(
+    configure: Configure, driver: dict[str, str], spark: dict[str, str], words: str
+) -> None:
+    name = driver.pop("stream", "b")
+    first = configure("a", **driver)
+    second = configure(name, **driver)
+    second = msgspec.structs.replace(second, spark=msgspec.structs.replace(second.spark, options=spark))
+    with pytest.raises(SettingsError, match=words):
+        fair([first, second])
+
+
+def test_an_option_of_the_user_wins_over_the_fair_mode(configure: Configure) -> None:
+    settings = configure("a")
+    assert fair([settings])[0].spark.options["spark.scheduler.mode"] == "FAIR"
+    chosen = msgspec.structs.replace(settings.spark, options={"spark.scheduler.mode": "FIFO"})
+    assert fair([msgspec.structs.replace(settings, spark=chosen)])[0].spark.options["spark.scheduler.mode"] == "FIFO"
+
+
+def test_a_stream_that_fails_ends_alone_and_any_termination_raises_it(configure: Configure) -> None:
+    seen: list[int] = []
+    more = threading.Event()
+
+    def fail(batch: Any) -> None:
+        raise ValueError("no such carrier")
+
+    def count(batch: Any) -> None:
+        seen.append(batch.records)
+        if len(seen) > 1:
+            more.set()
+
+    with IngestStreams(None, *(configure(name) for name in ("orders", "clicks"))) as streams:
+        assert [*streams] == ["orders", "clicks"] and not streams.await_any_termination(0.01)
+        for name, job in (("orders", count), ("clicks", fail)):
+            streams[name].foreach_batch(job)
+        receivers = {name: _receiver(streams, configure(name)) for name in streams}
+        receivers["orders"](3)
+        receivers["clicks"](2)
+        with pytest.raises(JobError, match="no such carrier"):
+            streams.await_any_termination(60)
+        assert [name for name in streams if streams[name].is_running] == ["orders"]
+        receivers["orders"](4)
+        assert more.wait(60)
+        assert not streams.await_termination(0.01), "one stream still runs"
+        streams.stop(drain=True)
+        assert streams.await_termination(60)
+    assert seen == [3, 4]
+
+
+def _receiver(streams: IngestStreams, settings: Settings) -> Callable[[int], Any]:
+    context = streams[settings.stream]
+    client = Client(context.url)
+    while client.get("/v1/status", StatusAnswer).state != "running":
+        threading.Event().wait(0.02)
+    client.close()
+    receiver = PlayedReceiver(settings, context.url)
+    return lambda records: receiver.take_in(TopicPartition(settings.kafka.topics[0], 0), records)
+
+
+def test_a_loop_that_has_ended_holds_up_no_ping() -> None:
+    pulse = Pulse(1.0)
+    for loop in ("http of a", "http of b"):
+        pulse.watch(loop)
+    assert not pulse.came_round("http of a", 5.0)
+    pulse.forget("http of b")
+    assert pulse.came_round("http of a", 6.0)
