@@ -19,7 +19,6 @@ def main(tracker: str, folder: Path, end: str = "") -> None:
 
     spark = (
         SparkSession.builder.master("local[2,4]")  # a task whose worker was killed is tried again
-        .config("spark.python.unix.domain.socket.enabled", "true")  # as docs/STREAMING.md recommends
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
