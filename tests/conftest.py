@@ -24,6 +24,7 @@ from tests.support import forked, hangs, java_classes, not_tested, profile, shar
 from tests.support.apicurio import SchemaRegistry, require_apicurio
 from tests.support.hdfs import HdfsServer, require_hdfs
 from tests.support.postgresql import PostgresServer, require_postgresql
+from tests.support.secured_broker import SecuredBroker
 
 if TYPE_CHECKING:
     from tests.support.registered import Writers
@@ -90,6 +91,15 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBrok
         yield broker
     finally:
         broker.stop()
+
+
+@pytest.fixture(scope="session")
+def secured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    """A real Apache Kafka with every login, TLS and an authorizer, one for the whole run. Make a topic of your own; don't stop
+    it."""
+    require_kafka()
+    with SecuredBroker(tmp_path_factory.mktemp("secured")) as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -171,6 +181,7 @@ def spark() -> Iterator[object]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.connect.grpc.binding.port", "0")  # of the server that tests/streaming/test_connect.py starts
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")

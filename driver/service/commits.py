@@ -10,7 +10,7 @@ from driver.service.admission import Admission
 from driver.tracker.reads import PartitionOffsets, ReadOffsets
 from driver.tracker.requests import Ask
 from forebay.kafka.client.admin import Committed
-from forebay.model.errors import ForebayError, UnreachableError
+from forebay.model.errors import ForebayError, MissingRightError, UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.settings.schema import Settings
 from forebay.sources.kind import Upstream
@@ -83,9 +83,11 @@ class CompletedGroup:
         }
         try:
             errors = self._upstream.publish(self._group, changed)
+        except MissingRightError as error:  # nothing depends on this group
+            errors = dict.fromkeys(changed, str(error))
         except UnreachableError:
             raise
-        except ForebayError as error:  # another consumer uses the group's name, or this process may not commit for it
+        except ForebayError as error:  # another consumer uses the group's name
             errors = dict.fromkeys(changed, str(error))
         refusals = "; ".join(sorted(set(errors.values())))
         if refusals and refusals != self._refusals:

@@ -8,6 +8,7 @@
     │   └── UnknownTopicError      … Kafka has no such topic or partition now
     ├── UnreachableError           a broker, driver, agent or store did not answer in time                 exit 3
     │   ├── TurnedAwayError        … because it accepts no such requests at this moment: retry later
+    │   ├── MissingRightError      … because Kafka's authorizer denies it: names the command that grants the right exit 2
     │   └── NotTakenError          … and no driver decided the request: no process listens, or a standby does
     │       ├── NoListenerError    … and no process accepts connections at that address
     │       └── AccessError        … or the service accepts no token that this process has                 exit 2
@@ -69,6 +70,15 @@ class UnreachableError(ForebayError):
 
 class TurnedAwayError(UnreachableError):
     """The service is running but did not decide the request. It may accept the same request later."""
+
+
+class MissingRightError(UnreachableError):
+    """Kafka's authorizer denied a request. The message names the right that is missing, and the command that grants it.
+
+    Rights may be granted at any time, so a process waits and tries again, as for a broker that does not answer.
+    """
+
+    exit_code = 2
 
 
 class NotTakenError(UnreachableError):

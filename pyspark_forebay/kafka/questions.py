@@ -133,6 +133,7 @@ class Questions:
             there = self._partitions_of(lambda topic: topic not in INTERNAL and found(topic) is not None)
         missing = set(topics) - {tp.topic for tp in there}
         if missing:
+            self._admin.check_visible(missing)
             raise UnknownTopicError(f"Kafka has no topic {', '.join(sorted(missing))}")
         if not wanted.partitions:
             return there

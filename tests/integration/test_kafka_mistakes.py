@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from forebay.kafka.consume.consumer import KafkaSource
 from forebay.kafka.consume.range_reader import Reading, read_range
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.options.access import KafkaAccess
+from forebay.kafka.options.rights import reader_rights
 from forebay.kafka.produce.sender import send_rows
 from forebay.kafka.produce.transactions import TransactionalSender
 from forebay.model.errors import UnreachableError
@@ -33,11 +34,10 @@ from forebay.settings.load import load
 from forebay.settings.schema import Settings
 from pyspark_forebay.kafka.batch import BatchReader
 from receiver.main import compose
-from tests.conftest import require_kafka
 from tests.receiver.test_service import Running
 from tests.support.direct_runs import Runs
-from tests.support.guarded_broker import PASSWORD, GuardedBroker, Mistake
 from tests.support.ports import free_port
+from tests.support.secured_broker import PASSWORD, USER, Mistake, SecuredBroker
 from wal.storage.local import LocalStorage
 
 pytestmark = pytest.mark.kafka
@@ -58,16 +58,13 @@ REASONS = {
 }
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
-    require_kafka()
-    with GuardedBroker(tmp_path_factory.mktemp("guarded")) as broker:
-        assert isinstance(broker, GuardedBroker)
-        yield broker
+@pytest.fixture
+def broker(secured_broker: SecuredBroker) -> SecuredBroker:
+    return secured_broker
 
 
 @pytest.fixture(params=REASONS)
-def mistake(request: pytest.FixtureRequest, broker: GuardedBroker) -> Mistake:
+def mistake(request: pytest.FixtureRequest, broker: SecuredBroker) -> Mistake:
     options: dict[str, Mapping[str, str]] = {
         "wrong password": {**broker.sasl_options, "sasl.password": WRONG},
         "tls at a plaintext port": {**broker.tls_options, "bootstrap.servers": broker.address},
@@ -80,7 +77,7 @@ def mistake(request: pytest.FixtureRequest, broker: GuardedBroker) -> Mistake:
 
 
 @pytest.fixture
-def wrong_password(broker: GuardedBroker) -> Mistake:
+def wrong_password(broker: SecuredBroker) -> Mistake:
     return Mistake({**broker.sasl_options, "sasl.password": WRONG}, REASONS["wrong password"])
 
 
@@ -99,14 +96,14 @@ def assert_names(words: str, mistake: Mistake) -> None:
     assert WRONG not in words
 
 
-def configured(folder: Path, options: Mapping[str, str]) -> Path:
+def configured(folder: Path, options: Mapping[str, str], stream: str = "s", topic: str = "t") -> Path:
     kafka = "\n".join(f'"{key}" = "{value}"' for key, value in options.items())
     (folder / "jobs.py").write_text("def process(batch):\n    pass\n")
     config = folder / "forebay.toml"
     config.write_text(f"""
-stream = "s"
+stream = "{stream}"
 [kafka]
-topics = ["t"]
+topics = ["{topic}"]
 {kafka}
 [wal]
 url = "file://{folder}/wal"
@@ -124,16 +121,19 @@ blocks = "{folder}/blocks"
     return config
 
 
-def receiver(settings: Settings) -> Running:
-    source = KafkaSource.of(settings, client_id="r-1")
+def receiver(settings: Settings, name: str = "r-1") -> Running:
+    source = KafkaSource.of(settings, client_id=name)
     storage = LocalStorage(settings.wal.url.removeprefix("file://"))
-    return Running(compose(settings, "r-1", source, storage, SystemClock(), host="h"))
+    return Running(compose(settings, name, source, storage, SystemClock(), host="h"))
 
 
-def test_broker_with_the_right_options_answers(broker: GuardedBroker) -> None:
+def test_broker_with_the_right_options_answers(broker: SecuredBroker, topic_name: Callable[[], str]) -> None:
+    topic = topic_name()
+    broker.create_topic(topic, 3)
+    broker.allow(USER, reader_rights([topic]))
     for options in (broker.options, broker.sasl_options, broker.tls_options):
         with KafkaAdmin(options, timeout_seconds=60.0) as admin:
-            assert admin.topics() == {}
+            assert admin.topics()[topic] == 3
 
 
 def test_validate_driver_and_receiver_name_broker_and_reason_once(

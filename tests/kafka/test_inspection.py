@@ -4,68 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
 
 from deploy.commands.setup.doctor.brokers import findings_of
 from deploy.commands.setup.doctor.findings import Finding
 from forebay.kafka.client.inspection import Broker, Cluster, Rights, inspect_cluster, release_of
 from forebay.kafka.embedded.broker import MockBroker
-from tests.conftest import require_kafka
-from tests.support.guarded_broker import USER, GuardedBroker
-from tests.support.ports import free_port
+from forebay.kafka.options.rights import Right
+from tests.support.secured_broker import USER, SecuredBroker
 
 TIMEOUT_SECONDS = 5.0
 
 
-class BrokerWithRights(GuardedBroker):
-    """A broker with an authorizer. At ``away`` it advertises an address where no process listens."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self.away = f"127.0.0.1:{free_port()}"
-
-    def _server_properties(self) -> dict[str, str]:
-        made = super()._server_properties()
-        return {
-            **made,
-            "listeners": f"{made['listeners']},AWAY://{self.away}",
-            "advertised.listeners": f"{made['advertised.listeners']},AWAY://127.0.0.1:1",
-            "listener.security.protocol.map": f"{made['listener.security.protocol.map']},AWAY:PLAINTEXT",
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:ANONYMOUS",
-        }
-
-
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerWithRights]:
-    require_kafka()
-    broker = BrokerWithRights(tmp_path_factory.mktemp("rights"))
-    with broker:
-        broker.create_topic("seen", 1)
-        broker.create_topic("unseen", 1)
-        allowed = [
-            (ResourceType.TOPIC, "seen", AclOperation.DESCRIBE), (ResourceType.TOPIC, "seen", AclOperation.READ),
-            (ResourceType.GROUP, "half", AclOperation.DESCRIBE),
-        ]  # fmt: skip
-        bindings = [
-            AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{USER}", "*", operation, AclPermissionType.ALLOW)
-            for kind, name, operation in allowed
-        ]
-        admin = AdminClient({**broker.options})  # futures of a collected client fail
-        for future in admin.create_acls(bindings).values():
-            future.result()
-        yield broker
+def guarded(secured_broker: SecuredBroker) -> SecuredBroker:
+    secured_broker.create_topic("seen", 1)
+    secured_broker.create_topic("unseen", 1)
+    secured_broker.allow(USER, [Right("topic", "seen", ("Describe", "Read")), Right("group", "half", ("Describe",))])
+    return secured_broker
 
 
 def by_name(findings: Iterator[Finding]) -> dict[str, Finding]:
@@ -73,7 +31,7 @@ def by_name(findings: Iterator[Finding]) -> dict[str, Finding]:
 
 
 @pytest.mark.kafka
-def test_missing_rights_are_named_with_the_command_that_grants_them(guarded: BrokerWithRights) -> None:
+def test_missing_rights_are_named_with_the_command_that_grants_them(guarded: SecuredBroker) -> None:
     now_ms = time.time_ns() // 1_000_000
     producer = Producer(guarded.options)
     producer.produce("seen", b"a", timestamp=now_ms)
@@ -97,9 +55,9 @@ def test_missing_rights_are_named_with_the_command_that_grants_them(guarded: Bro
 
 
 @pytest.mark.kafka
-def test_a_broker_that_advertises_an_unreachable_address_is_named(guarded: BrokerWithRights) -> None:
+def test_a_broker_that_advertises_an_unreachable_address_is_named(guarded: SecuredBroker) -> None:
     """A client reaches its bootstrap server, but no receiver could read from the partitions' leader."""
-    cluster = inspect_cluster({"bootstrap.servers": guarded.away}, ["seen"], [], 5.0)
+    cluster = inspect_cluster({"bootstrap.servers": guarded.away}, ["seen"], [], 2.0)
     (broker,) = cluster.brokers
     assert broker.address == "127.0.0.1:1" and broker.error
     found = by_name(findings_of(cluster, 0))["broker 1"]

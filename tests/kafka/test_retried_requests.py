@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicCollection
 
 from forebay.kafka.client import requests
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.model.errors import ForebayError, UnknownTopicError, UnreachableError
+from forebay.model.errors import ForebayError, MissingRightError, UnknownTopicError, UnreachableError
 from forebay.model.values import TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -21,10 +21,16 @@ LEADERLESS = SimpleNamespace(leader=-1, isrs=[], replicas=[2, 3])
 
 
 class Scripted:
-    """Clients that answer requests for offsets with ``answers`` in order, then always with the last: an offset or an error."""
+    """Clients that answer requests for offsets with ``answers`` in order, then always with the last: an offset or an error.
 
-    def __init__(self, *answers: int | KafkaError, shown: dict[int, object] | None = None) -> None:
+    ``hidden``: the topics that the authorizer hides.
+    """
+
+    def __init__(
+        self, *answers: int | KafkaError, shown: dict[int, object] | None = None, hidden: tuple[str, ...] = ()
+    ) -> None:
         self.answers = list(answers)
+        self.hidden = hidden
         self.shown = shown
         self.made = 0
         self.asked: list[tuple[int, float]] = []  # by which client, and how many seconds it had
@@ -50,7 +56,18 @@ class Scripted:
                 raise KafkaException(KafkaError(KafkaError._TRANSPORT))
             return SimpleNamespace(topics={"t": SimpleNamespace(partitions=self.shown)})
 
-        return SimpleNamespace(list_offsets=list_offsets, list_topics=list_topics, poll=lambda seconds: 0)
+        def describe_topics(topics: TopicCollection, **_: object) -> Any:
+            futures: dict[str, Future[Any]] = {topic: Future() for topic in topics.topic_names}
+            for topic, future in futures.items():
+                if topic in self.hidden:
+                    future.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+                else:
+                    future.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+            return futures
+
+        return SimpleNamespace(
+            list_offsets=list_offsets, list_topics=list_topics, describe_topics=describe_topics, poll=lambda seconds: 0
+        )
 
 
 @pytest.fixture
@@ -119,7 +136,7 @@ def test_attempts_have_growing_timeouts_within_total_timeout(
 
 def test_lasting_error_is_not_retried(play: Callable[[Scripted], Scripted]) -> None:
     for code, kind in (
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, ForebayError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, MissingRightError),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, UnknownTopicError),
     ):
         clients = play(Scripted(KafkaError(code), 7))
@@ -139,6 +156,16 @@ def test_request_waits_for_leaderless_partition_but_not_for_missing_one(
     clients = play(Scripted(KafkaError(KafkaError._NOENT), 7, shown={0: LEADERLESS}))
     with KafkaAdmin({}) as asking:
         assert asking.ends([TP]) == {TP: 7}
+
+
+@pytest.mark.parametrize("code", [KafkaError._NOENT, KafkaError.UNKNOWN_TOPIC_OR_PART])
+def test_topic_that_the_authorizer_hides_is_not_reported_as_missing(
+    play: Callable[[Scripted], Scripted], code: int
+) -> None:
+    clients = play(Scripted(KafkaError(code), 7, shown={}, hidden=("t",)))
+    with KafkaAdmin({}) as asking, pytest.raises(MissingRightError, match="--operation Describe --topic t"):
+        asking.ends([TP])
+    assert len(clients.asked) == 1
 
 
 def test_close_ends_repeated_request(play: Callable[[Scripted], Scripted]) -> None:

@@ -27,16 +27,18 @@ def other_python(folder: Path) -> tuple[str, str]:
     or made in ``folder``: this one, which says that it is another."""
     names = [f"3.{minor}" for minor in (10, 11, 12, 13) if minor != sys.version_info.minor]
     for name in names:
-        for path in (
-            shutil.which(f"python{name}"),
-            *map(str, Path.home().glob(f".pyenv/versions/{name}.*/bin/python")),
-        ):
-            if path is not None and _version(path) == name:
-                return path, name
+        if (found := find_python(name)) is not None:
+            return found, name
     path = bare_python(folder)
     words = f"import sys; sys.version_info = (3, {names[0][2:]}, 0, 'final', 0)"
     next(folder.glob("lib/python*/site-packages/others.pth")).write_text(f"{_SITE}\n{words}\n")
     return path, names[0]
+
+
+def find_python(name: str) -> str | None:
+    """Return a Python on this machine of minor version ``name``, as in "3.12"; None if there is none."""
+    paths = (shutil.which(f"python{name}"), *map(str, Path.home().glob(f".pyenv/versions/{name}.*/bin/python")))
+    return next((path for path in paths if path is not None and _version(path) == name), None)
 
 
 def _version(python: str) -> str:

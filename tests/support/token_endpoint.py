@@ -13,7 +13,7 @@ from tests.support.answering import AnsweringHandler, AnsweringServer
 
 class TokenEndpoint(AnsweringServer):
     """``lives_seconds``: how long a token holds, and is said to; None: for ever, and nothing is said. ``answers``: status and
-    body of the next answers instead, used up one by one. ``given``: the tokens, in order."""
+    body of the next answers instead, used up one by one. ``given``: the tokens, in order. ``pages``: path → answer to a GET."""
 
     def __init__(
         self,
@@ -25,10 +25,15 @@ class TokenEndpoint(AnsweringServer):
     ) -> None:
         self.given: dict[str, float] = {}
         self.answers: list[tuple[int, str]] = []
+        self.pages: dict[str, str] = {}
         endpoint = self
         who = "Basic " + base64.b64encode(f"{client}:{secret}".encode()).decode()
 
         class Handler(AnsweringHandler):
+            def do_GET(self) -> None:  # noqa: N802 - its library's name
+                page = endpoint.pages.get(self.path)
+                self.answer(404 if page is None else 200, (page or "").encode())
+
             def do_POST(self) -> None:  # noqa: N802 - its library's name
                 form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
                 if endpoint.answers:

@@ -108,4 +108,5 @@ def check_target(settings: Settings, target: str | None) -> None:
         raise UsageError(f"--to-topic {target}: this topic holds the dead letters; name another one")
     with KafkaAdmin(kafka.options, client_id="forebay-dead-letters") as admin:
         if target not in admin.topics():
+            admin.check_visible([target])
             raise UsageError(f"--to-topic {target}: the topic does not exist; create it first")

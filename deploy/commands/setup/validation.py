@@ -31,7 +31,7 @@ from deploy.console.invocation import (
 from driver.spark.address import check_address, check_master
 from driver.spark.java import check_java
 from forebay.http.address import loopback_note
-from forebay.model.errors import SettingsError, SourceError, StoreError, UnreachableError, UsageError
+from forebay.model.errors import MissingRightError, SettingsError, SourceError, StoreError, UnreachableError, UsageError
 from forebay.settings.durability_notes import without_wal
 from forebay.settings.load import load, mistakes
 from forebay.settings.schema import Settings
@@ -193,6 +193,8 @@ def _outcome(name: str, detail: str, run: Callable[[], Any]) -> Check:
         run()
     except SettingsError as error:
         return Check(name, "wrong", str(error))
+    except MissingRightError as error:
+        return Check(name, "wrong", str(error))
     except UnreachableError as error:
         return Check(name, "unreachable", str(error))
     return Check(name, "fine", detail)
@@ -330,7 +332,11 @@ def _check_kafka(settings: Settings) -> Iterator[Check]:
             yield Check("topics", "unknown", "not asked, because no broker answers")
             return
         yield reached
-        partitions = admin.partitions(settings.kafka.topics, settings.kafka.pattern)
+        try:
+            partitions = admin.partitions(settings.kafka.topics, settings.kafka.pattern)
+        except MissingRightError as error:
+            yield Check("topics", "wrong", str(error))
+            return
         there = {tp.topic for tp in partitions}
         missing = [topic for topic in settings.kafka.topics if topic not in there]
         existing = set(admin.topics()) if missing else set()

@@ -109,6 +109,8 @@ def require_topic(settings: Settings, topic: str) -> None:
     with KafkaAdmin(settings.kafka.options, timeout_seconds=_BROKER_SECONDS) as admin:
         admin.check(_BROKER_SECONDS)
         topics = admin.topics()
+        if topic not in topics:
+            admin.check_visible([topic])
     if topic not in topics:
         raise UsageError(
             f"{address} has no topic {topic!r}; {did_you_mean(topic, topics)}create it, or name another one. A broker for "

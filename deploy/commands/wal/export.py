@@ -320,6 +320,7 @@ def check_topic(
         raise UsageError('--to-topic: kafka."bootstrap.servers" is missing: name a broker, as in "127.0.0.1:9092"')
     with KafkaAdmin(settings.kafka.options, client_id="forebay-export") as admin:
         there = admin.topics()
+        admin.check_visible({topic} - there.keys())
     if topic not in there:
         raise UsageError(f"--to-topic {topic}: the topic does not exist; create it first")
     needed = 1 + max((r.partition for block in blocks for r in block.meta.ranges), default=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -18,9 +18,11 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as WirePartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
+from forebay.kafka.client.denials import next_step
 from forebay.kafka.client.group_offsets import Point
 from forebay.kafka.client.requests import UNKNOWN_TOPIC, AdminRequests, may_pass
 from forebay.kafka.options.librdkafka import client_options
+from forebay.kafka.options.rights import Right
 from forebay.model.errors import UnreachableError, UsageError
 from forebay.model.topic_pattern import matches
 from forebay.model.values import TopicPartition
@@ -51,6 +53,7 @@ class KafkaAdmin:
     Each method waits at most ``timeout_seconds``, also while Kafka elects a leader, coordinator or controller, and raises:
 
     - UnreachableError: no broker answered in time. The message names the address, and the partitions without a leader.
+    - MissingRightError: Kafka's authorizer denies the request.
     - UsageError: there is no such topic or partition.
     - ForebayError: the broker refused the request.
     """
@@ -118,15 +121,23 @@ class KafkaAdmin:
     def partitions(self, topics: Iterable[str] = (), pattern: str | None = None) -> set[TopicPartition]:
         """Return the partitions of ``topics`` and of the topics that ``pattern`` matches (:mod:`forebay.model.topic_pattern`).
 
-        A topic that does not exist has none.
+        A topic that does not exist has none. A topic that the authorizer hides raises MissingRightError if ``topics`` names it;
+        it matches no pattern.
         """
         wanted = set(topics)
+        shown = self.topics(internal=True)
+        self.check_visible(wanted - shown.keys())
         return {
             TopicPartition(name, number)
-            for name, count in self.topics(internal=True).items()
+            for name, count in shown.items()
             if name in wanted or (pattern is not None and matches(pattern, name))
             for number in range(count)
         }
+
+    def check_visible(self, topics: Collection[str]) -> None:
+        """Raise MissingRightError if the authorizer hides one of ``topics``, which :meth:`topics` does not have then."""
+        if topics and self._answers_topic_ids():
+            self._requests.check_visible(topics, "reading the cluster's topics")
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return topic → id; "" if the brokers do not return topic ids, or the topic does not exist."""
@@ -145,7 +156,7 @@ class KafkaAdmin:
                     ids[name] = ""
             return ids
 
-        return self._requests.send(request, f"topic ids of {', '.join(names)}")
+        return self._requests.send(request, f"topic ids of {', '.join(names)}", needs=_on_topics(names, "Describe"))
 
     def _answers_topic_ids(self) -> bool:
         """Return whether the cluster has a controller; librdkafka's mock has none, and never answers this request."""
@@ -175,7 +186,9 @@ class KafkaAdmin:
 
         found: dict[TopicPartition, Committed] = {}
         for partition in self._requests.send(
-            lambda _, seconds: self._requests.group(group).committed(wanted, seconds), f"offsets of group {group}"
+            lambda _, seconds: self._requests.group(group).committed(wanted, seconds),
+            f"offsets of group {group}",
+            needs=[Right("group", group, ("Describe",)), *_on_topics({one.topic for one in wanted}, "Describe")],
         ):
             if partition.offset >= 0:
                 epoch = partition.leader_epoch
@@ -256,7 +269,13 @@ class KafkaAdmin:
                     )
             return {tp: answer.offset for tp, answer in found.items()}
 
-        return self._requests.send(request, f"offsets of {_in_words(asked)}", timeout_seconds, asked.keys())
+        return self._requests.send(
+            request,
+            f"offsets of {_in_words(asked)}",
+            timeout_seconds,
+            asked.keys(),
+            _on_topics({tp.topic for tp in asked}, "Describe"),
+        )
 
     def first_timestamps(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the timestamp of the first record at or after each position, in milliseconds.
@@ -305,15 +324,17 @@ class KafkaAdmin:
         """
         if not positions:
             return {}
+        needs = [Right("group", group, ("Read",)), *_on_topics({tp.topic for tp in positions}, "Read")]
 
         def publish(_: AdminClient, seconds: float) -> dict[TopicPartition, str]:
             errors = self._requests.group(group).commit(positions, seconds)
             for error in errors.values():
                 if may_pass(error):
                     raise KafkaException(error)
-            return {tp: error.str() for tp, error in errors.items()}
+            steps = {tp: next_step(error, needs) for tp, error in errors.items()}
+            return {tp: "; ".join(filter(None, (error.str(), steps[tp]))) for tp, error in errors.items()}
 
-        return self._requests.send(publish, f"publishing offsets of group {group}")
+        return self._requests.send(publish, f"publishing offsets of group {group}", needs=needs)
 
     def create_topic(
         self, topic: str, partitions: int, config: Mapping[str, str] | None = None, replication: int = 1
@@ -328,7 +349,7 @@ class KafkaAdmin:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 raise UsageError(f"topic {topic} exists already") from None
-            raise self._requests.explained(error, f"creating topic {topic}") from None
+            raise self._requests.explained(error, f"creating topic {topic}", _on_topics([topic], "Create")) from None
         # the controller answers when it has decided; the brokers learn of the topic a moment later
         if not self._requests.comes_true(lambda: self._is_led(topic, partitions)):
             raise UnreachableError(
@@ -346,7 +367,7 @@ class KafkaAdmin:
         futures = self._requests.client.delete_topics(
             [topic], request_timeout=self._timeout, operation_timeout=self._timeout
         )
-        self._requests.result(futures[topic], f"deleting topic {topic}")
+        self._requests.result(futures[topic], f"deleting topic {topic}", _on_topics([topic], "Delete"))
         if not self._requests.comes_true(lambda: topic not in self._metadata().topics):
             raise UnreachableError(
                 f"topic {topic} was deleted, but {self._address} still shows it after {self._timeout:g} s"
@@ -359,7 +380,8 @@ class KafkaAdmin:
             asked, request_timeout=self._timeout, operation_timeout=self._timeout
         )
         for wire, future in futures.items():
-            self._requests.result(future, f"deleting records of {wire.topic}/{wire.partition}")
+            needs = _on_topics([wire.topic], "Delete")
+            self._requests.result(future, f"deleting records of {wire.topic}/{wire.partition}", needs)
 
     def leaderless(self, partitions: Iterable[TopicPartition]) -> str:
         """Describe those of ``partitions`` that have no leader now, for an error; "" if there are none, or no broker answers."""
@@ -369,6 +391,10 @@ class KafkaAdmin:
         return self._requests.send(
             lambda client, seconds: client.list_topics(timeout=seconds), "reading the cluster's topics", timeout_seconds
         )
+
+
+def _on_topics(topics: Iterable[str], operation: str) -> list[Right]:
+    return [Right("topic", topic, (operation,)) for topic in sorted(topics)]
 
 
 def _in_words(partitions: Iterable[TopicPartition]) -> str:

@@ -9,9 +9,14 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
+from forebay.kafka.client.denials import denial_in, next_step
+from forebay.kafka.client.handshakes import handshake_fault
+from forebay.kafka.options.rights import Right
 from forebay.model.errors import UnreachableError
 from forebay.process.clock import Clock, SystemClock
 from forebay.process.reminder import Reminder
@@ -21,7 +26,9 @@ REASONS_MAX, KEPT_MAX = 3, 100
 #: a broker that closes a connection before this age refuses it; milliseconds, the limit of librdkafka's own advice
 EARLY_MS = 2_000
 #: the part of a reason that differs between attempts
-_ATTEMPT = re.compile(r" \((?:after \d+ms in state \w+)(?:, \d+ identical error\(s\) suppressed)?\)")
+_ATTEMPT = re.compile(
+    r" \((?:after \d+ms in state \w+)(?:, \d+ identical error\(s\) suppressed)?\)|: now=\d+ms, exp=\d+ms"
+)
 #: a line of librdkafka's log: thread, reason, age and state of the connection
 _CLOSED = re.compile(r"\[thrd:.*?\]: (.*: Disconnected.*) \(after (\d+)ms in state (\w+)")
 _NEXT_STEPS = {
@@ -32,29 +39,50 @@ _NEXT_STEPS = {
 #: part of a reason → the next step, for any error code
 _NEXT_STEPS_BY_WORDS = {
     "SSL handshake": _NEXT_STEPS[KafkaError._SSL],
+    "tls alert": (
+        "the broker refused this client's certificate, or requires one: "
+        'check "ssl.certificate.location" and "ssl.key.location"'
+    ),
+    "SASL OAUTHBEARER token": 'check "sasl.oauthbearer.token.endpoint.url", ".client.id" and ".client.secret"',
     "Disconnected": 'check "security.protocol" and the port: a listener of another kind closes such a connection',
     "Connect to": 'check host and port in "bootstrap.servers", and that a broker runs there',
 }
 
 
 class ClientErrors:
-    """The ``error_cb`` and the ``logger`` of clients. Keeps each reason once. Thread-safe."""
+    """The ``error_cb`` and the ``logger`` of clients. Keeps each reason once. Thread-safe.
 
-    def __init__(self, log: logging.Logger | None = None, clock: Clock | None = None) -> None:
+    ``ended``: the error that ended the client or its transaction, as librdkafka logged it; "" if there is none.
+    """
+
+    def __init__(
+        self,
+        log: logging.Logger | None = None,
+        clock: Clock | None = None,
+        *,
+        options: Mapping[str, str] | None = None,
+        rights: Callable[[], Iterable[Right]] = tuple,
+    ) -> None:
         """``log``: receives the lines of librdkafka's log, except those about failed connections: of each kind the first one,
-        and repeats after growing delays. ``clock``: default: the system's."""
+        and repeats after growing delays. ``clock``: default: the system's. ``options``: those of the client, to find out why its
+        TLS handshakes fail. ``rights``: returns the rights that the client needs, for the next step if one is missing."""
         self._log = log
+        self._options = options or {}
+        self._rights = rights
         self._clock = clock or SystemClock()
         self._reminders: dict[str, Reminder] = {}  # by librdkafka's name of the kind, such as REQTMOUT
         self._reasons: dict[str, str] = {}  # → what to check
+        self.ended = ""
         self._lock = threading.Lock()
 
     def __call__(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:  # repeats the brokers' own errors
-            self.add(error.str(), error.code())
+            self.add(error.str(), error.code(), next_step(error, self._rights()))
 
     def log(self, level: int, message: str, facility: str, client: str, text: str) -> None:
         """Called by the client within a poll."""
+        if facility in ("FATAL", "TXNERR"):
+            self.ended = text.partition("]: ")[2] or text
         if facility != "FAIL":
             if self._log is not None:
                 with self._lock:
@@ -66,13 +94,30 @@ class ClientErrors:
         elif (closed := _CLOSED.match(text)) and (closed[3] != "UP" or int(closed[2]) < EARLY_MS):
             self.add(closed[1])
 
-    def add(self, reason: str, code: int = KafkaError.NO_ERROR) -> None:
+    def add(self, reason: str, code: int = KafkaError.NO_ERROR, step: str = "") -> None:
+        """Keep ``reason``. ``step``: the next one; "" for that of the reason's words or of ``code``."""
         reason = _ATTEMPT.sub("", reason).replace("/bootstrap:", ":")
         steps = (step for words, step in _NEXT_STEPS_BY_WORDS.items() if words in reason)
-        step = next(steps, _NEXT_STEPS.get(code, ""))
+        step = step or next(steps, _NEXT_STEPS.get(code, ""))
         with self._lock:
             if len(self._reasons) < KEPT_MAX:
                 self._reasons[reason] = step
+
+    @contextmanager
+    def fatal(self) -> Iterator[None]:
+        """Raise a fatal error, which ends the client within a poll or flush, as KafkaException.
+
+        confluent-kafka calls the callbacks that follow in the same poll while this exception is set, so Python raises a
+        SystemError, with or without its cause.
+        """
+        try:
+            yield
+        except SystemError as error:
+            if isinstance(error.__cause__, KafkaException):
+                raise error.__cause__ from None
+            if not self.ended:
+                raise
+            raise KafkaException(denial_in(self.ended) or KafkaError(KafkaError._FATAL, self.ended)) from None
 
     def forget(self) -> None:
         """Forget all reasons, when a broker has answered."""
@@ -92,5 +137,10 @@ class ClientErrors:
         return "; ".join([*shown, *more, *dict.fromkeys(filter(None, shown.values()))])
 
     def unreachable(self, what: str) -> UnreachableError:
-        """Return the error ``what``, which names the address, with the reasons and what to check."""
-        return UnreachableError(": ".join(filter(None, (what, self.words()))))
+        """Return the error ``what``, which names the address, with the reasons and what to check.
+
+        If TLS failed, connect once more to find out which certificate is wrong, for at most a few seconds.
+        """
+        words = self.words()
+        fault = handshake_fault(self._options, self._clock.wall_ms()) if "SSL" in words else ""
+        return UnreachableError(": ".join(filter(None, (what, "; ".join(filter(None, (fault, words)))))))

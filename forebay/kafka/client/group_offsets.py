@@ -14,12 +14,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client.client_errors import ClientErrors
+from forebay.kafka.client.denials import is_denied
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
 
 #: timeout of one poll, which does not return when an answer arrives
 _POLL_SECONDS = 0.01
 _COORDINATOR_MS = 1_000
+#: timeout of the first attempt, doubled for each later one: while a request waits for a coordinator, no reason is known
+_ATTEMPT_SECONDS = 1.0
 #: errors of single partitions of a commit; others concern the whole commit
 _OF_PARTITION = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -82,11 +85,16 @@ class GroupOffsets:
 
     def committed(self, partitions: Sequence[WirePartition], timeout_seconds: float) -> list[WirePartition]:
         """Return the committed offsets. Raises KafkaException, also for an error of a single partition."""
-        try:
-            answer = self._consumer.committed(list(partitions), timeout=timeout_seconds)
-        except KafkaException:
-            self._consumer.poll(0)  # reports the reasons, which the request does not have
-            raise
+        answer, seconds, left = None, _ATTEMPT_SECONDS, timeout_seconds
+        while answer is None:
+            try:
+                answer = self._consumer.committed(list(partitions), timeout=min(seconds, left))
+            except KafkaException as error:
+                self._poll(0)  # reports the reasons, which the request does not have
+                left -= seconds
+                seconds *= 2
+                if error.args[0].code() != KafkaError._TIMED_OUT or left <= 0:
+                    raise
         for partition in answer:
             if partition.error is not None:
                 raise KafkaException(partition.error)
@@ -112,8 +120,15 @@ class GroupOffsets:
         while self._answer[0] != asked:  # a commit that timed out may be answered late
             if self._clock.monotonic() >= deadline:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer to a commit"))
-            self._consumer.poll(_POLL_SECONDS)
+            self._poll(_POLL_SECONDS)
         return self._answer[1]
+
+    def _poll(self, seconds: float) -> None:
+        """Serve callbacks. Raises KafkaException if the authorizer denies the group: its coordinator is never found then."""
+        message = self._consumer.poll(seconds)
+        error = None if message is None else message.error()
+        if error is not None and is_denied(error):
+            raise KafkaException(error)
 
     def _on_commit(self, error: KafkaError | None, wire: list[WirePartition]) -> None:
         """Called within a poll."""

@@ -102,7 +102,7 @@ def inspect_cluster(
     The client connects to each broker. Waits at most ``timeout_seconds`` for each of three requests. Raises UnreachableError,
     SettingsError for an option that librdkafka refuses.
     """
-    seen = _Versions()
+    seen = _Versions(options)
     made: dict[str, Any] = {**client_options(options, "forebay-doctor"), "debug": "feature", "error_cb": seen.errors}
     try:
         client = AdminClient(made, logger=seen)
@@ -154,8 +154,8 @@ def release_of(versions: Versions) -> str:
 class _Versions:
     """The ``logger`` of a client: keeps the protocol versions that the log names for each broker."""
 
-    def __init__(self) -> None:
-        self.errors = ClientErrors()
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.errors = ClientErrors(options=options)
         self._seen: dict[str, dict[str, tuple[int, int]]] = {}
 
     def log(self, level: int, message: str, facility: str, client: str, text: str) -> None:

@@ -7,12 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 import tenacity
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from forebay.kafka.client.client_errors import ClientErrors
+from forebay.kafka.client.denials import is_denied, missing_right
 from forebay.kafka.client.group_offsets import GroupOffsets
 from forebay.kafka.client.leaders import WHY_SECONDS, shown_partitions, without_leader
+from forebay.kafka.options.rights import Right
 from forebay.model.errors import ForebayError, SettingsError, UnknownTopicError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
@@ -58,7 +60,7 @@ class AdminRequests:
 
         Raises SettingsError for an option that librdkafka refuses.
         """
-        self.errors = ClientErrors()
+        self.errors = ClientErrors(clock=clock, options=options)
         self._options = options
         self._address = address
         self._timeout = timeout_seconds
@@ -104,12 +106,14 @@ class AdminRequests:
         what: str,
         timeout_seconds: float | None = None,
         partitions: Collection[TopicPartition] = (),
+        needs: Iterable[Right] = (),
     ) -> Answer:
         """Return the answer of ``request``, which receives a client and its timeout in seconds.
 
         If the error may pass, the request is repeated within the timeout, each time by a new client: a client that knows a former
         leader or controller may ask that broker again and again. ``what``: the request, for errors. ``partitions``: those that
-        it asks about; an error then names the ones without a leader.
+        it asks about; an error then names the ones without a leader. ``needs``: the rights that it needs; an error then names the
+        one that is missing.
         """
         timeout = self._timeout if timeout_seconds is None else timeout_seconds
         ends = self._clock.monotonic() + timeout - (min(WHY_SECONDS, timeout / 2) if partitions else 0)
@@ -132,8 +136,10 @@ class AdminRequests:
                     self.errors.forget()  # not before: a client repeats the report of a lasting reason only now and then
                     return answer
         except KafkaException as error:
+            if _shows_no_leader(error.args[0]):
+                self.check_visible({tp.topic for tp in partitions}, what)
             why = self.leaderless(partitions) if partitions and may_pass(error.args[0]) else ""
-            raise self.explained(error, f"{what}: {why}" if why else what) from None
+            raise self.explained(error, f"{what}: {why}" if why else what, needs) from None
         raise AssertionError("tenacity ends by an answer or an error")
 
     def comes_true(self, condition: Callable[[], bool]) -> bool:
@@ -146,12 +152,24 @@ class AdminRequests:
         )
         return attempts(condition)
 
-    def result(self, future: Any, what: str) -> Any:
+    def result(self, future: Any, what: str, needs: Iterable[Right] = ()) -> Any:
         """Return the result of a client's ``future``; its own request's timeout limits the wait."""
         try:
             return future.result()
         except KafkaException as error:
-            raise self.explained(error, what) from None
+            raise self.explained(error, what, needs) from None
+
+    def check_visible(self, topics: Collection[str], what: str) -> None:
+        """Raise MissingRightError if the authorizer hides one of ``topics``, which brokers show as one that does not exist."""
+        if not topics:
+            return
+        futures = self.client.describe_topics(TopicCollection(sorted(topics)), request_timeout=WHY_SECONDS)
+        for topic, future in futures.items():
+            try:
+                future.result()
+            except KafkaException as error:
+                if is_denied(error.args[0]):
+                    raise self.explained(error, what, [Right("topic", topic, ("Describe",))]) from None
 
     def leaderless(self, partitions: Iterable[TopicPartition]) -> str:
         """Describe those of ``partitions`` that have no leader now, and which brokers could lead them; "" if there are none, or
@@ -165,9 +183,11 @@ class AdminRequests:
             client.poll(0)  # calls error_cb and the logger
         return self.errors.words()
 
-    def explained(self, error: KafkaException, what: str) -> ForebayError:
-        """Return the project's error for ``error`` of the request ``what``."""
+    def explained(self, error: KafkaException, what: str, needs: Iterable[Right] = ()) -> ForebayError:
+        """Return the project's error for ``error`` of the request ``what``, which needs the rights ``needs``."""
         cause: KafkaError = error.args[0]
+        if is_denied(cause):
+            return missing_right(f"Kafka at {self._address}: {what}: {cause.str()}", cause, needs)
         if cause.code() in _UNREACHABLE:
             if (client := self._client) is not None:
                 client.poll(0)
@@ -200,6 +220,11 @@ class AdminRequests:
             return False
         shown = shown_partitions(self.client, partitions)
         return shown is not None and None in shown.values()
+
+
+def _shows_no_leader(error: KafkaError) -> bool:
+    """Return whether the client knows no leader, as for a topic that does not exist or that the authorizer hides."""
+    return error.code() == KafkaError._NOENT or error.code() in UNKNOWN_TOPIC
 
 
 def may_pass(error: KafkaError | None) -> bool:

@@ -18,12 +18,14 @@ from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
+from forebay.kafka.client.denials import denied_kind, missing_right
 from forebay.kafka.client.idle_clients import IdleClients
 from forebay.kafka.consume.fetching import opened
 from forebay.kafka.consume.messages import FAULTS
 from forebay.kafka.native.received import Event, Received
 from forebay.kafka.options.access import KafkaAccess
 from forebay.kafka.options.librdkafka import PREFETCH_SHARE, consumer_options
+from forebay.kafka.options.rights import reader_rights
 from forebay.model.arrow_columns import number_view, value_lengths
 from forebay.model.digest import digest
 from forebay.model.errors import RangeNotHeldError, UnknownTopicError
@@ -166,7 +168,7 @@ class RangeReader:
         yet."""
         self._access = access
         self._clock = clock or SystemClock()
-        self._client_errors = ClientErrors(_log)
+        self._client_errors = ClientErrors(_log, options=access.options)
         memory_bytes = int(access.prefetch_bytes / PREFETCH_SHARE)
         options = consumer_options(
             access.options, group=access.group, memory_bytes=memory_bytes, client_id="forebay-task"
@@ -248,6 +250,12 @@ class RangeReader:
 
     def _take_event(self, event: Event, reading: RangeProgress | None) -> bool:
         code = event.error.code()
+        kind = denied_kind(event.error)
+        if kind == "topic":
+            words = f"Kafka at {self._address}: reading {event.tp.topic} again: {event.error.str()}"
+            raise missing_right(words, event.error, reader_rights([event.tp.topic]))
+        if kind is not None:
+            return False  # reading by offsets does not need the group, whatever rights it has
         if reading is None or reading.done:
             self._client_errors(event.error)
             return False

@@ -19,6 +19,7 @@ from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
+from forebay.kafka.client.denials import is_denied, next_step
 from forebay.kafka.client.group_offsets import Point
 from forebay.kafka.consume.assignment import Assignment, StartedPartition
 from forebay.kafka.consume.commits import Commits
@@ -26,6 +27,7 @@ from forebay.kafka.consume.fetching import Fetcher, opened
 from forebay.kafka.consume.messages import FAULTS
 from forebay.kafka.native.received import Event, Received, Records
 from forebay.kafka.options.librdkafka import consumer_options, is_cooperative
+from forebay.kafka.options.rights import receiver_rights
 from forebay.model.arrow_columns import number_view, value_slots
 from forebay.model.columns import Columns, EndOfPartition, PartitionFault, RebalanceListener, Start
 from forebay.model.errors import ForebayError
@@ -69,6 +71,7 @@ class KafkaSource:
         No I/O before :meth:`subscribe`. Raises SettingsError if an option that Forebay needs has another value.
         """
         self._given_options = dict(options)
+        self._group = group
         self._options = consumer_options(
             options, group=group, memory_bytes=memory_bytes, client_id=client_id,
             metadata_refresh_seconds=metadata_refresh_seconds,
@@ -93,7 +96,7 @@ class KafkaSource:
         self._fetcher: Fetcher | None = None
         self._clock: Clock = clock or SystemClock()
         self._fatal: KafkaError | None = None
-        self._client_errors = ClientErrors(_log)
+        self._client_errors = ClientErrors(_log, rights=lambda: receiver_rights(self._topics, group))
 
     @classmethod
     def of(cls, settings: Settings, client_id: str) -> KafkaSource:
@@ -184,9 +187,11 @@ class KafkaSource:
         except BaseException as error:  # raised again by poll
             self._callback_error = self._callback_error or error
 
-    def _on_error(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError, topic: str = "") -> None:
         if error.fatal():
             self._fatal = error
+        elif topic and is_denied(error):
+            self._client_errors.add(error.str(), step=next_step(error, receiver_rights([topic], self._group)))
         else:
             self._client_errors(error)
 
@@ -331,7 +336,7 @@ class KafkaSource:
             kind = "truncated" if "truncat" in text.lower() else FAULTS[code]
             faults.setdefault(event.tp, (kind, text))
         else:
-            self._on_error(error)
+            self._on_error(error, event.tp.topic)
 
     def _columns(self, records: Records) -> Columns | PartitionFault | None:
         """Return those of ``records`` that are next; None if there are none."""

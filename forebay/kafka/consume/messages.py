@@ -46,7 +46,7 @@ FAULTS: dict[int, str] = {
     KafkaError._UNKNOWN_PARTITION: "recreated",
     KafkaError.UNKNOWN_TOPIC_OR_PART: "recreated",
     KafkaError.UNKNOWN_TOPIC_ID: "recreated",
-    KafkaError.INCONSISTENT_TOPIC_ID: "recreated",
+    103: "recreated",  # INCONSISTENT_TOPIC_ID, for which older releases of confluent-kafka have no name
 }
 
 

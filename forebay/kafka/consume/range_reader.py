@@ -12,7 +12,6 @@ import gc
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
+from forebay.kafka.client.denials import denied_kind, missing_right
 from forebay.kafka.client.idle_clients import IdleClients
 from forebay.kafka.consume.fetching import opened
 from forebay.kafka.consume.messages import FAULTS
@@ -31,8 +31,10 @@ from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.native.received import Event, Received, Records
 from forebay.kafka.options.access import KafkaAccess
 from forebay.kafka.options.librdkafka import PREFETCH_SHARE, consumer_options
+from forebay.kafka.options.rights import reader_rights
 from forebay.model.arrow_columns import number_view, one_batch
 from forebay.model.errors import (
+    MissingRightError,
     OffsetGapError,
     OutOfRangeError,
     OvershotError,
@@ -132,7 +134,7 @@ class PartitionReader:
         self._access = access
         self._tp = tp
         self._clock = clock
-        self._client_errors = ClientErrors(_log)
+        self._client_errors = ClientErrors(_log, options=access.options)
         self._ended = False  # the client reached an end before the range's
         self._end_reported = -1  # the last end that it reached: it reports each end once, to any range
         self._ahead: list[Received] = []  # polled, and beyond the range
@@ -276,7 +278,10 @@ class PartitionReader:
             self._end(self._end_reported, range_, reading)
         elif code in FAULTS and event.tp == self._tp:
             raise self._fault(FAULTS[code], error, range_)
-        else:
+        elif (kind := denied_kind(error)) == "topic":
+            words = f"Kafka at {self._address}: reading {range_}: {error.str()}"
+            raise missing_right(words, error, reader_rights([self._tp.topic]))
+        elif kind is None:  # reading by offsets does not need the group, whatever rights it has
             self._client_errors(error)
 
     def _end(self, end: int, range_: OffsetRange, reading: Reading) -> None:
@@ -291,6 +296,8 @@ class PartitionReader:
         """Raise ShortReadError if the leader confirms the end. Without a leader, reading continues up to its limits."""
         try:
             held = self._ask().ends([self._tp])[self._tp]
+        except MissingRightError:
+            raise
         except UnreachableError as error:
             self._client_errors.add(str(error))
             return
@@ -317,10 +324,17 @@ class PartitionReader:
             raise RangeNotHeldError(f"{range_}: topic {range_.topic} had the id {range_.topic_id}, and {now}")
 
     def _check_there(self, range_: OffsetRange) -> None:
-        """Raise RangeNotHeldError if the partition does not exist; the client reports that only after half a minute."""
-        with suppress(UnreachableError):
+        """Raise RangeNotHeldError if the partition does not exist, MissingRightError if the authorizer hides it.
+
+        The client reports that only after half a minute.
+        """
+        try:
             if self._tp not in self._ask().partitions([range_.topic]):
                 raise RangeNotHeldError(f"{range_}: Kafka has no partition {self._tp}")
+        except MissingRightError:
+            raise
+        except UnreachableError as error:
+            self._client_errors.add(str(error))
 
     def _ask(self) -> KafkaAdmin:
         if self.admin is None:
@@ -329,9 +343,12 @@ class PartitionReader:
             )
         return self.admin
 
+    @property
+    def _address(self) -> str:
+        return self._access.options.get("bootstrap.servers", "")
+
     def _unreachable(self, words: str) -> UnreachableError:
-        address = self._access.options.get("bootstrap.servers", "")
-        return self._client_errors.unreachable(f"Kafka at {address}: {words}")
+        return self._client_errors.unreachable(f"Kafka at {self._address}: {words}")
 
     def _on_statistics(self, text: str) -> None:
         """Called within a poll."""

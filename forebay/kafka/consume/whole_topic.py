@@ -39,6 +39,7 @@ def read_topic(
     with KafkaAdmin(options, timeout_seconds=timeout_seconds, client_id="forebay-reader") as admin:
         found = admin.topics()
         if topic not in found:
+            admin.check_visible([topic])
             raise UsageError(f"topic {topic} does not exist")
         held = admin.watermarks([TopicPartition(topic, number) for number in range(found[topic])])
     positions = {tp: max(low, begin.get(tp, 0)) for tp, (low, _) in held.items()}

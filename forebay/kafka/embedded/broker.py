@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka.admin import AdminClient
 
@@ -23,6 +23,9 @@ from forebay.kafka.embedded.jars import fetch_jars, find_java
 from forebay.kafka.native.library import library
 from forebay.model.errors import ForebayError, UnreachableError, UsageError
 from forebay.process.tether import tethered
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: the mock cluster creates each topic on first use, always with this number of partitions
 MOCK_PARTITIONS = 4
@@ -139,7 +142,7 @@ class KafkaBroker:
         with KafkaAdmin(self.options) as admin:
             admin.create_topic(topic, partitions)
 
-    def start(self) -> KafkaBroker:
+    def start(self) -> Self:
         """Start it, and return when it answers. Raises UsageError if Java or the jars are missing; UnreachableError."""
         self.launch()
         self.await_ready()
@@ -279,7 +282,7 @@ class KafkaBroker:
             self._process.wait()
             self._process = None
 
-    def __enter__(self) -> KafkaBroker:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(

@@ -11,11 +11,13 @@ from importlib import metadata
 from itertools import islice
 from pathlib import Path
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
+from forebay.kafka.client.denials import is_denied, missing_right
 from forebay.kafka.options.librdkafka import client_options
+from forebay.kafka.options.rights import writer_rights
 from forebay.model.errors import ForebayError, UsageError
 from forebay.model.values import TopicPartition
 
@@ -86,7 +88,7 @@ def load(
     sent so far, every ``chunk_records``. Raises UnreachableError if records stay unacknowledged, ForebayError if a record is
     refused or the group of ``pace`` stops committing.
     """
-    errors = ClientErrors(_log)
+    errors = ClientErrors(_log, options=options)
     producer = Producer({
         "error_cb": errors,
         "linger.ms": linger_ms, "batch.size": 1_048_576, "compression.type": "zstd", "acks": "all",
@@ -108,24 +110,27 @@ def load(
     where = -1 if partition is None else partition
     source = iter(records)
     try:
-        while chunk := list(islice(source, chunk_records)):
-            for key, value in chunk:
-                while True:
-                    try:
-                        producer.produce(topic, value, key, where, on_delivery=delivered)
-                        break
-                    except BufferError:
-                        producer.poll(0.1)
-            loaded.records += len(chunk)
-            loaded.bytes += sum(len(key or b"") + len(value or b"") for key, value in chunk)
-            producer.poll(0)
-            _check(topic, failures)
-            if progress is not None:
-                progress(loaded.records)
-            if follower is not None:
-                _flush(producer, topic, failures, errors)
-                follower.wait(loaded.ends)
-        _flush(producer, topic, failures, errors)
+        with errors.fatal():
+            while chunk := list(islice(source, chunk_records)):
+                for key, value in chunk:
+                    while True:
+                        try:
+                            producer.produce(topic, value, key, where, on_delivery=delivered)
+                            break
+                        except BufferError:
+                            producer.poll(0.1)
+                loaded.records += len(chunk)
+                loaded.bytes += sum(len(key or b"") + len(value or b"") for key, value in chunk)
+                producer.poll(0)
+                _check(topic, failures)
+                if progress is not None:
+                    progress(loaded.records)
+                if follower is not None:
+                    _flush(producer, topic, failures, errors)
+                    follower.wait(loaded.ends)
+            _flush(producer, topic, failures, errors)
+    except KafkaException as error:
+        raise _refused(f"loading {topic}: {error.args[0].str()}", topic, error.args[0]) from None
     finally:
         if follower is not None:
             follower.close()
@@ -134,7 +139,12 @@ def load(
 
 def _check(topic: str, failures: list[KafkaError]) -> None:
     if failures:
-        raise ForebayError(f"loading {topic}: {len(failures)} records were refused: {failures[0].str()}")
+        words = f"loading {topic}: {len(failures)} records were refused: {failures[0].str()}"
+        raise _refused(words, topic, failures[0])
+
+
+def _refused(words: str, topic: str, error: KafkaError) -> ForebayError:
+    return missing_right(words, error, writer_rights(topic)) if is_denied(error) else ForebayError(words)
 
 
 def _flush(producer: Producer, topic: str, failures: list[KafkaError], errors: ClientErrors) -> None:

@@ -10,8 +10,10 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from forebay.kafka.client.client_errors import ClientErrors
+from forebay.kafka.client.denials import is_denied, missing_right
 from forebay.kafka.client.leaders import why_not_accepted
 from forebay.kafka.options.librdkafka import client_options
+from forebay.kafka.options.rights import ANY_NAME, writer_rights
 from forebay.kafka.produce.rows import records_of
 from forebay.model.errors import ForebayError, SettingsError, UnreachableError
 from forebay.model.values import TopicPartition
@@ -75,7 +77,7 @@ class _Producing:
         given = dict(given)
         if "message.timeout.ms" in given:  # librdkafka's other name for the same option
             given["delivery.timeout.ms"] = given.pop("message.timeout.ms")
-        self._client_errors = ClientErrors(_log)
+        self._client_errors = ClientErrors(_log, options=given)
         made = {"delivery.timeout.ms": round(_SILENCE_SECONDS * 1000), **own, **given}
         try:
             self._producer = Producer({**made, "error_cb": self._client_errors}, logger=self._client_errors)
@@ -86,10 +88,12 @@ class _Producing:
         self._delivery_seconds = int(made["delivery.timeout.ms"]) / 1000  # 0: no limit
         self._address = given.get("bootstrap.servers", "")
         self._failure: tuple[KafkaError, TopicPartition] | None = None
+        self._last_topic = ANY_NAME
         self.sent = 0
         self._checked = 0  # value of ``sent`` at the last check
 
     def _produce(self, topic: str, record: dict[str, Any]) -> None:
+        self._last_topic = topic
         while True:
             try:
                 self._producer.produce(topic, on_delivery=self._delivered, **record)
@@ -102,7 +106,8 @@ class _Producing:
     def flush(self) -> None:
         """Wait until each record is acknowledged, or has failed within its delivery timeout."""
         try:
-            left = self._producer.flush(self._delivery_seconds + _REPORTS_SECONDS if self._delivery_seconds else -1)
+            with self._client_errors.fatal():
+                left = self._producer.flush(self._delivery_seconds + _REPORTS_SECONDS if self._delivery_seconds else -1)
         except KafkaException as error:
             raise self._ended(error) from None
         self._check()
@@ -112,14 +117,19 @@ class _Producing:
     def _serve(self, seconds: float) -> None:
         """Process acknowledgements for at most ``seconds``. Raises the error of a refused record."""
         try:
-            self._producer.poll(seconds)
+            with self._client_errors.fatal():
+                self._producer.poll(seconds)
         except KafkaException as error:
             raise self._ended(error) from None
         self._check()
 
     def _ended(self, error: KafkaException) -> ForebayError:
-        """Return the error of a client that ended because it no longer knows which records the brokers accepted."""
-        return ForebayError(f"Kafka at {self._address}: after {self.sent} records: {error.args[0].str()}")
+        """Return the error of a client that ended: the authorizer denies it, or it no longer knows which records the brokers
+        accepted."""
+        words = f"Kafka at {self._address}: after {self.sent} records: {error.args[0].str()}"
+        if is_denied(error.args[0]):
+            return missing_right(words, error.args[0], writer_rights(self._last_topic))
+        return ForebayError(words)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
@@ -144,6 +154,8 @@ class _Producing:
             words += (
                 " (the topic limits timestamps by message.timestamp.before.max.ms and message.timestamp.after.max.ms)"
             )
+        if is_denied(error):
+            raise missing_right(f"Kafka at {self._address}: {words}", error, writer_rights(tp.topic))
         raise ForebayError(words)
 
     def _unreachable(self, words: str) -> UnreachableError:

@@ -13,9 +13,11 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client.client_errors import ClientErrors
+from forebay.kafka.client.denials import denial_in, is_denied, missing_right
 from forebay.kafka.client.group_offsets import GroupOffsets
 from forebay.kafka.client.leaders import why_not_accepted
 from forebay.kafka.options.librdkafka import client_options
+from forebay.kafka.options.rights import ANY_NAME, transaction_rights
 from forebay.kafka.produce.rows import Record
 from forebay.model.errors import ForebayError, SettingsError, StoreError, UsageError
 from forebay.model.values import TopicPartition
@@ -90,7 +92,7 @@ class TransactionalSender:
         self._producer: Producer | None = None
         self._reader: GroupOffsets | None = None
         self._failures: list[tuple[KafkaError, TopicPartition]] = []  # of this transaction: the first
-        self._client_errors = ClientErrors(_log)
+        self._client_errors = ClientErrors(_log, options=options)
         self._clock = SystemClock()
 
     def open(self) -> Marker | None:
@@ -166,6 +168,8 @@ class TransactionalSender:
         if self._topic is None:
             return sorted(producer.list_topics(timeout=self._timeout).topics)
         found = producer.list_topics(self._topic, timeout=self._timeout).topics[self._topic]
+        if is_denied(found.error):
+            raise KafkaException(found.error)
         if found.error is not None:
             raise UsageError(f"topic {self._topic} does not exist ({found.error.str()}): create it first")
         return [self._topic]
@@ -173,6 +177,7 @@ class TransactionalSender:
     def begin(self) -> None:
         """Begin a transaction."""
         self._failures = []
+        self._client_errors.ended = ""
         self._written.clear()
         try:
             self._opened.begin_transaction()
@@ -209,7 +214,8 @@ class TransactionalSender:
         assert self._reader is not None
         producer = self._opened
         try:
-            left = producer.flush(self._timeout + _REPORTS_SECONDS)
+            with self._client_errors.fatal():
+                left = producer.flush(self._timeout + _REPORTS_SECONDS)
             self._check()
             if left:
                 raise self._client_errors.unreachable(
@@ -262,7 +268,8 @@ class TransactionalSender:
     def _serve(self, seconds: float) -> None:
         """Process acknowledgements for at most ``seconds``. Raises the error of a refused record."""
         try:
-            self._opened.poll(seconds)
+            with self._client_errors.fatal():
+                self._opened.poll(seconds)
         except KafkaException as error:
             raise self._explained(error, "the transaction can't continue") from None
         self._check()
@@ -271,6 +278,7 @@ class TransactionalSender:
         if not self._failures:
             return
         error, tp = self._failures[0]
+        error = denial_in(self._client_errors.ended) or error  # its records are only reported as purged
         what = "a record was not accepted" if tp.partition < 0 else f"a record of {tp} was not accepted"
         if error.code() == KafkaError._MSG_TIMED_OUT and (why := why_not_accepted(self._opened, tp)):
             what += f": {why}"
@@ -279,6 +287,10 @@ class TransactionalSender:
     def _explained(self, error: KafkaException, what: str) -> ForebayError:
         cause = error.args[0]
         words = f"{self._where}: {what}: {cause.str()}"
+        if is_denied(cause):
+            topic = self._topic or min(self._written, default=ANY_NAME)
+            needs = transaction_rights(topic, self._id)
+            return missing_right(f"Kafka at {self._options.get('bootstrap.servers', '')}: {words}", cause, needs)
         if cause.code() in _FENCED:
             return StoreError(
                 f"{words}; another sender has taken over the id, or the transaction took longer than {self._timeout:g} s"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from deploy.commands.setup.doctor.findings import Finding
 from deploy.commands.setup.validation import BROKER_TIMEOUT_SECONDS
-from forebay.model.errors import ForebayError
+from forebay.kafka.options.rights import Kind, Right, grant
+from forebay.model.errors import ForebayError, MissingRightError
 from forebay.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -31,7 +33,9 @@ def check_brokers(settings: Settings, now_ms: int) -> Iterator[Finding]:
     options = settings.kafka.options
     try:
         with KafkaAdmin(options, timeout_seconds=BROKER_TIMEOUT_SECONDS) as admin:
-            topics = {tp.topic for tp in admin.partitions(settings.kafka.topics, settings.kafka.pattern)}
+            topics = set(settings.kafka.topics)
+            with suppress(MissingRightError):  # the findings about rights name what is missing
+                topics = {tp.topic for tp in admin.partitions(settings.kafka.topics, settings.kafka.pattern)}
         cluster = inspect_cluster(options, topics, (settings.group, settings.completed_group), BROKER_TIMEOUT_SECONDS)
     except ForebayError as error:
         yield Finding(_AREA, "cluster", "unreachable", str(error), "start the brokers, or correct [kafka]")
@@ -72,7 +76,7 @@ def _broker(broker: Broker) -> Finding:
     return Finding(_AREA, name, "fine", words)
 
 
-def _rights(kind: str, found: Mapping[str, Rights], needed: frozenset[str]) -> Iterator[Finding]:
+def _rights(kind: Kind, found: Mapping[str, Rights], needed: frozenset[str]) -> Iterator[Finding]:
     fine = []
     for name, rights in sorted(found.items()):
         if rights.operations is None:
@@ -90,9 +94,8 @@ def _rights(kind: str, found: Mapping[str, Rights], needed: frozenset[str]) -> I
         yield Finding(_AREA, f"rights on {kind}", "fine", f"{', '.join(sorted(needed))} allowed on {_first(fine)}")
 
 
-def _grant(kind: str, name: str, operations: frozenset[str]) -> str:
-    flags = " ".join(f"--operation {operation.capitalize()}" for operation in sorted(operations))
-    return f"kafka-acls.sh --add --allow-principal User:NAME {flags} --{kind} {name}"
+def _grant(kind: Kind, name: str, operations: frozenset[str]) -> str:
+    return grant(Right(kind, name, tuple(operation.capitalize() for operation in sorted(operations))))
 
 
 def _clock(cluster: Cluster, now_ms: int) -> Finding:
