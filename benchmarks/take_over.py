@@ -4,6 +4,10 @@ One receiver takes in 1,000 records/s, the batch interval is 200 ms, and each ba
 runs on the same machine, so it sees the leader's end without waiting for the lease; on another machine the lease's duration is
 added. Spark's own start is that of a program that makes a session with the same options and does nothing else. It is measured in
 the same run, and restarts count as the difference to it. The first batch of a warm standby is compared with its tenth.
+
+The driver's log says where the time goes: until it leads (start of the process, lease, journal), until its engine runs, and until
+the first job has ended. The archive of classes is made before, as a driver does after its first start,
+and kept beside the installed Spark.
 """
 
 from __future__ import annotations
@@ -12,12 +16,16 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.measured import Measured, Threshold, figure, ratio
 from benchmarks.setup import PARTITIONS, Setup
+from driver.spark.class_archive import ClassArchive
 from tests.support.cluster import Cluster
 
 RATE = 1_000
@@ -49,29 +57,60 @@ print(time.time(), flush=True)
 session.stop()
 """
 _SPARK = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.memory": "512m"}
+#: blocks and segments of a usual size: the tests' own are so small that reading them is most of a batch
+_RECEIVER = {"block_interval": "200ms"}
+_WAL = {"segment_size": "64MB", "retention": "1h"}
+#: what the driver logs when it leads, and when its engine has started
+_LEADS, _STARTED = "driver.service.driver: leads stream", "driver.service.driver: the engine runs"
+
+
+class Phases(NamedTuple):
+    """Where the time goes, in seconds: until the driver leads, from then until its engine runs, and from then until the end of
+    the first job."""
+
+    lead: float
+    engine: float
+    job: float
+
+    @property
+    def total(self) -> float:
+        return sum(self)
 
 
 def measure(setup: Setup) -> Iterator[Measured]:
     starts: list[float] = []
     plain_jobs: list[float] = []
-    restarts: list[float] = []
-    take_overs: list[float] = []
+    restarts: list[Phases] = []
+    take_overs: list[Phases] = []
     first: list[tuple[float, float]] = []
+    archive = ClassArchive(Path(sys.prefix) / "spark-classes", _SPARK)  # kept for later runs
+    archive.make(threading.Event())
     for run in range(setup.runs):
         session_seconds, job_seconds = _plain_start()
         starts.append(session_seconds)
         plain_jobs.append(job_seconds)
         with setup.folder() as folder:
-            restarted, took_over, batches = _killed_twice(setup, folder, f"take-over-{run}")
-        restarts.append(restarted - session_seconds)
+            restarted, took_over, batches = _killed_twice(setup, folder, f"take-over-{run}", archive.folder)
+        restarts.append(restarted)
         take_overs.append(took_over)
         first.append((batches[0], batches[_BATCHES - 1]))
     limit = Threshold(EXTRA_MAX, at_least=False)
-    yield figure("take-over", "killed leader to the standby's next batch, without the lease", take_overs, "s", limit)
-    yield figure("take-over", "restart to the next batch, beyond the start of a Spark session", restarts, "s", limit)
+    beyond = [phases.total - plain for phases, plain in zip(restarts, starts, strict=True)]
+    yield figure(
+        "take-over", "killed leader to the standby's next batch, without the lease", _totals(take_overs), "s", limit
+    )
+    yield figure("take-over", "restart to the next batch, beyond the start of a Spark session", beyond, "s", limit)
     yield figure("take-over", "start of a Spark session", starts, "s")
     yield figure("take-over", "its first Python job, in Spark alone", plain_jobs, "s")
     yield ratio("take-over", "standby: first batch / tenth", first, "s", Threshold(FIRST_MAX, at_least=False))
+    for name, found in (("restart", restarts), ("standby", take_overs)):
+        yield figure("take-over", f"{name}: until it leads", [phases.lead for phases in found], "s")
+        yield figure("take-over", f"{name}: then until the engine runs", [phases.engine for phases in found], "s")
+        yield figure("take-over", f"{name}: then until the first job has ended", [phases.job for phases in found], "s")
+
+
+def _totals(found: list[Phases]) -> list[float]:
+    return [phases.total for phases in found]
 
 
 def _plain_start() -> tuple[float, float]:
@@ -86,37 +125,50 @@ def _plain_start() -> tuple[float, float]:
     return there - begun, ended - there
 
 
-def _killed_twice(setup: Setup, folder: Path, topic: str) -> tuple[float, float, list[float]]:
-    """Return the seconds from a restart and from a take-over to the end of the next job, and those of the standby's jobs."""
+def _killed_twice(setup: Setup, folder: Path, topic: str, archive: Path) -> tuple[Phases, Phases, list[float]]:
+    """Return the time from a restart and from a take-over to the end of the next job, and the seconds of the standby's jobs."""
     setup.broker.create_topic(topic, PARTITIONS)
     cluster = Cluster(
         folder, setup.broker.options, [topic], receivers=1, engine="spark", job="measured:aggregate", start=False,
-        spark=_SPARK,
+        spark={**_SPARK, "class_archive": str(archive)}, receiver=_RECEIVER, wal=_WAL,
     )  # fmt: skip
-    (folder / "measured.py").write_text(_JOB)
     producer = subprocess.Popen([
         sys.executable, "-m", "benchmarks.producing", setup.broker.address, topic, str(RATE), "600",
     ])  # fmt: skip
     try:
         with cluster:
+            (folder / "measured.py").write_text(_JOB)  # in place of the cluster's own job
             urls = [cluster.driver_url, cluster.another_url()]
             cluster.write_settings(driver={"urls": urls})
             for name in ("agent", "r1", "driver"):
                 cluster.start(name, keep=False)
-            _jobs_since(cluster, 0.0, _BATCHES)
+            _jobs_since(cluster, 0.0, 1)
             cluster.kill9("driver")
             killed = time.time()
             cluster.restart("driver")
-            restarted = _jobs_since(cluster, killed, 1)[0][1] - killed
+            jobs = _jobs_since(cluster, killed, 1)
+            restarted = _phases(cluster.log("driver"), killed, jobs[0][1])
             cluster.start_rival("second", "driver", "--standby", url=urls[1])
             cluster.wait(lambda: "Spark is warm" in cluster.log("second"), "a warm standby")
             cluster.kill9("driver")
             killed = time.time()
             jobs = _jobs_since(cluster, killed, _BATCHES)
-            return restarted, jobs[0][1] - killed, [ended - begun for begun, ended in jobs]
+            took_over = _phases(cluster.log("second"), killed, jobs[0][1])
+            return restarted, took_over, [ended - begun for begun, ended in jobs]
     finally:
         producer.kill()
         producer.wait()
+
+
+def _phases(log: str, killed: float, ended: float) -> Phases:
+    """Return where the time between two moments went, by the driver's log."""
+    leads, started = (_last(log, words) for words in (_LEADS, _STARTED))
+    return Phases(leads - killed, started - leads, ended - started)
+
+
+def _last(log: str, words: str) -> float:
+    line = [line for line in log.splitlines() if words in line][-1]
+    return datetime.fromisoformat(line.split()[0].replace("Z", "+00:00")).timestamp()
 
 
 def _jobs_since(cluster: Cluster, since: float, count: int) -> list[tuple[float, float]]:

@@ -16,6 +16,7 @@ from driver.listeners.events import Listener
 from driver.main import find_jobs, make_engine
 from driver.service import Driver, DriverOptions
 from driver.several import fair
+from driver.spark.classic import classic
 from forebay.messages import BatchEntry
 from forebay.model.errors import UsageError
 from forebay.process.clock import SystemClock
@@ -37,11 +38,11 @@ class IngestContext:
     ``spark``: a SparkSession, or None with ``engine = "local"``. ``settings``: a path or Settings. Entering the context starts
     nothing; ``foreach_batch`` sets the job and starts the driver. ``start`` and ``stop`` may be repeated. ``stop`` may be
     called in the job, whose batch then still completes, and by a listener. Leaving the context stops the driver. If an error
-    ended the driver, it is raised.
+    ended the driver, it is raised. Raises UsageError for a session of Spark Connect.
     """
 
     def __init__(self, spark: Any, settings: Settings | str | Path, *, take_over: bool = False) -> None:
-        self._spark = spark
+        self._spark = classic(spark)
         self._settings = settings if isinstance(settings, Settings) else load(settings)
         self._take_over = take_over
         self._jobs: tuple[NamedJob, ...] = ()

@@ -241,10 +241,12 @@ def together(runs: Sequence[StreamRun]) -> ServiceStatus:
 
 
 def fair(streams: Sequence[Settings]) -> list[Settings]:
-    """Return the settings of streams that share a process, with fair shares of Spark.
+    """Return the settings of streams that share a process, with fair shares of Spark, and one archive of Java's classes.
 
     Raises SettingsError if two streams have one name or URL, or differ in ``[spark]``.
     """
+    archive = next((settings.spark.class_archive for settings in streams if settings.spark.class_archive), None)
+    streams = [_with_spark(settings, class_archive=archive) for settings in streams]  # each may have its own ``data``
     _differ("stream", [(settings.stream, settings.stream) for settings in streams])
     _differ("driver.url", [(settings.stream, settings.driver.url) for settings in streams if not _any_port(settings)])
     with_spark = [settings for settings in streams if settings.driver.engine == "spark"]
@@ -255,7 +257,7 @@ def fair(streams: Sequence[Settings]) -> list[Settings]:
                 f"spark: {_difference(mine, theirs)} differs between stream {with_spark[0].stream!r} and stream "
                 f"{settings.stream!r}: a process has one Spark session, so write the same [spark] in both configurations"
             )
-    return [_shared(settings) for settings in streams]
+    return [_with_spark(settings, options={**FAIR, **settings.spark.options}) for settings in streams]
 
 
 def _differ(key: str, values: Sequence[tuple[str, str]]) -> None:
@@ -279,6 +281,5 @@ def _difference(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     return _difference(first, second) if isinstance(first, Mapping) and isinstance(second, Mapping) else str(key)
 
 
-def _shared(settings: Settings) -> Settings:
-    spark = msgspec.structs.replace(settings.spark, options={**FAIR, **settings.spark.options})
-    return msgspec.structs.replace(settings, spark=spark)
+def _with_spark(settings: Settings, **changes: Any) -> Settings:
+    return msgspec.structs.replace(settings, spark=msgspec.structs.replace(settings.spark, **changes))

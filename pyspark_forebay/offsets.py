@@ -159,7 +159,7 @@ def _topic(topic: str, name: str) -> str:
 def _checked(number: Any, name: str, allowed: Callable[[int], bool], shown: object = None) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or not allowed(number):
         given = shown if shown is not None else number
-        raise UsageError(f"{name}: {given!r} is not allowed: partitions and offsets are whole numbers")
+        raise UsageError(f"{name}: {given!r} is not allowed: allowed are whole numbers, as offsets up to {_MOST}")
     return number
 
 

@@ -181,6 +181,7 @@ def spark() -> Iterator[object]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.connect.grpc.binding.port", "0")  # of the server that tests/streaming/test_connect.py starts
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -226,7 +226,10 @@ def status(invocation: Invocation, checkpoint: Checkpoint) -> int:
 
 @direct.command(
     short_help="Show the stream's batches with their offset ranges.",
-    epilog=example("forebay direct batches file:///var/lib/direct flights --last 5"),
+    epilog=example(
+        "forebay direct batches file:///var/lib/direct flights --last 5",
+        "forebay direct batches file:///var/lib/direct flights --failed --since 2026-11-21T14:30:00Z",
+    ),
 )
 @click.option(
     "--last",
@@ -235,16 +238,20 @@ def status(invocation: Invocation, checkpoint: Checkpoint) -> int:
     default=LAST,
     help=f"Number of completed batches [default: {LAST}].",
 )
+@click.option("--failed", is_flag=True, help="Of the completed batches only those with a failed attempt.")
+@click.option("--since", metavar="TIME", type=MomentType(), default=0, help="Only batches of this time or later.")
 @of_checkpoint(kafka=False)
-def batches(invocation: Invocation, checkpoint: Checkpoint, last: int) -> int:
+def batches(invocation: Invocation, checkpoint: Checkpoint, last: int, failed: bool, since: int) -> int:
     """Show the unfinished batches and the newest completed ones: ids, times, delays, and offset ranges."""
     with spinner("reading the checkpoint"):
-        shown = [*islice(_finished(checkpoint), last)][::-1]
+        recent = takewhile(lambda b: b.time_ms >= since, _finished(checkpoint))
+        shown = [*islice((b for b in recent if not failed or (b.attempts or 1) > 1), last)][::-1]
     shown += [
         ShownBatch(
             b.batch_id, b.number, b.time_ms, "unfinished", sum(s.size for s in b.spans), _labels(b.spans), b.lost
         )
         for b in checkpoint.state().unfinished()
+        if b.time_ms >= since
     ]
     invocation.write(shown, lambda: _batch_tables(checkpoint.name, shown))
     return FINE

@@ -16,6 +16,7 @@ from direct.rdd.locations import Executor, LocationStrategy, PreferBrokers, Pref
 from direct.rdd.tasks import TaskReading, encode, read_batches, read_records
 from driver.batches.tasks import KafkaRecord
 from driver.spark.blocks import PlacedRows
+from driver.spark.classic import classic
 from driver.spark.executors import bring
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.planning import sizes, split_ranges
@@ -68,7 +69,7 @@ def create_rdd(
     answers. If Kafka cannot supply a range, its task fails with an error of ``forebay.model.errors`` that names the
     range.
     """
-    context: SparkContext = getattr(sc, "sparkContext", sc)
+    context: SparkContext = getattr(classic(sc), "sparkContext", sc)
     safe = checked_options(kafka_params)
     for warning in safe.changes:
         warn_once(warning)

@@ -14,7 +14,8 @@ from driver.batches.entries import QUEUED, RunningBatch
 from driver.decision_loop.loop import DriverLoop
 from driver.metrics import definitions as d
 from driver.metrics.counting import Counting
-from driver.metrics.scrape import label_sets, set_joined
+from driver.metrics.scrape import label_sets, set_joined, set_listeners
+from forebay.messages import TrackedListener
 from forebay.metrics.exposition import Metrics
 from forebay.metrics.samples import Samples
 from forebay.model.errors import UnreachableError
@@ -47,9 +48,14 @@ class StreamMetrics:
     """
 
     def __init__(
-        self, stream: str, interval_seconds: float, clock: Clock, running: Callable[[], Running | None] = lambda: None
+        self,
+        stream: str,
+        interval_seconds: float,
+        clock: Clock,
+        running: Callable[[], Running | None] = lambda: None,
+        listeners: Callable[[], Iterable[TrackedListener]] = tuple,
     ) -> None:
-        """``running``: returns None before the start."""
+        """``running``: returns None before the start. ``listeners``: returns the status of the stream's listeners."""
         self._interval_seconds = interval_seconds
         self._metrics = Metrics(
             COUNTED,
@@ -60,6 +66,7 @@ class StreamMetrics:
             owns_process=False,
         )
         self._running = running
+        self._listeners = listeners
         self.counting = Counting(self._metrics, clock)
 
     def describe(self) -> Iterable[Any]:
@@ -76,6 +83,7 @@ class StreamMetrics:
 
     def _read(self, samples: Samples) -> None:
         samples.set(d.BATCH_INTERVAL, self._interval_seconds)
+        set_listeners(samples, self._listeners())
         stream = self._running()
         if stream is None:
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from direct.intake.access import IntakeAccess
@@ -67,7 +67,7 @@ class StreamSettings:
     dead_letters: DeadLetterSettings = DeadLetterSettings()  # noqa: RUF009 - a value
     tracker: IntakeAccess | str | None = None
     batch_history: int = 1_000
-    web_hook: str | None = None
+    web_hook: str | None = field(default=None, repr=False)  # may contain a secret
     web_hook_timeout: float = 5.0
     listener_queue: int = 10_000
     listener_queue_bytes: int = 64_000_000

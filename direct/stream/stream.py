@@ -44,7 +44,7 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.options.access import KafkaAccess
 from forebay.kafka.options.safe import SafeOptions
-from forebay.messages import BatchEntry
+from forebay.messages import BatchEntry, TrackedListener
 from forebay.model.errors import FencedError, UsageError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock, SystemClock
@@ -150,7 +150,9 @@ class DirectStream:
         if settings.web_hook is not None:
             self._listen(WebHook(settings.web_hook, settings.name, settings.web_hook_timeout))
         self._running: Running | None = None
-        self._metrics = StreamMetrics(settings.name, settings.interval_seconds, self._clock, lambda: self._running)
+        self._metrics = StreamMetrics(
+            settings.name, settings.interval_seconds, self._clock, lambda: self._running, lambda: self._listeners.status
+        )
 
     def foreach_batch(self, job: Job, name: str = "job") -> DirectStream:
         """Set the job, which is called with each :class:`direct.DirectBatch` in order; or add one of several outputs.
@@ -170,6 +172,11 @@ class DirectStream:
         """
         self._listen(ListenerSink(listener))
         return self
+
+    @property
+    def listeners(self) -> tuple[TrackedListener, ...]:
+        """The listeners and the web hook: how many events each has got, how many wait, and how many were dropped."""
+        return self._listeners.status
 
     def _listen(self, sink: EventSink) -> None:
         settings = self._settings

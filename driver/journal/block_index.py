@@ -7,8 +7,8 @@ state that is read from a snapshot builds it again (``State.build_index``).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sortedcontainers import SortedList
@@ -95,6 +95,18 @@ class IncarnationBlocks:
 
 #: incarnation and offset: a place in a partition; a later place of the same partition compares greater
 Place = tuple[int, int]
+#: topic, partition and incarnation → the highest end of a range
+Reached = dict[tuple[str, int, int], int]
+
+
+def reached_by(blocks: Iterable[Block]) -> Reached:
+    """Return the highest end of the blocks' ranges in each incarnation of a partition. Reads every range."""
+    found: Reached = {}
+    for block in blocks:
+        for r in block.meta.ranges:
+            key = (r.topic, r.partition, r.incarnation)
+            found[key] = max(r.until_offset, found.get(key, 0))
+    return found
 
 
 @dataclass(slots=True)
@@ -103,9 +115,10 @@ class BlockIndex:
 
     ``free``: (released_ms, path) of the segments that nothing needs, oldest first. ``bytes``, ``blocks``: totals over all
     segments that the journal names. ``spare``: host → ids of local copies that nothing needs and that no open clean-up names.
-    ``waiting_records``: records in waiting blocks; ``records``: batch id → records, of each unfinished batch. ``lowest``:
-    ``topic/partition`` → place of the slowest cursor that reads the partition. ``incarnations``: as :meth:`by_offset`; None
-    before its first call.
+    ``waiting_records``: records in waiting blocks; ``records``: batch id → records, of each unfinished batch.
+    ``waiting_reached``: where the waiting blocks end; ``reached``: batch id → where its blocks end, of each batch beyond the
+    completed prefix. ``lowest``: ``topic/partition`` → place of the slowest cursor that reads the partition. ``incarnations``:
+    as :meth:`by_offset`; None before its first call.
     """
 
     segments: dict[str, SegmentShare] = field(default_factory=dict)
@@ -115,6 +128,8 @@ class BlockIndex:
     spare: dict[str, dict[str, None]] = field(default_factory=dict)
     waiting_records: int = 0
     records: dict[int, int] = field(default_factory=dict)
+    waiting_reached: Reached = field(default_factory=dict)
+    reached: dict[int, Reached] = field(default_factory=dict)
     lowest: dict[str, Place] = field(default_factory=dict)
     incarnations: dict[str, dict[int, IncarnationBlocks]] | None = field(default=None, compare=False)
 
@@ -141,6 +156,25 @@ class BlockIndex:
         for r in block.meta.ranges:
             own = incarnations.setdefault(f"{r.topic}/{r.partition}", {})
             own.setdefault(r.incarnation, IncarnationBlocks()).add(r, block.id)
+
+    def wait(self, block: Block) -> None:
+        """Add ``block``, which begins to wait. Its ranges end above those of all earlier blocks (INV-2)."""
+        self.waiting_records += block.meta.records
+        for r in block.meta.ranges:
+            self.waiting_reached[r.topic, r.partition, r.incarnation] = r.until_offset
+
+    def take_all(self, batch_id: int) -> None:
+        """Give all waiting blocks to a batch. Does not read them."""
+        self.records[batch_id], self.waiting_records = self.waiting_records, 0
+        self.reached[batch_id], self.waiting_reached = self.waiting_reached, {}
+
+    def take(self, batch_id: int, blocks: Sequence[Block]) -> None:
+        """Give the oldest waiting blocks to a batch."""
+        self.records[batch_id] = records = sum(block.meta.records for block in blocks)
+        self.reached[batch_id] = reached = reached_by(blocks)
+        self.waiting_records -= records
+        for key in [key for key, until in reached.items() if self.waiting_reached.get(key) == until]:
+            del self.waiting_reached[key]  # no later block has a range there
 
     def _put(self, block: Block) -> None:
         """Add ``block``, as held, to the share of its segment."""
@@ -262,9 +296,17 @@ class BlockIndex:
 
     def finish(self, blocks: Iterable[Block]) -> None:
         """Mark the local copies of ``blocks`` as superfluous, so that the next clean-up of their hosts deletes them."""
+        copies: defaultdict[str, list[str]] = defaultdict(
+            list
+        )  # filled without a property: a batch may have 100,000 blocks
         for block in blocks:
-            for host in block.hosts:
-                self.spare.setdefault(host, {})[block.id] = None
+            meta = block.meta
+            if block.local:
+                copies[meta.host].append(meta.id)
+            for host in block.other_hosts:
+                copies[host].append(meta.id)
+        for host, ids in copies.items():
+            self.spare.setdefault(host, {}).update(dict.fromkeys(ids))
 
     def clean(self, blocks: Iterable[Block], at: str = "") -> None:
         """Remove the local copies of ``blocks``, at one host or at all (``at`` empty), from the superfluous ones: an open

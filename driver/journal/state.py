@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from driver.journal import events as ev
-from driver.journal.block_index import BlockIndex, Place
+from driver.journal.block_index import BlockIndex, Place, reached_by
 from driver.journal.statistics import BatchStatistics
 from driver.journal.timeline import REBUILDER
 from forebay.kafka.consume.spans import OffsetRange
@@ -386,8 +386,11 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
     def build_index(self) -> BlockIndex:
         """Return a new index of the state as it is. Reads all of the state once."""
         index = BlockIndex()
-        index.waiting_records = sum(self.blocks[block_id].meta.records for block_id in self.waiting)
+        for block_id in self.waiting:
+            index.wait(self.blocks[block_id])
         for batch in self.batches.values():
+            if batch.number > self.completed_number:
+                index.reached[batch.batch_id] = reached_by(self.blocks[b] for b in batch.block_ids)
             if batch.completed_ms is None:
                 records = sum(self.blocks[b].meta.records for b in batch.block_ids)
                 index.records[batch.batch_id] = records + sum(span.size for span in batch.spans)

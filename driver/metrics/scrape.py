@@ -78,6 +78,14 @@ class ScrapeOptions:
     has_wal: bool
 
 
+def set_listeners(samples: Samples, listeners: Iterable[m.TrackedListener]) -> None:
+    """Set what the user's listeners and the web hook have got."""
+    for listener in listeners:
+        samples.set(d.LISTENER_EVENTS, listener.delivered, listener.name, "delivered")
+        samples.set(d.LISTENER_EVENTS, listener.dropped, listener.name, "dropped")
+        samples.set(d.LISTENER_QUEUE, listener.waiting, listener.name)
+
+
 class Scrape:
     """Sets the values at a scrape. One thread at a time calls :meth:`read`."""
 
@@ -92,10 +100,7 @@ class Scrape:
         samples.states(d.STATE, process.state())
         samples.set(d.BATCH_INTERVAL, self._options.batch_interval)
         samples.set(d.HTTP_REQUESTS, process.http_requests())
-        for listener in process.listeners():
-            samples.set(d.LISTENER_EVENTS, listener.delivered, listener.name, "delivered")
-            samples.set(d.LISTENER_EVENTS, listener.dropped, listener.name, "dropped")
-            samples.set(d.LISTENER_QUEUE, listener.waiting, listener.name)
+        set_listeners(samples, process.listeners())
         led = process.led()
         samples.set(d.LEADS, led is not None)
         if led is None:

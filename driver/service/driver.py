@@ -20,7 +20,7 @@ from driver.service.activity import Activity
 from driver.service.admission import Admission
 from driver.service.agents import await_hosts
 from driver.service.composition import Parts, compose
-from driver.service.engine_start import EngineStart, starts_early
+from driver.service.engine_start import EngineStart
 from driver.service.housekeeping import Housekeeping
 from driver.service.leadership import Leadership, refuse_direct_stream, refuse_other_keeping
 from driver.service.metrics import DriverMetrics
@@ -31,6 +31,7 @@ from driver.service.routing import Routing
 from driver.service.shutdown import Shutdown
 from driver.service.stores import Stores
 from driver.service.view import LeaderView, View
+from driver.spark.early import starts_early, starts_first
 from driver.traces import BatchTraces
 from driver.tracker.requests import KeepWindow
 from driver.web.pages import PAGES
@@ -113,6 +114,9 @@ class Driver:
         LeaseHeld, FencedError, CorruptionError, StoreError, UsageError.
         """
         given, settings, options = self._given, self._given.settings, self._given.options
+        starts_now = starts_first(settings, options.standby)
+        if starts_now:
+            self._start_engine()
         load_keys(settings.wal.key_file)  # refused now rather than when they are needed
         if settings.dead_letters.url is not None:
             open_storage(settings.dead_letters.url, settings.storage)
@@ -122,9 +126,8 @@ class Driver:
         if watches and not wait_until_stale(stores.journal, settings.stream, self._activity.stopping):
             return False
         self._serve()  # before another driver is fenced: a port in use must not cost the running driver its lead
-        if starts_early(settings, options.standby):
-            self._closing.callback(self._engine_start.stop)
-            self._engine_start.begin()
+        if not starts_now and starts_early(settings, options.standby):
+            self._start_engine()
         led = self._leadership.lead(stores, self.url, standby=options.standby)
         if led is None:
             if self._activity.failure is not None:
@@ -173,6 +176,7 @@ class Driver:
             self._engine_start.finish()
             self._closing.callback(self._engine_start.stop)
             activity.spark_ui = engine.ui_url
+            log.info("the engine runs")
             self._leadership.name_application(engine.application)
             activity.await_partitions()
             self._leadership.await_earlier_tasks(fresh=self._given.options.take_over)
@@ -226,6 +230,10 @@ class Driver:
         if self._parts is not None:
             self._parts.scheduler.join()
         self._closing.close()
+
+    def _start_engine(self) -> None:
+        self._closing.callback(self._engine_start.stop)
+        self._engine_start.begin()
 
     def _serve(self) -> None:
         settings = self._given.settings

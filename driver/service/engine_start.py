@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from driver.batches.batch import Engine
 from forebay.model.errors import EngineLostError
-from forebay.settings.schema import Settings
 
 log = logging.getLogger(__name__)
 
@@ -88,14 +87,3 @@ class EngineStart:
             except EngineLostError as error:
                 self._lost(EngineLostError(f"{error}; this standby ends, and is ready again after a restart"))
                 return
-
-
-def starts_early(settings: Settings, standby: bool) -> bool:
-    """Return whether the engine is started before the driver leads."""
-    if not standby:
-        return True
-    match settings.driver.warm_standby:
-        case "auto":
-            return settings.spark.options.get("spark.master", "").startswith("local")
-        case chosen:
-            return chosen == "always"

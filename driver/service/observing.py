@@ -80,7 +80,7 @@ class Leading:
         self.series = Series()
         self.shared = SharedSnapshot(self._ask_for_snapshot, given.clock)
         self.sampler = Sampler(
-            self.series, self.shared.get, self._completed_since, failed, sampled=partial(_tell_lag, given.listeners)
+            self.series, self.shared.get, self._completed_since, failed, sampled=partial(tell_lag, given.listeners)
         )
         self.batches = BatchAnswers(
             ask=self.ask,
@@ -160,7 +160,8 @@ class Leading:
         return self.parts.loop.submit(ReadSnapshot(self)).result(timeout_seconds)
 
 
-def _tell_lag(listeners: Listeners, snapshot: Snapshot) -> None:
+def tell_lag(listeners: Listeners, snapshot: Snapshot) -> None:
+    """Tell listeners how far the stream of ``snapshot`` is behind Kafka, if one wants events."""
     if not listeners:
         return
     seconds = lag_seconds(snapshot.tracked_partitions)

@@ -82,5 +82,10 @@ def is_on_loopback(master: str) -> bool:
     return _is_local(master) and address.startswith(("127.", "::1", "localhost"))
 
 
+def is_local(master: str) -> bool:
+    """Whether tasks run on the driver's machine, in processes forked there."""
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
+
+
 def _is_local(master: str) -> bool:
     return master.startswith("local")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import signal
-import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +13,7 @@ from typing import Any
 
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError
-from pyspark import AccumulatorParam, SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from driver.batches.batch import Batch, BatchWork, Job
@@ -24,11 +21,14 @@ from driver.batches.description import job_description
 from driver.batches.local_engine import dead_letter_plan, read_plan
 from driver.batches.tasks import unreadable
 from driver.decisions.batch_order import RunKey
-from driver.spark.address import addressed, is_on_loopback
+from driver.spark.address import addressed
 from driver.spark.blocks import executors, hosts_of
-from driver.spark.executors import check, far, is_local, ship, strangers
+from driver.spark.class_archive import ClassArchive
+from driver.spark.classic import classic
+from driver.spark.counts import tier_counts
+from driver.spark.executors import check, far, ship, strangers
 from driver.spark.java import check_java
-from driver.spark.jvm_log import JvmLog
+from driver.spark.jvm import archive_of, session_options, start_jvm
 from driver.spark.rows import SparkRows
 from driver.spark.small import SmallBatches
 from driver.spark.warming import warm
@@ -37,17 +37,6 @@ from forebay.settings.schema import Settings
 from wal.reading import TierCounts
 
 log = logging.getLogger(__name__)
-
-#: defaults that ``[spark]`` in the configuration overrides
-DEFAULTS = {
-    "spark.app.name": "forebay",
-    "spark.ui.killEnabled": "false",  # Spark's pages require no token
-    "spark.ui.showConsoleProgress": "false",  # the bars would be in the middle of log lines
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-}
-
-#: keeps a user's module from hiding a Forebay module of the same name in Spark's workers
-_OWN_DAEMON = {"spark.python.daemon.module": "forebay_start.spark_daemon"}
 
 _LOOK_SECONDS = 0.05
 
@@ -82,14 +71,16 @@ class SparkJobs(ABC):
         ship_code: bool = True,
         old_tasks_seconds: float = 120.0,
         modules: Sequence[str] = (),
+        archive: ClassArchive | None = None,
     ) -> None:
+        """``archive``: of the classes of a JVM that the engine starts; None: it starts without one."""
+        self._archive = archive
         self._old_tasks_seconds = old_tasks_seconds
         self._modules = tuple(modules)
         self._ship_code = ship_code
         self._options = options or {}
         self._concurrent_jobs = concurrent_jobs
-        self._given = session
-        self._session = session
+        self._given = self._session = classic(session)
         self._lock = threading.Lock()
         self._attempts = 0
         self._number = next(_ENGINES)
@@ -178,22 +169,17 @@ class SparkJobs(ABC):
         self._checked = there
 
     def _make_session(self) -> SparkSession:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         builder = SparkSession.builder
-        # on remote executors without Forebay, none of its modules can be imported when a worker starts
-        own_daemon = _OWN_DAEMON if is_local(self._options.get("spark.master", "")) or not self._ship_code else {}
-        pages = {"spark.ui.enabled": str(is_on_loopback(self._options.get("spark.master", ""))).lower()}
-        options = {**DEFAULTS, **pages, **own_daemon, **self._options}
+        options = session_options(self._options, self._ship_code)
         for key, value in options.items():
             builder = builder.config(key, value)
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
             with addressed(self._options.get("spark.master", "")), _SESSION_LOCK:
-                start_jvm(options)
+                start_jvm(options, self._archive)
                 if self._stopping.is_set():
                     raise UsageError("Spark was stopped while it started")
-                session = builder.getOrCreate()
+                session = classic(builder.getOrCreate())
                 _SESSION_USERS.add(self)
                 return session
         except ForebayError:
@@ -219,7 +205,7 @@ class SparkJobs(ABC):
         run = (work.replay, work.batch_id)
         self._await_old_tasks(context, run)
         self._check_executors(context)
-        counts = context.accumulator(TierCounts(), _Counts())
+        counts = tier_counts(context)
         batch = self._batch(work, counts)
         with self._lock:
             self._attempts += 1
@@ -327,6 +313,7 @@ class SparkEngine(SparkJobs):
             ship_code=settings.spark.ship == "auto",
             old_tasks_seconds=settings.driver.old_tasks_timeout,
             modules=settings.spark.modules,
+            archive=archive_of(settings.spark),
         )
         self._settings = settings
         self._agent_urls = agent_urls
@@ -339,7 +326,7 @@ class SparkEngine(SparkJobs):
         ):  # without them a batch's tasks could join the job group
             return
         none = BatchWork(batch_id=0, number=0, time_ms=0, rerun=False, tasks=(), headers=self._settings.kafka.headers)
-        counts = self.session.sparkContext.accumulator(TierCounts(), _Counts())
+        counts = tier_counts(self.session.sparkContext)
         rounds = warm(
             self.session,
             read_plan(self._settings, none, {}),
@@ -347,6 +334,17 @@ class SparkEngine(SparkJobs):
             lambda: not self._wanted.is_set() and not self._stopping.is_set(),
         )
         log.info("Spark is warm after %d rounds of queries over made-up records", rounds)
+        if self._archive is not None and not self._stopping.is_set():
+            self._make_archive(self._archive)
+
+    def _make_archive(self, archive: ClassArchive) -> None:
+        try:
+            made = archive.make(self._stopping)
+        except (OSError, ForebayError) as error:
+            log.warning("spark.class_archive: no archive of classes was made in %s: %s", archive.folder, error)
+            return
+        if made is not None:
+            log.info("the next start of Spark uses the archive of classes %s", made)
 
     def _batch(self, work: BatchWork, counts: Any) -> Batch:
         urls = self._agent_urls()
@@ -357,22 +355,6 @@ class SparkEngine(SparkJobs):
         plan_of = partial(read_plan, self._settings, agent_urls=urls)
         letters_of = partial(dead_letter_plan, self._settings)
         return Batch(work, SparkRows(self.session, work, plan_of, counts, letters_of, self._small))
-
-
-def start_jvm(options: Mapping[str, str]) -> None:
-    """Start the JVM of a new session, with its stderr as events of this process's log.
-
-    Do nothing if a JVM runs already, or if the program has no log: then Spark starts a JVM that writes to this process's stderr.
-    """
-    if SparkContext._gateway is not None or not logging.getLogger().handlers:
-        return
-    conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
-    jvm = JvmLog()
-    try:
-        gateway: Any = launch_gateway(conf, {"stderr": jvm.stderr})  # type: ignore[no-untyped-call]
-    finally:
-        jvm.follow()
-    SparkContext._ensure_initialized(gateway=gateway)
 
 
 def why_lost(context: SparkContext) -> str:
@@ -424,11 +406,3 @@ def _running_tasks(context: SparkContext, group: str) -> int:
             tasks = scheduler.taskSetManagerForAttempt(stage, attempt)
             running += tasks.get().runningTasks() if tasks.isDefined() else 0
     return running
-
-
-class _Counts(AccumulatorParam[TierCounts]):
-    def zero(self, value: TierCounts) -> TierCounts:
-        return TierCounts()
-
-    def addInPlace(self, value1: TierCounts, value2: TierCounts) -> TierCounts:  # noqa: N802 - Spark's name
-        return value1 + value2

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from pyspark import SparkContext
 
+from driver.spark.address import is_local
 from driver.spark.blocks import executors, hosts_of, partitions_on
 from forebay.model.errors import UsageError
 from forebay.settings.named import refuse_own_name
@@ -73,11 +74,6 @@ def ship(context: SparkContext, modules: Sequence[str] = ()) -> None:
 def far(context: SparkContext) -> bool:
     """Whether tasks may run on other machines than the driver's."""
     return not is_local(context.master or "")
-
-
-def is_local(master: str) -> bool:
-    """Whether tasks run on the driver's machine, in processes forked there."""
-    return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def bring(context: SparkContext) -> None:

@@ -28,13 +28,7 @@ class Java(NamedTuple):
 
 def check_java(environment: Mapping[str, str] | None = None) -> Java:
     """Return the Java that Spark will start. Raise SettingsError if there is none, if it does not run, or if it is too old."""
-    environment = os.environ if environment is None else environment
-    home = environment.get("JAVA_HOME", "")
-    java = str(Path(home) / "bin" / "java") if home else ""
-    if not home or not os.access(java, os.X_OK):
-        java = shutil.which("java", path=environment.get("PATH", "")) or ""
-    if not java:
-        raise SettingsError(f"driver.engine = 'spark': no Java found in JAVA_HOME or on the PATH; {_INSTALL}")
+    java = java_path(environment)
     try:
         done = subprocess.run(
             [java, "-version"],
@@ -57,3 +51,15 @@ def check_java(environment: Mapping[str, str] | None = None) -> Java:
             f"driver.engine = 'spark': {java} is Java {version[1]}, and Spark needs {JAVA_MIN}; {_INSTALL}"
         )
     return Java(java, int(version[1]) if version is not None else None)
+
+
+def java_path(environment: Mapping[str, str] | None = None) -> str:
+    """Return the path of the Java that Spark will start. Raise SettingsError if there is none."""
+    environment = os.environ if environment is None else environment
+    home = environment.get("JAVA_HOME", "")
+    java = str(Path(home) / "bin" / "java") if home else ""
+    if not home or not os.access(java, os.X_OK):
+        java = shutil.which("java", path=environment.get("PATH", "")) or ""
+    if not java:
+        raise SettingsError(f"driver.engine = 'spark': no Java found in JAVA_HOME or on the PATH; {_INSTALL}")
+    return java

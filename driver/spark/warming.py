@@ -23,7 +23,9 @@ ROUNDS_MAX = 3
 _GROUP, _DESCRIPTION = "forebay-warming", "Forebay warms Spark up with made-up records"
 
 
-def warm(session: SparkSession, plan: ReadPlan, counts: Any, wanted: Callable[[], bool]) -> int:
+def warm(
+    session: SparkSession, plan: ReadPlan, counts: Any, wanted: Callable[[], bool], rounds_max: int = ROUNDS_MAX
+) -> int:
     """Run the queries, one task per core, along the way of a batch with no blocks. Return the number of rounds.
 
     ``plan``, ``counts``: as a batch's tasks have them. ``wanted``: asked before each query; False ends the rounds.
@@ -35,7 +37,7 @@ def warm(session: SparkSession, plan: ReadPlan, counts: Any, wanted: Callable[[]
     tasks: tuple[tuple[Any, ...], ...] = ((),) * max(1, int(context.defaultParallelism))
     partitions = TaskPartitions(session, tasks, ())
     rounds = 0
-    while rounds < ROUNDS_MAX:
+    while rounds < rounds_max:
         for query in _queries(session, partitions, plan, counts, folder):
             if not wanted():
                 return rounds

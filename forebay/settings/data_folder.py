@@ -1,4 +1,4 @@
-"""The folders that the key ``data`` stands for: of the WAL, the journal and the blocks."""
+"""The folders that the key ``data`` stands for: of the WAL, the journal, the blocks and the archive of classes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ DERIVED: dict[str, str] = {
     "wal.url": "file://{data}/wal",
     "driver.journal": "file://{data}/journal",
     "agent.blocks": "{data}/blocks",
+    "spark.class_archive": "{data}/classes",
 }
 
 

@@ -18,6 +18,7 @@ from pyspark_forebay.options import catalog
 from pyspark_forebay.options.limits import Limit, check_batch_limits, latest_without_match, read_limit
 from pyspark_forebay.options.subscription import Subscription, read_subscription
 from pyspark_forebay.options.values import (
+    INT_MAX,
     by_name,
     flag,
     kafka_options,
@@ -226,8 +227,8 @@ def _intake(given: Mapping[str, str]) -> IntakeOptions | None:
 
 def _common(given: Mapping[str, str]) -> dict[str, str]:
     """Check what both kinds of query require, and return the ``kafka.*`` options without the prefix."""
-    for name in ("minPartitions", "maxRecordsPerPartition"):
-        whole_number(given, name, at_least=1)
+    whole_number(given, "minPartitions", at_least=1, at_most=INT_MAX)
+    whole_number(given, "maxRecordsPerPartition", at_least=1)
     least, most = (whole_number(given, name) for name in ("minOffsetsPerTrigger", "maxOffsetsPerTrigger"))
     if least is not None and most is not None and least > most:
         raise UsageError(f"option minOffsetsPerTrigger: {least} is higher than maxOffsetsPerTrigger, {most}")

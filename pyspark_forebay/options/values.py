@@ -12,6 +12,9 @@ from urllib.parse import urlsplit
 from forebay.model.errors import UsageError
 from forebay.model.units import parse_duration
 
+#: greatest numbers of options, as of Java's int and long
+INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
+
 
 def by_name(options: Mapping[str, str]) -> dict[str, str]:
     """Return ``options`` by their names in lower case."""
@@ -27,17 +30,22 @@ def flag(given: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def whole_number(
-    given: Mapping[str, str], name: str, *, at_least: int | None = None, default: int | None = None
+    given: Mapping[str, str],
+    name: str,
+    *,
+    at_least: int | None = None,
+    at_most: int = LONG_MAX,
+    default: int | None = None,
 ) -> int | None:
     """Return the option ``name`` as a whole number, ``default`` if it is not set. Raises UsageError."""
     if name.lower() not in given:
         return default
     text = given[name.lower()].strip()
     number = _whole(text)
-    if number is None or (at_least is not None and number < at_least):
-        raise UsageError(
-            f"option {name}: {text!r}: allowed are whole numbers{'' if at_least is None else f' from {at_least}'}"
-        )
+    if number is None or number > at_most or (at_least is not None and number < at_least):
+        least = "" if at_least is None else f" from {at_least}"
+        most = "" if at_most == LONG_MAX else f" to {at_most}"
+        raise UsageError(f"option {name}: {text!r}: allowed are whole numbers{least}{most}")
     return number
 
 
@@ -53,7 +61,8 @@ def seconds(given: Mapping[str, str], name: str, default: str) -> float:
 
 
 def _whole(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,19}", text) else None
+    number = int(text) if re.fullmatch(r"[+-]?[0-9]{1,19}", text) else None
+    return None if number is None or abs(number) > LONG_MAX else number
 
 
 def kafka_options(given: Mapping[str, str], refused: Mapping[str, str]) -> dict[str, str]:

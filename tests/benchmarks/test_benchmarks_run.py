@@ -123,6 +123,11 @@ LINES = {
         "start of a Spark session",
         "its first Python job, in Spark alone",
         "standby: first batch / tenth",
+        *(
+            f"{who}: {phase}"
+            for who in ("restart", "standby")
+            for phase in ("until it leads", "then until the engine runs", "then until the first job has ended")
+        ),
     ],
     "peers-landing": [
         f"{what} against {peer}"

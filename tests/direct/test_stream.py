@@ -481,6 +481,9 @@ def test_statistics_and_offsets_of_batches_reach_listeners_the_stream_and_the_hi
     assert (shown["scheduling_delay_ms"], shown["processing_ms"], shown["total_delay_ms"], shown["attempts"]) == (
         done.scheduling_delay_ms, done.processing_ms, done.total_delay_ms, 2
     )  # fmt: skip
+    for options, number in ((["--failed"], [1]), (["--since", "2100-01-01T00:00:00Z"], [])):
+        assert main(["direct", "batches", runs.checkpoint.as_uri(), "s", "--json", *options]) == 0
+        assert [batch["number"] for batch in json.loads(capsys.readouterr().out) if batch["attempts"]] == number
     newest = again.batches[0]
     assert (newest.batch_id, newest.records) == (runs.works[-1].batch_id, 3)
 

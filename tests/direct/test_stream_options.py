@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -156,6 +157,11 @@ def test_listeners_and_web_hook_get_the_events_of_a_direct_stream(
     stream.foreach_batch(runs.job, "first").foreach_batch(lambda batch: None, "second").start()
     runs.await_records(40)
     assert until(lambda: any(event["kind"] == "batch-completed" for event in hooked.events) or None)
+    (listener,) = stream.listeners
+    assert listener.dropped == 0 and listener.name.startswith("http://127.0.0.1:") and "s3cret" not in listener.name
+    shown = stream.metrics.text().decode()
+    assert re.search(r'forebay_driver_listener_events_total\{stream="s",.*outcome="dropped"\} 0', shown)
+    assert "s3cret" not in f"{stream._settings!r} {shown}"
     assert stream.progress == (PartitionLag(one.topic, 0, 30, 30, 30), PartitionLag(one.topic, 1, 10, 10, 10))
     runs.stop(stream)
     kinds = [event["kind"] for event in hooked.events]

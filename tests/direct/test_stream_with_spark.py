@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from direct import (
     DirectBatch,
     KafkaRecord,
     OffsetRange,
+    PartitionRates,
     StreamSettings,
     Subscribe,
     create_direct_stream,
@@ -66,6 +68,40 @@ def test_job_gets_the_same_rows_in_each_form_and_a_restart_continues(
     assert [range_.until_offset for range_ in first[2]] == [10, 20]
     assert [*again[3], *second[3]] == list(range(25))
     assert told == [{tp: 20}, {tp: 25}]
+
+
+def test_batches_run_in_spark_at_the_same_time_and_empty_ones_have_no_rows(
+    spark: Any, kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    """Each job waits for another one, so they run at the same time. INV-2: together they have each record once."""
+    tp = TopicPartition(topic_name(), 0)
+    kafka_broker.create_topic(tp.topic, 1)
+    produce(kafka_broker.options, tp, 20)
+    together = threading.Barrier(2)
+    rows: dict[int, list[int]] = {}
+
+    def job(batch: DirectBatch) -> None:
+        if batch.number <= 2:
+            together.wait(PATIENCE_SECONDS)
+        rows[batch.number] = [row.offset for row in batch.df.collect()]
+        assert batch.rdd.count() == batch.rdd.countApprox(1) == batch.records == len(rows[batch.number])
+        assert sum(table.num_rows for table in batch.arrow.collect()) == len(rows[batch.number])
+        if not batch.records:
+            stream.stop()
+
+    stream = create_direct_stream(
+        spark,
+        {**kafka_broker.options, "auto.offset.reset": "earliest"},
+        Subscribe([tp.topic]),
+        StreamSettings(
+            "s", (tmp_path / "c").as_uri(), 0.1, concurrent_jobs=2, empty_batches=True,
+            rates=lambda tp: PartitionRates(100.0),
+        ),
+    )  # fmt: skip
+    stream.foreach_batch(job).start()  # type: ignore[arg-type]
+    assert stream.await_termination(PATIENCE_SECONDS)
+    assert [offset for number in sorted(rows) for offset in rows[number]] == list(range(20))
+    assert [] in rows.values()
 
 
 def test_undecodable_records_become_dead_letters_and_a_window_reads_the_batch_before(

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from driver.service.engine_start import EngineStart, starts_early
+from driver.service.engine_start import EngineStart
+from driver.spark.early import starts_early, starts_first, starts_spark_first
 from forebay.model.errors import EngineLostError, UsageError
 from tests.support.stored import Stored
 
@@ -140,3 +141,8 @@ def test_standby_starts_spark_early_where_that_takes_nothing_from_the_leader(
     )
     assert starts_early(s, standby=True) is early
     assert starts_early(s, standby=False)
+    assert starts_first(s, standby=True) is (early and master.startswith("local"))
+    assert starts_first(s, standby=False) is master.startswith("local")
+    assert starts_spark_first(s, standby=False) is master.startswith("local")
+    other = msgspec.structs.replace(s, driver=msgspec.structs.replace(s.driver, engine="local"))
+    assert not starts_spark_first(other, standby=False)

@@ -72,6 +72,15 @@ def test_an_option_of_the_user_wins_over_the_fair_mode(configure: Configure) -> 
     assert fair([msgspec.structs.replace(settings, spark=chosen)])[0].spark.options["spark.scheduler.mode"] == "FIFO"
 
 
+def test_streams_with_folders_of_their_own_share_the_archive_of_classes_of_the_first(configure: Configure) -> None:
+    """A process has one JVM."""
+    first, second = configure("a", engine="spark"), configure("b", engine="spark")
+    second = msgspec.structs.replace(second, spark=msgspec.structs.replace(second.spark, class_archive="/elsewhere"))
+    archive = first.spark.class_archive
+    assert archive is not None
+    assert [settings.spark.class_archive for settings in fair([first, second])] == [archive, archive]
+
+
 def test_a_stream_that_fails_ends_alone_and_any_termination_raises_it(configure: Configure) -> None:
     seen: list[int] = []
     more = threading.Event()

@@ -146,3 +146,13 @@ def test_impossible_range_is_refused_with_both_ends(begin: int, end: int, words:
         OffsetRange("t", 0, begin, end)
     with pytest.raises(UsageError, match="min_partitions 0"):
         split_ranges([], 0)
+
+
+def test_ranges_are_not_cut_into_more_parts_than_a_batch_can_have() -> None:
+    """INV-6: an ending offset may be far beyond the log's end."""
+    whole = OffsetRange("t", 0, 0, 2**63 - 1)
+    for limits in ({"max_records": 4}, {"min_partitions": 2**31}):
+        with pytest.raises(UsageError, match="tasks; allowed are 1000000"):
+            split_ranges([whole], **limits)
+    assert sizes(split_ranges([whole], min_partitions=2)) == [(0, 2**62 - 1), (0, 2**62)]
+    assert sizes(split_ranges([OffsetRange("t", 0, 0, 3)], min_partitions=2**31)) == [(0, 1)] * 3

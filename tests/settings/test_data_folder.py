@@ -26,6 +26,7 @@ def test_data_is_the_folder_of_wal_journal_and_blocks(data: str) -> None:
     settings = from_values({**SHORT, "data": data})
     assert (settings.wal.url, settings.driver.journal) == ("file:///srv/forebay/wal", "file:///srv/forebay/journal")
     assert settings.agent.blocks == "/srv/forebay/blocks"
+    assert settings.spark.class_archive == "/srv/forebay/classes"
     assert settings.data == data
     assert settings.dead_letters.url is None  # records that can't be decoded still fail their batch
 

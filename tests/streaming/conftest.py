@@ -1,14 +1,24 @@
-"""The topic that the tests of the source read."""
+"""The topic that the tests of the source read, and Spark with its own Kafka source."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
+from tests.conftest import missing
 from tests.support.again import produce
+from tests.support.jvm_spark import SparkProcess, require_jvm_spark
+
+
+@pytest.fixture(scope="session")
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
+    """Spark with its own Kafka source, for all tests of a process that compare with it."""
+    require_jvm_spark(missing)
+    with SparkProcess("kafka", tmp_path_factory.mktemp("jvm")) as jvm:
+        yield jvm
 
 
 @pytest.fixture

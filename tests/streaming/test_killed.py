@@ -89,8 +89,8 @@ def test_task_and_query_killed_around_a_commit_write_each_record_once(
 ) -> None:
     """Spark runs the task again whose worker was killed with its rows collected.
 
-    Then the query is killed after Kafka has committed the batch and before Spark knows, and is started again from its
-    checkpoint.
+    Then the query is killed after Kafka has committed the batch and before Spark knows. It is started again from its
+    checkpoint in a session of Spark Connect, where the same happens with the next batch, and then without Connect.
     """
     topic, into = topic_name(), topic_name()
     for name in (topic, into):
@@ -98,17 +98,21 @@ def test_task_and_query_killed_around_a_commit_write_each_record_once(
     for number in range(2):
         produce(kafka_broker.options, TopicPartition(topic, number), 150)
     failpoints = {
-        "FOREBAY_FAILPOINTS": "sink.task-end=kill,sink.after-commit=hold", "FOREBAY_FAILPOINT_DIR": str(tmp_path)
+        "FOREBAY_FAILPOINTS": "sink.task-end=kill,sink.after-commit=hold", "FOREBAY_FAILPOINT_DIR": str(tmp_path),
+        "SPARK_TESTING": "1",
     }  # fmt: skip
-    with running(kafka_broker, topic, tmp_path, ["--into", into], failpoints) as process:
-        wait_for(lambda: (tmp_path / "sink.after-commit.hit").exists(), process, tmp_path)
-    assert (tmp_path / "sink.task-end.hit").exists()
-    assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
-    committed = in_topic(kafka_broker, into)
-    assert sum(map(len, committed.values())) == 200
+    for completed, connect in enumerate(([], ["--connect"])):
+        with running(kafka_broker, topic, tmp_path, ["--into", into, *connect], failpoints) as process:
+            wait_for(lambda: (tmp_path / "sink.after-commit.hit").exists(), process, tmp_path)
+        for point in ("sink.after-commit", "sink.task-end"):
+            (tmp_path / f"{point}.hit").unlink()
+        assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) == completed
+        committed = in_topic(kafka_broker, into)
+        assert sum(map(len, committed.values())) == (200, 300)[completed]
     to_the_end(kafka_broker, topic, tmp_path, ["--into", into])
     assert in_topic(kafka_broker, into) == {0: list(range(150)), 1: list(range(150))}
-    assert "was already committed and is not written again" in (tmp_path / "log").read_text()
+    for number in range(2):
+        assert f"batch {number} was already committed and is not written again" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.long

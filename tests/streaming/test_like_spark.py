@@ -13,13 +13,11 @@ import pytest
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
-from tests.conftest import missing
 from tests.support import queries
 from tests.support.compared import (
     BATCHES,
     COMPACTED,
     DIFFERENCES,
-    STREAMS,
     Batch,
     Change,
     Side,
@@ -28,19 +26,13 @@ from tests.support.compared import (
     kind_of,
     lay_out,
 )  # fmt: skip
-from tests.support.jvm_spark import SparkProcess, require_jvm_spark
+from tests.support.compared_streams import STREAMS
+from tests.support.jvm_spark import SparkProcess
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 Answer = dict[str, Any]
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
-    require_jvm_spark(missing)
-    with SparkProcess("kafka", tmp_path_factory.mktemp("jvm")) as jvm:
-        yield jvm
 
 
 class Both:
@@ -113,7 +105,8 @@ def test_streaming_query_returns_or_refuses_the_same_as_spark(
         if isinstance(step, Change):
             step.act(topics)
         else:
-            found.append(both.ask({"kind": "stream", "options": step.options, "trigger": step.trigger}, tmp_path))
+            question = {"kind": "stream", "options": step.options, "trigger": step.trigger, "shape": step.shape}
+            found.append(both.ask(question, tmp_path))
     difference = DIFFERENCES.get(case.name)
     theirs, ours = ([_without_ids(answer) for answer in answers] for answers in zip(*found, strict=True))
     if difference is None:

@@ -12,10 +12,12 @@ import msgspec
 import pyspark
 
 import direct
+from driver import context
+from driver.listeners import events
 from forebay.kafka.consume.planning import PartitionRates
 from forebay.kafka.consume.range_reader import Reading
 from forebay.settings.schema import Settings
-from pyspark_forebay import DefaultSource
+from pyspark_forebay import DefaultSource, progress
 from pyspark_forebay.options.source import KNOWN
 from pyspark_forebay.sink.options import KNOWN as OF_SINK
 from tests.conftest import missing
@@ -109,9 +111,14 @@ def test_names_of_direct_streams_on_the_page_exist() -> None:
 
 
 def of_ours(name: str) -> bool:
-    """Whether ``name`` is a setting, an option of ``format("forebay")``, or a name or parameter of direct streams."""
+    """Whether ``name`` is a setting, an option of ``format("forebay")``, a name or parameter of direct streams or of
+    listeners, a function of ``pyspark_forebay.progress``, or a command."""
     if name == 'format("forebay")':
         return name.split('"')[1] == DefaultSource.name()
+    if name.startswith("progress."):
+        return hasattr(progress, name.removeprefix("progress."))
+    if name.startswith("forebay "):
+        return True  # scripts/check_docs.py checks commands
     name = name.removeprefix("direct.")
     owner, _, own = name.partition(".")
     calls = (direct.create_direct_stream, direct.create_rdd, direct.StreamSettings, direct.Assign)
@@ -121,7 +128,16 @@ def of_ours(name: str) -> bool:
         or name in OPTIONS
         or (owner in direct.__all__ and (not own or hasattr(getattr(direct, owner), own)))
         or name in parameters
+        or name in names_of_listeners()
+        or isinstance(getattr(context, name, None), type)
     )
+
+
+def names_of_listeners() -> set[str]:
+    """The methods of listeners, and the events with their fields."""
+    made = [own for own in vars(events).values() if isinstance(own, type) and issubclass(own, msgspec.Struct)]
+    fields = {field.name for own in made for field in msgspec.structs.fields(own)}
+    return {*vars(events.Listener), *(own.__name__ for own in made), *fields}
 
 
 def test_names_in_the_second_column_exist() -> None:

@@ -43,6 +43,20 @@ def test_planner_imports_only_what_it_uses(module: str, unneeded: tuple[str, ...
     assert sorted((imported(RUNNER, module) - before) & set(unneeded)) == []
 
 
+@pytest.mark.parametrize(
+    ("module", "most"),
+    [
+        ("pyspark_forebay.kafka.stream", 220),
+        ("pyspark_forebay.intake.stream", 340),
+        ("pyspark_forebay.sink.writers", 220),
+    ],
+)
+def test_planner_imports_few_modules_after_it_has_connected(module: str, most: int) -> None:
+    """PySpark alone has imported about 380 modules by then. On two busy cores a hundred modules take about 0.15 s."""
+    found = imported(RUNNER, module) - imported(RUNNER)
+    assert len(found) <= most, sorted(found)
+
+
 def test_only_a_planner_that_did_not_start_is_restarted() -> None:
     errors = [
         RuntimeError(f"Python worker {planners.NOT_STARTED}."),

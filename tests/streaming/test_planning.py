@@ -11,7 +11,6 @@ from forebay.model.values import TopicPartition
 from pyspark_forebay.kafka.planning import KafkaBatchPlan, lower_ends, plan_kafka_batch
 from pyspark_forebay.offsets import Offsets
 from pyspark_forebay.options.limits import check_all_named
-from pyspark_forebay.progress import behind
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 OLD, NEW = {"t": "old"}, {"t": "new"}
@@ -62,12 +61,3 @@ def test_offsets_must_name_exactly_the_existing_partitions() -> None:
     check_all_named({T0, T1}, {T0, T1}, "startingOffsets")
     with pytest.raises(UsageError, match="missing: t/1; not read by this query: u/0"):
         check_all_named({T0, T1}, {T0, TopicPartition("u", 0)}, "startingOffsets")
-
-
-def test_progress_has_sparks_names_for_the_lag() -> None:
-    assert behind({T0: 3, T1: 5}, {T0: 10, T1: 5}) == {
-        "minOffsetsBehindLatest": "0",
-        "maxOffsetsBehindLatest": "7",
-        "avgOffsetsBehindLatest": "3.5",
-    }
-    assert behind({}, {T0: 3}) == {}

@@ -5,6 +5,7 @@ The started process forks one child after the other, each when the previous one 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -43,9 +44,16 @@ class InProcess:
     def stop(self) -> None: ...
 
 
-def main(address: str, topics: str, folder: Path, tracker: str) -> None:
+def main(address: str, topics: str, folder: Path, tracker: str, concurrent_jobs: int) -> None:
     safe = checked_options({"bootstrap.servers": address, "auto.offset.reset": "earliest"})
-    settings = StreamSettings("s", (folder / "checkpoint").as_uri(), 0.05, on_vanished="record", tracker=tracker)
+    settings = StreamSettings(
+        "s",
+        (folder / "checkpoint").as_uri(),
+        0.05,
+        on_vanished="record",
+        tracker=tracker,
+        concurrent_jobs=concurrent_jobs,
+    )
     stream = DirectStream(
         safe=safe, strategy=Subscribe(topics.split(",")), settings=settings, engine=InProcess(), commits=Commits("")
     )
@@ -64,11 +72,11 @@ def main(address: str, topics: str, folder: Path, tracker: str) -> None:
 
 
 def forks(address: str, topics: str, folder: Path, tracker: str = "") -> None:
-    while True:
+    for number in itertools.count():  # every second process runs two jobs at the same time
         child = os.fork()
         if not child:
             try:
-                main(address, topics, folder, tracker)
+                main(address, topics, folder, tracker, concurrent_jobs=1 + number % 2)
             except BaseException:
                 traceback.print_exc()
             os._exit(1)

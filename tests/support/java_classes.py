@@ -1,7 +1,4 @@
-"""Archives of classes for the Java of Spark and of Kafka, which halve the start-up work of the many that tests start.
-
-See "Class Data Sharing" in Java's guide to its virtual machine: an archive that does not fit (another Java or jar) is ignored.
-"""
+"""Archives of classes for the Java of Spark and of Kafka, which halve the start-up work of the many that tests start."""
 
 from __future__ import annotations
 
@@ -9,9 +6,11 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from driver.spark.class_archive import ClassArchive
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.embedded.jars import fetch_jars, find_java, jars_present
 from forebay.model.errors import ForebayError, UsageError
@@ -19,18 +18,6 @@ from forebay.model.errors import ForebayError, UsageError
 #: the second compiler costs a Spark that lives for seconds half of all its processor time
 _OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
-_SECONDS = 180.0
-#: what most tests do: a DataFrame of Arrow batches, with a shuffle
-_SESSION = """
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-rows = spark.range(100).mapInArrow(lambda batches: batches, "id long")
-assert rows.groupBy((rows.id % 7).alias("k")).count().count() == 7
-java = spark.sparkContext._gateway.proc
-spark.stop()
-java.stdin.close()  # it ends, and writes the archive before
-java.wait()
-"""
 
 
 def share(create: bool) -> None:
@@ -41,8 +28,7 @@ def share(create: bool) -> None:
     java = _java()
     options: tuple[str, ...] = _OPTIONS
     if java is not None:
-        # beside the installed Spark, since it names the paths of its jars
-        options += _used(Path(sys.prefix) / f"spark-classes{java}.jsa", _start_spark if create else None)
+        options += _spark_classes(create)
         if jars_present():
             jars = fetch_jars()
             KafkaBroker.java_options = _used(jars.with_name(f"{jars.name}{java}.jsa"), _start_kafka if create else None)
@@ -57,6 +43,17 @@ def _java() -> str | None:
         return None
 
 
+def _spark_classes(create: bool) -> tuple[str, ...]:
+    """Return the options of a Spark that uses an archive beside the installed Spark."""
+    archive = ClassArchive(Path(sys.prefix) / "spark-classes", {})
+    if create:
+        try:
+            archive.make(threading.Event())
+        except (OSError, ForebayError) as error:
+            sys.stderr.write(f"no archive of Spark's classes was made, so tests take longer: {error}\n")
+    return archive.java_options()
+
+
 def _used(archive: Path, start: Callable[[tuple[str, ...]], None] | None) -> tuple[str, ...]:
     """Return the options of a Java that uses ``archive``. If it is not there, ``start`` makes it."""
     if start is not None and not archive.exists():
@@ -68,15 +65,6 @@ def _used(archive: Path, start: Callable[[tuple[str, ...]], None] | None) -> tup
             made.unlink(missing_ok=True)
             sys.stderr.write(f"{archive.name} was not made, so tests take longer: {error}\n")
     return (f"-XX:SharedArchiveFile={archive}", *_QUIET) if archive.exists() else ()
-
-
-def _start_spark(options: tuple[str, ...]) -> None:
-    environment = {"SPARK_SUBMIT_OPTS": " ".join((*_OPTIONS, *options)), "PYSPARK_PYTHON": sys.executable}
-    subprocess.run(
-        [sys.executable, "-c", _SESSION],
-        env={**os.environ, **environment},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, timeout=_SECONDS,
-    )  # fmt: skip
 
 
 def _start_kafka(options: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ _COLUMNS = (
 )  # fmt: skip
 _HEADERS = "transform(headers, h -> struct(h.key, hex(h.value) value)) headers"
 _TALLY = "count(1) records", "sum(length(key) + length(value)) bytes"
-#: seconds that a query may take
-_PATIENCE_SECONDS = 120
+#: seconds that a query may take, and one that follows changes
+_PATIENCE_SECONDS, _LONG_PATIENCE_SECONDS = 120, 240
 
 
 def answer(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,13 +32,19 @@ def answer(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, An
 
     * ``batch``: ``options`` → ``schema``, ``rows``, and the number of ``tasks`` that read any;
     * ``stream``: ``options``, ``checkpoint``, ``trigger`` ("available", "once" or "all": whatever there is by many triggers)
-      → ``batches`` (id → rows), ``offsets`` (id → Spark's own JSON);
+      → ``batches`` (id → rows), ``offsets`` (id → Spark's own JSON), ``progress`` (of each trigger that read something, its
+      sources: offsets and metrics). With a ``shape`` of ``_SHAPES``, ``batches`` has the rows of all batches together, and
+      ``watermark`` the last one;
     * ``tally``: ``options`` → ``seconds`` that it takes to count records, keys and bytes, and what they are;
     * ``drain``: ``options``, ``checkpoint``, ``trigger`` ("all", "second" or, by default, "available") → ``triggers``,
       milliseconds and records of each that a stream takes to read all;
     * ``trickle``: ``options``, ``checkpoint``, ``count`` → the same of so many triggers that read something, while records come;
     * ``latency``: ``options``, ``checkpoint``, ``records`` → ``calls`` of a job by the fastest trigger, until it has seen so many
       records: the time of each call (ms), and for each append time in its batch the number of records.
+    * ``follow``: ``options``, ``checkpoint``, ``goal`` → ``seen``: the sorted offsets of each "topic/partition", when the file
+      ``goal`` exists and each partition in it has so many;
+    * ``stop``: ``options``, ``checkpoint``, ``gone`` → ``seconds`` that the query takes to stop, once the file ``gone`` exists
+      and it asks for offsets.
 
     ``question["source"]`` stands for ``source``: "idle" for ``tests.support.idle_source``. Whatever Spark refuses is in
     ``refused``: its words.
@@ -50,6 +56,8 @@ def answer(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, An
         "drain": _drain,
         "trickle": _trickle,
         "latency": _latency,
+        "follow": _follow,
+        "stop": _stop,
     }
     try:
         return kinds[question["kind"]](spark, question.get("source", source), question)
@@ -71,16 +79,25 @@ def _rows(frame: Any, *more: str) -> list[dict[str, Any]]:
 
 def _stream(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, Any]:
     batches: dict[str, Any] = {}
+    shape = _SHAPES.get(question.get("shape", ""))
 
     def keep(frame: Any, number: int) -> None:
-        batches[str(number)] = _rows(frame)
+        if shape is None:
+            batches[str(number)] = _rows(frame)
+        else:
+            batches["all"] = sorted([*batches.get("all", ()), *(list(row) for row in frame.collect())])
 
     checkpoint = Path(question["checkpoint"])
     found: dict[str, Any] = {"batches": batches}
     try:
         frame = spark.readStream.format(source).options(**question["options"]).load()
-        writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
-        planners.started(lambda: _run(writer, question["trigger"]))
+        shaped = frame if shape is None else shape(frame)
+        writer = shaped.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
+        query = planners.started(lambda: _run(writer, question["trigger"]))
+        progress = [_progress(own, source) for own in query.recentProgress]
+        found["progress"] = [_places(own) for own in progress if own["numInputRows"]]
+        if shape is not None:
+            found["watermark"] = progress[-1]["eventTime"].get("watermark")
     except Exception as error:
         found["refused"] = f"{type(error).__name__}: {error}"
     found["offsets"] = {
@@ -89,6 +106,38 @@ def _stream(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, A
         if entry.name.isdigit()
     }
     return found
+
+
+def _windows(frame: Any) -> Any:
+    """Records of each window that the watermark has closed; records come a millisecond apart."""
+    by_time = frame.withWatermark("timestamp", "2 milliseconds").selectExpr(
+        "window(timestamp, '4 milliseconds') w", "partition"
+    )
+    return by_time.groupBy("w", "partition").count().selectExpr("unix_millis(w.start)", "partition", "count")
+
+
+def _pairs(frame: Any) -> Any:
+    """The stream joined with itself."""
+    left, right = frame.selectExpr("partition", "offset"), frame.selectExpr("partition other", "offset same")
+    return left.join(right, left["offset"] == right["same"]).select("offset", "partition", "other")
+
+
+_SHAPES = {"windows": _windows, "pairs": _pairs}
+
+
+def _progress(progress: Any, source: str) -> dict[str, Any]:
+    """As Spark's Kafka source reports it."""
+    if source != "forebay":
+        found: dict[str, Any] = json.loads(progress.json)
+        return found
+    from pyspark_forebay.progress import kafka_progress
+
+    return kafka_progress(progress)
+
+
+def _places(progress: Mapping[str, Any]) -> list[dict[str, Any]]:
+    names = ("startOffset", "endOffset", "latestOffset", "metrics", "numInputRows")
+    return [{name: own.get(name) for name in names} for own in progress["sources"]]
 
 
 def _run(writer: Any, trigger: str) -> Any:
@@ -159,6 +208,62 @@ def _latency(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, 
     finally:
         query.stop()
     return {"calls": [(called_ms, list(times.items())) for called_ms, times in calls]}
+
+
+def _follow(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    seen: dict[str, list[int]] = {}
+    goal = Path(question["goal"])
+
+    def keep(frame: Any, number: int) -> None:
+        for topic, partition, offset in frame.select("topic", "partition", "offset").collect():
+            seen.setdefault(f"{topic}/{partition}", []).append(offset)
+
+    def done() -> bool:
+        wanted = json.loads(goal.read_text()) if goal.exists() else {"": 1}
+        return all(len(seen.get(partition, ())) >= count for partition, count in wanted.items())
+
+    frame = spark.readStream.format(source).options(**question["options"]).load()
+    writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", question["checkpoint"])
+    query = planners.started(lambda: _until(writer, done))
+    return {
+        "seen": {partition: sorted(offsets) for partition, offsets in seen.items()},
+        "batches": len(query.recentProgress),
+    }
+
+
+def _stop(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    gone = Path(question["gone"])
+    asking: list[bool] = []
+
+    def done() -> bool:
+        """Whether it asks for offsets at two looks, one after the other."""
+        asking.append(gone.exists() and query.status["message"].startswith("Getting offsets"))
+        return asking[-2:] == [True, True]
+
+    query = _nowhere(spark, source, question).trigger(processingTime="0 seconds").start()
+    _wait(query, done)
+    begun = time.monotonic()
+    query.stop()
+    seconds = time.monotonic() - begun
+    error = query.exception()
+    return {"seconds": seconds, **({} if error is None else {"refused": str(error)})}
+
+
+def _until(writer: Any, done: Callable[[], bool]) -> Any:
+    query = writer.trigger(processingTime="0 seconds").start()
+    try:
+        _wait(query, done)
+    finally:
+        query.stop()
+    return query
+
+
+def _wait(query: Any, done: Callable[[], bool]) -> None:
+    """Until ``done``. Raises what ends the query before."""
+    deadline = time.monotonic() + _LONG_PATIENCE_SECONDS
+    while not done():
+        if query.awaitTermination(0.2) or time.monotonic() > deadline:
+            raise RuntimeError("the query did not come so far")
 
 
 def _nowhere(spark: Any, source: str, question: Mapping[str, Any]) -> Any:

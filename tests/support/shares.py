@@ -33,6 +33,8 @@ TOGETHER = {
     "tests/kafka/test_oauth.py": "streaming",
     "tests/schemas/test_decoding.py": "streaming",
     "tests/streaming/test_like_spark.py": "like-spark",
+    "tests/streaming/test_like_spark_on_changes.py": "like-spark",
+    "tests/streaming/test_connect.py": "streaming",
     "tests/wal/storage/test_storage_contract.py": "stores",
     "tests/benchmarks/test_benchmarks_run.py": "benchmarks",
     "tests/direct/test_leaders.py": "leaders",

@@ -29,6 +29,7 @@ from deploy.console.invocation import (
 from deploy.supervision.detached import Announcer, start_detached
 from deploy.supervision.run_lock import holder, lock_path, only_one
 from deploy.supervision.supervisor import ChildSpec, LogLines, Supervisor
+from driver.spark.early import starts_spark_first
 from driver.spark.java import check_java
 from forebay.model.errors import AlreadyRunningError
 from forebay.model.values import check_name, managed_id
@@ -110,6 +111,10 @@ def driver(
             import_jobs(settings, path)
         refuse_hidden_jobs(settings, path)
     if not others:
+        if starts_spark_first(streams[0], standby):
+            from driver.spark.jvm import start_jvm_early
+
+            start_jvm_early(streams[0].spark)
         from driver.main import run
 
         return run(streams[0], take_over=take_over, until_caught_up=until_caught_up, standby=standby)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain
 
 import msgspec
@@ -26,14 +27,12 @@ def batch_allocated(state: State, event: ev.BatchAllocated) -> None:
         raise BrokenInvariant(f"batch {event.batch_id}: block {wrong} was not waiting (INV-3)")
     state.batch_of.update(taken)
     if len(taken) == len(state.waiting):  # always, unless batches are limited
-        records = state.index.waiting_records
         state.waiting.clear()
+        state.index.take_all(event.batch_id)
     else:
-        records = sum(block.meta.records for block in map(state.blocks.__getitem__, block_ids))
         for block_id in block_ids:
             del state.waiting[block_id]
-    state.index.waiting_records -= records
-    state.index.records[event.batch_id] = records
+        state.index.take(event.batch_id, list(map(state.blocks.__getitem__, block_ids)))
     state.batches[event.batch_id] = Batch(
         batch_id=event.batch_id, number=event.number, time_ms=event.time_ms, tasks=event.tasks
     )
@@ -94,11 +93,7 @@ def _advance_completed_prefix(state: State) -> None:
             return
         state.completed_number += 1
         _unneeded_copies(state, state.completed_number - state.window_batches)
-        reached = {  # an incarnation may have thousands of ranges; the last one ends highest (INV-2)
-            (r.topic, r.partition, r.incarnation): r.until_offset
-            for block in map(state.blocks.__getitem__, following.block_ids)
-            for r in block.meta.ranges
-        }
+        reached = state.index.reached.pop(following.batch_id)
         for span, incarnation in following.lived_spans:
             direct_partition(state, str(span.tp), span.from_offset)  # an older release may have begun it
             reached[span.topic, span.partition, incarnation] = span.until_offset
@@ -113,8 +108,10 @@ def _unneeded_copies(state: State, number: int) -> None:
     """Mark the local copies of a batch as superfluous if no window contains it any more and no replay runs it."""
     batch = state.batches.get(numbered(state.timeline, number)) if number > 0 else None
     if batch is not None and batch.batch_id not in state.replaying and batch.batch_id not in state.replay_window:
-        blocks = (state.blocks[b] for b in batch.block_ids if b not in state.cleaning_blocks)
-        state.index.finish(block for block in blocks if block.in_wal)
+        ids: Iterable[str] = batch.block_ids
+        if state.cleaning_blocks:
+            ids = (block_id for block_id in ids if block_id not in state.cleaning_blocks)
+        state.index.finish(block for block in map(state.blocks.__getitem__, ids) if block.handle.path)
 
 
 def window_changed(state: State, event: ev.WindowChanged) -> None:

@@ -37,7 +37,7 @@ def block_added(state: State, event: ev.BlockAdded) -> None:
     state.blocks[block.meta.id] = block
     state.index.add(block)
     state.waiting[block.meta.id] = True
-    state.index.waiting_records += block.meta.records
+    state.index.wait(block)
 
 
 def block_moved(state: State, event: ev.BlockMoved) -> None:

@@ -75,6 +75,7 @@ def spans_allocated(state: State, event: ev.SpansAllocated) -> None:
     incarnations = tuple(_move_on(state, span).incarnation.number for span in event.spans)
     state.batch_count += 1
     state.index.records[event.batch_id] = sum(span.size for span in event.spans)
+    state.index.reached[event.batch_id] = {}  # its spans say it
     state.batches[event.batch_id] = Batch(
         batch_id=event.batch_id,
         number=event.number,

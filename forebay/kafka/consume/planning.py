@@ -20,6 +20,10 @@ from forebay.model.values import TopicPartition
 Offsets = Mapping[TopicPartition, int]
 
 
+#: maximum number of parts into which the ranges of one batch are cut
+PARTS_MAX = 1_000_000
+
+
 def split_ranges(
     ranges: Sequence[OffsetRange], min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
@@ -27,17 +31,19 @@ def split_ranges(
 
     ``max_records``: first, ranges with more offsets are cut. ``min_partitions``: then, if there are fewer ranges, large ones are
     cut in proportion to their size into about this number; small ones stay whole. A part has no ``records``. Raises UsageError
-    for a number below 1.
+    for a number below 1, and for more than ``PARTS_MAX`` parts, as of an end far beyond the log's.
     """
     for name, number in (("min_partitions", min_partitions), ("max_records", max_records)):
         if number is not None and number < 1:
             raise UsageError(f"{name} {number}: allowed are numbers from 1")
     whole = [range_ for range_ in ranges if range_.size]
     if max_records is not None:
+        _check_parts(sum(-(-range_.size // max_records) for range_ in whole))
         whole = [part for range_ in whole for part in _cut(range_, -(-range_.size // max_records))]
     if min_partitions is None or len(whole) >= min_partitions:
         return whole
     total = sum(range_.size for range_ in whole)
+    _check_parts(min(min_partitions, total))
     small = {place for place, range_ in enumerate(whole) if _parts(range_.size, total, min_partitions) == 1}
     large_total = total - sum(whole[place].size for place in small)
     large_parts = max(1, min_partitions - len(small))
@@ -65,12 +71,20 @@ def gathered(parts: Iterable[OffsetRange], parts_max: int, offsets_max: int) -> 
     return found
 
 
+def _check_parts(parts: int) -> None:
+    if parts > PARTS_MAX:
+        raise UsageError(
+            f"the ranges would be read by {parts} tasks; allowed are {PARTS_MAX}: allow more records for each task"
+        )
+
+
 def _parts(size: int, total: int, wanted: int) -> int:
     return max(1, math.floor(size * wanted / total + 0.5))  # rounded as in Java
 
 
 def _cut(range_: OffsetRange, parts: int) -> list[OffsetRange]:
     """Cut into adjacent parts of nearly the same size; none is empty."""
+    parts = min(parts, range_.size)
     if parts <= 1:
         return [range_]
     found: list[OffsetRange] = []
@@ -78,10 +92,9 @@ def _cut(range_: OffsetRange, parts: int) -> list[OffsetRange]:
     for part in range(parts):
         size = remaining // (parts - part)
         remaining -= size
-        if size:
-            end = begin + size
-            found.append(msgspec.structs.replace(range_, from_offset=begin, until_offset=end, records=None))
-            begin = end
+        end = begin + size
+        found.append(msgspec.structs.replace(range_, from_offset=begin, until_offset=end, records=None))
+        begin = end
     return found
 
 

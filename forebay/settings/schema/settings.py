@@ -25,8 +25,8 @@ class Settings(Section, frozen=True, kw_only=True):
     data: Annotated[
         DataFolder | None,
         doc(
-            "path of one folder for all that is stored: wal.url, driver.journal and agent.blocks are its folders wal, journal "
-            "and blocks unless they are set",
+            "path of one folder for all that is stored: wal.url, driver.journal, agent.blocks and spark.class_archive are its "
+            "folders wal, journal, blocks and classes unless they are set",
             example="/var/lib/forebay",
         ),
     ] = None

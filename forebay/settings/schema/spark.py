@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from forebay.model.units import Size
-from forebay.settings.schema.constraints import ModuleName
+from forebay.settings.schema.constraints import Folder, ModuleName
 from forebay.settings.schema.section import Section, doc
 
 #: keys of Spark that are written without their "spark." more often than others
@@ -24,6 +24,14 @@ class SparkSettings(Section, frozen=True, kw_only=True):
     modules: Annotated[
         tuple[ModuleName, ...], doc("names of your own modules and packages that the driver sends as well")
     ] = ()
+    class_archive: Annotated[
+        Folder | None,
+        doc(
+            "folder for an archive of Java's classes, with which Spark starts faster; a driver that finds "
+            "none makes it after its start, in the background",
+            example="/var/lib/forebay/classes",
+        ),
+    ] = None
     small_batch: Annotated[
         Size,
         doc(

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from driver.decisions.clean_up import CleanSegment, retention_limits
-from driver.journal.events import BlockMoved
+from driver.journal.events import BatchAllocated, BlockMoved
 from driver.journal.state import REPAIR_WRITER, State
 from driver.journal.transitions import apply
 from driver.tracker.requests import CleanedUp, CleanLocalCopies
@@ -59,6 +59,23 @@ def test_the_index_is_that_of_the_state_after_every_step() -> None:
     ]
     for step in steps:
         step()  # type: ignore[no-untyped-call]
+        assert t.state.index == t.state.build_index() == decoded(t).index
+
+
+def test_completed_position_is_the_highest_end_also_of_a_limited_batch_whose_tasks_mix_the_blocks() -> None:
+    """Packing orders blocks by hosts and sizes, not by offsets."""
+    t, epoch = worked(1)
+    token = t.state.partitions["t/0"].token
+    position = t.state.partitions["t/0"].position
+    blocks = [t.take_in(epoch, token, position + 10 * (number + 1)) for number in range(4)]
+    first, second, third, fourth = (block.id for block in blocks)
+    for tasks, reached in ((((third,), (first, second)), position + 30), (((fourth,),), position + 40)):
+        batch_id = t.state.next_batch_id()
+        number = t.state.batch_count + 1
+        apply(t.state, BatchAllocated(batch_id=batch_id, number=number, time_ms=t.now_ms, tasks=tasks))
+        assert t.state.index == t.state.build_index() == decoded(t).index
+        t.complete(batch_id)
+        assert t.state.partitions["t/0"].completed == reached
         assert t.state.index == t.state.build_index() == decoded(t).index
 
 
