@@ -45,6 +45,7 @@ BENCHMARKS = {
     "locality": "benchmarks.locality",
     "source": "benchmarks.kafka_source",
     "decoding": "benchmarks.decoding",
+    "state": "benchmarks.keyed_state",
     "flood": "benchmarks.flood",
     "start": "benchmarks.start",
     "take-over": "benchmarks.take_over",

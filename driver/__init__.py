@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from driver.batches.batch import Batch
+    from driver.batches.keyed_state import KeyedState
     from driver.batches.tasks import KafkaRecord
     from driver.context import IngestContext
 
-__all__ = ["Batch", "IngestContext", "KafkaRecord"]
+__all__ = ["Batch", "IngestContext", "KafkaRecord", "KeyedState"]
 
-_MODULES = {"Batch": "driver.batches.batch", "IngestContext": "driver.context", "KafkaRecord": "driver.batches.tasks"}
+_MODULES = {
+    "Batch": "driver.batches.batch",
+    "IngestContext": "driver.context",
+    "KafkaRecord": "driver.batches.tasks",
+    "KeyedState": "driver.batches.keyed_state",
+}
 
 
 def __getattr__(name: str) -> Any:

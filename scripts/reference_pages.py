@@ -62,7 +62,7 @@ class Api(NamedTuple):
         )
 
 
-BATCH = Api("driver", ("Batch", "KafkaRecord"), received=("Batch", "KafkaRecord"))
+BATCH = Api("driver", ("Batch", "KafkaRecord", "KeyedState"), received=("Batch", "KafkaRecord", "KeyedState"))
 CONTEXT = Api("driver", ("IngestContext",))
 OUTPUTS = Api("driver.outputs")
 SOURCES = Api("forebay.sources")

@@ -16,10 +16,12 @@ from direct.rdd.tasks import TaskReading, decode_span, encode, encode_task, read
 from direct.stream.commits import Callback, Commits
 from driver.batches.batch import Batch, BatchWork, Rows
 from driver.batches.decoding import DeadLetterPlan, Decoder
+from driver.batches.keyed_state import KeyedState, StateOptions
 from driver.spark.blocks import PlacedRows
 from driver.spark.engine import SparkJobs
 from driver.spark.rows import arrow_schema
 from forebay.kafka.consume.spans import OffsetRange
+from forebay.model.errors import UsageError
 from pyspark_forebay.schema import spark_schema
 
 
@@ -101,6 +103,11 @@ class DirectRows:
 
     def arrow_schema(self, schema: Any) -> pa.Schema:
         return arrow_schema(schema)
+
+    def state(self, options: StateOptions) -> KeyedState:
+        raise UsageError(
+            f"state {options.name!r}: a direct stream has no WAL to keep a state in; use an intake's batches"
+        )
 
     def decode(self, decoder: Decoder) -> Any:
         how, place = self._how, self._letters_of(self._work)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from driver.background.snapshot_copies import SnapshotCopies
+from driver.background.state_files import StateFiles
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.clean_up import CleanSegment
 from driver.journal import history
@@ -37,13 +38,14 @@ class CleanedWal:
     """The WAL whose segments the clean-up deletes.
 
     ``superseded``: returns whether a rebuilt journal has taken over the WAL. The rebuilt journal may be in another store, so
-    this driver's own journal does not show it (INV-4).
+    this driver's own journal does not show it (INV-4). ``states``: deletes files of keyed states; None: none are deleted.
     """
 
     storage: Storage
     limits: Limits
     copies: SnapshotCopies
     superseded: Callable[[], bool] = lambda: False
+    states: StateFiles | None = None
 
 
 class Cleaner:
@@ -117,6 +119,8 @@ class Cleaner:
             self._wal.copies.keep_up(limits)
             self._loop.ask(CleanLocalCopies())
             self._look_at_segments(self._wal, limits)
+            if self._wal.states is not None:
+                self._wal.states.clean()
         else:
             self._loop.ask(CleanLocalCopies())
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
 from driver.batches.decoding import DeadLetterPlan, Decoder
+from driver.batches.keyed_state import STATES_MAX, KeyedState, StateOptions
+from driver.batches.time_windows import milliseconds, window_ends
+from driver.journal.versions import StateVersion
 from forebay.kafka.consume.planning import sizes
 from forebay.kafka.consume.spans import OffsetRange, without
 from forebay.model.errors import UsageError
@@ -45,8 +48,10 @@ class BatchWork:
     the batch, from 1. ``decodes``: one entry for each call of ``decode`` in this run.
 
     ``window_batches``: how many batches before this one a window may contain; ``past``: these batches, in order; ``covers``: in a
-    window, ids of its batches before this one. ``spans``: in a direct stream, which has no blocks, what each task reads;
+    window, ids of its batches. ``spans``: in a direct stream, which has no blocks, what each task reads;
     ``incarnations``: the incarnation of each span's partition. ``replay_begun_ms``: when the replay began; 0 if none runs it.
+    ``window_ms``: the longest window by time; ``earlier``: reads the batches that such windows may contain, in order.
+    ``versions``: the newest version of each keyed state; ``opened``: the states that this run uses.
     ``since_ms``: the end of the oldest interval without a batch before this one, if this driver made it; 0: the batch's time.
     """
 
@@ -74,6 +79,10 @@ class BatchWork:
     incarnations: tuple[int, ...] = ()
     replay_begun_ms: int = 0
     since_ms: int = 0
+    versions: Mapping[str, StateVersion] = field(default_factory=dict)
+    opened: dict[str, KeyedState] = field(default_factory=dict, compare=False)
+    window_ms: int = 0
+    earlier: Callable[[], tuple[BatchWork, ...]] = field(default=tuple, compare=False)
 
     @property
     def due_ms(self) -> int:
@@ -137,6 +146,9 @@ class Rows(Protocol):
     def decode(self, decoder: Decoder) -> Any: ...
 
     def read_decoded(self, decoder: Decoder) -> Iterator[pa.RecordBatch]: ...
+
+    def state(self, options: StateOptions) -> KeyedState:
+        """Open a keyed state. Raises UsageError if this stream can't have one."""
 
     def over(self, work: BatchWork) -> Rows:
         """Return the rows of ``work``. Its reads are added to this batch's counts."""
@@ -269,7 +281,37 @@ class Batch:
                 f"for this window set driver.window_batches = {max(1, batches - 1)}"
             )
         past = self._work.past[-(batches - 1) :] if batches > 1 else ()
-        works = (*past, self._work)
+        return self._covering((*past, self._work), self.time)
+
+    def windows(self, length: float | str, slide: float | str) -> tuple[Batch, ...]:
+        """Return the windows by time that have ended when this batch begins, as Spark's ``DStream.window(length, slide)``.
+
+        ``length``, ``slide``: in seconds, or as ``"10m"``. Windows end at the multiples of ``slide`` since 1970. The window that
+        ends at E has the records of the batches whose ``time`` is in [E - length, E). The first batch whose time is E or later
+        returns it, as a Batch with this batch's ``id`` and ``key`` and with E as its ``time``; ``covered`` names the batches
+        it contains. So exactly one batch returns each window with records, the same on every rerun, and most batches return none.
+        Without a further batch, no window ends. A window may contain fewer batches soon after ``driver.window`` was raised, and
+        in a replay if the batches before its first one are deleted. Raises UsageError if ``length`` is above ``driver.window``.
+        """
+        length_ms, slide_ms = milliseconds(length, "length"), milliseconds(slide, "slide")
+        work = self._work
+        if length_ms > work.window_ms:
+            raise UsageError(
+                f"batch.windows({length!r}, {slide!r}): earlier batches stay readable for windows of {work.window_ms} ms; for "
+                f'this window set driver.window = "{length_ms}ms"'
+            )
+        ends = window_ends(work.past[-1].time_ms, work.time_ms, length_ms, slide_ms) if work.past else ()
+        held = work.earlier() if ends else ()
+        return tuple(
+            self._covering(
+                [one for one in held if end - length_ms <= one.time_ms < end],
+                datetime.fromtimestamp(end / 1000, timezone.utc),
+            )
+            for end in ends
+        )
+
+    def _covering(self, works: Sequence[BatchWork], time: datetime) -> Batch:
+        """Return a batch with the rows of ``works``."""
         spans, incarnations = lived_without(
             chain.from_iterable(work.spans for work in works),
             chain.from_iterable(work.incarnations for work in works),
@@ -277,24 +319,60 @@ class Batch:
         )
         over = replace(
             self._work,
+            time_ms=round(time.timestamp() * 1000),
             tasks=tuple(task for work in works for task in work.tasks),
             spans=spans,
             incarnations=incarnations,
             lost=frozenset().union(*(work.lost for work in works)),
             headers=any(work.headers for work in works),
             topic_ids={incarnation: topic_id for work in works for incarnation, topic_id in work.topic_ids.items()},
-            past=past,
-            covers=tuple(work.batch_id for work in past),
+            covers=tuple(work.batch_id for work in works),
         )
         return self._over(over, self._rows.over(over))
 
     def _over(self, work: BatchWork, rows: Rows) -> Batch:
         return Batch(work, rows)
 
+    def state(
+        self,
+        name: str,
+        schema: Any,
+        key: str | Sequence[str],
+        *,
+        shards: int = 8,
+        timeout: float | str | None = None,
+        versions: int = 10,
+    ) -> KeyedState:
+        """Return the state ``name``: rows by key that live from batch to batch, changed exactly once by each batch.
+
+        ``schema``: all columns, the key columns included, as a pyarrow Schema or Spark's; columns may be added and removed
+        later. ``key``: names of the key columns. ``shards``: number of parts that tasks read and write in parallel, fixed at the
+        first use. ``timeout``: how long a key stays that is not written, in seconds or as ``"1h"``, by the times of batches;
+        None: for ever.
+        ``versions``: how many versions before the newest one are kept, so that a replay can begin as many batches back.
+
+        The state shows what completed batches have written. What this batch writes counts when it is completed, and a rerun
+        does not see it. A state belongs to one output. Raises UsageError if the stream has no WAL, if ``driver.concurrent_jobs``
+        is above 1, or if the arguments contradict the state.
+        """
+        opened = self._work.opened
+        if name in opened:
+            return opened[name]
+        if self.concurrent:
+            raise UsageError(f"state {name!r} changes in the order of batches: set driver.concurrent_jobs = 1")
+        if len(opened) >= STATES_MAX:
+            raise UsageError(f"a batch can use {STATES_MAX} states at most")
+        columns = self._rows.arrow_schema(schema)
+        state = self._rows.state(
+            StateOptions(name=name, columns=columns, key=key, shards=shards, timeout=timeout, versions=versions)
+        )
+        opened[name] = state
+        return state
+
     @property
     def covered(self) -> tuple[int, ...]:
         """The ids of the batches whose records this batch contains, in order. Outside a window this is only its own id."""
-        return (*self._work.covers, self.id)
+        return self._work.covers or (self.id,)
 
     @property
     def df(self) -> Any:

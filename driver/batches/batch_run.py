@@ -14,6 +14,7 @@ from operator import attrgetter
 from driver.batches.batch import BatchWork, lived_without
 from driver.journal.events import ReplayedBatch
 from driver.journal.state import Batch, State
+from driver.journal.versions import StateVersion
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.values import Block
 from wal.reading import BlockReference, incarnation_key
@@ -47,7 +48,8 @@ class _Looked:
 @dataclass(frozen=True, slots=True)
 class BatchRun:
     """One run of a batch. ``batches``: the batches that its window contains, in order; the last one is the batch itself.
-    ``topic_ids``: incarnation (as ``incarnation_key``) → topic id, of all partitions."""
+    ``topic_ids``: incarnation (as ``incarnation_key``) → topic id, of all partitions. ``versions``: the newest version of each
+    keyed state."""
 
     stream: str
     batches: tuple[_Looked, ...]
@@ -55,6 +57,7 @@ class BatchRun:
     replay_begun_ms: int
     rerun: bool
     topic_ids: Mapping[str, str]
+    versions: Mapping[str, StateVersion]
 
     @classmethod
     def of(cls, state: State, batches: Sequence[Batch | ReplayedBatch], replay: int, rerun: bool) -> BatchRun:
@@ -80,7 +83,8 @@ class BatchRun:
             for incarnation in partition.incarnations
         }
         begun_ms = state.replays[-1].begun_ms if replay else 0
-        return cls(state.stream, looked, replay, begun_ms, rerun, topic_ids)
+        versions = {name: known.versions[-1] for name, known in state.keyed.items() if known.versions}
+        return cls(state.stream, looked, replay, begun_ms, rerun, topic_ids, versions)
 
     def work(
         self,
@@ -113,6 +117,7 @@ class BatchRun:
                 window_batches=window_batches,
                 spans=spans,
                 incarnations=incarnations,
+                versions=self.versions,
             )
 
     def _topic_ids(self, blocks: Sequence[Block]) -> Mapping[str, str]:

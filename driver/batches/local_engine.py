@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from driver.batches.batch import Batch, BatchWork, Job
 from driver.batches.decoding import DeadLetterPlan, Decoder, decode_task
+from driver.batches.keyed_state import KeyedState, LocalShards, ShardTasks, StateOptions, StateRun
 from driver.batches.tasks import Count, read_task
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import UsageError
 from forebay.security.access import Access
-from forebay.settings.schema import DeadLetterSettings, Settings
+from forebay.settings.schema import NO_WAL, DeadLetterSettings, Settings
 from wal.dead_letters import Run, output_folder
 from wal.reading import ReadPlan, TierCounts
 from wal.storage import StorageOptions
@@ -61,6 +62,23 @@ def letters_of(
     )
     work.decodes.append(plan)
     return plan
+
+
+def open_state(work: BatchWork, plan: ReadPlan, options: StateOptions, tasks: ShardTasks) -> KeyedState:
+    """Open a keyed state in the WAL's store. Raises UsageError in a stream without a WAL."""
+    if plan.wal_url == NO_WAL:
+        raise UsageError(f"state {options.name!r} is kept in the WAL's store, and this stream has no WAL: set wal.url")
+    run = StateRun(
+        stream=work.stream,
+        batch_id=work.batch_id,
+        epoch=work.epoch,
+        time_ms=work.time_ms,
+        version=work.versions.get(options.name),
+        url=plan.wal_url,
+        storage=plan.storage,
+        key_file=plan.key_file,
+    )
+    return KeyedState(run, options, tasks)
 
 
 class LocalEngine:
@@ -145,10 +163,11 @@ class LocalRows:
 
     def arrow_schema(self, schema: Any) -> pa.Schema:
         if not isinstance(schema, pa.Schema):
-            raise UsageError(
-                f"batch.decode: without Spark the schema must be a pyarrow.Schema, not {type(schema).__name__}"
-            )
+            raise UsageError(f"without Spark the schema must be a pyarrow.Schema, not {type(schema).__name__}")
         return schema
+
+    def state(self, options: StateOptions) -> KeyedState:
+        return open_state(self._work, self._plan, options, LocalShards())
 
     def decode(self, decoder: Decoder) -> Any:
         raise UsageError('batch.decode needs Spark: set driver.engine = "spark", or use batch.read_decoded()')

@@ -73,8 +73,21 @@ class SameBatch(Read[BatchRun]):
         return _run_of(state, batch, self.replay, self.reruns, self.window_batches)
 
 
+@dataclass(frozen=True, slots=True)
+class EarlierBatches(Read[BatchRun]):
+    """Reads the batches before a running batch that its windows by time can contain, with the batch itself as the last one. They
+    are the same on every rerun, because they stay until the batch is completed."""
+
+    batch_id: int
+    replay: int
+
+    def read(self, state: State) -> BatchRun:
+        batch = state.replaying[self.batch_id] if self.replay else state.batches[self.batch_id]
+        return BatchRun.of(state, (*window(state, batch, self.replay > 0), batch), self.replay, False)
+
+
 def _run_of(
     state: State, batch: Batch | ReplayedBatch, replay: int, reruns: Set[RunKey], window_batches: int
 ) -> BatchRun:
-    past = window(state, batch, replay > 0)[-window_batches:] if window_batches else ()
+    past = window(state, batch, replay > 0, window_batches)
     return BatchRun.of(state, (*past, batch), replay, replay > 0 or (replay, batch.batch_id) in reruns)

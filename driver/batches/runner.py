@@ -12,12 +12,14 @@ from driver.batches.batch import BatchWork, Engine, NamedJob, Written
 from driver.batches.batch_log import BatchLog
 from driver.batches.entries import RunningBatch, completed_entry, skipped_detail
 from driver.batches.job_failures import FailingJobs, shown
+from driver.batches.keyed_state import commit_states
 from driver.batches.measure import RunMeasure
 from driver.batches.progress import Progress, Skip
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.batch_order import RunKey
 from driver.journal.events import JobFailed
 from driver.journal.statistics import BatchStatistics
+from driver.journal.versions import StateCommit
 from driver.listeners.events import BatchCompleted, BatchFailed, BatchStarted, Happened, OutputCompleted
 from driver.tracker.requests import Complete, CompleteOutput, FailJob, SkipBatch
 from forebay.messages import BatchEntry, OperatorAnswer
@@ -120,12 +122,13 @@ class BatchRunner:
         attempts = 1
         measure = RunMeasure(work, self._clock)
         written: list[Written] = []
+        states: tuple[StateCommit, ...] = ()
         last: BatchWork | None = None  # the output that succeeded and is not journalled yet
         while left := [job for job in self._jobs if job.name not in work.outputs]:
             losses_accepted = self._progress.losses_accepted
             self._show(work, "running", attempts, measure)
             measure.begin()
-            run_of = replace(work, output=left[0].name, attempt=attempts, decodes=[])
+            run_of = replace(work, output=left[0].name, attempt=attempts, decodes=[], opened={})
             if left_over:
                 self._loop.ask(FailJob(self._failing.begun(run_of)))
             try:
@@ -133,6 +136,7 @@ class BatchRunner:
                 self._hooks.tell([_started(run_of, measure, self._clock.wall_ms(), self._hooks.is_listening())])
                 tiers = self._engine.run(run_of, left[0].function)
                 self._hooks.confirm(run_of)
+                states = commit_states(run_of.opened)
             except UnreadableBlockError as error:
                 # not a failure of the job: batches stop and intake continues until the bytes are back or an operator decides
                 words = f"{error}; restore the bytes, or run `forebay recover --accept-loss {work.batch_id} RANGE`"
@@ -183,13 +187,13 @@ class BatchRunner:
                 if len(left) == 1:
                     break
                 written = work.written
-                self._loop.ask(CompleteOutput(work.batch_id, left[0].name, self._clock.wall_ms(), work.replay))
+                self._loop.ask(CompleteOutput(work.batch_id, left[0].name, self._clock.wall_ms(), work.replay, states))
                 self._failing.forget(work.batch_id)
                 self._hooks.tell([_output_completed(run_of, measure, self._clock.wall_ms())])
                 last = None
             left_over = False
             work = replace(self._again(work), written=list(written))
-        self._complete(work, attempts, measure, last)
+        self._complete(work, attempts, measure, states, last)
 
     def _delay(self, work: BatchWork) -> bool:
         """Delay the first attempt at a batch, as for a failed batch, if too many earlier attempts ended the driver's process.
@@ -241,11 +245,18 @@ class BatchRunner:
             f"intact and runs again when the {again} is started again. Last error: {failure.error}{place}"
         )
 
-    def _complete(self, work: BatchWork, attempts: int, measure: RunMeasure, last: BatchWork | None) -> None:
+    def _complete(
+        self,
+        work: BatchWork,
+        attempts: int,
+        measure: RunMeasure,
+        states: tuple[StateCommit, ...],
+        last: BatchWork | None,
+    ) -> None:
         failpoints.hit("driver.before-complete")
         ended_ms, completed_ms = self._clock.wall_ms(), self._completions.wall_ms()
         statistics = measure.statistics(ended_ms)
-        self._loop.ask(Complete(work.batch_id, completed_ms, attempts, work.replay, statistics))
+        self._loop.ask(Complete(work.batch_id, completed_ms, attempts, work.replay, statistics, states))
         failpoints.hit("driver.after-complete")
         self._failing.forget(work.batch_id)
         entry = self._finish(work, measure, statistics, completed_ms=completed_ms, attempts=attempts)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from driver.batches.batch import BatchWork, Engine, NamedJob
@@ -22,7 +23,7 @@ from driver.batches.batch_run import BatchRun
 from driver.batches.entries import RunningBatch
 from driver.batches.job_failures import FailingJobs
 from driver.batches.progress import Progress, Skip
-from driver.batches.reads import NextBatch, ReadPause, ReadUnfinished, SameBatch
+from driver.batches.reads import EarlierBatches, NextBatch, ReadPause, ReadUnfinished, SameBatch
 from driver.batches.runner import AttemptRules, BatchHooks, BatchRunner
 from driver.batches.timer import BatchTimer
 from driver.batches.trigger import Trigger
@@ -47,9 +48,10 @@ class BatchOptions:
 
     ``batch_interval_seconds``: time between two batches; 0: the next one begins as soon as blocks wait. ``tasks``: returns how
     many tasks a batch has. ``headers``: whether the stream takes record headers in. ``epoch``: the journal's.
-    ``concurrent_jobs``, ``window_batches``: as in ``[driver]``. ``empty_batches``: whether an interval without blocks gives a
-    batch too. ``ahead``: whether each interval gives a batch while all workers are busy. ``allocation``: for a direct stream, as
-    in :class:`driver.batches.timer.BatchTimer`. ``copies``: returns block id → hosts with a cached copy of the block.
+    ``concurrent_jobs``, ``window_batches``, ``window_ms``: as in ``[driver]``.
+    ``empty_batches``: whether an interval without blocks gives a batch too. ``ahead``: whether each interval gives a batch while
+    all workers are busy. ``allocation``: for a direct stream, as in :class:`driver.batches.timer.BatchTimer`. ``copies``: returns
+    block id → hosts with a cached copy of the block.
     """
 
     batch_interval_seconds: float
@@ -58,6 +60,7 @@ class BatchOptions:
     epoch: int = 0
     concurrent_jobs: int = 1
     window_batches: int = 0
+    window_ms: int = 0
     empty_batches: bool = False
     ahead: bool = False
     allocation: Callable[[int], AllocateSpans | None] | None = None
@@ -273,19 +276,31 @@ class Scheduler:
         return True
 
     def _read_next(self) -> NextBatch:
-        return NextBatch(self._progress, self._reruns, self._options.window_batches)
+        return NextBatch(self._progress, self._reruns, self._eager_batches)
 
     def _read_same(self, batch_id: int, replay: int = 0) -> SameBatch:
-        return SameBatch(batch_id, replay, self._reruns, self._options.window_batches)
+        return SameBatch(batch_id, replay, self._reruns, self._eager_batches)
+
+    @property
+    def _eager_batches(self) -> int:
+        """How many batches before a batch are read with it. Windows by time need the time of one, and read the others later."""
+        return max(self._options.window_batches, 1 if self._options.window_ms else 0)
+
+    def _earlier(self, batch_id: int, replay: int) -> tuple[BatchWork, ...]:
+        return tuple(self._works(self._loop.ask(EarlierBatches(batch_id, replay))))[:-1]
+
+    def _works(self, run: BatchRun) -> Iterator[BatchWork]:
+        options = self._options
+        return run.work(
+            options.epoch, options.headers, options.concurrent_jobs, options.window_batches, options.copies()
+        )
 
     def _same(self, work: BatchWork) -> BatchWork:
         """The batch of ``work`` as the journal has it now: a loss may have been accepted, or a replay begun, since."""
         return self._work(self._loop.ask(self._read_same(work.batch_id, work.replay)))
 
     def _work(self, run: BatchRun) -> BatchWork:
-        options = self._options
-        *past, work = run.work(
-            options.epoch, options.headers, options.concurrent_jobs, options.window_batches, options.copies()
-        )
+        *past, work = self._works(run)
         since_ms = 0 if work.replay else self._due_since.get(work.batch_id, 0)
-        return replace(work, past=tuple(past), since_ms=since_ms)
+        earlier = partial(self._earlier, work.batch_id, work.replay)
+        return replace(work, past=tuple(past), since_ms=since_ms, window_ms=self._options.window_ms, earlier=earlier)

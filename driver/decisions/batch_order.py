@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from driver.journal.events import ReplayedBatch
 from driver.journal.state import Batch, State
@@ -25,15 +25,19 @@ def following(state: State, in_work: Collection[RunKey]) -> tuple[Batch | Replay
     return next(((batch, 0) for batch in state.unfinished() if (0, batch.batch_id) not in in_work), None)
 
 
-def window(state: State, batch: Batch | ReplayedBatch, replay: bool) -> tuple[Batch | ReplayedBatch, ...]:
+def window(
+    state: State, batch: Batch | ReplayedBatch, replay: bool, most: int | None = None
+) -> tuple[Batch | ReplayedBatch, ...]:
     """Return the batches that a window of ``batch`` can contain besides it, in order.
 
     These are the batches just before it in its timeline, as far as they are held without a gap. They are the same on every rerun,
-    because they stay until ``batch`` is completed (``State.is_past``). ``replay``: whether a replay runs the batch.
+    because they stay until ``batch`` is completed (``State.is_past``). ``replay``: whether a replay runs the
+    batch. ``most``: maximum number of batches; None: no limit.
     """
-    held: dict[int, Batch | ReplayedBatch] = {**state.replay_window} if replay else {**state.batches}
+    held: Mapping[int, Batch | ReplayedBatch] = state.replay_window if replay else state.batches
+    reach = state.window_batches if most is None else min(most, state.window_batches)
     found: list[Batch | ReplayedBatch] = []
-    first = max(numbered(timeline_of(batch.batch_id), 0), batch.batch_id - 1 - state.window_batches)
+    first = max(numbered(timeline_of(batch.batch_id), 0), batch.batch_id - 1 - reach)
     for batch_id in range(batch.batch_id - 1, first, -1):
         before = held.get(batch_id)
         if before is None:

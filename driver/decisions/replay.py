@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from driver.journal.history import FinishedBatch, finished
 from driver.journal.state import Rebuild, State, is_void
+from driver.journal.transitions.keyed_states import is_readable_before
 from forebay.kafka.consume.spans import OffsetRange, without
 from forebay.model.errors import RefusedError
 from forebay.model.values import Block, count_of
@@ -52,17 +53,19 @@ class ReplayPlan:
 
     ``batches``: in the order in which they would run. ``lacking``: those of them whose bytes are deleted or being deleted.
     ``possible_from``: the oldest batch from which a replay is possible; None if not even the newest batch can be replayed.
-    ``window``: the batches before the first one that its window contains, in order.
+    ``window``: the batches before the first one that its window contains, in order. ``state``: a keyed state whose version
+    before the first batch is no longer kept; "": there is none.
     """
 
     batches: tuple[FinishedBatch, ...]
     lacking: tuple[FinishedBatch, ...]
     possible_from: FinishedBatch | None
     window: tuple[FinishedBatch, ...] = ()
+    state: str = ""
 
     @property
     def possible(self) -> bool:
-        return bool(self.batches) and not self.lacking
+        return bool(self.batches) and not self.lacking and not self.state
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,9 @@ def plan(
     reach = begin
     while reach > max(0, begin - state.window_batches) and held[reach - 1]:
         reach -= 1
-    return ReplayPlan(tuple(batches[begin:]), lacking, possible_from, tuple(batches[reach:begin]))
+    first = batches[begin].batch_id
+    states = (name for name, known in state.keyed.items() if not is_readable_before(known, first))
+    return ReplayPlan(tuple(batches[begin:]), lacking, possible_from, tuple(batches[reach:begin]), next(states, ""))
 
 
 def _begin(batches: list[FinishedBatch], to: RewindTo) -> int:
@@ -205,6 +210,11 @@ def _is_kept(state: State, block: Block) -> bool:
 
 def refuse(found: ReplayPlan) -> str:
     """Return a sentence that says why the replay is not possible, and which one is."""
+    if found.state and not found.lacking:
+        return (
+            f"state {found.state!r} no longer has the version that batch {found.batches[0].batch_id} read: begin with a later "
+            "batch; batch.state(versions=…) says how many earlier versions are kept"
+        )
     newest = found.lacking[-1]
     lacking = "Kafka no longer holds all offsets" if newest.spans else "the WAL no longer holds all blocks"
     horizon = (

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from driver.journal.statistics import BatchStatistics
+from driver.journal.versions import StateCommit
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import ForebayError, UsageError
 from forebay.model.values import (
@@ -197,12 +198,14 @@ class BatchAllocated(_Event, frozen=True, tag="batch-allocated"):
 
 
 class OutputCompleted(_Event, frozen=True, tag="output-completed"):
-    """One of several outputs of a batch is done, and others follow. Retries and reruns omit it."""
+    """One of several outputs of a batch is done, and others follow. Retries and reruns omit it. ``states``: the keyed states
+    that it has changed."""
 
     batch_id: Number
     output: str
     time_ms: TimeMs
     replay: int = 0
+    states: tuple[StateCommit, ...] = ()
 
 
 class WindowChanged(_Event, frozen=True, tag="window-changed"):
@@ -213,12 +216,13 @@ class WindowChanged(_Event, frozen=True, tag="window-changed"):
 
 class BatchCompleted(_Event, frozen=True, tag="batch-completed"):
     """The job returned for the batch. ``attempts``: those of the driver that completed it. ``statistics``: None from an older
-    release."""
+    release. ``states``: the keyed states that the last output has changed."""
 
     batch_id: Number
     time_ms: TimeMs
     attempts: int
     statistics: BatchStatistics | None = None
+    states: tuple[StateCommit, ...] = ()
 
 
 class BatchSkipped(_Event, frozen=True, tag="batch-skipped"):
@@ -313,6 +317,7 @@ class ReplayCompleted(_Event, frozen=True, tag="replay-completed"):
     time_ms: TimeMs
     attempts: int
     statistics: BatchStatistics | None = None
+    states: tuple[StateCommit, ...] = ()
 
 
 class CleanupIntended(_Event, frozen=True, tag="cleanup-intended"):

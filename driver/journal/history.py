@@ -17,6 +17,7 @@ import msgspec
 from driver.journal.files import HistoryMeta
 from driver.journal.state import Batch, State
 from driver.journal.statistics import BatchStatistics
+from driver.journal.versions import StateCommit
 from forebay.kafka.consume.planning import sizes
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import CorruptionError, NewerVersionError
@@ -74,6 +75,7 @@ class FinishedBatch(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     incarnations: tuple[int, ...] = ()  # the incarnation of each span's partition; () under an older release
     skipped: str = ""
     statistics: BatchStatistics | None = None  # None under an older release
+    states: tuple[StateCommit, ...] = ()  # keyed states that its outputs changed in its first run
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -145,6 +147,7 @@ class Leaving:
             incarnations=batch.incarnations,
             skipped=batch.skipped,
             statistics=batch.statistics,
+            states=batch.states,
         )
 
 

@@ -12,6 +12,7 @@ from driver.journal import events as ev
 from driver.journal.block_index import BlockIndex, Place, reached_by
 from driver.journal.statistics import BatchStatistics
 from driver.journal.timeline import REBUILDER
+from driver.journal.versions import DroppedVersion, KeyedVersions, StateCommit
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import ForebayError
 from forebay.model.values import (
@@ -185,6 +186,7 @@ class Batch(msgspec.Struct, rename=WIRE_NAMES):
     spans: tuple[OffsetRange, ...] = ()  # of a direct stream, which has no blocks: one for each task
     incarnations: tuple[int, ...] = ()  # the incarnation of each span's partition; () under an older release
     statistics: BatchStatistics | None = None  # once it is completed; None under an older release
+    states: tuple[StateCommit, ...] = ()  # keyed states that its outputs have changed
 
     @property
     def block_ids(self) -> list[str]:
@@ -365,6 +367,8 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
     lost: dict[str, str] = {}  # label of a range whose loss an operator accepted → the cause
     failures: dict[int, ev.JobFailed] = {}  # uncompleted batch → its last attempt, if that failed
     pause: ev.PauseChanged | None = None  # while an operator has paused the batches
+    keyed: dict[str, KeyedVersions] = {}  # keyed state → its versions
+    dropped_versions: dict[str, DroppedVersion] = {}  # by manifest; while a snapshot copy may still name it
 
     @property
     def is_direct(self) -> bool:

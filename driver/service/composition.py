@@ -14,6 +14,7 @@ from driver.background.cleaner import CleanedWal, Cleaner
 from driver.background.discovery import subscription
 from driver.background.reach import INTERVAL_SECONDS, Ends, Probe, Reach, offsets_of_known, store_probe
 from driver.background.snapshot_copies import SnapshotCopies
+from driver.background.state_files import StateFiles
 from driver.batches.backpressure import Backpressure
 from driver.batches.batch_log import BatchLog
 from driver.batches.dead_letters import confirm_dead_letters
@@ -146,7 +147,7 @@ def compose(
     )
     cleaner = Cleaner(
         loop,
-        _cleaned_wal(settings, stores, copies, opened.epoch),
+        _cleaned_wal(settings, stores, loop, copies, opened.epoch),
         history_writer=history,
         stream=settings.stream,
         clock=ageing,
@@ -239,6 +240,7 @@ def make_scheduler(
             epoch=epoch,
             concurrent_jobs=driver.concurrent_jobs,
             window_batches=driver.window_batches,
+            window_ms=round(driver.window * 1000),
             empty_batches=driver.empty_batches == "deliver",
             ahead=driver.max_queued_batches is not None,
             copies=copies,
@@ -296,11 +298,14 @@ def _copies(settings: Settings, stores: Stores, loop: DriverLoop, epoch: int, cl
     return copies
 
 
-def _cleaned_wal(settings: Settings, stores: Stores, copies: SnapshotCopies | None, epoch: int) -> CleanedWal | None:
+def _cleaned_wal(
+    settings: Settings, stores: Stores, loop: DriverLoop, copies: SnapshotCopies | None, epoch: int
+) -> CleanedWal | None:
     if stores.wal is None or copies is None:
         return None
     next_timeline = layout.timeline_marker(settings.stream, timeline_of(epoch) + 1)
-    return CleanedWal(stores.wal, retention_limits(settings), copies, partial(stores.wal.exists, next_timeline))
+    states = StateFiles(loop.ask, stores.wal, stream=settings.stream, epoch=epoch)
+    return CleanedWal(stores.wal, retention_limits(settings), copies, partial(stores.wal.exists, next_timeline), states)
 
 
 def _ends(settings: Settings, upstream: Upstream, tracker: Tracker, clock: Clock) -> Ends | None:

@@ -291,7 +291,8 @@ class Driver:
         given.listeners.start()
         closing.callback(given.listeners.stop)
         # decided before any batch begins, or is cleaned up
-        parts.loop.submit(KeepWindow(given.settings.driver.window_batches))
+        driver = given.settings.driver
+        parts.loop.submit(KeepWindow(driver.window_batches, round(driver.window * 1000)))
         parts.loop.start()
         closing.callback(parts.loop.stop)
         for action in pending:

@@ -13,9 +13,11 @@ from pyspark.sql.types import StructType
 
 from driver.batches.batch import BatchWork
 from driver.batches.decoding import DeadLetterPlan, Decoder, decode_in_task
-from driver.batches.local_engine import LocalRows
+from driver.batches.keyed_state import KeyedState, StateOptions
+from driver.batches.local_engine import LocalRows, open_state
 from driver.batches.tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in
 from driver.spark.blocks import TaskPartitions, executors, hosts_of
+from driver.spark.shards import SparkShards
 from driver.spark.small import SmallBatches
 from forebay.model.errors import UsageError
 from pyspark_forebay.schema import spark_schema
@@ -30,10 +32,10 @@ def arrow_schema(schema: Any) -> pa.Schema:
         try:
             schema = StructType.fromDDL(schema)
         except Exception as error:
-            raise UsageError(f"batch.decode: the schema {schema!r} can't be read: {error}") from None
+            raise UsageError(f"the schema {schema!r} can't be read: {error}") from None
     if not isinstance(schema, StructType):
         raise UsageError(
-            f"batch.decode: the schema must be a pyarrow.Schema, a StructType or a DDL string, not {type(schema).__name__}"
+            f"the schema must be a pyarrow.Schema, a StructType or a DDL string, not {type(schema).__name__}"
         )
     return to_arrow_schema(schema)
 
@@ -72,6 +74,9 @@ class SparkRows:
 
     def arrow_schema(self, schema: Any) -> pa.Schema:
         return arrow_schema(schema)
+
+    def state(self, options: StateOptions) -> KeyedState:
+        return open_state(self._work, self._plan, options, SparkShards(self._session))
 
     def decode(self, decoder: Decoder) -> Any:
         place, plan, counts = self._letters_of(self._work), self._plan, self._counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from operator import attrgetter
 
 import msgspec
 
@@ -10,6 +11,7 @@ from driver.decisions.allocation import UNLIMITED, BatchLimits, longest_prefix
 from driver.decisions.pace import Pace
 from driver.decisions.packing import pack
 from driver.decisions.replay import REPLAY_BLOCKS_MAX, plan, refuse
+from driver.decisions.window_reach import WindowReach
 from driver.journal import events as ev
 from driver.journal.history import FinishedBatch
 from driver.journal.state import Batch
@@ -49,6 +51,7 @@ class Batches:
         self._max_queued = max_queued
         self._limits = limits
         self._pace = pace
+        self._reach = WindowReach(recorder.state.window_batches, 0)
         #: time of the newest batch (ms), so that batches without an interval have different times
         self._newest_ms = max((batch.time_ms for batch in recorder.state.batches.values()), default=0)
 
@@ -107,8 +110,21 @@ class Batches:
             tasks=pack(blocks, max(1, tasks)),
         )
         self._recorder.apply(allocated)
+        self._keep_batches(time_ms)
         self._newest_ms = max(self._newest_ms, time_ms)
         return allocated.batch_id
+
+    def _keep_batches(self, time_ms: int) -> None:
+        """Journal how many batches stay readable, if the newest batch changes that. No batch that is needed has left the state,
+        since each batch needs at most one more than the one before it."""
+        state = self._recorder.state
+        needed = self._reach.add(time_ms)
+        all_completed = state.completed_number == state.batch_count - 1
+        self._keep(self._reach.kept(state.window_batches, needed, all_completed))
+
+    def _keep(self, batches: int) -> None:
+        if batches != self._recorder.state.window_batches:
+            self._recorder.apply(ev.WindowChanged(batches))
 
     def _is_full(self) -> bool:
         state = self._recorder.state
@@ -160,7 +176,9 @@ class Batches:
         batch = self._recorder.state.batches.get(request.batch_id)
         if batch is None or batch.completed_ms is not None:
             raise RefusedError(f"batch {request.batch_id} is completed already", "conflict")
-        self._recorder.apply(ev.BatchCompleted(request.batch_id, request.time_ms, request.attempts, request.statistics))
+        self._recorder.apply(
+            ev.BatchCompleted(request.batch_id, request.time_ms, request.attempts, request.statistics, request.states)
+        )
         self._pace.end(request.batch_id, now_ms, usual=request.attempts == 1)
 
     def _complete_replayed(self, request: Complete) -> None:
@@ -169,7 +187,9 @@ class Batches:
         if replay is None or replay.replay != request.replay or request.batch_id not in state.replaying:
             raise RefusedError(f"batch {request.batch_id} of replay {request.replay} is completed already", "conflict")
         self._recorder.apply(
-            ev.ReplayCompleted(request.replay, request.batch_id, request.time_ms, request.attempts, request.statistics)
+            ev.ReplayCompleted(
+                request.replay, request.batch_id, request.time_ms, request.attempts, request.statistics, request.states
+            )
         )
 
     def complete_output(self, request: CompleteOutput) -> None:
@@ -182,7 +202,9 @@ class Batches:
             raise RefusedError(f"output {request.output} of batch {request.batch_id} is completed already", "conflict")
         if isinstance(batch, Batch) and batch.completed_ms is not None:
             raise RefusedError(f"batch {request.batch_id} is completed already", "conflict")
-        self._recorder.apply(ev.OutputCompleted(request.batch_id, request.output, request.time_ms, request.replay))
+        self._recorder.apply(
+            ev.OutputCompleted(request.batch_id, request.output, request.time_ms, request.replay, request.states)
+        )
 
     def fail_job(self, request: FailJob) -> None:
         """Journal a failed attempt, unless the batch is completed by now."""
@@ -222,8 +244,12 @@ class Batches:
 
     def keep_window(self, request: KeepWindow) -> None:
         """Journal how many batches before an unfinished one stay readable."""
-        if request.batches != self._recorder.state.window_batches:
-            self._recorder.apply(ev.WindowChanged(request.batches))
+        state = self._recorder.state
+        self._reach = WindowReach(request.batches, request.length_ms)
+        held = sorted(state.batches.values(), key=attrgetter("batch_id"))
+        self._keep(
+            self._reach.begun(state.window_batches, ((b.time_ms, b.number >= state.completed_number) for b in held))
+        )
 
     def archive(self, request: Archived) -> None:
         """Journal that the history durably holds the batches."""

@@ -17,6 +17,7 @@ from driver.journal import events as ev
 from driver.journal.history import FinishedBatch
 from driver.journal.state import SnapshotCopy, State
 from driver.journal.statistics import BatchStatistics
+from driver.journal.versions import StateCommit
 from forebay import messages as m
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.values import TopicPartition
@@ -144,23 +145,26 @@ class AllocateSpans(Answered["int | None"]):
 
 @dataclass(frozen=True, slots=True)
 class Complete(Answered[None]):
-    """Complete a batch whose job returned. ``replay``: the number of the replay that ran the batch; 0: no replay."""
+    """Complete a batch whose job returned. ``replay``: the number of the replay that ran the batch; 0: no replay. ``states``: the
+    keyed states that its last output has changed."""
 
     batch_id: int
     time_ms: int
     attempts: int
     replay: int = 0
     statistics: BatchStatistics | None = None
+    states: tuple[StateCommit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteOutput(Answered[None]):
-    """Complete one of several outputs of a batch, but not the last. ``replay``: as in :class:`Complete`."""
+    """Complete one of several outputs of a batch, but not the last. ``replay``, ``states``: as in :class:`Complete`."""
 
     batch_id: int
     output: str
     time_ms: int
     replay: int = 0
+    states: tuple[StateCommit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +187,11 @@ class SkipBatch(Answered[None]):
 
 @dataclass(frozen=True, slots=True)
 class KeepWindow(Answered[None]):
-    """From now on, keep the ``batches`` batches before each unfinished batch readable."""
+    """From now on, keep the ``batches`` batches before each unfinished batch readable, and as many as windows of ``length_ms``
+    need."""
 
     batches: int
+    length_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

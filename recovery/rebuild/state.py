@@ -20,9 +20,12 @@ from driver.journal.state import (
     RepeatedBatch,
     Replay,
     State,
+    is_void,
 )
+from driver.journal.transitions.keyed_states import states_committed
 from driver.journal.transitions.receivers import UNBARRED_MAX
-from forebay.model.values import Block, numbered
+from driver.journal.versions import KeyedVersions, StateCommit
+from forebay.model.values import Block, count_of, numbered
 from recovery.rebuild.evidence import Evidence, FoundBlock
 from recovery.rebuild.walk import MissingOffsets, NotTaken, Walk
 from wal.segments import layout
@@ -138,7 +141,13 @@ def rebuilt(evidence: Evidence, new_timeline: int, time_ms: int, cause: str) -> 
         copies=(),
         uncovered=dict.fromkeys(released, -1),
         rebuilds=[*copy.rebuilds, record],
+        keyed=_kept_versions(copy, [*copy.rebuilds, record]),
+        dropped_versions={
+            path: msgspec.structs.replace(dropped, event=-1) for path, dropped in copy.dropped_versions.items()
+        },
     )
+    for batch in sorted(since, key=lambda batch: batch.number):
+        states_committed(state, batch.batch_id, _new_commits(state, batch))
     missing = tuple(r.label for b in waiting if blocks[b].handle.path in evidence.gone for r in blocks[b].meta.ranges)
     return RebuildPlan(
         state=state,
@@ -150,6 +159,28 @@ def rebuilt(evidence: Evidence, new_timeline: int, time_ms: int, cause: str) -> 
         missing=missing,
         notes=evidence.notes,
     )
+
+
+def _kept_versions(copy: State, rebuilds: Iterable[Rebuild]) -> dict[str, KeyedVersions]:
+    """Return the versions of keyed states that completed batches of ``copy`` made, without a replay that the rebuild cuts off."""
+    keyed: dict[str, KeyedVersions] = {}
+    first_id = copy.replays[-1].first_id if copy.replaying else 0
+    for name, known in copy.keyed.items():
+        versions = known.versions
+        if first_id:
+            versions = (*(version for version in versions if version.batch_id < first_id), *known.replaced)
+        kept = tuple(v for v in versions if not is_void(rebuilds, v.batch_id, count_of(v.batch_id)))
+        if kept:
+            keyed[name] = KeyedVersions(kept, known.dropped_id)
+    return keyed
+
+
+def _new_commits(state: State, batch: FinishedBatch) -> Iterator[StateCommit]:
+    """Yield the versions that the batch made after the copy."""
+    for commit in batch.states:
+        known = state.keyed.get(commit.name)
+        if known is None or not known.versions or known.versions[-1].batch_id < batch.batch_id:
+            yield commit
 
 
 def _ended(copy: State, found: Iterable[FoundBlock]) -> list[EndedEpoch]:

@@ -103,6 +103,10 @@ LINES = {
         "Protobuf, records/s",
         "the same, against FromString alone",
     ],
+    "state": [
+        "a batch changes a state of a million keys / raw join",
+        "reading a state of a million keys / raw join of all of them",
+    ],
     "flood": [
         "driver: longest heartbeat, flooded / not",
         "driver: memory that the flood takes",

@@ -66,6 +66,11 @@ GIVEN = ("agent.before-copy-kept",)
 
 #: passed by output helpers: tests/outputs/test_killed.py
 OUTPUTS = tuple(f"output.{step}" for step in ("before-write", "mid-write", "before-commit", "aside", "after-commit"))
+#: tests/crash/test_keyed_state.py
+STATES = tuple(
+    f"state.{step}"
+    for step in ("before-write", "mid-write", "before-manifest", "after-manifest", "before-clean", "mid-clean")
+)
 #: tests/streaming/test_transactions.py
 SINK = tuple(f"sink.{step}" for step in ("task-end", "before-rows", "mid-rows", "before-commit", "after-commit"))
 
@@ -98,9 +103,9 @@ def finish(cluster: Cluster, flow: Flow) -> None:
 
 
 def test_every_failpoint_has_a_test() -> None:
-    assert sorted([*ARRIVALS, *OPENING, *REBALANCE, *ADOPTION, *REBUILD, *RECOVERY, *GIVEN, *OUTPUTS, *SINK]) == sorted(
-        failpoints.NAMES
-    )
+    assert sorted(
+        [*ARRIVALS, *OPENING, *REBALANCE, *ADOPTION, *REBUILD, *RECOVERY, *GIVEN, *OUTPUTS, *STATES, *SINK]
+    ) == sorted(failpoints.NAMES)
 
 
 @pytest.mark.parametrize("failpoint", ARRIVALS)

@@ -301,6 +301,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "driver.max_queued_batches": NONE_AT_ALL,
     "driver.concurrent_jobs": NONE_AT_ALL,
     "driver.batch_history": NONE_AT_ALL,
+    "driver.window": NO_DURATION,
     "driver.window_batches": NEGATIVE,
     "driver.empty_batches": ("drop", 'allowed are "skip", "deliver"'),
     "driver.stop": ("now", 'allowed are "leave", "drain"'),

@@ -54,37 +54,50 @@ class KeyRing:
     def ids(self) -> tuple[str, ...]:
         return tuple(self._ciphers)
 
-    def seal(self, meta: BlockMeta, payload: Any) -> tuple[BlockMeta, pa.Buffer]:
-        """Return the block with its payload encrypted by the current key, and metadata that name this key."""
-        plain = memoryview(payload).cast("B")
-        sealed = pa.allocate_buffer(NONCE_BYTES + len(plain) + TAG_BYTES)
+    def encrypt(self, plain: Any, bound: bytes) -> pa.Buffer:
+        """Return ``plain`` encrypted by the current key. ``bound``: authenticated with it; decryption needs the same bytes."""
+        data = memoryview(plain).cast("B")
+        sealed = pa.allocate_buffer(NONCE_BYTES + len(data) + TAG_BYTES)
         target = memoryview(sealed).cast("B")
         target[:NONCE_BYTES] = nonce = self._nonce()
-        self._ciphers[self.current].encrypt_into(nonce, plain, _bound_to(meta), target[NONCE_BYTES:])
+        self._ciphers[self.current].encrypt_into(nonce, data, bound, target[NONCE_BYTES:])
+        return sealed
+
+    def seal(self, meta: BlockMeta, payload: Any) -> tuple[BlockMeta, pa.Buffer]:
+        """Return the block with its payload encrypted by the current key, and metadata that name this key."""
+        sealed = self.encrypt(payload, _bound_to(meta))
         return msgspec.structs.replace(meta, key_id=self.current), sealed
 
     def open(self, meta: BlockMeta, payload: Any, where: str) -> pa.Buffer:
         """Return the decrypted payload. ``where``: names the copy in errors. Raises MissingKeyError, CorruptionError."""
-        key_id = meta.key_id
-        assert key_id is not None, "a payload that is not encrypted needs no key"
-        cipher = self._ciphers.get(key_id)
+        assert meta.key_id is not None, "a payload that is not encrypted needs no key"
+        return self.decrypt_with(self, meta.key_id, payload, _bound_to(meta), what=f"block {meta.id}", where=where)
+
+    @staticmethod
+    def decrypt_with(
+        keys: KeyRing | None, key_id: str, sealed: Any, bound: bytes, *, what: str, where: str
+    ) -> pa.Buffer:
+        """Return the bytes that :meth:`encrypt` encrypted with key ``key_id``.
+
+        ``keys``: None: none are configured. ``what``, ``where``: name the content and the copy in errors. Raises
+        MissingKeyError, CorruptionError.
+        """
+        if keys is None:
+            raise _missing(what, key_id, "no keys are configured")
+        cipher = keys._ciphers.get(key_id)
         if cipher is None:
-            raise _missing(meta, f"the configured keys are {', '.join(map(repr, self._ciphers))}")
-        sealed = memoryview(payload).cast("B")
-        if len(sealed) < NONCE_BYTES + TAG_BYTES:
-            raise CorruptionError(
-                where, 0, f"block {meta.id}: {len(sealed)} bytes are too few for an encrypted payload"
-            )
-        plain = pa.allocate_buffer(len(sealed) - NONCE_BYTES - TAG_BYTES)
+            raise _missing(what, key_id, f"the configured keys are {', '.join(map(repr, keys._ciphers))}")
+        data = memoryview(sealed).cast("B")
+        if len(data) < NONCE_BYTES + TAG_BYTES:
+            raise CorruptionError(where, 0, f"{what}: {len(data)} bytes are too few for an encrypted payload")
+        plain = pa.allocate_buffer(len(data) - NONCE_BYTES - TAG_BYTES)
         try:
-            cipher.decrypt_into(
-                sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], _bound_to(meta), memoryview(plain).cast("B")
-            )
+            cipher.decrypt_into(data[:NONCE_BYTES], data[NONCE_BYTES:], bound, memoryview(plain).cast("B"))
         except InvalidTag:
             raise CorruptionError(
                 where,
                 0,
-                f"block {meta.id}: its payload can't be decrypted: the payload was changed, or the bytes of key {key_id!r} were",
+                f"{what}: its payload can't be decrypted: the payload was changed, or the bytes of key {key_id!r} were",
             ) from None
         return plain
 
@@ -93,9 +106,7 @@ def plain_payload(meta: BlockMeta, payload: Any, keys: KeyRing | None, where: st
     """Return the payload in Arrow's format, decrypted if it is encrypted. Raises MissingKeyError, CorruptionError."""
     if meta.key_id is None:
         return payload
-    if keys is None:
-        raise _missing(meta, "no keys are configured")
-    return keys.open(meta, payload, where)
+    return KeyRing.decrypt_with(keys, meta.key_id, payload, _bound_to(meta), what=f"block {meta.id}", where=where)
 
 
 def load_keys(key_file: str | None, environment: Mapping[str, str] | None = None) -> KeyRing | None:
@@ -145,10 +156,10 @@ def _parse(text: str, source: str) -> dict[str, bytes]:
     return keys
 
 
-def _missing(meta: BlockMeta, words: str) -> MissingKeyError:
+def _missing(what: str, key_id: str, words: str) -> MissingKeyError:
     return MissingKeyError(
-        f"block {meta.id} is encrypted with key {meta.key_id!r}, but {words}: "
-        f"put the key's line back into wal.key_file (or {KEYS_VARIABLE}) of every process that reads blocks"
+        f"{what} is encrypted with key {key_id!r}, but {words}: "
+        f"put the key's line back into wal.key_file (or {KEYS_VARIABLE}) of every process that reads it"
     )
 
 

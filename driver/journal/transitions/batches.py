@@ -11,8 +11,10 @@ from driver.journal import events as ev
 from driver.journal.history import merge
 from driver.journal.state import Batch, BrokenInvariant, LearnedRate, State
 from driver.journal.transitions.direct import direct_partition
+from driver.journal.transitions.keyed_states import states_committed
 from driver.journal.transitions.partition import complete_gaps, partition_of
 from driver.journal.transitions.replays import replay_completed
+from driver.journal.versions import StateCommit
 from forebay.model.values import numbered
 
 
@@ -45,12 +47,14 @@ def output_completed(state: State, event: ev.OutputCompleted) -> None:
         if state.replays[-1].replay != event.replay or event.output in again.outputs:
             raise BrokenInvariant(f"output {event.output} of batch {event.batch_id} was completed twice (INV-3)")
         state.replaying[event.batch_id] = msgspec.structs.replace(again, outputs=outputs)
+        states_committed(state, event.batch_id, event.states)
         state.failures.pop(event.batch_id, None)
         return
     batch = state.batches[event.batch_id]
     if batch.completed_ms is not None or event.output in batch.outputs:
         raise BrokenInvariant(f"output {event.output} of batch {event.batch_id} was completed twice (INV-3)")
     batch.outputs = (*batch.outputs, event.output)
+    _states_changed(state, batch, event.states)
     state.failures.pop(event.batch_id, None)
 
 
@@ -61,10 +65,16 @@ def batch_completed(state: State, event: ev.BatchCompleted) -> None:
     batch.completed_ms = event.time_ms
     batch.attempts = event.attempts
     batch.statistics = event.statistics
+    _states_changed(state, batch, event.states)
     state.failures.pop(event.batch_id, None)
     state.batches_completed += 1
     state.records_completed += state.index.records.pop(event.batch_id)
     _advance_completed_prefix(state)
+
+
+def _states_changed(state: State, batch: Batch, commits: tuple[StateCommit, ...]) -> None:
+    batch.states = (*batch.states, *commits)
+    states_committed(state, batch.batch_id, commits)
 
 
 def batch_skipped(state: State, event: ev.BatchSkipped) -> None:

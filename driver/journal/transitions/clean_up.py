@@ -39,6 +39,7 @@ def snapshot_copied(state: State, event: ev.SnapshotCopied) -> None:
     if len(state.copies) == 2:
         said = min(copy.next for copy in state.copies)
         state.uncovered = {block: number for block, number in state.uncovered.items() if number >= said}
+        state.dropped_versions = {path: d for path, d in state.dropped_versions.items() if d.event >= said}
 
 
 def cleanup_intended(state: State, event: ev.CleanupIntended) -> None:

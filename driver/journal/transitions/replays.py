@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from driver.journal import events as ev
 from driver.journal.state import BrokenInvariant, Replay, ReplayedRun, State
+from driver.journal.transitions.keyed_states import states_committed, states_replayed, states_rewound
 from forebay.kafka.consume.planning import sizes
 from forebay.model.values import Block
 
@@ -26,6 +27,7 @@ def replay_begun(state: State, event: ev.ReplayBegun) -> None:
             if block.id in state.released:
                 state.index.hold(block)
             state.index.clean((block,))
+    states_rewound(state, event.batches[0].batch_id)
     state.replaying = {batch.batch_id: batch for batch in event.batches}
     state.replay_window = {batch.batch_id: batch for batch in event.window}
     state.replays.append(
@@ -47,6 +49,7 @@ def replay_completed(state: State, event: ev.ReplayCompleted) -> None:
         raise BrokenInvariant(f"batch {event.batch_id} is not the next one of replay {event.replay} (INV-3)")
     batch = state.replay_window[event.batch_id] = state.replaying.pop(event.batch_id)
     _remember(state, batch, event)
+    states_committed(state, event.batch_id, event.states)
     state.failures.pop(event.batch_id, None)
     while len(state.replay_window) > (state.window_batches if state.replaying else 0):
         _replayed(state, state.replay_window.pop(next(iter(state.replay_window))))
@@ -55,6 +58,7 @@ def replay_completed(state: State, event: ev.ReplayCompleted) -> None:
     replay.attempts += event.attempts
     if not state.replaying:
         replay.completed_ms = event.time_ms
+        states_replayed(state)
 
 
 def _remember(state: State, batch: ev.ReplayedBatch, event: ev.ReplayCompleted) -> None:

@@ -81,6 +81,10 @@ class DriverSettings(Section, frozen=True, kw_only=True):
         ),
     ] = 1_000
     window_batches: Annotated[Count, doc("number of past batches that stay readable for batch.window()")] = 0
+    window: Annotated[
+        Duration,
+        doc("longest window by time for batch.windows(); past batches stay readable as long as one needs them"),
+    ] = Duration(0.0)
     empty_batches: Annotated[
         Literal["skip", "deliver"],
         doc('result of an interval without blocks: "skip" no batch, "deliver" a batch without records'),

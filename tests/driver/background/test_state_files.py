@@ -1,0 +1,176 @@
+"""Files of keyed states: which are deleted, which stay, and what the journal keeps of versions."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from driver.background.state_files import StateFiles, garbage
+from driver.decisions.replay import RewindTo
+from driver.journal.versions import KeyedVersions, StateCommit
+from driver.tracker.requests import BeginReplay, Complete, SkipBatch
+from forebay.model.errors import RefusedError
+from forebay.model.values import numbered
+from tests.support.tracked import STREAM, TOPIC, Tracked
+from wal.keyed import files
+from wal.storage import MemoryStorage
+
+numbers = itertools.count(1)
+EPOCH = numbered(1, 2)
+
+
+class Kept:
+    """A stream whose batches change the state ``s``; each version has one file of its own and the newest one of the version
+    before it."""
+
+    def __init__(self) -> None:
+        self.t = Tracked(retention_ms=1 << 40)
+        self.wal = MemoryStorage(f"states-{next(numbers)}")
+        self.epoch = self.t.register()
+        self.token = self.t.claim(self.epoch).view.token
+        self.runs = itertools.count(1)
+        self.before: tuple[files.ShardFile, ...] = ()
+        self.cleaning = StateFiles(self.t.ask, self.wal, stream=STREAM, epoch=EPOCH)
+
+    def write(self, batch_id: int, epoch: int = EPOCH, versions: int = 2) -> StateCommit:
+        folder = files.run_folder(STREAM, "s", batch_id, epoch, next(self.runs))
+        file = files.ShardFile(f"{folder}/0000-{'0' * 16}.arrow", 1, "0" * 64, 1, 0, 0)
+        self.wal.put_new(file.path, b"x")
+        manifest = files.Manifest(
+            format=1, stream=STREAM, name="s", batch_id=batch_id, epoch=epoch, key=("k",), schema=b"", forgotten_ms=0,
+            shards=((*self.before[-1:], file),),
+        )  # fmt: skip
+        self.before = (file,)
+        path = files.manifest_path(folder)
+        return StateCommit("s", path, files.put_manifest(self.wal, path, manifest), versions)
+
+    def batch(self, versions: int = 2) -> int:
+        t = self.t
+        t.take_in(self.epoch, self.token, t.state.partitions[f"{TOPIC}/0"].position + 1)
+        batch_id = t.batch()
+        self.complete(batch_id, versions=versions)
+        return batch_id
+
+    def complete(self, batch_id: int, replay: int = 0, versions: int = 2) -> None:
+        self.t.say(Complete(batch_id, self.t.now_ms, 1, replay, states=(self.write(batch_id, versions=versions),)))
+
+    @property
+    def known(self) -> KeyedVersions:
+        return self.t.state.keyed["s"]
+
+    @property
+    def batches(self) -> list[int]:
+        return [version.batch_id for version in self.known.versions]
+
+    @property
+    def stored(self) -> set[str]:
+        """The folders of the runs whose files are stored."""
+        return {path.rpartition("/")[0].rpartition("/")[2] for path in self.wal.list(files.states_folder(STREAM))}
+
+    def folder(self, batch_id: int, run: int, epoch: int = EPOCH) -> str:
+        return files.run_folder(STREAM, "s", batch_id, epoch, run).rpartition("/")[2]
+
+
+def test_a_version_is_kept_for_replays_and_then_until_both_snapshot_copies_know_that_it_is_dropped() -> None:
+    """INV-8: a rebuild goes on from a snapshot copy, which may still name it."""
+    kept = Kept()
+    batches = [kept.batch() for _ in range(5)]
+    assert kept.batches == batches[2:], "the newest one, and two before it"
+    assert kept.known.dropped_id == batches[1]
+    assert kept.cleaning.clean() == 0, "no copy knows that any is dropped"
+    kept.t.copy(1)
+    assert kept.cleaning.clean() == 0
+    kept.t.copy(1)
+    # the third version lists the file of the second one too
+    assert kept.cleaning.clean() == 3
+    assert kept.stored == {kept.folder(batch, run) for run, batch in enumerate(batches[1:], 2)}
+    assert kept.cleaning.clean() == 0
+
+
+def test_files_of_failed_killed_and_outdated_runs_are_deleted_and_those_that_may_count_stay() -> None:
+    """INV-4: an older driver's run can't complete; a newer driver's files are not this driver's concern."""
+    kept = Kept()
+    kept.batch()
+    kept.t.take_in(kept.epoch, kept.token, 10)
+    running = kept.t.batch()
+    for epoch in (numbered(1, 1), numbered(1, 3), EPOCH, EPOCH):
+        kept.write(running, epoch)  # an outdated driver, a newer one, a failed attempt, the running one
+    assert kept.cleaning.clean() == 4
+    stay = {kept.folder(running, 3, numbered(1, 3)), kept.folder(running, 5), kept.folder(numbered(1, 1), 1)}
+    assert kept.stored == stay
+    kept.t.say(SkipBatch(running, kept.t.now_ms, 1, "ann"))
+    assert kept.cleaning.clean() == 2
+    assert kept.stored == stay - {kept.folder(running, 5)}
+
+
+def test_nothing_is_deleted_while_a_manifest_can_not_be_read() -> None:
+    """INV-5."""
+    kept = Kept()
+    kept.batch()
+    kept.write(kept.batch(), numbered(1, 1))
+    manifest = kept.known.versions[-1].manifest
+    whole = kept.wal.read(manifest)
+    kept.wal.replace(manifest, b"damaged")
+    assert kept.cleaning.clean() == 0
+    kept.wal.replace(manifest, whole)
+    assert kept.cleaning.clean() == 2
+
+
+def test_a_deletion_that_fails_is_repeated() -> None:
+    kept = Kept()
+    kept.batch()
+    kept.write(numbered(1, 1), numbered(1, 1))
+
+    class Failing(Exception):
+        pass
+
+    def fail(path: str) -> None:
+        raise Failing
+
+    delete, kept.wal.delete = kept.wal.delete, fail  # type: ignore[method-assign]
+    with pytest.raises(Failing):
+        kept.cleaning.clean()
+    kept.wal.delete = delete  # type: ignore[method-assign]
+    assert kept.cleaning.clean() == 2
+
+
+def test_other_files_are_no_garbage() -> None:
+    paths = [
+        "s/state/readme",
+        "s/state/s/1-0000010000000001-000001/other.txt",
+        "s/blocks/r1/0000010000000001/00000001.seg",
+    ]
+    assert garbage(paths, frozenset(), frozenset(), EPOCH) == []
+
+
+def test_a_replay_replaces_versions_and_needs_the_one_before_its_first_batch() -> None:
+    kept = Kept()
+    batches = [kept.batch() for _ in range(5)]
+    with pytest.raises(RefusedError, match=r"state 's' no longer has the version that batch \d+ read"):
+        kept.t.say(BeginReplay(RewindTo(batches[2]), (), 0, "ann"))
+    kept.t.say(BeginReplay(RewindTo(batches[3]), (), 0, "ann"))
+    assert kept.batches == batches[2:3], "the first batch reads the version before it"
+    kept.t.copy()
+    assert kept.cleaning.clean() == 3, "the replaced versions are kept while the replay runs"
+    with pytest.raises(RefusedError, match="completed already"):
+        kept.complete(batches[2], replay=1)
+
+
+def test_a_replay_ends_with_its_own_versions() -> None:
+    kept = Kept()
+    batches = [kept.batch() for _ in range(3)]
+    first_runs = [version.manifest for version in kept.known.versions]
+    kept.t.say(BeginReplay(RewindTo(batches[0]), (), 0, "ann"))
+    assert kept.batches == []
+    assert [version.manifest for version in kept.known.replaced] == first_runs
+    kept.complete(batches[0], replay=1)
+    kept.t.say(SkipBatch(batches[1], kept.t.now_ms, 1, "ann", replay=1))
+    assert kept.batches == batches[:1], "a skipped batch makes no version, and its first one no longer counts"
+    kept.complete(batches[2], replay=1)
+    assert kept.batches == [batches[0], batches[2]]
+    assert kept.known.replaced == ()
+    assert set(first_runs) <= kept.t.state.dropped_versions.keys()
+    kept.t.copy()
+    assert kept.cleaning.clean() == 5, "the first version of the replay lists a file of the newest one before it"
+    assert kept.batch() > batches[2]

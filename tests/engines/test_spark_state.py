@@ -1,0 +1,117 @@
+"""Keyed state in Spark's tasks: the same files, shards and rows as without Spark, written by tasks in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from driver.batches.batch import Batch, BatchWork
+from driver.batches.local_engine import LocalEngine
+from driver.spark.engine import SparkEngine
+from forebay.model.errors import UsageError
+from tests.support.states import COUNTS, StateLine, as_dict, counts, table
+from tests.support.stored import Stored
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+
+@pytest.fixture
+def line(spark: Any, tmp_path: Path) -> StateLine:
+    stored = Stored(tmp_path)
+    engine = SparkEngine(stored.settings(), dict, spark)
+
+    def run(stored: Stored, work: BatchWork, job: Callable[[Batch], Any]) -> None:
+        engine.start()
+        engine.run(work, job)
+
+    return StateLine(tmp_path, run, stored)
+
+
+def test_spark_and_the_driver_write_and_read_the_same_shards(line: StateLine, spark: Any) -> None:
+    """A batch may go through DataFrames or tables: both find each other's rows, and delete them."""
+    size = 500
+
+    def frame(rows: dict[str, int]) -> Any:
+        return spark.createDataFrame(list(rows.items()), "key string, count int")  # int fits a state's bigint
+
+    def first(batch: Batch) -> None:
+        state = batch.state("counts", "key string, count bigint", "key", shards=4)
+        assert state.df.collect() == []
+        state.write(frame({f"k{n}": n for n in range(size)}))
+        assert state.changed.count() == size
+        assert state.df.count() == 0, "it shows the state before the batch"
+
+    line.run(1, first)
+    expected = {f"k{n}": n for n in range(size)}
+
+    def second(batch: Batch) -> None:
+        state = counts(batch)
+        assert as_dict(state.read()) == as_dict(state.df.toArrow()) == expected
+        state.write(table(k1=-1, new=5), delete=spark.createDataFrame([("k2",), ("k3",)], "key string"))
+
+    line.run(2, second)
+    expected |= {"k1": -1, "new": 5}
+    del expected["k2"], expected["k3"]
+
+    def by_table(batch: Batch) -> None:
+        state = counts(batch)
+        assert as_dict(state.df.toArrow()) == expected
+        state.write(table(k4=-4), delete=pa.table({"key": ["k5"]}))
+
+    line.run(3, by_table)
+    expected["k4"] = -4
+    del expected["k5"]
+
+    def add(known: pa.Table, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+        changed = rows.join(known, "key", join_type="left outer", right_suffix="_known")
+        before: Any = pc.fill_null(changed.column("count"), pa.scalar(0, pa.int64()))
+        total: Any = pc.add(changed.column("seen"), before)
+        gone = pc.equal(total, pa.scalar(0))
+        made = pa.table({"key": changed.column("key"), "count": total})
+        return made.filter(pc.invert(gone)), made.filter(gone).select(["key"])
+
+    def by_function(batch: Batch) -> None:
+        state = counts(batch)
+        rows = spark.createDataFrame([("k6", 10), ("k7", -7), ("again", 3)], "key string, seen bigint")
+        state.update(rows, add)
+        assert as_dict(state.changed.toArrow()) == {"k6": 16, "again": 3}
+
+    line.run(4, by_function, complete=False)
+    line.run(4, by_function)
+    expected |= {"k6": 16, "again": 3}
+    del expected["k7"]
+    line.run(5, lambda batch: check(as_dict(counts(batch).df.toArrow()), expected))
+    LocalEngine(line.stored.settings(), dict).run(
+        line.work(6), lambda batch: check(as_dict(counts(batch).read()), expected)
+    )
+
+
+def check(found: dict[str, int], expected: dict[str, int]) -> None:
+    assert found == expected
+
+
+def test_keys_time_out_in_tasks_and_mistakes_name_themselves(line: StateLine, spark: Any) -> None:
+    start = 1_700_000_000_000
+    line.run(1, lambda batch: counts(batch, timeout=1).write(table(a=1, b=2)), time_ms=start)
+
+    def second(batch: Batch) -> None:
+        state = counts(batch, timeout=1)
+        state.write(spark.createDataFrame([("b", 3)], "key string, count bigint"))
+        assert state.df.collect() == []
+        assert as_dict(state.expired.toArrow()) == as_dict(state.read_expired()) == {"a": 1}
+
+    line.run(2, second, time_ms=start + 5_000)
+
+    def twice(batch: Batch) -> None:
+        counts(batch).write(spark.createDataFrame([("b", 3), ("b", 4)], "key string, count bigint"))
+
+    with pytest.raises(Exception, match="more than once"):
+        line.run(3, twice)
+    with pytest.raises(UsageError, match="can't be read"):
+        line.run(3, lambda batch: batch.state("x", "no schema,", "key"))
+    assert COUNTS.names == ["key", "count"]

@@ -1,0 +1,143 @@
+"""Columns of a keyed state: those of the user, and those that its files have in addition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as types
+
+from forebay.model.errors import UsageError
+from forebay.model.values import check_name
+
+UPDATED = "__updated_ms"
+DELETED = "__deleted"
+#: prefix of columns that the user can't have
+_RESERVED = "__"
+#: maximum numbers of columns and of key columns
+COLUMNS_MAX = 1_000
+KEYS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class StateSchema:
+    """Name and columns of a keyed state. ``key``: names of the key columns, in order. ``columns``: all columns of the user."""
+
+    name: str
+    key: tuple[str, ...]
+    columns: pa.Schema
+
+    @classmethod
+    def checked(cls, name: str, key: str | Sequence[str], columns: pa.Schema) -> StateSchema:
+        """Return the schema. Raises UsageError if a state can't have it."""
+        names = (key,) if isinstance(key, str) else tuple(key)
+        try:
+            check_name("state", name)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        where = f"state {name!r}"
+        if not 1 <= len(names) <= KEYS_MAX or len(set(names)) != len(names):
+            raise UsageError(f"{where}: key must name 1 to {KEYS_MAX} different columns, not {list(names)}")
+        if len(columns) > COLUMNS_MAX or len(set(columns.names)) != len(columns.names):
+            raise UsageError(f"{where}: the schema must have at most {COLUMNS_MAX} columns, with different names")
+        for column in columns.names:
+            if column.startswith(_RESERVED):
+                raise UsageError(f"{where}: column {column!r}: names that begin with {_RESERVED!r} are reserved")
+        for column in names:
+            if column not in columns.names:
+                raise UsageError(
+                    f"{where}: the key column {column!r} is not in the schema ({', '.join(columns.names)})"
+                )
+            if not is_key_type(columns.field(column).type):
+                raise UsageError(
+                    f"{where}: the key column {column!r} has type {columns.field(column).type}: a key can be an integer, "
+                    "text, bytes, a boolean, a date or a timestamp"
+                )
+        return cls(name, names, pa.schema([pa.field(f.name, _plain(f.type)) for f in columns]))
+
+    @property
+    def keys(self) -> pa.Schema:
+        """The key columns alone."""
+        return pa.schema([self.columns.field(name) for name in self.key])
+
+    @property
+    def of_files(self) -> pa.Schema:
+        """The columns of the state's files."""
+        return pa.schema([*self.columns, pa.field(UPDATED, pa.int64()), pa.field(DELETED, pa.bool_())])
+
+    def conform(self, rows: Any, wanted: pa.Schema, what: str) -> pa.Table:
+        """Return ``rows`` with exactly the columns ``wanted``, cast where that loses nothing. Raises UsageError."""
+        table = as_table(rows, what)
+        missing = [name for name in wanted.names if name not in table.column_names]
+        if missing:
+            raise UsageError(f"state {self.name!r}: {what} lack the columns {', '.join(missing)}")
+        try:
+            return table.select(wanted.names).cast(wanted)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+            raise UsageError(f"state {self.name!r}: {what} do not fit its schema: {error}") from None
+
+    def evolved(self, table: pa.Table) -> pa.Table:
+        """Return rows of a file, perhaps of an older schema: new columns are null, removed ones are left out."""
+        wanted = self.of_files
+        if table.schema.equals(wanted):
+            return table
+        arrays = [
+            table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(table.num_rows, f.type)
+            for f in wanted
+        ]
+        return pa.table(arrays, schema=wanted)
+
+    def check_successor_of(self, key: Sequence[str], columns: pa.Schema) -> None:
+        """Raise UsageError if a state with ``key`` and ``columns`` can't continue with this schema."""
+        if tuple(key) != self.key:
+            raise UsageError(f"state {self.name!r} has the key {list(key)}, not {list(self.key)}: use another name")
+        for f in self.columns:
+            at = columns.get_field_index(f.name)
+            if at >= 0 and not columns.field(at).type.equals(f.type):
+                raise UsageError(
+                    f"state {self.name!r}: column {f.name!r} has type {columns.field(at).type}, not {f.type}: "
+                    "use another name for the column"
+                )
+
+
+def as_table(rows: Any, what: str) -> pa.Table:
+    """Return a Table, RecordBatch, RecordBatchReader or iterable of record batches as a Table. Raises UsageError."""
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if isinstance(rows, pa.RecordBatchReader):
+        return rows.read_all()
+    try:
+        batches = list(rows)
+        return pa.Table.from_batches(batches)
+    except (TypeError, ValueError, pa.ArrowInvalid) as error:
+        raise UsageError(
+            f"{what} must be a DataFrame, a pyarrow Table or record batches of one schema: {error}"
+        ) from None
+
+
+def is_key_type(type_: pa.DataType) -> bool:
+    return (
+        types.is_integer(type_)
+        or types.is_boolean(type_)
+        or types.is_date(type_)
+        or types.is_timestamp(type_)
+        or is_variable(type_)
+    )
+
+
+def is_variable(type_: pa.DataType) -> bool:
+    """Whether values of the type have different lengths in bytes."""
+    return (
+        types.is_string(type_) or types.is_large_string(type_) or types.is_binary(type_) or types.is_large_binary(type_)
+    )
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    """Return the type with which a state keeps values of ``type_``."""
+    if types.is_large_string(type_):
+        return pa.string()
+    return pa.binary() if types.is_large_binary(type_) else type_
