@@ -9,7 +9,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup kafka services demo test test-fast test-matrix test-long screenshots sim check docs bench bench-peers clean lock \
-	fetch-jars fetch-hdfs fetch-versitygw fetch-jvm_spark fetch-apicurio fetch-packages fetch-deployment_tools
+	fetch-jars fetch-hdfs fetch-versitygw fetch-emulators fetch-jvm_spark fetch-apicurio fetch-packages fetch-deployment_tools
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -20,16 +20,16 @@ setup:  ## .venv with everything in it, and Java if it is missing and may be ins
 kafka: setup  ## fetch Apache Kafka's jars, for the tests and for `forebay demo --broker kafka`
 	@$(PYTHON_IN) -m forebay.kafka.embedded.jars
 
-services: setup  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with its own Kafka source, a schema registry, an S3 server (built with Go, some minutes), helm, hadolint, iproute2, systemd, nginx, Prometheus, Chromium
+services: setup  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with its own Kafka source, a schema registry, an S3 server and emulators of Google's and Azure's stores (built with Go, some minutes; Azurite from npm), helm, hadolint, iproute2, systemd, nginx, Prometheus, Chromium
 	@$(FETCH)
 
 # side by side, as they wait for others' servers; one goes on where another fails
-FETCH := $(MAKE) --no-print-directory -k -j7 fetch-jars fetch-hdfs fetch-versitygw fetch-jvm_spark fetch-apicurio fetch-deployment_tools fetch-packages
+FETCH := $(MAKE) --no-print-directory -k -j8 fetch-jars fetch-hdfs fetch-versitygw fetch-emulators fetch-jvm_spark fetch-apicurio fetch-deployment_tools fetch-packages
 
 fetch-jars:
 	@$(PYTHON_IN) -m forebay.kafka.embedded.jars
 
-fetch-hdfs fetch-versitygw fetch-jvm_spark fetch-apicurio fetch-deployment_tools: fetch-%:
+fetch-hdfs fetch-versitygw fetch-emulators fetch-jvm_spark fetch-apicurio fetch-deployment_tools: fetch-%:
 	@$(PYTHON_IN) -m tests.support.$*
 
 # one after another: apt-get has one lock

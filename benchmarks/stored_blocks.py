@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,6 +41,8 @@ PROCESSES = 2
 
 #: records of the blocks that are made and synced together: blocks of few records would take minutes otherwise
 _SYNCED_RECORDS = 50_000
+#: more blocks are made in processes of their own, because one process takes minutes for 100,000
+PARALLEL_ABOVE = 5_000
 _EPOCH = numbered(1, 1)
 
 
@@ -82,19 +88,34 @@ def store(directory: Path, records: int, block_records: int = BLOCK_RECORDS) -> 
     blocks, files = [], []
     rows = min(block_records, records) // PARTITIONS
     count = records // (rows * PARTITIONS)
-    together = max(1, _SYNCED_RECORDS // (rows * PARTITIONS))
-    for first in range(1, count + 1, together):
-        made = [_block(sequence, rows) for sequence in range(first, min(first + together, count + 1))]
-        appended = [writer.append(FrameKind.BLOCK, encode_meta(meta), payload) for meta, payload in made]
-        writer.sync()
-        for (meta, payload), pending in zip(made, appended, strict=True):
-            assert pending.handle is not None
-            write_local(settings.agent.blocks, meta, payload)
-            blocks.append(Block(meta, pending.handle, True))
-            path = local_path(settings.agent.blocks, STREAM, meta.id)
-            files.append((str(path), pending.handle.length - payload.size))
+    together = max(1, min(PARALLEL_ABOVE // PROCESSES, _SYNCED_RECORDS // (rows * PARTITIONS)))
+    firsts = range(1, count + 1, together)
+    with ExitStack() as open_:
+        if count > PARALLEL_ABOVE:
+            pool = open_.enter_context(ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")))
+            parts = pool.map(
+                _blocks, repeat(settings.agent.blocks), repeat(rows), firsts, repeat(together), repeat(count)
+            )
+        else:
+            parts = (_blocks(settings.agent.blocks, rows, first, together, count) for first in firsts)
+        for made in parts:
+            appended = [writer.append(FrameKind.BLOCK, encode_meta(meta), payload) for meta, payload in made]
+            writer.sync()
+            for (meta, payload), pending in zip(made, appended, strict=True):
+                assert pending.handle is not None
+                blocks.append(Block(meta, pending.handle, True))
+                path = local_path(settings.agent.blocks, STREAM, meta.id)
+                files.append((str(path), pending.handle.length - len(memoryview(payload))))
     writer.close()
     return StoredBlocks(settings, tuple(blocks), tuple(files), sum(block.meta.records for block in blocks))
+
+
+def _blocks(directory: str, rows: int, first: int, together: int, count: int) -> list[tuple[BlockMeta, Any]]:
+    """Make up to ``together`` of ``count`` blocks from number ``first`` on, and write their local copies."""
+    made = [_block(sequence, rows) for sequence in range(first, min(first + together, count + 1))]
+    for meta, payload in made:
+        write_local(directory, meta, payload)
+    return made
 
 
 def _block(sequence: int, rows: int) -> tuple[BlockMeta, Any]:

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
-from litestar import Litestar, Request, Response, get, put
-from litestar.params import FromQuery
+from litestar import Litestar, Request, Response, get, post, put
+from litestar.params import FromQuery, JSONBody
 
+from executor_agent.copies import read_copies
 from executor_agent.metrics import AgentMetrics
 from executor_agent.store import BlockStore
 from forebay import messages as m
@@ -95,6 +96,22 @@ def agent_application(
             headers["content-range"] = f"bytes {start}-{end - 1}/{size}"
         return FileResponse(name, descriptor, start, end, 206 if is_range(wanted) else 200, headers)
 
+    @post(
+        "/v1/blocks/{stream:str}",
+        status_code=200,
+        summary="Read several small blocks: their bytes, one after the other; the sizes are in forebay-copy-sizes",
+        tags=["tasks"],
+        opt=needs("task", "query", "operator"),
+    )
+    async def several(request: Request[Any, Any, Any], data: JSONBody[m.CopiesRequest]) -> Response[bytes]:
+        sizes, body = await asyncio.to_thread(read_copies, store, request.path_params["stream"], data.ids)
+        if metrics is not None:
+            for size in sizes:
+                if size != m.LEFT_OUT:
+                    metrics.served("whole" if size else "absent", size)
+        headers = {m.COPY_SIZES: m.copy_sizes_text(sizes)}
+        return Response(body, headers=headers, media_type="application/octet-stream")
+
     @put(
         "/v1/blocks/{stream:str}/{block_id:str}",
         status_code=200,
@@ -144,7 +161,7 @@ def agent_application(
         return await asyncio.to_thread(status)
 
     more = [] if metrics is None else [metrics_route(metrics.metrics)]
-    return application("Forebay executor agent", release, [block, keep, health, get_status, *more], guard)
+    return application("Forebay executor agent", release, [block, several, keep, health, get_status, *more], guard)
 
 
 def is_range(header: str | None) -> bool:

@@ -27,7 +27,7 @@ RECEIVERS = gauge("forebay_agent_receivers", "Managed receivers that run on the 
 HTTP_REQUESTS = gauge("forebay_agent_http_requests", "HTTP requests that the agent is answering.")
 SERVED = counter(
     "forebay_agent_served_blocks_total",
-    "Requests for blocks: a whole block, a range of one, or a block that is not on the host (absent).",
+    "Blocks that were requested: whole, as a range, or not on the host (absent).",
     "outcome",
     values=OUTCOMES,
 )

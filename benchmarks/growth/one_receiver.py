@@ -29,8 +29,10 @@ RECORD_SIZES = (20, 200, 2_000, 20_000, 200_000, 1_000_000)
 SIZE_BYTES = 200_000_000
 RECEIVERS = (1, 2, 4, 8)
 RECEIVERS_RECORDS = 2_000_000
+#: more runs take longer than four minutes, because each run waits for the group
+RECEIVERS_RUNS_MAX = 2
 #: how long the broker waits for the next receiver before it divides the partitions
-_JOIN_SECONDS = 6
+_JOIN_SECONDS = 4
 
 
 def partitions(setup: Setup) -> Iterator[Measured]:
@@ -69,7 +71,7 @@ def receivers(setup: Setup) -> Iterator[Measured]:
     records = setup.records(RECEIVERS_RECORDS)
     joined = {"group.initial.rebalance.delay.ms": str(_JOIN_SECONDS * 1000)}
     with setup.folder() as folder, KafkaBroker(folder / "kafka", heap_mib=768, properties=joined) as broker:
-        own = Setup(folder / "own", setup.runs, setup.scale, _broker=broker)
+        own = Setup(folder / "own", min(setup.runs, RECEIVERS_RUNS_MAX), setup.scale, _broker=broker)
         topic = own.topic(records, partitions=8)
         loads = {number: Load((topic,), 8, records, number) for number in RECEIVERS}
         runs = _alternating(own, loads)

@@ -37,7 +37,7 @@ from wal.reading import BlockReference
 RECORDS = 400_000
 BLOCKS = (1, 10, 100, 1_000, 10_000, 100_000)
 FEW, MANY = 10, 1_000
-#: a batch of more blocks takes a minute
+#: making and reading a batch of more blocks takes minutes
 RUN_ONCE_ABOVE = 10_000
 
 

@@ -316,8 +316,8 @@ class Batch:
     def arrow(self) -> Any:
         """An RDD of ``pyarrow.RecordBatch``: columns read in the task, mapped into memory where the block is local.
 
-        The fastest way for Python code: ``batch.arrow.map(lambda rows: rows.num_rows).sum()``. No record batch has
-        records of two Kafka partitions, and the records of a record batch are in offset order.
+        The fastest way for Python code: ``batch.arrow.map(lambda rows: rows.num_rows).sum()``. A record batch may
+        have records of several Kafka partitions, because small blocks are joined. Those of one partition are in offset order.
         """
         return self._rows.arrow()
 
@@ -361,7 +361,7 @@ class Batch:
     def read(self) -> Iterator[pa.RecordBatch]:
         """Return the record batches of :attr:`arrow` one after another, read in the driver's process without Spark.
 
-        A block is opened when the iteration reaches it, so only one block is in memory at a time.
+        Blocks are opened when the iteration reaches them: one block at a time, or successive small ones of up to 8 MB.
         """
         return self._rows.read()
 

@@ -204,14 +204,25 @@ def decode_task(
     letters could not be stored.
     """
     in_task = sum(range_.records for reference in references for range_ in reference.ranges)
-    parts = (
-        Part(
-            read_task([reference], plan, count),
-            {(range_.topic, range_.partition): range_.incarnation for range_ in reference.ranges},
-        )
-        for reference in references
-    )
+    parts = (Part(read_task(run, plan, count), incarnations) for run, incarnations in _of_one_incarnation(references))
     yield from decode_parts(parts, task, in_task, decoder, place)
+
+
+def _of_one_incarnation(
+    references: Iterable[BlockReference],
+) -> Iterator[tuple[list[BlockReference], dict[tuple[str, int], int]]]:
+    """Yield successive blocks that have one incarnation of each of their partitions, and these incarnations."""
+    run: list[BlockReference] = []
+    incarnations: dict[tuple[str, int], int] = {}
+    for reference in references:
+        own = {(range_.topic, range_.partition): range_.incarnation for range_ in reference.ranges}
+        if any(incarnations.get(partition, number) != number for partition, number in own.items()):
+            yield run, incarnations
+            run, incarnations = [], {}
+        run.append(reference)
+        incarnations.update(own)
+    if run:
+        yield run, incarnations
 
 
 class Part(NamedTuple):

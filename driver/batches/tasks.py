@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,13 +13,17 @@ import pyarrow as pa
 from forebay.model.errors import UnreadableBlockError
 from forebay.model.small_batches import joined
 from forebay.process.worker_process import freeze_modules
-from wal.reading import BlockReference, ReadPlan, TierCounts, read_block
+from wal.reading import BlockReference, ReadPlan, TierCounts, read_blocks
 
 #: around the message of an UnreadableBlockError on its way through the JVM, where an exception is only text
 _MARKED = "<forebay-unreadable>{}</forebay-unreadable>"
 _MARKER = re.compile(_MARKED.format("(.*?)"), re.DOTALL)
 
 Count = Callable[[TierCounts], None]
+
+
+#: of a task's blocks: the number of bytes that follow when they are decompressed
+_SIZE = struct.Struct("<Q")
 
 
 class TaskBlocks(msgspec.Struct, frozen=True, array_like=True):
@@ -28,11 +33,15 @@ class TaskBlocks(msgspec.Struct, frozen=True, array_like=True):
     references: tuple[BlockReference, ...]
 
     def encode(self) -> bytes:
-        return msgspec.msgpack.encode(self)
+        """Return the value as bytes, compressed: references differ in little but their checksums, and travel with each task."""
+        data = msgspec.msgpack.encode(self)
+        return _SIZE.pack(len(data)) + pa.compress(data, codec="zstd", asbytes=True)
 
     @classmethod
     def decode(cls, data: bytes) -> TaskBlocks:
-        return msgspec.msgpack.decode(data, type=cls)
+        (size,) = _SIZE.unpack_from(data)
+        plain = pa.decompress(memoryview(data)[_SIZE.size :], size, codec="zstd", asbytes=True)
+        return msgspec.msgpack.decode(plain, type=cls)
 
 
 def tasks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[TaskBlocks]:
@@ -73,14 +82,13 @@ class KafkaRecord(NamedTuple):
 
 
 def read_task(references: Sequence[BlockReference], plan: ReadPlan, count: Count) -> Iterator[pa.RecordBatch]:
-    """Return the record batches of one task, in order, with one block in memory at a time. ``count`` is called with the tier
-    counts of each block.
+    """Return the record batches of one task, in order, as ``wal.reading.read_blocks`` reads them. ``count`` is called with the
+    tier counts of all blocks.
 
     Raises UnreadableBlockError.
     """
-    for reference in references:
-        read = read_block(reference, plan)
-        count(TierCounts.of(read))
+    for read in read_blocks(references, plan):
+        count(read.counts)
         yield from read.batches
 
 

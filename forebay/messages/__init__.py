@@ -10,6 +10,7 @@ from forebay.messages.agents import AgentHeartbeatAnswer, AgentHeartbeatRequest,
 from forebay.messages.batches import BATCH_STATES, FAILED_STATES, BatchDetail, BatchEntry, BatchesAnswer, BatchRange
 from forebay.messages.blocks import BlockResult, ReportAnswer, ReportRequest, StaleRange
 from forebay.messages.commands import Command, PartitionRate, Rates
+from forebay.messages.copies import COPIES_BYTES_MAX, COPY_SIZES, LEFT_OUT, CopiesRequest, copy_sizes, copy_sizes_text
 from forebay.messages.cursors import (
     CloseCursorRequest,
     CursorPlace,
@@ -119,8 +120,11 @@ from forebay.messages.threads import ThreadsAnswer, ThreadStack
 
 __all__ = [
     "BATCH_STATES",
+    "COPIES_BYTES_MAX",
+    "COPY_SIZES",
     "FAILED_STATES",
     "HEARTBEAT_ITEMS_MAX",
+    "LEFT_OUT",
     "PARTITIONS_MAX",
     "AcceptGapRequest",
     "AcceptLossRequest",
@@ -142,6 +146,7 @@ __all__ = [
     "ClaimRequest",
     "CloseCursorRequest",
     "Command",
+    "CopiesRequest",
     "CursorPlace",
     "CursorsAnswer",
     "DirectAnswer",
@@ -230,4 +235,6 @@ __all__ = [
     "TrackedReplay",
     "WalAnswer",
     "WalSegment",
+    "copy_sizes",
+    "copy_sizes_text",
 ]

@@ -30,12 +30,16 @@ def decompressed_sizes(payload: Any) -> Iterator[tuple[int, ...]]:
         if message.body is None or not message.body.size:
             continue
         try:
-            yield tuple(_sizes(memoryview(message.metadata).cast("B"), memoryview(message.body).cast("B")))
+            yield tuple(declared_sizes(memoryview(message.metadata).cast("B"), memoryview(message.body).cast("B")))
         except struct.error as error:
             raise ValueError(f"the metadata of a message is truncated: {error}") from None
 
 
-def _sizes(description: memoryview, body: memoryview) -> Iterator[int]:
+def declared_sizes(description: memoryview, body: memoryview) -> Iterator[int]:
+    """Return the declared decompressed size of each buffer of one message; nothing if it is not compressed.
+
+    ``description``: the message's flatbuffer. Raises ``struct.error`` if it is truncated.
+    """
     root = _offset(description, 0)
     kind_at, header_at = _field(description, root, _MESSAGE_HEADER_TYPE), _field(description, root, _MESSAGE_HEADER)
     if not kind_at or not header_at or description[kind_at] not in (_RECORD_BATCH, _DICTIONARY_BATCH):

@@ -7,7 +7,7 @@ batch has rows of two ranges. Buffers may be compressed by lz4 or zstd.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -171,9 +171,9 @@ def decode_block(
 
     schema = BLOCK_SCHEMA(meta.headers)
     try:
-        oversized = _oversized(payload, meta)
-        if oversized:
-            raise damaged(oversized)
+        too_large = oversized(decompressed_sizes(payload), meta)
+        if too_large:
+            raise damaged(too_large)
         with pa.ipc.open_stream(payload) as reader:
             if reader.schema != schema:
                 raise damaged(
@@ -204,12 +204,15 @@ def decode_block(
     return decoded
 
 
-def _oversized(payload: Any, meta: BlockMeta) -> str:
-    """Return the reason if the payload would decompress to more bytes than the block's records need (INV-6); else ""."""
+def oversized(declared: Iterable[Sequence[int]], meta: BlockMeta) -> str:
+    """Return the reason if the payload would decompress to more bytes than the block's records need (INV-6); else "".
+
+    ``declared``: the declared sizes of the buffers of each compressed message (``forebay.model.arrow_sizes``).
+    """
     counted = sum(range_.bytes for range_ in meta.ranges)
     limit = counted + meta.records * _RECORD_BYTES_MAX + len(meta.ranges) * _RANGE_BYTES_MAX if counted else _BYTES_MAX
     columns = headers = 0
-    for sizes in decompressed_sizes(payload):
+    for sizes in declared:
         columns += sum(size for size in sizes[:_COLUMN_BUFFERS] if size > 0)
         headers += sum(size for size in sizes[_COLUMN_BUFFERS:] if size > 0)  # not counted in a range's bytes
     if columns > limit or headers > _BYTES_MAX:

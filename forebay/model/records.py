@@ -111,13 +111,26 @@ def to_dataframe(batch: pa.RecordBatch, topic: str, headers_wanted: bool = False
     1969-12-31T23:59:59.999Z, as in Spark's Kafka source. A timestamp beyond the 292,277 years that microseconds can hold, for
     which Spark's source fails, becomes the last one that they can hold.
     """
+    return _to_dataframe(batch, _topic_column(topic, batch.num_rows), headers_wanted)
+
+
+def topics_to_dataframe(batch: pa.RecordBatch, headers_wanted: bool = False) -> pa.RecordBatch:
+    """Do :func:`to_dataframe` for a batch with rows of any topics."""
+    column: Column = batch.column(2)
+    topics = column.dictionary.to_pylist()
+    if len(topics) == 1:
+        return to_dataframe(batch, topics[0], headers_wanted)
+    return _to_dataframe(batch, column.cast(pa.string()), headers_wanted)
+
+
+def _to_dataframe(batch: pa.RecordBatch, topic: Column, headers_wanted: bool) -> pa.RecordBatch:
     key, value, _, partition, offset, timestamp, timestamp_type, *headers = batch.columns
     if headers_wanted and not headers:
         headers = [pa.nulls(batch.num_rows, _HEADERS)]
     columns = [
         key,
         value,
-        _topic_column(topic, batch.num_rows),
+        topic,
         partition,
         offset,
         _microseconds(timestamp),

@@ -11,7 +11,7 @@ from forebay.settings.schema.kafka import UNDOTTED_OPTIONS
 from forebay.settings.schema.spark import FREQUENT_OPTIONS
 from forebay.settings.schema.storage import SECRET_KEYS
 from forebay.settings.similar import did_you_mean
-from forebay.settings.stores import SCHEMES_WITH_OPTIONS, has_text_options
+from forebay.settings.stores import SCHEMES_WITH_OPTIONS, STORE_KINDS, has_text_options
 
 
 def flat(table: Mapping[str, Any], keep: Collection[str] = (), prefix: str = "") -> dict[str, Any]:
@@ -101,11 +101,11 @@ def _store_options(scheme: str, options: Mapping[str, Any], mistakes: Mistakes) 
     texts: dict[str, Any] = {}
     for key, value in flat(options).items():
         path = f"storage.{scheme}.{key}"
-        if key.rpartition(".")[2].lower() in SECRET_KEYS:
+        kind = STORE_KINDS[scheme]
+        is_way = isinstance(value, str) and value in kind.ways.get(key, ())
+        if key.rpartition(".")[2].lower() in SECRET_KEYS and not is_way:
             mistakes.add(
-                path,
-                f"{path}: secrets don't belong in this file; give them by the client's environment variables "
-                "(AWS_ACCESS_KEY_ID, …), a profile or the instance's role",
+                path, f"{path}: secrets don't belong in this file; the client finds them elsewhere: {kind.credentials}"
             )
         elif has_text_options(scheme):
             if (text := _text(value)) is None:

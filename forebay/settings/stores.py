@@ -6,7 +6,7 @@ A new kind of store is one entry here, and the module in ``wal.storage`` that th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -19,7 +19,8 @@ class StoreKind:
     ``moves_folders``. ``url``: how its URLs are written, for messages. ``options``: of its section ``[storage.SCHEME]``: "none"
     (it has no section), "client" (TOML values, as the client's constructor takes them) or "texts" (keys with dots, as Hadoop
     has them; every value is text). ``moves_folders``: whether it can move a folder in one step. ``credentials``: where its
-    client finds credentials, for messages.
+    client finds credentials, for messages. ``ways``: key of its section → values that name a way to log in and are no secrets,
+    although the key can also hold one.
     """
 
     module: str
@@ -27,6 +28,7 @@ class StoreKind:
     options: Literal["none", "client", "texts"] = "client"
     moves_folders: bool = False
     credentials: str = "its client finds them by itself"
+    ways: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 STORE_KINDS: Mapping[str, StoreKind] = {
@@ -36,8 +38,17 @@ STORE_KINDS: Mapping[str, StoreKind] = {
         url="s3://bucket/prefix",
         credentials="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile in [storage.s3]",
     ),
-    "gs": StoreKind(module="objects", url="gs://bucket/prefix"),
-    "abfs": StoreKind(module="objects", url="abfs://container@account/prefix"),
+    "gs": StoreKind(
+        module="objects",
+        url="gs://bucket/prefix",
+        credentials="GOOGLE_APPLICATION_CREDENTIALS, the path of a file, or the machine's service account",
+        ways={"token": frozenset({"google_default", "cloud", "cache", "anon"})},
+    ),
+    "abfs": StoreKind(
+        module="objects",
+        url="abfs://container@account/prefix",
+        credentials="AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    ),
     "hdfs": StoreKind(
         module="hdfs",
         url="hdfs://name-node:port/folder",

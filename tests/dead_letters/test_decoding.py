@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -388,6 +389,7 @@ def test_dead_letters_of_a_task_are_written_in_pieces_of_bounded_size(
 ) -> None:
     """INV-6."""
     monkeypatch.setattr("driver.batches.decoding._PIECE_BYTES", 500)
+    monkeypatch.setattr("wal.reading.together.RUN_BYTES", 1)  # so that each block is decoded alone
     decoding = Decoding(tmp_path)
     blocks = [block({("a", n): numbers(10, bad=tuple(range(10)))}, sequence=n + 1) for n in range(4)]
     references = tuple(decoding.stored.add(*made) for made in blocks)
@@ -396,6 +398,19 @@ def test_dead_letters_of_a_task_are_written_in_pieces_of_bounded_size(
     (found,) = decoding.found()
     assert [letters.records for letters in found.letters] == [10] * 4
     assert len(decoding.rows()) == 40
+
+
+def test_letters_of_one_task_name_the_incarnation_of_their_own_block(tmp_path: Path) -> None:
+    """Blocks that are read together may have equal offsets of a topic that was created again between them."""
+    decoding = Decoding(tmp_path)
+    references = []
+    for sequence, incarnation in enumerate((1, 1, 2, 2, 3), 1):
+        meta, payload = block({("a", 0): numbers(1, bad=(0,))}, sequence=sequence)
+        range_ = msgspec.structs.replace(meta.ranges[0], incarnation=incarnation)
+        references.append(decoding.stored.add(msgspec.structs.replace(meta, ranges=(range_,)), payload))
+    work = BatchWork(BATCH, 7, 0, False, (tuple(references),), stream="s", epoch=5, output="o")
+    decoding.run(work, decode([]))
+    assert [row["life"] for row in decoding.rows()] == [1, 1, 2, 2, 3]
 
 
 # ---- bytes and names -------------------------------------------------------------------------------------------------

@@ -109,6 +109,17 @@ def test_an_absent_block_is_not_found(agent: Agent) -> None:
     assert (answer.status, msgspec.json.decode(answer.data, type=Refusal).code) == (404, "not-found")
 
 
+@pytest.mark.parametrize(
+    "ids", [[], ["r1-1-1"] * 1_001, ["../../etc/passwd"], ["x" * 2_000], [7], None], ids=lambda ids: str(ids)[:20]
+)
+def test_invalid_request_for_several_blocks_is_refused(agent: Agent, ids: object) -> None:
+    """INV-6. No name leads out of the folder of blocks."""
+    with urllib3.PoolManager(retries=False) as pool:
+        answer = pool.request("POST", f"{agent.url}/v1/blocks/s", json={"ids": ids})
+    assert answer.status == 400
+    assert msgspec.json.decode(answer.data, type=Refusal).code == "bad-request"
+
+
 def test_health_status_and_openapi_are_served(agent: Agent, big: BlockReference) -> None:
     client = Client(agent.url)
     client.request("GET", "/v1/health")

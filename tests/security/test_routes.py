@@ -63,6 +63,7 @@ MAY = {
     "/v1/cursors/": ("query", "operator"),
     "/v1/operator/": ("operator",),
     "/v1/blocks/{stream}/{block_id}": ("task", "query", "operator"),
+    "/v1/blocks/{stream}": ("task", "query", "operator"),
 }
 
 

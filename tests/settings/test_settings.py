@@ -189,6 +189,15 @@ def test_secret_in_store_options_is_refused_and_not_shown(tmp_path: Path, line: 
     assert "hush" not in str(caught.value)
 
 
+def test_name_of_a_way_to_log_in_is_no_secret(tmp_path: Path) -> None:
+    text = GOOD + '[storage.gs]\ntoken = "google_default"\n'
+    assert loaded(tmp_path, {}, text).storage == {"gs": {"token": "google_default"}}
+    for value in ('"ya29.hush"', '["anon"]'):
+        with pytest.raises(SettingsError, match="GOOGLE_APPLICATION_CREDENTIALS") as caught:
+            loaded(tmp_path, {}, text.replace('"google_default"', value))
+        assert "hush" not in str(caught.value)
+
+
 def test_section_of_unknown_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"storage\.ftp.*\[storage\.s3\]"):
         loaded(tmp_path, {}, GOOD + "[storage.ftp]\nx = 1\n")

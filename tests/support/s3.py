@@ -14,7 +14,7 @@ from typing import Any
 
 from forebay.process.tether import tethered
 from tests.support.ports import free_port
-from tests.support.versitygw import binary
+from tests.support.versitygw import VERSITYGW
 
 ACCESS_KEY, SECRET_KEY = "forebay-tests", "not-a-secret-of-anything"
 #: what a client of it finds in its environment
@@ -52,7 +52,7 @@ class S3Server:
 
     def start(self) -> None:
         environment = {**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
-        command = [str(binary()), "--port", f"127.0.0.1:{self.port}", "--keep-alive", "--quiet", "posix"]
+        command = [str(VERSITYGW.binary), "--port", f"127.0.0.1:{self.port}", "--keep-alive", "--quiet", "posix"]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 tethered([*command, "--sidecar", str(self._sidecar), str(self._objects)]),

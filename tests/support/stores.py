@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -17,11 +18,10 @@ import pytest
 
 from forebay.model.errors import UsageError
 from tests.conftest import missing, running_in_ci
-from tests.support import s3
+from tests.support import emulators, s3
 from tests.support.fault_proxy import FaultProxy
 from tests.support.hdfs import HdfsServer, require_hdfs
-from tests.support.versitygw import binary as versitygw_binary
-from tests.support.versitygw import build
+from tests.support.versitygw import VERSITYGW
 from wal.storage import Storage, open_storage
 
 _names = itertools.count()
@@ -97,13 +97,66 @@ def _hdfs(folder: Path) -> Iterator[Store]:
         yield Store(f"{server.url}/contract", crash=server.restart)
 
 
+@contextmanager
+def gs_server(folder: Path) -> Iterator[emulators.GcsServer]:
+    require_server(emulators.FAKE_GCS.binary, "emulators", emulators.FAKE_GCS.build)
+    server = emulators.GcsServer(folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.end()
+
+
+@contextmanager
+def azure_server(folder: Path) -> Iterator[emulators.AzureServer]:
+    require_server(emulators.azurite(), "emulators", emulators.fetch_azurite)
+    server = emulators.AzureServer(folder)
+    server.start()
+    try:
+        with pytest.MonkeyPatch.context() as patched:
+            for name, value in server.environment.items():
+                patched.setenv(name, value)
+            yield server
+    finally:
+        server.end()
+
+
+@contextmanager
+def _gs(folder: Path) -> Iterator[Store]:
+    with gs_server(folder) as server:
+
+        def crash() -> None:
+            server.end(signal.SIGKILL)
+            server.start()
+
+        yield Store(f"gs://{emulators.PLACE}", server.options, crash)
+
+
+@contextmanager
+def _abfs(folder: Path) -> Iterator[Store]:
+    with azure_server(folder) as server:
+        # killed, it would forget what it has answered: the emulator stores its index from time to time
+        yield Store(
+            f"abfs://{emulators.PLACE}@{emulators.ACCOUNT}",
+            server.options,
+            server.restart,
+            environment=server.environment,
+        )
+
+
 def require_s3() -> None:
     """Skips or fails if the S3 server is missing; in CI it is built if need be."""
-    if not versitygw_binary().exists():
+    require_server(VERSITYGW.binary, "versitygw", VERSITYGW.build)
+
+
+def require_server(program: Path, module: str, bring: Callable[[], object]) -> None:
+    """Skips or fails if ``program`` is missing; in CI it is built or fetched if need be. ``module``: of ``tests.support``."""
+    if not program.exists():
         if not running_in_ci():
-            missing("there is no S3 server here: run python -m tests.support.versitygw")
+            missing(f"there is no {program.name} here: run python -m tests.support.{module}")
         try:
-            build()
+            bring()
         except UsageError as error:
             missing(str(error))
 
@@ -114,8 +167,12 @@ STORES: dict[str, Callable[[Path], AbstractContextManager[Store]]] = {
     "memory": _memory,
     "memory-objects": _memory_objects,
     "s3": _s3,
+    "gs": _gs,
+    "abfs": _abfs,
     "hdfs": _hdfs,
 }
 
+#: of these, emulators, which need much longer for a request than a real store
+EMULATED = ("gs", "abfs")
 #: of these, those whose clients speak HTTP through a proxy
 BEHIND_A_PROXY = ("s3",)

@@ -31,6 +31,9 @@ TEMPORARY_SUFFIX = ".tmp"
 
 #: share of the filesystem that stays free: a copy that would leave less is not written, since the WAL may be on the same disk
 FREE_SHARE_MIN = 0.05
+#: a smaller copy is read, because mapping it into memory costs more than copying it
+MAPPED_BYTES_MIN = 256 << 10
+
 #: copies after which a writer counts the directory again, since other processes write and delete there too
 COPIES_PER_COUNT = 64
 
@@ -188,19 +191,33 @@ def _write_file(path: Path, parts: Sequence[Any], durable: bool) -> None:
             os.fsync(file.fileno())
 
 
-def read_local(path: str | Path) -> StoredBlock:
-    """Return a local copy, mapped into memory and verified.
+def read_local(path: str | Path, length: int = MAPPED_BYTES_MIN) -> StoredBlock:
+    """Return a local copy, verified.
+
+    ``length``: of its frame, if it is known. A small copy is read, and a larger one is mapped into memory.
 
     Raises FileNotFoundError, CorruptionError, NewerVersionError, StoreError.
     """
+    data: Any
     try:
-        with pa.memory_map(str(path)) as file:
-            data = file.read_buffer()
+        if length < MAPPED_BYTES_MIN:
+            data = _read_file(path, aligned(length) + 1)
+        else:
+            with pa.memory_map(str(path)) as file:
+                data = file.read_buffer()
     except FileNotFoundError:
         raise
     except OSError as error:
         raise StoreError(f"{path} can't be read: {error}") from None
     return read_stored(data, str(path))
+
+
+def _read_file(path: str | Path, length_max: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, length_max)
+    finally:
+        os.close(descriptor)
 
 
 def read_stored(data: Any, path: str) -> StoredBlock:

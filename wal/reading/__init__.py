@@ -3,7 +3,8 @@
 ``read_block`` uses the first tier whose bytes pass the checks: the frame's checksums, the checksum that the journal's handle
 names, the block's id and ranges, and the SHA-256 that the journal names. For the copy that this host's own receiver wrote, the
 SHA-256 is not checked (docs/SECURITY.md). From Kafka it checks the topic's id, the number of records and their digest. Reading
-never lists, locks, recovers or creates anything in a store.
+never lists, locks, recovers or creates anything in a store. ``read_blocks`` does the same for all blocks of a task, small ones
+together.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from wal.reading.outcome import FINAL_FAILURES, BlockRead, TierCounts, TierFailu
 from wal.reading.plan import TIERS, ReadPlan, Tier
 from wal.reading.reference import BlockReference, check_same, incarnation_key
 from wal.reading.tiers import stored_copy, this_host
+from wal.reading.together import BlocksRead, read_blocks
 
 __all__ = [
     "FINAL_FAILURES",
     "TIERS",
     "BlockRead",
     "BlockReference",
+    "BlocksRead",
     "ReadPlan",
     "Tier",
     "TierCounts",
@@ -26,6 +29,7 @@ __all__ = [
     "check_same",
     "incarnation_key",
     "read_block",
+    "read_blocks",
     "stored_copy",
     "this_host",
 ]

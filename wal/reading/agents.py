@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 import pyarrow as pa
 import urllib3
 from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
 from forebay.http.connections import connections
+from forebay.messages import COPY_SIZES, LEFT_OUT, CopiesRequest, copy_sizes
 from forebay.model.errors import AccessError, CorruptionError, ForebayError, UnreachableError
 from forebay.process.clock import SystemClock
 from forebay.security.access import Access
@@ -17,7 +21,7 @@ from wal.blocks import StoredBlock, read_stored
 from wal.reading import per_process
 from wal.reading.outcome import TierFailure
 from wal.reading.plan import ReadPlan
-from wal.reading.reference import BlockReference, check_same
+from wal.reading.reference import BlockReference, Fetched, check_same
 from wal.segments.frame import aligned
 
 #: requests for one block to its agent; each after the first continues where the connection broke
@@ -43,15 +47,96 @@ def read_from_agent(reference: BlockReference, plan: ReadPlan, host: str) -> Sto
         return None
     target = f"{url.rstrip('/')}/v1/blocks/{quote(reference.stream)}/{quote(reference.id)}"
     download = _Download(target, aligned(reference.handle.length), plan.agent_timeout_seconds, plan.access)
+    with _asking(url):
+        body = download.fetch()
+    return read_stored(body, target)
+
+
+@contextmanager
+def _asking(url: str) -> Iterator[None]:
+    """Raise UnreachableError for an agent that did not answer lately, and if it does not answer the request inside."""
     silent_until: dict[str, float] = per_process.once("silent agents", dict)  # by URL
     if silent_until.get(url, 0.0) > _clock.monotonic():
         raise UnreachableError(f"{url} did not answer a request less than {AGENT_REST_SECONDS:g} s ago")
     try:
-        body = download.fetch()
+        yield
     except urllib3.exceptions.HTTPError as error:
         silent_until[url] = _clock.monotonic() + AGENT_REST_SECONDS
         raise UnreachableError(str(error)) from error
-    return read_stored(body, target)
+
+
+def read_several_from_agent(references: Sequence[BlockReference], plan: ReadPlan, host: str) -> Iterator[Fetched]:
+    """Yield what the agent on ``host``, whose URL is known, has of each block of one stream, by one request if it can answer
+    such a request."""
+    url = plan.agent_urls[host].rstrip("/")
+    target = f"{url}/v1/blocks/{quote(references[0].stream)}"
+    try:
+        with _asking(plan.agent_urls[host]):
+            copies = Retrying(
+                retry=retry_if_exception(_may_resume), stop=stop_after_attempt(AGENT_REQUESTS_MAX), reraise=True
+            )(_several, target, references, plan)
+    except (ForebayError, OSError) as error:
+        yield from ((reference, error) for reference in references)
+        return
+    for reference, copy in zip(references, copies, strict=True):
+        try:
+            if copy is None:
+                yield reference, read_from_agent(reference, plan, host)
+            elif not copy.size:
+                yield reference, FileNotFoundError(f"{target}/{reference.id}")
+            else:
+                yield reference, read_stored(copy, f"{target}/{reference.id}")
+        except (ForebayError, OSError) as error:
+            yield reference, error
+
+
+def _several(target: str, references: Sequence[BlockReference], plan: ReadPlan) -> Sequence[pa.Buffer | None]:
+    """Return each block's copy, not verified. One without bytes is not at the agent; None: ask for it alone."""
+    body = msgspec.json.encode(CopiesRequest(ids=tuple(reference.id for reference in references)))
+    with _pool(target, plan.access).request(
+        "POST",
+        target,
+        body=body,
+        headers={"content-type": "application/json", **plan.access.headers()},
+        timeout=_timeout(plan.agent_timeout_seconds),
+        redirect=False,
+        preload_content=False,
+    ) as response:
+        if response.status in (404, 405):  # it is of an older release
+            return [None] * len(references)
+        _check_answered(response, target, plan.access)
+        sizes = copy_sizes(response.headers.get(COPY_SIZES, ""))
+        expected = [aligned(reference.handle.length) for reference in references]
+        if (
+            response.status != 200
+            or len(sizes) != len(references)
+            or any(size > most for size, most in zip(sizes, expected, strict=True))
+        ):
+            raise CorruptionError(target, 0, f"the agent answered HTTP {response.status} without the requested blocks")
+        data = pa.py_buffer(response.read(sum(size for size in sizes if size > 0)))
+    copies: list[pa.Buffer | None] = []
+    at = 0
+    for size in sizes:
+        if at + size > data.size:
+            raise CorruptionError(target, at, "the answer ended early")
+        copies.append(None if size == LEFT_OUT else data.slice(at, size))
+        at += max(size, 0)
+    return copies
+
+
+def _check_answered(response: urllib3.BaseHTTPResponse, url: str, access: Access) -> None:
+    """Raise AccessError or UnreachableError if the agent refuses the request or fails."""
+    if response.status in (401, 403):
+        raise AccessError(
+            f"{url}: HTTP {response.status}: the agent does not accept this process's token for role "
+            f"{access.role}; add the token's line to the token file of the agent's host"
+        )
+    if response.status >= 500:
+        raise UnreachableError(f"{url}: HTTP {response.status}")  # it is overloaded, or its disk fails
+
+
+def _timeout(seconds: float) -> urllib3.Timeout:
+    return urllib3.Timeout(connect=min(seconds, _CONNECT_SECONDS), read=seconds)
 
 
 def read_from_any_agent(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None:
@@ -122,7 +207,7 @@ class _Download:
         self._url = url
         self._length_max = length_max
         self._access = access
-        self._timeout = urllib3.Timeout(connect=min(timeout_seconds, _CONNECT_SECONDS), read=timeout_seconds)
+        self._timeout = _timeout(timeout_seconds)
         self._body: Any = None
         self._received = 0
 
@@ -149,13 +234,7 @@ class _Download:
         ) as response:
             if response.status == 404:
                 raise FileNotFoundError(self._url)
-            if response.status in (401, 403):
-                raise AccessError(
-                    f"{self._url}: HTTP {response.status}: the agent does not accept this process's token for role "
-                    f"{self._access.role}; add the token's line to the token file of the agent's host"
-                )
-            if response.status >= 500:
-                raise UnreachableError(f"{self._url}: HTTP {response.status}")  # it is overloaded, or its disk fails
+            _check_answered(response, self._url, self._access)
             length = self._whole_length(response)
             if self._body is None:
                 self._body = pa.allocate_buffer(length)

@@ -39,7 +39,7 @@ def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
     if not wanted:
         return BlockRead((), None, 0)
     failures: list[TierFailure] = []
-    for tier, host in _places(reference, plan):
+    for tier, host in places(reference, plan):
         try:
             stored = read_stored_block(reference, plan, tier, host)
             if tier == "kafka":
@@ -51,22 +51,8 @@ def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
                 batches = _records(reference, plan, stored, where, by_digest=tier != "local")
             if batches is None:
                 continue
-        except FileNotFoundError:
-            failures.append(TierFailure(tier, "missing", "it is not there"))
-        except RangeNotHeldError as error:
-            failures.append(TierFailure(tier, "missing", str(error)))
-        except CorruptionError as error:
-            failures.append(TierFailure(tier, "damaged", str(error)))
-        except NewerVersionError as error:
-            failures.append(TierFailure(tier, "newer", str(error)))
-        except MissingKeyError as error:
-            failures.append(TierFailure(tier, "locked", str(error)))
-        except AccessError as error:
-            failures.append(TierFailure(tier, "refused", str(error)))
-        except (ConnectionError, UnreachableError) as error:
-            failures.append(TierFailure(tier, "unreachable", str(error)))
         except (ForebayError, OSError) as error:
-            failures.append(TierFailure(tier, "failed", str(error)))
+            failures.append(failure_of(tier, error))
         else:
             if tier == "wal" and stored is not None and plan.store_back:
                 from wal.reading.agents import store_back
@@ -80,7 +66,28 @@ def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
     )
 
 
-def _places(reference: BlockReference, plan: ReadPlan) -> Iterator[tuple[Tier, str]]:
+def failure_of(tier: Tier, error: ForebayError | OSError) -> TierFailure:
+    """Return the failure of ``tier`` that ``error``, raised by a read, means."""
+    match error:
+        case FileNotFoundError():
+            return TierFailure(tier, "missing", "it is not there")
+        case RangeNotHeldError():
+            return TierFailure(tier, "missing", str(error))
+        case CorruptionError():
+            return TierFailure(tier, "damaged", str(error))
+        case NewerVersionError():
+            return TierFailure(tier, "newer", str(error))
+        case MissingKeyError():
+            return TierFailure(tier, "locked", str(error))
+        case AccessError():
+            return TierFailure(tier, "refused", str(error))
+        case ConnectionError() | UnreachableError():
+            return TierFailure(tier, "unreachable", str(error))
+        case _:
+            return TierFailure(tier, "failed", str(error))
+
+
+def places(reference: BlockReference, plan: ReadPlan) -> Iterator[tuple[Tier, str]]:
     """Yield where to look for the block, in order: the tiers, and for the agent tier each host that keeps a copy."""
     for tier in plan.tiers:
         if tier == "agent":
@@ -95,7 +102,7 @@ def _records(
     """Return the rows of ``stored`` that the plan wants, after :func:`check_same`."""
     where = f"{name} copy of block {reference.id}"
     check_same(reference, stored, where, by_digest=by_digest)
-    payload = _plain(stored, plan, where)
+    payload = plain_payload(stored, plan, where)
     decoded = decode_block(payload, stored.meta, verify_digests=plan.verify_digests, path=where)
     return tuple(
         to_dataframe(batch, range_.topic, plan.headers)
@@ -105,7 +112,7 @@ def _records(
     )
 
 
-def _plain(stored: StoredBlock, plan: ReadPlan, where: str) -> Any:
+def plain_payload(stored: StoredBlock, plan: ReadPlan, where: str) -> Any:
     """Return the payload, decrypted if it is encrypted.
 
     This process reads the keys, and reads them again if one is missing, since it may have been added. A plan never holds keys.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from forebay.model.errors import CorruptionError
+from forebay.model.errors import CorruptionError, ForebayError
 from forebay.model.values import Block, BlockRange, Handle
 from wal.blocks import StoredBlock
 from wal.blocks.digests import check_digest
@@ -57,6 +57,10 @@ class BlockReference(msgspec.Struct, frozen=True, gc=False):
     @property
     def in_wal(self) -> bool:
         return bool(self.handle.path)
+
+
+#: what a tier returned for one block: the block as it keeps it, its frame verified; why not; None if the tier does not apply
+Fetched = tuple[BlockReference, StoredBlock | ForebayError | OSError | None]
 
 
 def incarnation_key(range_: BlockRange) -> str:

@@ -55,12 +55,13 @@ def stored_copy(reference: BlockReference, plan: ReadPlan, tier: Tier) -> Stored
 def _read_local_copy(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None:
     if plan.blocks_directory is None or not reference.hosts:
         return None
+    length = reference.handle.length
     try:
         try:
-            return read_local(local_path(plan.blocks_directory, reference.stream, reference.id))
+            return read_local(local_path(plan.blocks_directory, reference.stream, reference.id), length)
         except FileNotFoundError:
             cached = cached_path(plan.blocks_directory, reference.stream, reference.id)
-            stored = read_local(cached)  # another process sent it
+            stored = read_local(cached, length)  # another process sent it
             check_digest(reference.sha256, stored.payload, str(cached))
             return stored
     except FileNotFoundError:
@@ -72,5 +73,10 @@ def _read_local_copy(reference: BlockReference, plan: ReadPlan) -> StoredBlock |
 def _read_from_wal(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None:
     if not reference.in_wal:
         return None
+    return block_of_frame(read_frame(wal_of(plan), reference.handle), reference.handle.path)
+
+
+def wal_of(plan: ReadPlan) -> Storage:
+    """Return the store of the WAL, which a process opens once."""
     storage: Storage = per_process.once(plan.wal_url, lambda: open_storage(plan.wal_url, plan.storage))
-    return block_of_frame(read_frame(storage, reference.handle), reference.handle.path)
+    return storage

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -35,6 +35,9 @@ from wal.segments.frame import (
     parse_header,
 )
 from wal.storage import Storage
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _CHUNK_BYTES = 4 << 20
 _HEADERS_CHUNK_BYTES = 64 << 10
@@ -177,10 +180,18 @@ def read_frame(storage: Storage, handle: Handle) -> Frame:
     """
     if not HEADER_LENGTH <= handle.length <= MAX_FRAME:
         raise CorruptionError(handle.path, handle.offset, f"no frame has {handle.length} bytes")
-    data = storage.read(handle.path, handle.offset, handle.length)
-    if len(data) < handle.length:
+    return frame_at(handle, storage.read(handle.path, handle.offset, handle.length))
+
+
+def frame_at(handle: Handle, data: Buffer) -> Frame:
+    """Return the frame that ``handle`` points at, from the bytes ``data`` there; verified as by :func:`read_frame`.
+
+    Raises CorruptionError, NewerVersionError.
+    """
+    size = memoryview(data).nbytes
+    if size < handle.length:
         raise CorruptionError(
-            handle.path, handle.offset, f"the journal's handle has {handle.length} bytes, but the file only {len(data)}"
+            handle.path, handle.offset, f"the journal's handle has {handle.length} bytes, but the file only {size}"
         )
     frame = decode_frame(data, handle.path, handle.offset, expected_offset=handle.offset)
     if frame.length != handle.length or frame.header.payload_checksum != handle.checksum:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import logging
 import os
 import re
 import threading
@@ -90,7 +91,14 @@ def open_store(url: str, options: Mapping[str, Any]) -> ObjectStorage:
         raise UsageError(
             f"the URL of a store must have the form {parts.scheme}://bucket/prefix, without keys or parameters"
         )
-    return ObjectStorage(parts.scheme, f"{parts.netloc}/{prefix}" if prefix else parts.netloc, options)
+    bucket, _, account = parts.netloc.partition("@")
+    if account and parts.scheme == "abfs":  # adlfs would take it for a part of the container's name, and list nothing
+        options = {"account_name": account.partition(".")[0], **options}
+        if "." in account:
+            options = {"account_host": account.replace(".dfs.", ".blob.", 1), **options}
+    else:
+        bucket = parts.netloc
+    return ObjectStorage(parts.scheme, f"{bucket}/{prefix}" if prefix else bucket, options)
 
 
 class ObjectStorage:
@@ -163,7 +171,7 @@ class ObjectStorage:
 
     def size(self, path: str) -> int:
         key = self._key(path)
-        found = self._repeated(lambda: self._call("head", f"the size of {key} can't be read", "_info", key))
+        found = self._repeated(lambda: self._call("head", f"{key}: its size can't be read", "_info", key))
         if found["type"] != "file":
             raise _absent(path)
         return int(found["size"])
@@ -171,7 +179,7 @@ class ObjectStorage:
     def written_seconds(self, path: str) -> float | None:
         """See :class:`~wal.storage.protocol.DatesObjects`."""
         key = self._key(path)
-        found = self._repeated(lambda: self._call("head", f"the time of {key} can't be read", "_info", key))
+        found = self._repeated(lambda: self._call("head", f"{key}: its time can't be read", "_info", key))
         if found["type"] != "file":
             raise _absent(path)
         written = next((found[name] for name in _WRITTEN if found.get(name) is not None), None)
@@ -331,10 +339,11 @@ class ObjectStorage:
         try:
             if self._scheme == "s3":
                 refuse_unknown(options)
-            files = fsspec.filesystem(self._scheme, skip_instance_cache=True, use_listings_cache=False, **options)
+            own = {"skip_instance_cache": True, "use_listings_cache": False}
+            files = _file_system(self._scheme)(**own, **options)
         except ImportError:
             package = _PACKAGES[self._scheme]
-            raise UsageError(f"{self.url} needs the package {package}: pip install {package}") from None
+            raise UsageError(f"{self.url} needs the package {package}: pip install 'forebay[{self._scheme}]'") from None
         except (TypeError, ValueError, KeyError) as error:
             raise UsageError(
                 f"[storage.{self._scheme}]: the client refuses these settings: {error}; correct the section"
@@ -375,6 +384,17 @@ class ObjectStorage:
 
     def _key(self, path: str) -> str:
         return f"{self._root}/{check_path(path)}"
+
+
+def _file_system(scheme: str) -> Any:
+    """Return the class of the file system. Raises ImportError if its package is missing."""
+    if scheme != "gs":
+        return fsspec.get_filesystem_class(scheme)
+    from gcsfs.core import GCSFileSystem  # type: ignore[import-untyped]
+
+    # gcsfs registers a class that asks for the bucket's kind by gRPC first, which neither a proxy nor another endpoint answers
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs a stack for every answer that is not 200
+    return GCSFileSystem
 
 
 def _is_range(answer: Any, asked: str) -> bool:

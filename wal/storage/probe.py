@@ -1,5 +1,5 @@
-"""The probe at start: it tests whether a store of whole objects really creates an object only if absent. Some stores accept the
-condition and ignore it."""
+"""The probe at start: it tests whether a store of whole objects really creates an object only if absent, and lists it then. Some
+stores accept the condition and ignore it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def probe(storage: Storage, stream: str, new_uid: Callable[[], int]) -> None:
     The probe creates one name twice, then another from eight threads at the same time, and deletes both. If the store sends large
     objects in parts, it does the same with uploads in parts. ``new_uid``: random numbers for names and contents.
 
-    Raises UsageError if more than one creator succeeded, or if the store denies access; StoreError.
+    Raises UsageError if more than one creator succeeded, if a listing lacks a created object, or if the store denies access;
+    StoreError.
     """
     if storage.appendable:
         return
@@ -64,9 +65,15 @@ def _two_winners(storage: Storage, put: Put, stream: str, new_uid: Callable[[], 
     try:
         won = [_creates(put, twice, b"%016x" % new_uid()) for _ in range(2)]
         winners = _race(put, race, [b"%016x" % new_uid() for _ in range(RACERS)])
+        unlisted = not {twice, race} <= set(storage.list(f"{stream}/probes"))
     finally:
         for path in (twice, race):
             storage.delete(path)
+    if won == [True, False] and winners == 1 and unlisted:
+        raise UsageError(
+            f"{storage.url} can't be used: a listing of this store lacks an object that it has just created. Forebay finds "
+            "the segments of WAL and journal by listings. Use a store whose listings are consistent"
+        )
     if won == [True, False] and winners == 1:
         return ""
     return (

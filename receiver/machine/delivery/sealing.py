@@ -9,7 +9,7 @@ from forebay.settings.schema import ReceiverSettings
 #: no block is sealed early before this fraction of ``block_interval``, so that a fast stream makes no tiny blocks
 YOUNGEST = 0.05
 #: how fast the time from a seal to its answer is learned, when it grows and when it shrinks
-LEARN_LONGER, LEARN_SHORTER = 0.5, 0.1
+LEARN_LONGER, LEARN_SHORTER = 0.5, 0.03
 _NEVER = float("inf")
 
 

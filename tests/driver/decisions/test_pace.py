@@ -21,7 +21,7 @@ def test_a_job_slower_than_the_interval_is_awaited() -> None:
     pace.end(1, 8_000)
     pace.begin(2, 8_000)
     assert pace.next_batch(8_500) == NextBatch(2_500, 3_000)
-    assert pace.next_batch(10_900) == NextBatch(725, 3_000), "a quarter of what it took so far"
+    assert pace.next_batch(10_900) == NextBatch(435, 3_000), "a part of what it took so far"
 
 
 def test_without_an_interval_what_was_just_accepted_is_the_next_batch_and_a_later_block_the_one_after() -> None:
@@ -31,12 +31,20 @@ def test_without_an_interval_what_was_just_accepted_is_the_next_batch_and_a_late
     pace.end(1, 5_200)
     assert pace.next_batch(5_300) == NextBatch(200, 200)
     pace.begin(2, 5_300)
-    assert pace.next_batch(5_350) == NextBatch(150, 200)
-    assert pace.next_batch(6_300) == NextBatch(250, 200), "overtime"
-    pace.end(2, 6_300)
-    assert pace.next_batch(6_300) == NextBatch(600, 600)
+    assert pace.next_batch(5_350) == NextBatch(67, 200), "it may end early"
+    assert pace.next_batch(5_450) == NextBatch(50, 200)
+    assert pace.next_batch(5_600) == NextBatch(45, 200), "overtime"
     pace.end(7, 6_400)
-    assert pace.next_batch(6_300) == NextBatch(600, 600), "an unknown batch changes nothing"
+    assert pace.next_batch(5_600) == NextBatch(45, 200), "an unknown batch changes nothing"
+
+
+def test_the_next_batch_is_expected_to_take_as_long_as_the_faster_ones_of_late() -> None:
+    """A block that is sealed after the batch has ended waits for a whole batch."""
+    pace = Pace(0)
+    for batch, took in enumerate((90, 300, 280, 250, 310, 260, 270, 500, 240)):
+        pace.begin(batch, 0)
+        pace.end(batch, took)
+    assert pace.next_batch(0) == NextBatch(250, 250), "the first has been forgotten"
 
 
 def test_while_one_of_several_jobs_is_free_none_is_awaited() -> None:

@@ -28,7 +28,7 @@ def test_a_block_is_sealed_before_the_next_batch_by_the_time_that_its_way_takes(
     s.answered(9.9, 400, 1_000, 10.0)
     assert s.due_at(10.0) == pytest.approx(10.325), "what grows is learned soon"
     s.answered(10.0, 400, 1_000, 10.0)
-    assert s.due_at(10.0) == pytest.approx(10.3325), "what shrinks is learned later"
+    assert s.due_at(10.0) == pytest.approx(10.32725), "what shrinks is learned later"
 
 
 def test_a_block_that_would_miss_the_batch_is_sealed_for_the_one_after_it() -> None:

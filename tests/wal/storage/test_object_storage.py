@@ -18,6 +18,7 @@ from forebay.model.errors import DeniedError, StoreError, UsageError
 from tests.support.stores import STORES, Store
 from wal.storage import MemoryStorage, SendsParts, check_path, open_storage, tried_for
 from wal.storage.object_errors import translated
+from wal.storage.objects import ObjectStorage
 from wal.storage.probe import probe
 
 _names = itertools.count()
@@ -180,9 +181,19 @@ def test_invalid_options_are_refused(options: dict[str, str], words: str) -> Non
         open_storage("s3://bucket/x", {"s3": options})
 
 
-def test_error_names_the_missing_package_of_a_store() -> None:
-    with pytest.raises(UsageError, match="pip install gcsfs"):
+def test_error_names_the_missing_package_of_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    monkeypatch.setitem(sys.modules, "gcsfs.core", None)
+    with pytest.raises(UsageError, match=r"needs the package gcsfs: pip install 'forebay\[gs\]'"):
         open_storage("gs://bucket/x").exists("a")
+
+
+def test_account_of_azure_is_no_part_of_the_containers_name() -> None:
+    """adlfs would take it for one, and list nothing."""
+    storage = open_storage("abfs://box@account.dfs.core.windows.net/some/folder")
+    assert isinstance(storage, ObjectStorage)
+    assert storage._key("a") == "box/some/folder/a"
+    assert storage._options == {"account_name": "account", "account_host": "account.blob.core.windows.net"}
 
 
 # ---- the probe -------------------------------------------------------------------------------------------------------
@@ -227,6 +238,15 @@ def test_probe_refuses_store_where_two_win_a_race() -> None:
     storage = Racing(f"racing-{next(_names)}")
     with pytest.raises(UsageError, match=r"let \d of 8 create one name"):
         probe(storage, "s", itertools.count().__next__)
+
+
+def test_probe_refuses_store_whose_listings_lack_a_new_object() -> None:
+    class Stale(MemoryStorage):
+        def list(self, prefix: str) -> list[str]:
+            return [path for path in super().list(prefix) if not path.endswith("race")]
+
+    with pytest.raises(UsageError, match="a listing of this store lacks an object"):
+        probe(Stale(f"stale-{next(_names)}", appendable=False), "s", itertools.count().__next__)
 
 
 _COMPLETED = b"""<?xml version="1.0" encoding="UTF-8"?>

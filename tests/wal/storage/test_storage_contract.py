@@ -28,7 +28,7 @@ from forebay.model.values import Handle, numbered
 from forebay.settings.stores import STORE_KINDS, scheme_of
 from tests.support.forgetful import ForgetfulStorage
 from tests.support.segments import durable, writer
-from tests.support.stores import BEHIND_A_PROXY, STORES, Store
+from tests.support.stores import BEHIND_A_PROXY, EMULATED, STORES, Store
 from tests.support.unlisted import Unlisted
 from wal.segments.frame import FrameKind
 from wal.segments.scan import read_frame
@@ -71,6 +71,12 @@ def store(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> St
 @pytest.fixture(params=[name for name in STORES if not name.startswith("memory")])
 def outliving(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> Store:
     """A store that does not end with the process that writes."""
+    return running(request.param)
+
+
+@pytest.fixture(params=[name for name in STORES if name not in EMULATED])
+def quick(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> Store:
+    """A store for tests of the log that need very many requests, and nothing that only an emulator does."""
     return running(request.param)
 
 
@@ -418,10 +424,10 @@ def _journal_of_three_epochs(storage: Storage, snapshots: Collection[int]) -> jo
 
 @pytest.mark.parametrize("snapshots", [(), (1, 3)])
 def test_journal_without_one_of_its_objects_is_refused_unless_it_is_whole(
-    store: Store, snapshots: tuple[int, ...]
+    quick: Store, snapshots: tuple[int, ...]
 ) -> None:
     """INV-5: one removed, cut at several places, or left out of the listings, one at a time. Opening refuses, or has all."""
-    storage = store.open()
+    storage = quick.open()
     expected = _journal_of_three_epochs(storage, snapshots)
     assert expected.state is not None and expected.state.epochs == 10
     outcomes = Counter[str]()

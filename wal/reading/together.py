@@ -1,0 +1,183 @@
+"""Reading of a task's blocks: each large one by itself, successive small ones together.
+
+Small blocks are fetched together, along the same tiers and with the same checks of each block as by ``read_block``, and decoded
+together. ``read_block`` reads a block again, alone, if no tier had it, or if it can't be decoded with the others: so an error
+names the block, and its damage costs no other block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import pyarrow as pa
+
+from forebay.model.block_runs import OpenBlock, decode_run, open_block
+from forebay.model.errors import ForebayError
+from forebay.model.records import topics_to_dataframe
+from wal.blocks import StoredBlock
+from wal.reading.block import failure_of, places, plain_payload, read_block
+from wal.reading.outcome import TierCounts, TierFailure
+from wal.reading.plan import ReadPlan, Tier
+from wal.reading.reference import BlockReference, check_same
+from wal.reading.several import fetch
+from wal.reading.tiers import this_host
+
+#: larger blocks are read alone: they are mapped into memory, and decoded without a copy
+SMALL_BYTES = 256 << 10
+#: maximum bytes and number of blocks that are fetched together, and so in memory at the same time
+FETCH_BYTES, FETCH_BLOCKS = 8 << 20, 500
+#: blocks are decoded together until they have as many bytes
+RUN_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksRead:
+    """Records of one block or of several successive ones, in ``DATAFRAME_SCHEMA``, and what was read from which tier."""
+
+    batches: tuple[pa.RecordBatch, ...]
+    counts: TierCounts
+
+
+@dataclass(slots=True)
+class _Search:
+    """One small block on its way through the tiers. ``opened``: its payload, once a tier has it; None: it is read alone."""
+
+    reference: BlockReference
+    places: list[tuple[Tier, str]]
+    failures: list[TierFailure] = field(default_factory=list)
+    tier: Tier | None = None
+    opened: OpenBlock | None = None
+
+
+def read_blocks(references: Iterable[BlockReference], plan: ReadPlan) -> Iterator[BlocksRead]:
+    """Yield the records of the blocks, in order. In memory is one large block at a time, or small ones of ``FETCH_BYTES``.
+
+    Raises UnreadableBlockError as ``read_block``.
+    """
+    for group in _groups(references, plan):
+        if len(group) == 1:
+            yield _alone(group[0], plan)
+            continue
+        searches = [_Search(reference, list(places(reference, plan))) for reference in group]
+        _fetch_all(searches, plan)
+        for run in _runs(searches):
+            yield from _decoded(run, plan)
+
+
+def _groups(references: Iterable[BlockReference], plan: ReadPlan) -> Iterator[list[BlockReference]]:
+    """Yield successive blocks that are fetched together. A block with a range that is lost, or without records, is alone."""
+    group: list[BlockReference] = []
+    size = 0
+    for reference in references:
+        length = reference.handle.length
+        small = length < SMALL_BYTES and reference.records > 0
+        if small and plan.lost:
+            small = not any(range_.label in plan.lost for range_ in reference.ranges)
+        if group and (not small or size + length > FETCH_BYTES or len(group) == FETCH_BLOCKS):
+            yield group
+            group, size = [], 0
+        if small:
+            group.append(reference)
+            size += length
+        else:
+            yield [reference]
+    if group:
+        yield group
+
+
+def _alone(reference: BlockReference, plan: ReadPlan) -> BlocksRead:
+    read = read_block(reference, plan)
+    return BlocksRead(read.batches, TierCounts.of(read))
+
+
+def _fetch_all(searches: Sequence[_Search], plan: ReadPlan) -> None:
+    """Take each block from the first place that has it. The blocks with the same next place are fetched from it together."""
+    waiting = list(searches)
+    head = b""
+    while waiting:
+        by_place: dict[tuple[Tier, str], dict[str, _Search]] = {}
+        for search in waiting:
+            if search.places and search.places[0][0] != "kafka":
+                by_place.setdefault(search.places.pop(0), {})[search.reference.id] = search
+        for (tier, host), asking in by_place.items():
+            for reference, found in fetch([search.reference for search in asking.values()], plan, tier, host):
+                head = _take(asking[reference.id], found, plan, (tier, host), head)
+        waiting = [search for asking in by_place.values() for search in asking.values() if search.tier is None]
+
+
+def _take(
+    search: _Search,
+    found: StoredBlock | ForebayError | OSError | None,
+    plan: ReadPlan,
+    place: tuple[Tier, str],
+    head: bytes,
+) -> bytes:
+    """Take what ``place`` returned if it is the block, or note its failure. ``head``: that of the block before it; return that of
+    this one."""
+    if found is None:
+        return head
+    tier, host = place
+    where = f"{tier} {host}".strip() + f" copy of block {search.reference.id}"
+    try:
+        if not isinstance(found, StoredBlock):
+            raise found
+        check_same(search.reference, found, where, by_digest=tier != "local")
+        payload = plain_payload(found, plan, where)
+    except (ForebayError, OSError) as error:
+        search.failures.append(failure_of(tier, error))
+        return head
+    search.tier = tier
+    try:
+        search.opened = open_block(payload, found.meta, head)
+    except ValueError:
+        return head  # read_block says what is wrong with it
+    if tier == "wal" and plan.store_back:
+        from wal.reading.agents import store_back
+
+        search.failures += store_back(found, plan, this_host())
+    return search.opened.head
+
+
+def _runs(searches: Sequence[_Search]) -> Iterator[list[_Search]]:
+    """Yield the successive blocks that are decoded together; a block that is read alone is a run of its own."""
+    number = size = 0
+
+    def run_of(search: _Search) -> tuple[int, bytes]:
+        nonlocal number, size
+        if search.opened is None or size >= RUN_BYTES:
+            number, size = number + 1, 0
+        if search.opened is None:
+            return number, b""
+        size += len(search.opened.body)
+        return number, search.opened.head
+
+    for _, run in groupby(searches, run_of):
+        yield list(run)
+
+
+def _decoded(run: Sequence[_Search], plan: ReadPlan) -> Iterator[BlocksRead]:
+    opened = [search.opened for search in run if search.opened is not None]
+    if len(opened) == len(run):
+        try:
+            rows = decode_run(opened, verify_digests=plan.verify_digests)
+        except ValueError:
+            pass  # read_block says which block is damaged
+        else:
+            yield BlocksRead((topics_to_dataframe(rows, plan.headers),), _counts(run))
+            return
+    for search in run:
+        yield _alone(search.reference, plan)
+
+
+def _counts(run: Sequence[_Search]) -> TierCounts:
+    ranges: dict[str, int] = {}
+    failures: dict[str, int] = {}
+    for search in run:
+        if search.tier is not None:
+            ranges[search.tier] = ranges.get(search.tier, 0) + len(search.reference.ranges)
+        for failure in search.failures:
+            name = f"{failure.tier}: {failure.kind}"
+            failures[name] = failures.get(name, 0) + 1
+    return TierCounts(ranges, failures)
