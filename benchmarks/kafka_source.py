@@ -1,7 +1,8 @@
 """``format("forebay")`` reading 2,000,000 records of 200 bytes from Kafka, against Spark's own Kafka source.
 
 Each source runs in its own Spark (``local[2]``), because Spark's source needs the release of its jars
-(``tests.support.jvm_spark``). Both run the same queries on the same topic alternately, after one of each that is not counted. A
+(``tests.support.jvm_spark``). That of ``forebay`` talks to its Python workers over Unix sockets, as docs/STREAMING.md recommends;
+Spark's source uses no Python. Both run the same queries on the same topic alternately, after one of each that is not counted. A
 batch query counts records and sums the lengths of keys and values: from Kafka and, with ``option("tracker", …)``, over an intake
 that has taken in the same topic and has its blocks on this host. ``batch.arrow`` does the same over those blocks, as one batch of
 a job, in tasks of a further Spark.
@@ -30,7 +31,7 @@ from benchmarks.setup import PARTITIONS, Setup, values
 from benchmarks.taken_in import TakenIn, taken_in
 from driver.batches.batch import Batch
 from driver.spark.engine import SparkEngine
-from tests.support.jvm_spark import SparkProcess, make
+from tests.support.jvm_spark import FAST_PYTHON, SparkProcess, make
 
 RECORDS = 2_000_000
 PARTS = 8
@@ -50,7 +51,8 @@ def measure(setup: Setup) -> Iterator[Measured]:
     options = {"kafka.bootstrap.servers": setup.broker.address, "startingOffsets": "earliest"}
     with setup.folder() as folder, ExitStack() as open_:
         intake = open_.enter_context(taken_in(folder / "intake", setup.broker.options, topic, records))
-        forebay, kafka = (open_.enter_context(SparkProcess(source, folder / source)) for source in ("forebay", "kafka"))
+        forebay = open_.enter_context(SparkProcess("forebay", folder / "forebay", FAST_PYTHON))
+        kafka = open_.enter_context(SparkProcess("kafka", folder / "kafka"))
         asked = _Asked(folder, options, TRIGGERS if setup.scale >= 1 else TRIGGERS_SMALL)
         job = open_.enter_context(_in_job(intake))
         batch: dict[tuple[str, float], _Tallied] = {

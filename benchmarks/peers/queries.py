@@ -17,7 +17,7 @@ from benchmarks.peers.contender import Run, Usage
 from benchmarks.setup import Setup
 from benchmarks.sheets import Bars, Sheet, spread
 from benchmarks.taken_in import taken_in
-from tests.support.jvm_spark import SparkProcess, make
+from tests.support.jvm_spark import FAST_PYTHON, SparkProcess, make
 
 RECORDS = 1_000_000
 PARTS = 8
@@ -36,7 +36,8 @@ def measure(setup: Setup) -> Iterator[Measured]:
     topic = setup.topic(records)
     with setup.folder() as folder, ExitStack() as open_:
         intake = open_.enter_context(taken_in(folder / "intake", setup.broker.options, topic, records))
-        forebay, kafka = (open_.enter_context(SparkProcess(source, folder / source)) for source in ("forebay", "kafka"))
+        forebay = open_.enter_context(SparkProcess("forebay", folder / "forebay", FAST_PYTHON))
+        kafka = open_.enter_context(SparkProcess("kafka", folder / "kafka"))
         queries = _Queries(folder, setup.broker.address, topic, records)
         runs: dict[str, Callable[[], Run]] = {
             "Spark's Kafka source: batch": lambda: queries.batch(kafka),

@@ -156,6 +156,8 @@ def decode_run(blocks: Sequence[OpenBlock], *, verify_digests: bool = False) -> 
     ]
     if any(bool((found != np.repeat(np.array(wanted, np.int32), rows)).any()) for found, wanted in expected):
         raise ValueError("it has rows of another topic or partition")
+    if batch.column(5).null_count:
+        raise ValueError("a timestamp is null")
     offsets = number_view(batch.column(4), np.int64)
     ends = np.cumsum(rows)
     starts = ends - rows

@@ -233,6 +233,8 @@ def _check_batch(batch: pa.RecordBatch, range_: BlockRange, next_offset: int, da
         indices = number_view(topic.indices, np.int32)
         partitions = number_view(batch.column(3), np.int32)
         offsets = number_view(batch.column(4), np.int64)
+        if batch.column(5).null_count:
+            raise ValueError("a timestamp is null")
     except (pa.ArrowException, ValueError) as error:
         raise damaged(f"range {range_.label}: {error}") from None
     index = int(indices[0])

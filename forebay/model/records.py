@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from forebay.model.arrow_columns import Column, milliseconds, number_view, numbers_column, value_lengths
+from forebay.model.arrow_columns import Column, bytes_column, milliseconds, number_view, numbers_column, value_lengths
 from forebay.model.values import TopicPartition
 
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -101,7 +101,6 @@ def extent(batches: Sequence[pa.RecordBatch]) -> tuple[int, int]:
 # ---- what users see --------------------------------------------------------------------------------------------------
 
 _BOUND = (2**63 - 1) // 1000
-_EARLIEST, _LATEST = numbers_column(np.array([-_BOUND, _BOUND]), pa.int64())  # pa.scalar would import pandas
 
 
 def to_dataframe(batch: pa.RecordBatch, topic: str, headers_wanted: bool = False) -> pa.RecordBatch:
@@ -142,7 +141,7 @@ def _to_dataframe(batch: pa.RecordBatch, topic: Column, headers_wanted: bool) ->
 
 @lru_cache(maxsize=64)
 def _repeated_topic(topic: str, rows: int) -> Column:
-    return pa.repeat(pa.scalar(topic, pa.string()), rows)
+    return bytes_column([topic.encode()] * rows, pa.string())  # pa.scalar would import pandas
 
 
 def _topic_column(topic: str, rows: int) -> Column:
@@ -151,15 +150,9 @@ def _topic_column(topic: str, rows: int) -> Column:
 
 
 def _microseconds(milliseconds: Column) -> Column:
-    wanted = pa.timestamp("us", "UTC")
-    try:
-        return milliseconds.cast(wanted)
-    except pa.ArrowInvalid:
-        import pyarrow.compute as pc
-
-        numbers: Any = milliseconds.view(pa.int64())
-        bounded: Any = pc.max_element_wise(pc.min_element_wise(numbers, _LATEST), _EARLIEST)
-        return pc.multiply(bounded, 1000).view(wanted)
+    # by numpy, since a cast would import pyarrow.compute
+    bounded = np.clip(number_view(milliseconds.view(pa.int64()), np.int64), -_BOUND, _BOUND)
+    return numbers_column(bounded * 1000, pa.timestamp("us", "UTC"))
 
 
 # ---- digest ----------------------------------------------------------------------------------------------------------

@@ -146,6 +146,19 @@ def test_two_partitions_in_one_record_batch_are_damage() -> None:
         decode_block(sink.getvalue(), meta)
 
 
+def test_null_timestamp_is_damage() -> None:
+    meta, payload = block({("a", 0): filler(2)})
+    with pa.ipc.open_stream(payload) as reader:
+        (batch,) = list(reader)
+    columns = batch.columns
+    columns[5] = pa.array([None, 1], pa.timestamp("ms", "UTC"))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=batch.schema))
+    with pytest.raises(CorruptionError, match="a timestamp is null"):
+        decode_block(sink.getvalue(), meta)
+
+
 def test_bytes_that_are_no_arrow_stream_are_damage() -> None:
     meta, payload = block({("a", 0): filler(3)})
     for bad in (b"", b"rubbish" * 10, payload.to_pybytes()[:200], payload.to_pybytes()[:-300]):

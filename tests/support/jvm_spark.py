@@ -15,7 +15,7 @@ import threading
 import venv
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from forebay.kafka.embedded.jars import Libraries, cache_directory, find_java
@@ -99,26 +99,31 @@ def require_jvm_spark(missing: Callable[[str], None]) -> None:
         missing(str(error))
 
 
+#: settings that docs/STREAMING.md recommends for sessions with many rows from Python sources
+FAST_PYTHON = {"spark.python.unix.domain.socket.enabled": "true"}
+
+
 class SparkProcess:
     """A process that answers queries (``tests.support.queries``), one after another, until it is closed.
 
-    ``source``: "kafka", Spark's own by the release here, or "forebay", by the one of this process.
+    ``source``: "kafka", Spark's own by the release here, or "forebay", by the one of this process. ``conf``: further settings
+    of the session.
     """
 
-    def __init__(self, source: str, folder: Path) -> None:
+    def __init__(self, source: str, folder: Path, conf: Mapping[str, str] = MappingProxyType({})) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log_file = folder / f"{source}.log"
         interpreter = str(python()) if source == "kafka" else sys.executable
         jars = sorted(CONNECTOR.folder().glob("*.jar")) if source == "kafka" else []
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
         environment |= {"PYTHONPATH": str(_ROOT), "PYSPARK_PYTHON": interpreter}
-        conf = {"spark.sql.warehouse.dir": str(folder / "warehouse")}
+        own = {"spark.sql.warehouse.dir": str(folder / "warehouse")}
         if jars:
-            conf["spark.jars"] = ",".join(map(str, jars))
+            own["spark.jars"] = ",".join(map(str, jars))
         self._turn = threading.Lock()
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [interpreter, "-m", "tests.support.queries", source, json.dumps(conf)],
+                [interpreter, "-m", "tests.support.queries", source, json.dumps({**own, **conf})],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=folder, env=environment, text=True,
                 start_new_session=True,
             )  # fmt: skip

@@ -35,7 +35,7 @@ _FAST = (
     "tests/driver/decisions",
     "--ignore=tests/golden/test_wire_names.py",  # imports streaming queries too, which pyspark has from 4.2 on
 )
-_REAL = ("tests/kafka/test_native.py", "tests/streaming/test_versions.py")
+_REAL = ("tests/kafka/test_native.py", "tests/engines/test_spark_kafka_tier.py")
 _SHOWN = ("pyspark", "confluent-kafka", "pyarrow", "numpy", "pandas")
 _LINES_OF_FAILURE = 60
 
