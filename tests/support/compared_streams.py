@@ -22,6 +22,7 @@ def _going_on(options: Mapping[str, str]) -> dict[str, str]:
     return {**options, "failOnDataLoss": "false"}
 
 
+_NAMED = {"assign": '{"T-s": [1, 2], "T-s2": [0]}', "startingOffsets": "earliest"}
 _PATTERN = {"subscribePattern": "T-s.*", "startingOffsets": "earliest"}
 STREAMS: list[Stream] = [
     Stream(
@@ -198,10 +199,60 @@ STREAMS: list[Stream] = [
             Query(_going_on(_ALL)),
         ],
     ),
+    Stream(
+        "windows closed by a watermark, and late records",
+        [
+            _NEW,
+            _write(12, 9),
+            Query({**_ALL, "maxOffsetsPerTrigger": "8"}, shape="windows"),
+            _write(6, 30),
+            Query(_ALL, shape="windows"),
+        ],
+        short=True,
+    ),
+    Stream(
+        "a stream joined with itself",
+        [_NEW, _write(5, 3), Query(_ALL, shape="pairs"), _write(1, 4), Query(_ALL, shape="pairs")],
+        short=True,
+    ),
+    Stream(
+        "partitions that are named, and one that comes later",
+        [
+            _NEW,
+            Change(lambda topics: topics.create("T-s2", 2)),
+            _write(3, 2),
+            _write(1, 4, topic="T-s2"),
+            Query({**_NAMED, "maxOffsetsPerTrigger": "5"}),
+            Change(lambda topics: topics.widen("T-s", 3)),
+            _write(2, 1, 4),
+            Query(_NAMED),
+        ],
+        short=True,
+    ),
+    Stream(
+        "limits of the greatest long",
+        [
+            _NEW,
+            _write(3, 2),
+            Query({**_ALL, "maxOffsetsPerTrigger": str(LONG_MAX), "maxRecordsPerPartition": str(LONG_MAX)}),
+            _write(1, 1),
+            Query({**_ALL, "minOffsetsPerTrigger": str(LONG_MAX), "maxTriggerDelay": "1ms"}, "all"),
+        ],
+    ),
     Stream("a limit beyond a long", [_NEW, Query({**_ALL, "maxOffsetsPerTrigger": str(LONG_MAX + 1)})]),
     Stream(
         "a start at the greatest long",
         [_NEW, _write(2, 2), Query({**_ALL, "startingOffsets": at("T-s", p0=LONG_MAX, p1=0)})],
         short=True,
+    ),
+    Stream(
+        "a start at the greatest long, going on",
+        [
+            _NEW,
+            _write(2, 2),
+            Query(_going_on({**_ALL, **QUICK, "startingOffsets": at("T-s", p0=LONG_MAX, p1=0)})),
+            _write(3, 3),
+            Query(_going_on({**_ALL, **QUICK})),
+        ],
     ),
 ]

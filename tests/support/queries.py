@@ -97,7 +97,7 @@ def _stream(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, A
         progress = [_progress(own, source) for own in query.recentProgress]
         found["progress"] = [_places(own) for own in progress if own["numInputRows"]]
         if shape is not None:
-            found["watermark"] = progress[-1]["eventTime"].get("watermark")
+            found["watermark"] = progress[-1].get("eventTime", {}).get("watermark")
     except Exception as error:
         found["refused"] = f"{type(error).__name__}: {error}"
     found["offsets"] = {
