@@ -243,6 +243,7 @@ class IngestStreams(Mapping[str, IngestContext]):
     def await_termination(self, timeout_seconds: float | None = None) -> bool:
         """Wait until all streams have ended; return False if they have not within ``timeout_seconds``. Raises the first failure,
         once."""
+        self._start_named()
         clock = SystemClock()
         ends = None if timeout_seconds is None else clock.monotonic() + timeout_seconds
         for context in self._contexts.values():
@@ -253,9 +254,16 @@ class IngestStreams(Mapping[str, IngestContext]):
     def await_any_termination(self, timeout_seconds: float | None = None) -> bool:
         """Wait until a started stream has ended, or return immediately if one has; return False if none has within
         ``timeout_seconds``. Raises its failure, once."""
+        self._start_named()
         with self._changed:
             found = self._changed.wait_for(lambda: any(map(IngestContext._has_ended, self.values())), timeout_seconds)
         return found and self._raise()
+
+    def _start_named(self) -> None:
+        """Start the streams whose outputs were added by name and that were not started."""
+        for context in self._contexts.values():
+            if context._jobs and not context._begun:
+                context.start()
 
     def _raise(self) -> bool:
         for context in self._contexts.values():

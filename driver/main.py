@@ -24,19 +24,27 @@ from forebay.sources.kind import source_kind
 log = logging.getLogger(__name__)
 
 
-def run(settings: Settings, *, take_over: bool = False, until_caught_up: bool = False, standby: bool = False) -> int:
+def run(
+    settings: Settings,
+    variables: dict[str, str],
+    *,
+    take_over: bool = False,
+    until_caught_up: bool = False,
+    standby: bool = False,
+) -> int:
     """Run the driver until a signal (SIGTERM, SIGINT) or a failure ends it, or a newer driver fences it. Return the exit code.
 
-    At a signal the running jobs finish; ``driver.stop`` says whether the driver drains before it ends. ``take_over``: lead
-    without waiting for another driver's lease to end. ``until_caught_up``: end when all records that the source held at the
-    start are completed. ``standby``: lead when no other driver leads.
+    At a signal the running jobs finish; ``driver.stop`` says whether the driver drains before it ends. ``variables``: of
+    systemd (``forebay.process.notify.taken_out``). ``take_over``: lead without waiting for another driver's lease to end.
+    ``until_caught_up``: end when all records that the source held at the start are completed. ``standby``: lead when no other
+    driver leads.
 
     Exit codes: 0 stopped by a signal or caught up, 1 failed (the reason is logged), 2 wrong settings, 4 fenced.
     """
     logs.configure(settings.log.format, settings.log.level, service="driver", stream=settings.stream)
     jobs = find_jobs(settings)
     try:
-        with_engine(settings, jobs, take_over, until_caught_up, standby)
+        with_engine(settings, jobs, variables, take_over, until_caught_up, standby)
     except ForebayError as error:
         log.error("%s", error)
         return error.exit_code
@@ -46,14 +54,14 @@ def run(settings: Settings, *, take_over: bool = False, until_caught_up: bool = 
 def with_engine(
     settings: Settings,
     jobs: Sequence[NamedJob],
+    variables: dict[str, str],
     take_over: bool,
     until_caught_up: bool = False,
     standby: bool = False,
 ) -> None:
     driver: Driver
     clock = SystemClock()
-    # before Spark's processes are started, which must not notify systemd
-    notifier = Notifier.of(os.environ, clock, lambda: driver.service_status(), os.getpid())
+    notifier = Notifier.of(variables, clock, lambda: driver.service_status(), os.getpid())
     engine = make_engine(settings, lambda: driver.agent_urls())
     driver = Driver(
         settings,

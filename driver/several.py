@@ -11,7 +11,8 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,7 +24,6 @@ from driver.main import find_jobs, make_engine
 from driver.service import Driver, DriverOptions
 from forebay.model.errors import EngineLostError, FencedError, ForebayError, SettingsError, UsageError
 from forebay.process.clock import Clock, SystemClock
-from forebay.process.garbage import freeze_present
 from forebay.process.notify import Notifier, ServiceStatus
 from forebay.process.signals import stop_signals
 from forebay.settings.schema import Settings
@@ -39,10 +39,15 @@ FAIR = {"spark.scheduler.mode": "FAIR"}
 
 
 def run_several(
-    streams: Sequence[Settings], *, take_over: bool = False, until_caught_up: bool = False, standby: bool = False
+    streams: Sequence[Settings],
+    variables: dict[str, str],
+    *,
+    take_over: bool = False,
+    until_caught_up: bool = False,
+    standby: bool = False,
 ) -> int:
-    """Run the drivers of ``streams`` until a signal (SIGTERM, SIGINT) ends them, or all have ended. Return the exit code: that
-    of the first stream that failed for good, else 0. The flags are those of ``driver.main.run``.
+    """Run the drivers of ``streams`` until a signal (SIGTERM, SIGINT) ends them, or all have ended. Return the exit code: 1 if
+    Spark ended, else that of the first stream that failed for good, else 0. The arguments are those of ``driver.main.run``.
 
     Raises SettingsError if the streams do not fit together, as :func:`fair`.
     """
@@ -55,7 +60,7 @@ def run_several(
         waits_when_failed=not until_caught_up,
     )
     streams = fair(streams)
-    notifier = Notifier.of(os.environ, clock, lambda: together(runs), os.getpid())
+    notifier = Notifier.of(variables, clock, lambda: together(runs), os.getpid())
     stopping = threading.Event()
     ended = threading.Semaphore(0)
 
@@ -77,18 +82,30 @@ def run_several(
         )
         for settings in streams
     ]
-    with stop_signals(stop_all):
+    with stop_signals(stop_all), _session_kept(streams):
         for run in runs:
             run.thread.start()
-        for run in runs:
-            run.started.wait()
-        freeze_present()
         for _ in runs:
             ended.acquire()
-    if any(run.overdue for run in runs):
+    code = exit_code([run.failure for run in runs if run.failure is not None])
+    if any(run.overdue and run.thread.is_alive() for run in runs):
         log.error("exiting while a job is still running")
-        os._exit(0)
-    return next((run.failure.exit_code for run in runs if run.failure is not None), 0)
+        os._exit(code)
+    return code
+
+
+def exit_code(failures: Sequence[ForebayError]) -> int:
+    """Return the exit code of the process. The end of Spark comes first: it ends streams that a supervisor has to start again."""
+    lost = [failure for failure in failures if isinstance(failure, EngineLostError)]
+    return next((failure.exit_code for failure in (*lost, *failures)), 0)
+
+
+def _session_kept(streams: Sequence[Settings]) -> AbstractContextManager[None]:
+    if all(settings.driver.engine != "spark" for settings in streams):
+        return nullcontext()
+    from driver.spark.engine import session_kept
+
+    return session_kept()
 
 
 class StreamRun:
@@ -119,6 +136,8 @@ class StreamRun:
         self._settings = settings
         self._jobs = tuple(jobs)
         self._options = options
+        # one for all starts of the driver: it knows the tasks that still run
+        self._engine = make_engine(settings, lambda: self._driver.agent_urls() if self._driver is not None else {})
         self._clock = clock
         self._notifier = notifier
         self._stopping = stopping
@@ -150,6 +169,12 @@ class StreamRun:
         return ServiceStatus(status.ready, f"{self.stream}: {status.words}", status.stop_seconds)
 
     def _run(self) -> None:
+        try:
+            self._run_again_and_again()
+        finally:
+            self._end()
+
+    def _run_again_and_again(self) -> None:
         delay = RETRY_SECONDS_MIN
         while not self._stopping.is_set():
             began = self._clock.monotonic()
@@ -161,7 +186,7 @@ class StreamRun:
                 if self._is_final(error):
                     break
                 words = str(error)
-            except Exception as error:
+            except BaseException as error:  # a job may raise CancelledError or KeyboardInterrupt
                 log.exception("stream %s failed", self.stream)
                 words = f"{type(error).__name__}: {error}"
             finally:
@@ -171,16 +196,13 @@ class StreamRun:
             log.error("stream %s %s", self.stream, self._words)
             self._stopping.wait(delay)
             delay = min(2 * delay, RETRY_SECONDS_MAX)
-        self._end()
 
     def _drive(self) -> None:
-        driver: Driver
         settings = self._settings
-        engine = make_engine(settings, lambda: driver.agent_urls())
         driver = Driver(
             settings,
             upstream=source_kind(settings).upstream(),
-            engine=engine,
+            engine=self._engine,
             jobs=self._jobs,
             clock=self._clock,
             options=self._options,
@@ -193,6 +215,7 @@ class StreamRun:
         with closing(driver):
             if self._stopping.is_set() or not driver.start():
                 return
+            self._options = replace(self._options, take_over=False)  # once: a later leader is there rightly
             self.started.set()
             driver.run()
             log.info("the driver of stream %s ends: %s", self.stream, driver.summary())

@@ -101,6 +101,7 @@ class BatchPlanner:
             found = self._gained(time_ms)
         except UnreachableError as error:
             self._warn_unreachable(error)
+            self.ends = {}  # what Kafka has gained since is not known
             return None
         self._unreachable = ""
         return found

@@ -3,8 +3,7 @@
 A file is needed while a manifest lists it that the journal keeps, or that a snapshot copy may still name (INV-8). Of the other
 files, those of older journal epochs, of completed batches and of failed attempts can become part of no version any more: a
 completion by an older driver is refused (INV-4). Files of newer epochs and of the newest attempt at an unfinished batch are left
-alone. A deletion that a crash cut off is
-found again in the next round, because each round lists the files.
+alone. A deletion that a crash cut off is found again in the next round, because each round lists the files.
 """
 
 from __future__ import annotations
@@ -78,8 +77,12 @@ class StateFiles:
 
         Raises StoreError; the call may be repeated.
         """
+        if self._ask(ReadNeededVersions()) in (None, self._seen):
+            return 0
+        # listed first: the batch of a file in the list then is among the unfinished ones, or its manifest among those needed
+        listed = list(self._wal.list(files.states_folder(self._stream)))
         versions = self._ask(ReadNeededVersions())
-        if versions is None or versions == self._seen:
+        if versions is None:
             return 0
         try:
             needed = self._needed(versions)
@@ -88,7 +91,7 @@ class StateFiles:
                 log.error("files of keyed states are kept, because a manifest can't be read: %s", error)
             self._logged = True
             return 0
-        paths = garbage(self._wal.list(files.states_folder(self._stream)), needed, versions.unfinished, self._epoch)
+        paths = garbage(listed, needed, versions.unfinished, self._epoch)
         if paths:
             failpoints.hit("state.before-clean")
         for number, path in enumerate(paths):

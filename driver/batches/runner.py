@@ -23,7 +23,7 @@ from driver.journal.versions import StateCommit
 from driver.listeners.events import BatchCompleted, BatchFailed, BatchStarted, Happened, OutputCompleted
 from driver.tracker.requests import Complete, CompleteOutput, FailJob, SkipBatch
 from forebay.messages import BatchEntry, OperatorAnswer
-from forebay.model.errors import EngineLostError, FencedError, JobError, UnreadableBlockError
+from forebay.model.errors import AfterReplayError, EngineLostError, FencedError, JobError, UnreadableBlockError
 from forebay.process import failpoints
 from forebay.process.clock import Clock
 from forebay.process.logs import fields
@@ -115,7 +115,17 @@ class BatchRunner:
         Each output except the last is journalled by itself; the last one completes the batch. ``left_over``: an earlier
         driver may have ended during an attempt at this batch, so this attempt is journalled before it begins. Raises JobError
         if the failure of the batch ends the jobs; FencedError, EngineLostError.
+
+        Returns too, without a completion, if a replay began meanwhile that replaces a keyed state which the batch has read.
         """
+        try:
+            self._run(work, left_over)
+        except AfterReplayError as error:
+            log.info("%s", error, extra=fields(stream=work.stream, batch=work.batch_id, number=work.number))
+            self._reruns.add((work.replay, work.batch_id))
+            self.running.pop(work.batch_id, None)
+
+    def _run(self, work: BatchWork, left_over: bool) -> None:
         run = (work.replay, work.batch_id)
         if left_over and not self._delay(work):
             return

@@ -106,8 +106,13 @@ class ClassArchive:
         """
         if self._chosen_by_user():
             return None
-        with _MAKING:
+        while not _MAKING.acquire(timeout=_LOOK_SECONDS):  # another stream of this process makes one
+            if stopping.is_set():
+                return None
+        try:
             return self._make(stopping)
+        finally:
+            _MAKING.release()
 
     def _make(self, stopping: threading.Event) -> Path | None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)

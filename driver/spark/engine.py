@@ -7,7 +7,8 @@ import logging
 import signal
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -47,7 +48,7 @@ _JOB_PROPERTIES = (
 
 #: PySpark has one session for all engines of a process: the last one that uses it stops it
 _SESSION_LOCK = threading.Lock()
-_SESSION_USERS: set[SparkJobs] = set()
+_SESSION_USERS: set[object] = set()
 
 
 #: numbers of engines, for the names of job groups: one session may serve several engines and remembers cancelled groups
@@ -86,7 +87,6 @@ class SparkJobs(ABC):
         self._number = next(_ENGINES)
         self._groups: dict[RunKey, str] = {}  # job groups of attempts that run or failed
         self._stopping = threading.Event()
-        self._logs_failures: bool | None = None  # None: as Spark began
         self._wanted = threading.Event()  # a batch has come: no time to warm
         self._ready = False
         self._checked: frozenset[str] = frozenset()  # executors that were checked, as host:port
@@ -126,7 +126,6 @@ class SparkJobs(ABC):
         self._stopping.clear()
         if self._session is None:
             self._session = self._make_session()
-            self._logs_failures = None
         if self._concurrent_jobs > 1 and not self._has_pinned_threads:
             raise UsageError(
                 "driver.concurrent_jobs > 1, or concurrent_jobs > 1 of a direct stream, needs PySpark's pinned threads, which "
@@ -199,9 +198,9 @@ class SparkJobs(ABC):
         context = self.session.sparkContext
         if why := why_lost(context):
             raise EngineLostError(f"{why}; the batch is intact and runs again with the next driver")
-        if self._given is None and self._logs_failures != (work.attempt == 1):
-            self._logs_failures = work.attempt == 1  # set once, since it takes a dozen calls to the JVM
-            log_task_failures(context, self._logs_failures)
+        if self._given is None:
+            # with several streams always: the levels are the JVM's, and an attempt of one may be the first of another
+            _log_task_failures(context, work.attempt == 1 or len(_SESSION_USERS) > 1)
         run = (work.replay, work.batch_id)
         self._await_old_tasks(context, run)
         self._check_executors(context)
@@ -253,23 +252,21 @@ class SparkJobs(ABC):
             return
         if self._given is None and self._leave_session():
             self._session = None
+            self._groups.clear()
         elif self._session.sparkContext._jsc is not None:
-            for group in self._groups.values():
+            for run, group in tuple(self._groups.items()):
                 try:
                     self._await_end(self._session.sparkContext, group, threading.Event())
-                except JobError as error:
+                except JobError as error:  # the next attempt waits again, if this engine is started again
                     log.error("%s", error)
-        self._groups.clear()
+                else:
+                    del self._groups[run]
         self._session = self._given
 
     def _leave_session(self) -> bool:
-        """Stop the session that this engine made, unless another engine uses it. Return whether it is stopped."""
+        """Stop the session that this engine made, unless it is used otherwise. Return whether it is stopped."""
         assert self._session is not None
-        with _SESSION_LOCK:
-            _SESSION_USERS.discard(self)
-            if not _SESSION_USERS:
-                self._session.stop()
-            return not _SESSION_USERS
+        return _leave(self, self._session)
 
     def _await_old_tasks(self, context: SparkContext, run: RunKey) -> None:
         """Wait until no task of the failed attempt runs: a late task could overwrite the retry's output."""
@@ -292,6 +289,26 @@ class SparkJobs(ABC):
             _cancel(context, group)
             stopping.wait(_LOOK_SECONDS)
             waited += _LOOK_SECONDS
+
+
+def _leave(user: object, session: SparkSession | None) -> bool:
+    with _SESSION_LOCK:
+        _SESSION_USERS.discard(user)
+        if not _SESSION_USERS and session is not None:
+            session.stop()
+        return not _SESSION_USERS
+
+
+@contextmanager
+def session_kept() -> Iterator[None]:
+    """While open, no engine that stops ends the session: a stream that is started again finds the tasks that it began."""
+    user = object()
+    with _SESSION_LOCK:
+        _SESSION_USERS.add(user)
+    try:
+        yield
+    finally:
+        _leave(user, SparkSession._instantiatedSession)
 
 
 class SparkEngine(SparkJobs):
@@ -371,9 +388,17 @@ _POOL_LOGGER = "org.apache.spark.scheduler.FairSchedulableBuilder"  # warns of e
 _TASK_LOGGERS = ("org.apache.spark.executor.Executor", "org.apache.spark.scheduler.TaskSetManager")
 
 
-def log_task_failures(context: SparkContext, yes: bool) -> None:
+#: application and value of the last call, since each takes a dozen calls to the JVM
+_logged: tuple[str | None, bool] | None = None
+
+
+def _log_task_failures(context: SparkContext, yes: bool) -> None:
     """Set whether Spark logs failed tasks. It logs those of the first attempt at a batch. Later attempts mostly fail with the
     same error; if the error is another one, the driver logs it (``driver.batches.job_failures``)."""
+    global _logged
+    if _logged == (context.applicationId, yes):
+        return
+    _logged = (context.applicationId, yes)
     log4j: Any = context._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
     try:
         log4j.core.config.Configurator.setLevel(_POOL_LOGGER, log4j.Level.ERROR)

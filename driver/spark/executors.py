@@ -8,6 +8,7 @@ import importlib.util
 import py_compile
 import re
 import sys
+import threading
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib.metadata import version
@@ -44,9 +45,18 @@ class ExecutorPython(NamedTuple):
     fault: str
 
 
+#: engines of several streams start at the same time, and a zip counts as sent from its creation on
+_SHIPPING = threading.Lock()
+
+
 def ship(context: SparkContext, modules: Sequence[str] = ()) -> None:
     """Send Forebay and the user's ``modules`` to the executors of ``context``, as a zip of the driver's files. Tasks import
     from it before they import what is installed there. Raises UsageError for a module that can't be sent."""
+    with _SHIPPING:
+        _ship(context, modules)
+
+
+def _ship(context: SparkContext, modules: Sequence[str]) -> None:
     files = {str(path.relative_to(root)): path for root, path in (*_sources(), *_named(modules))}
     digest = hashlib.sha256()
     for name, path in sorted(files.items()):

@@ -36,7 +36,7 @@ from driver.tracker.requests import (
     said_by,
 )
 from forebay import messages as m
-from forebay.model.errors import RefusedError
+from forebay.model.errors import AfterReplayError, RefusedError
 
 
 class Batches:
@@ -176,10 +176,17 @@ class Batches:
         batch = self._recorder.state.batches.get(request.batch_id)
         if batch is None or batch.completed_ms is not None:
             raise RefusedError(f"batch {request.batch_id} is completed already", "conflict")
+        self._refuse_during_replay(request)
         self._recorder.apply(
             ev.BatchCompleted(request.batch_id, request.time_ms, request.attempts, request.statistics, request.states)
         )
         self._pace.end(request.batch_id, now_ms, usual=request.attempts == 1)
+
+    def _refuse_during_replay(self, request: Complete | CompleteOutput) -> None:
+        """Raise AfterReplayError for a batch that was in work when the replay began, if it changes a keyed state (INV-3)."""
+        replay = self._recorder.state.replay
+        if replay is not None and not request.replay and request.states:
+            raise AfterReplayError(f"batch {request.batch_id} runs again after replay {replay.replay}", "conflict")
 
     def _complete_replayed(self, request: Complete) -> None:
         state = self._recorder.state
@@ -202,6 +209,7 @@ class Batches:
             raise RefusedError(f"output {request.output} of batch {request.batch_id} is completed already", "conflict")
         if isinstance(batch, Batch) and batch.completed_ms is not None:
             raise RefusedError(f"batch {request.batch_id} is completed already", "conflict")
+        self._refuse_during_replay(request)
         self._recorder.apply(
             ev.OutputCompleted(request.batch_id, request.output, request.time_ms, request.replay, request.states)
         )
@@ -268,6 +276,13 @@ class Batches:
             )
         if request.archived_number != state.archived_number:
             raise RefusedError("batches moved to the history during this request: try again", "stale")
+        for batch in state.unfinished():
+            if batch.states:  # the version of its completed output would be dropped, and the output never runs again
+                raise RefusedError(
+                    f"outputs of batch {batch.batch_id} have changed a keyed state, and the batch is not completed: wait until "
+                    "it is, or skip it",
+                    "conflict",
+                )
         found = plan(state, request.archived, request.to, request.held_in_kafka)
         if not found.possible:
             raise RefusedError(refuse(found), "conflict")

@@ -134,6 +134,11 @@ class RefusedError(ForebayError):
         self.code = code
 
 
+class AfterReplayError(RefusedError):
+    """A batch was to change a keyed state during a replay. It runs again after the replay, since it has read what the replay
+    replaces."""
+
+
 class StoreError(ForebayError):
     pass
 

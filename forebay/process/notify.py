@@ -40,6 +40,15 @@ class ServiceStatus:
     stop_seconds: float | None = None
 
 
+#: variables of systemd for the process that it started, and for no process that this one starts
+_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+
+
+def taken_out(environment: MutableMapping[str, str]) -> dict[str, str]:
+    """Remove systemd's variables from ``environment``, and return them for :meth:`Notifier.of`."""
+    return {name: environment.pop(name) for name in _VARIABLES if name in environment}
+
+
 class Pulse:
     """Decides when a ping is due: at least ``interval_seconds`` after the last one, and after every watched loop has completed a
     turn since. Does no I/O."""

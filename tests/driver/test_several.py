@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,14 +11,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from deploy.commands.setup.validation import refuse_equal_modules
 from driver.context import IngestStreams
-from driver.several import fair
+from driver.service import DriverOptions
+from driver.several import StreamRun, exit_code, fair, together
 from forebay.http.client import Client
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.messages import StatusAnswer
-from forebay.model.errors import JobError, SettingsError
+from forebay.model.errors import EngineLostError, FencedError, JobError, SettingsError, StoreError
 from forebay.model.values import TopicPartition
-from forebay.process.notify import Pulse
+from forebay.process.clock import SystemClock
+from forebay.process.notify import Notifier, Pulse
 from forebay.settings.load import from_values
 from forebay.settings.schema import Settings
 from tests.support.played import PlayedReceiver
@@ -128,3 +132,62 @@ def test_a_loop_that_has_ended_holds_up_no_ping() -> None:
     assert not pulse.came_round("http of a", 5.0)
     pulse.forget("http of b")
     assert pulse.came_round("http of a", 6.0)
+
+
+class _Failing(StreamRun):
+    """A stream whose driver ends with the given errors, one after the other, and then by itself."""
+
+    def __init__(self, settings: Settings, errors: list[BaseException], ended: Callable[[], None]) -> None:
+        self.errors, self.took_over = errors, list[bool]()
+        notifier = Notifier("", 0.0, SystemClock(), lambda: together([self]))
+        super().__init__(
+            settings, (), options=DriverOptions(release="test", take_over=True), clock=SystemClock(), notifier=notifier,
+            stopping=threading.Event(), lost=lambda: None, ended=ended,
+        )  # fmt: skip
+
+    def _drive(self) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+def test_whatever_ends_a_driver_the_stream_starts_again_or_counts_as_ended(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("driver.several.RETRY_SECONDS_MIN", 0.01)
+    ended = threading.Semaphore(0)
+    run = _Failing(configure("a"), [asyncio.CancelledError(), ValueError("odd"), StoreError("away")], ended.release)
+    run.thread.start()
+    assert ended.acquire(timeout=30)
+    assert run.errors == [] and run.failure is None
+    fenced = _Failing(configure("b"), [FencedError("another driver leads")], ended.release)
+    fenced.thread.start()
+    assert ended.acquire(timeout=30)
+    assert isinstance(fenced.failure, FencedError)
+    assert together([run, fenced]).ready and "ended: another driver leads" in together([run, fenced]).words
+
+
+def test_end_of_spark_decides_the_exit_code() -> None:
+    """A supervisor starts no process again that ended as fenced."""
+    assert exit_code([FencedError("a"), EngineLostError("b")]) == EngineLostError.exit_code == 1
+    assert exit_code([FencedError("a"), SettingsError("b")]) == FencedError.exit_code
+    assert exit_code([]) == 0
+
+
+def test_await_starts_the_streams_with_named_outputs(configure: Configure) -> None:
+    with IngestStreams(None, configure("orders"), configure("clicks")) as streams:
+        streams["clicks"].foreach_batch(lambda batch: None, name="out")
+        assert not streams.await_any_termination(0.01)
+        assert [name for name in streams if streams[name].is_running] == ["clicks"]
+        assert not streams.await_termination(0.01)
+
+
+def test_modules_of_one_name_beside_two_configurations_are_refused(tmp_path: Path) -> None:
+    """Also packages without __init__.py, and modules that no configuration names."""
+    for folder in ("a", "b", "c"):
+        (tmp_path / folder / "etl").mkdir(parents=True)
+    (tmp_path / "a" / "etl" / "process.py").touch()
+    (tmp_path / "c" / "etl.py").touch()
+    a, b, c = (tmp_path / folder / "forebay.toml" for folder in ("a", "b", "c"))
+    refuse_equal_modules([a, b, a])
+    with pytest.raises(SettingsError, match=r"a/etl and .*c/etl.py have the same module name"):
+        refuse_equal_modules([a, b, c])

@@ -37,7 +37,7 @@ for first, second in json.loads(sys.argv[2]):
     if not child:
         signal.alarm(120)
         with mock.patch.multiple(driver.main, Driver=Driver, source_kind=mock.Mock()):
-            driver.main.with_engine(settings, (), False)
+            driver.main.with_engine(settings, (), {}, False)
         os._exit(0)
     assert os.read(begins, 1) == b"r"
     os.kill(child, first)

@@ -113,7 +113,7 @@ def test_rdd_arrow_dataframe_and_read_give_the_same_rows(
     )  # fmt: skip
     assert seen["rdd"] == wanted
     assert seen["sizes"] == seen["tasks"] == [14, 6], "a task joins the rows of small ranges"
-    assert seen["read"] == [6, 5, 3, 4, 2]
+    assert seen["read"] == [11, 3, 4, 2], "as decoded: small blocks of the same topics together"
     assert [len(rows) for rows in seen["df tasks"]] == seen["tasks"]
     assert ("MapInArrow" in seen["plan"]) == (small_batch == "0B")
     assert seen["schema"] == spark_schema(headers)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
-from deploy.commands.setup.validation import import_jobs, refuse_hidden_jobs, require_writable
+from deploy.commands.setup.validation import import_jobs, refuse_equal_modules, require_writable
 from deploy.console.invocation import (
     FINDINGS,
     FINE,
@@ -34,6 +34,7 @@ from driver.spark.java import check_java
 from forebay.model.errors import AlreadyRunningError
 from forebay.model.values import check_name, managed_id
 from forebay.process import logs
+from forebay.process.notify import taken_out
 from forebay.process.signals import stop_signals
 from forebay.settings.load import load
 from forebay.settings.schema import Settings
@@ -103,13 +104,14 @@ def driver(
     paths = (invocation.config_path, *others)
     streams = [invocation.settings(), *map(load, others)]
     log_to_stderr(streams[0], "driver", stream=",".join(settings.stream for settings in streams))
+    refuse_equal_modules(paths)
     for settings, path in zip(streams, paths, strict=True):
         require_writable("driver.journal", settings.driver.journal)
         if source_kind(settings).runs_user_code:
             prepare_job_imports(path)
         if settings.driver.job is not None:
             import_jobs(settings, path)
-        refuse_hidden_jobs(settings, path)
+    variables = taken_out(os.environ)  # before Spark's processes are started, which must not notify systemd
     if not others:
         if starts_spark_first(streams[0], standby):
             from driver.spark.jvm import start_jvm_early
@@ -117,10 +119,10 @@ def driver(
             start_jvm_early(streams[0].spark)
         from driver.main import run
 
-        return run(streams[0], take_over=take_over, until_caught_up=until_caught_up, standby=standby)
+        return run(streams[0], variables, take_over=take_over, until_caught_up=until_caught_up, standby=standby)
     from driver.several import run_several
 
-    return run_several(streams, take_over=take_over, until_caught_up=until_caught_up, standby=standby)
+    return run_several(streams, variables, take_over=take_over, until_caught_up=until_caught_up, standby=standby)
 
 
 @click.command(epilog=example("forebay --config forebay.toml agent"))

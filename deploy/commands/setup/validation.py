@@ -6,9 +6,8 @@ import errno
 import os
 import secrets
 import socket
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -261,16 +260,20 @@ def import_jobs(settings: Settings, config_path: Path) -> None:
         ) from None
 
 
-def refuse_hidden_jobs(settings: Settings, config_path: Path) -> None:
-    """Raise SettingsError if a job's module beside the configuration is not the one that was imported: a process has one module
-    of a name."""
-    folder = config_path.resolve().parent
-    for name in settings.driver.jobs:
-        module = name.partition(":")[0].partition(".")[0]
-        beside = next((p for p in (folder / f"{module}.py", folder / module / "__init__.py") if p.exists()), None)
-        imported = getattr(sys.modules.get(module), "__file__", None)
-        if beside is not None and imported is not None and not beside.samefile(imported):
-            raise SettingsError(f"driver.job: {name}: {imported} hides {beside}: rename one of the two modules")
+def refuse_equal_modules(config_paths: Sequence[Path]) -> None:
+    """Raise SettingsError if two configurations have modules of one name beside them: a process imports one of them for both."""
+    found: dict[str, Path] = {}
+    for folder in dict.fromkeys(path.resolve().parent for path in config_paths):
+        for entry in sorted(folder.iterdir()):
+            is_package = entry.is_dir() and entry.name.isidentifier() and any(entry.glob("*.py"))
+            if not is_package and entry.suffix != ".py":
+                continue
+            before = found.setdefault(entry.stem, entry)
+            if before != entry and not before.samefile(entry):
+                raise SettingsError(
+                    f"--with: {before} and {entry} have the same module name, and a process has one module of each name: rename "
+                    "one of them, or give these streams processes of their own"
+                )
 
 
 def make_listeners(settings: Settings, config_path: Path) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
 from driver.background.state_files import StateFiles, garbage
 from driver.decisions.replay import RewindTo
 from driver.journal.versions import KeyedVersions, StateCommit
-from driver.tracker.requests import BeginReplay, Complete, SkipBatch
-from forebay.model.errors import RefusedError
+from driver.tracker.requests import BeginReplay, Complete, CompleteOutput, SkipBatch
+from forebay.model.errors import AfterReplayError, RefusedError
 from forebay.model.values import numbered
 from tests.support.tracked import STREAM, TOPIC, Tracked
 from wal.keyed import files
@@ -104,6 +105,40 @@ def test_files_of_failed_killed_and_outdated_runs_are_deleted_and_those_that_may
     assert kept.stored == stay - {kept.folder(running, 5)}
 
 
+def test_what_a_batch_writes_while_the_clean_up_looks_stays() -> None:
+    """INV-3: a batch that begins between two steps of a round may write, and complete, before the next step."""
+    kept = Kept()
+    kept.batch()
+    kept.batch()
+    begun: list[int] = []
+    read, list_ = kept.wal.read, kept.wal.list
+
+    def begin() -> None:
+        kept.t.take_in(kept.epoch, kept.token, kept.t.state.partitions[f"{TOPIC}/0"].position + 1)
+        begun.append(kept.t.batch())
+        kept.write(begun[-1])
+        if len(begun) == 2:
+            kept.complete(begun[0])
+
+    def read_and_begin(path: str, *rest: int) -> bytes:
+        begin()
+        return read(path, *rest)
+
+    def list_and_begin(prefix: str) -> Any:
+        begin()
+        found = list_(prefix)
+        begin()
+        return found
+
+    kept.wal.read, kept.wal.list = read_and_begin, list_and_begin  # type: ignore[method-assign]
+    kept.cleaning.clean()
+    kept.wal.read, kept.wal.list = read, list_  # type: ignore[method-assign]
+    listed = files.read_manifest(kept.wal, kept.known.versions[-1].manifest, kept.known.versions[-1].sha256)
+    for path in (file.path for shard in listed.shards for file in shard):
+        assert kept.wal.read(path) == b"x"
+    assert {place.batch_id for path in kept.wal.list("") if (place := files.parse(path))} >= set(begun)
+
+
 def test_nothing_is_deleted_while_a_manifest_can_not_be_read() -> None:
     """INV-5."""
     kept = Kept()
@@ -155,6 +190,26 @@ def test_a_replay_replaces_versions_and_needs_the_one_before_its_first_batch() -
     assert kept.cleaning.clean() == 3, "the replaced versions are kept while the replay runs"
     with pytest.raises(RefusedError, match="completed already"):
         kept.complete(batches[2], replay=1)
+
+
+def test_a_batch_that_ran_when_a_replay_began_changes_its_state_only_after_it() -> None:
+    """INV-3: it has read the version that the replay replaces."""
+    kept = Kept()
+    batches = [kept.batch() for _ in range(3)]
+    kept.t.take_in(kept.epoch, kept.token, 10)
+    running = kept.t.batch()
+    kept.t.say(BeginReplay(RewindTo(batches[1]), (), 0, "ann"))
+    with pytest.raises(AfterReplayError, match="runs again after replay 1"):
+        kept.complete(running)
+    output = CompleteOutput(running, "first", kept.t.now_ms, states=(kept.write(running),))
+    with pytest.raises(AfterReplayError):
+        kept.t.say(output)
+    for batch_id in batches[1:]:
+        kept.complete(batch_id, replay=1)
+    kept.t.say(output)
+    assert kept.batches == [*batches[1:], running]
+    with pytest.raises(RefusedError, match=f"outputs of batch {running} have changed a keyed state"):
+        kept.t.say(BeginReplay(RewindTo(batches[2]), (), 0, "ann"))
 
 
 def test_a_replay_ends_with_its_own_versions() -> None:
