@@ -439,7 +439,8 @@ class Batch:
     def read(self) -> Iterator[pa.RecordBatch]:
         """Return the record batches of :attr:`arrow` one after another, read in the driver's process without Spark.
 
-        Blocks are opened when the iteration reaches them: one block at a time, or successive small ones of up to 8 MB.
+        Blocks are opened when the iteration reaches them: one block at a time, or successive small ones of up to 8 MB,
+        decompressed.
         """
         return self._rows.read()
 

@@ -22,8 +22,10 @@ from wal.reading import BlockReference, ReadPlan, Tier, TierCounts
 BLOCKS_MAX = 200
 #: how long the driver waits for an agent; afterwards tasks read the batch
 AGENT_SECONDS = 0.5
-#: number of batches that tasks read after the driver could not read one
-BATCHES_LEFT_TO_TASKS = 100
+#: a task with more bytes reads them itself, since Spark sends no task above ``spark.rpc.message.maxSize`` (128 MiB)
+TASK_BYTES_MAX = 64 << 20
+#: number of DataFrames whose blocks tasks read after the driver could not read those of one
+FRAMES_LEFT_TO_TASKS = 100
 #: above this size Spark turns columns into rows in the tasks. Below it the driver does so, and divides the rows anew
 _ROWS_IN_DRIVER = "spark.sql.execution.arrow.localRelationThreshold"
 #: between setting the option and setting it back
@@ -33,7 +35,7 @@ Tasks = Sequence[Sequence[BlockReference]]
 
 
 class SmallBatches:
-    """Makes DataFrames of batches up to ``limit_bytes``. Thread-safe.
+    """Makes DataFrames of batches whose decoded blocks have up to ``limit_bytes``. Thread-safe.
 
     A Python worker costs a task about as much time as Spark's own work on a few thousand records. The driver reads what this
     machine or an agent has; it never asks a remote store, whose requests the tasks make in parallel.
@@ -48,8 +50,13 @@ class SmallBatches:
         """Return the rows of ``tasks`` with one Spark partition for each task. None if the batch is not small, or if the driver
         can't read it: then tasks have to, whose errors count.
 
+        On their way to the JVM the rows are in a file, so the driver reads encrypted blocks only if Spark encrypts its files.
+
         ``count``: called with the tier counts.
         """
+        context: Any = session.sparkContext
+        if plan.key_file is not None and not context._encryption_enabled:
+            return None
         if not self._takes(tasks):
             return None
         total = TierCounts()
@@ -62,7 +69,7 @@ class SmallBatches:
             parts = self._read(tasks, plan, add)
         except UnreadableBlockError:
             with self._lock:
-                self._left_to_tasks = BATCHES_LEFT_TO_TASKS
+                self._left_to_tasks = FRAMES_LEFT_TO_TASKS
             return None
         if parts is None:
             return None
@@ -72,7 +79,8 @@ class SmallBatches:
     def _takes(self, tasks: Tasks) -> bool:
         if not tasks or sum(map(len, tasks)) > BLOCKS_MAX:
             return False
-        if sum(reference.handle.length for task in tasks for reference in task) > self._limit_bytes:
+        sizes = [sum(reference.decoded_bytes for reference in task) for task in tasks]
+        if sum(sizes) > self._limit_bytes or max(sizes) > TASK_BYTES_MAX:
             return False
         with self._lock:
             if self._left_to_tasks:
@@ -81,7 +89,7 @@ class SmallBatches:
         return True
 
     def _read(self, tasks: Tasks, plan: ReadPlan, count: Count) -> list[pa.RecordBatch] | None:
-        """Return the rows of each task; None if they are larger than the stored blocks, and than the limit."""
+        """Return the rows of each task; None if they are larger than expected, and than the limits."""
         near = msgspec.structs.replace(
             plan, tiers=tuple(_near(plan)), agent_timeout_seconds=AGENT_SECONDS, store_back=False
         )
@@ -90,9 +98,10 @@ class SmallBatches:
         parts, size = [], 0
         for task in tasks:
             batches = []
+            size_before = size
             for batch in read_task(task, near, count):
                 size += batch.nbytes
-                if size > self._limit_bytes:
+                if size > self._limit_bytes or size - size_before > TASK_BYTES_MAX:
                     return None
                 batches.append(batch)
             parts.append(concat(batches) if batches else pa.RecordBatch.from_pylist([], schema))

@@ -38,11 +38,12 @@ _vtable_at = struct.Struct("<HHHHHH").unpack_from
 @dataclass(frozen=True, slots=True)
 class OpenBlock:
     """The Arrow stream of a block, taken apart. ``head``: its schema and dictionaries; ``body``: its record batches, at least
-    one. Blocks with equal heads can be decoded together."""
+    one. ``decoded_bytes``: size of the decompressed record batches. Blocks with equal heads can be decoded together."""
 
     meta: BlockMeta
     head: bytes
     body: Any
+    decoded_bytes: int
 
 
 def open_block(payload: Any, meta: BlockMeta, known_head: bytes = b"") -> OpenBlock:
@@ -65,7 +66,8 @@ def open_block(payload: Any, meta: BlockMeta, known_head: bytes = b"") -> OpenBl
         raise ValueError(f"it has {rows} records, its metadata says {meta.records}")
     if sizes and (reason := oversized(sizes, meta)):
         raise ValueError(reason)
-    return OpenBlock(meta, head or bytes(view[:begin]), view[begin:end])
+    declared = sum(size for message in sizes for size in message if size > 0)
+    return OpenBlock(meta, head or bytes(view[:begin]), view[begin:end], max(end - begin, declared))
 
 
 def _end_of_head(view: memoryview, sizes: list[tuple[int, ...]]) -> int:

@@ -26,7 +26,7 @@ from driver.batches.local_engine import read_plan
 from driver.batches.tasks import KafkaRecord
 from driver.spark import engine as spark_engine
 from driver.spark.engine import SparkEngine, _running_tasks
-from driver.spark.small import BATCHES_LEFT_TO_TASKS, SmallBatches
+from driver.spark.small import FRAMES_LEFT_TO_TASKS, SmallBatches
 from forebay.model.errors import EngineLostError, JobError, UnreadableBlockError
 from forebay.model.units import Duration
 from pyspark_forebay.schema import spark_schema
@@ -155,7 +155,7 @@ def test_the_driver_reads_small_batches_alone_and_only_from_near_by(
 ) -> None:
     work, plan = store(stored), read_plan(stored.settings(), replace(store(stored), tasks=()), {})
     counted: list[Any] = []
-    size = sum(reference.handle.length for task in work.tasks for reference in task)
+    size = sum(reference.decoded_bytes for task in work.tasks for reference in task)
     for limit, is_small in ((size, True), (size - 1, False)):
         assert (SmallBatches(limit).frame(spark, work.tasks, plan, counted.append) is not None) == is_small
     assert [counts.ranges for counts in counted] == [{"local": 6}]
@@ -166,8 +166,8 @@ def test_the_driver_reads_small_batches_alone_and_only_from_near_by(
     local_path(stored.blocks_directory, first.stream, first.id).unlink()
     assert small.frame(spark, work.tasks, far, counted.append) is None, "a remote store is for the tasks"
     assert len(counted) == 1, "what the driver read in vain does not count"
-    left = [small.frame(spark, work.tasks, plan, counted.append) for _ in range(BATCHES_LEFT_TO_TASKS)]
-    assert left == [None] * BATCHES_LEFT_TO_TASKS
+    left = [small.frame(spark, work.tasks, plan, counted.append) for _ in range(FRAMES_LEFT_TO_TASKS)]
+    assert left == [None] * FRAMES_LEFT_TO_TASKS
     frame = small.frame(spark, work.tasks, plan, counted.append)
     assert frame is not None and frame.count() == 20
     assert counted[1].ranges == {"wal": 3, "local": 3}

@@ -47,21 +47,22 @@ def read_from_agent(reference: BlockReference, plan: ReadPlan, host: str) -> Sto
         return None
     target = f"{url.rstrip('/')}/v1/blocks/{quote(reference.stream)}/{quote(reference.id)}"
     download = _Download(target, aligned(reference.handle.length), plan.agent_timeout_seconds, plan.access)
-    with _asking(url):
+    with _asking(url, plan.agent_timeout_seconds):
         body = download.fetch()
     return read_stored(body, target)
 
 
 @contextmanager
-def _asking(url: str) -> Iterator[None]:
-    """Raise UnreachableError for an agent that did not answer lately, and if it does not answer the request inside."""
-    silent_until: dict[str, float] = per_process.once("silent agents", dict)  # by URL
-    if silent_until.get(url, 0.0) > _clock.monotonic():
+def _asking(url: str, timeout_seconds: float) -> Iterator[None]:
+    """Raise UnreachableError if the agent does not answer the request inside within ``timeout_seconds``, or lately did not answer
+    another request within the same time. A busy agent may still answer requests that wait longer."""
+    silent_until: dict[tuple[str, float], float] = per_process.once("silent agents", dict)
+    if silent_until.get((url, timeout_seconds), 0.0) > _clock.monotonic():
         raise UnreachableError(f"{url} did not answer a request less than {AGENT_REST_SECONDS:g} s ago")
     try:
         yield
     except urllib3.exceptions.HTTPError as error:
-        silent_until[url] = _clock.monotonic() + AGENT_REST_SECONDS
+        silent_until[url, timeout_seconds] = _clock.monotonic() + AGENT_REST_SECONDS
         raise UnreachableError(str(error)) from error
 
 
@@ -71,7 +72,7 @@ def read_several_from_agent(references: Sequence[BlockReference], plan: ReadPlan
     url = plan.agent_urls[host].rstrip("/")
     target = f"{url}/v1/blocks/{quote(references[0].stream)}"
     try:
-        with _asking(plan.agent_urls[host]):
+        with _asking(plan.agent_urls[host], plan.agent_timeout_seconds):
             copies = Retrying(
                 retry=retry_if_exception(_may_resume), stop=stop_after_attempt(AGENT_REQUESTS_MAX), reraise=True
             )(_several, target, references, plan)

@@ -9,6 +9,9 @@ from forebay.model.values import Block, BlockRange, Handle
 from wal.blocks import StoredBlock
 from wal.blocks.digests import check_digest
 
+#: memory of a record's columns beside key, value and headers
+_RECORD_BYTES = 40
+
 
 class BlockReference(msgspec.Struct, frozen=True, gc=False):
     """What a task needs to find and verify one block. Small; can be pickled.
@@ -53,6 +56,15 @@ class BlockReference(msgspec.Struct, frozen=True, gc=False):
     def hosts(self) -> tuple[str, ...]:
         """All hosts that keep a copy, the receiver's first."""
         return (self.host, *self.other_hosts) if self.local else self.other_hosts
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Return about how many bytes the decoded block needs in memory; compressed blocks need more than they have in a store.
+
+        Compressed headers are not counted, nor are compressed blocks of releases that did not write ``BlockRange.bytes``.
+        """
+        columns = sum(range_.bytes for range_ in self.ranges) + self.records * _RECORD_BYTES
+        return max(self.handle.length, columns)
 
     @property
     def in_wal(self) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 
+import msgspec
+
 from wal.blocks import StoredBlock, block_of_frame, cached_path, local_path, read_local
 from wal.blocks.digests import check_digest
 from wal.reading import per_process
@@ -77,6 +79,7 @@ def _read_from_wal(reference: BlockReference, plan: ReadPlan) -> StoredBlock | N
 
 
 def wal_of(plan: ReadPlan) -> Storage:
-    """Return the store of the WAL, which a process opens once."""
-    storage: Storage = per_process.once(plan.wal_url, lambda: open_storage(plan.wal_url, plan.storage))
+    """Return the store of the WAL. A process opens it once for each URL and its options: streams may share the process."""
+    name = f"{plan.wal_url} {msgspec.json.encode(plan.storage, order='sorted').decode()}"
+    storage: Storage = per_process.once(name, lambda: open_storage(plan.wal_url, plan.storage))
     return storage

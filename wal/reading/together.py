@@ -24,11 +24,11 @@ from wal.reading.reference import BlockReference, check_same
 from wal.reading.several import fetch
 from wal.reading.tiers import this_host
 
-#: larger blocks are read alone: they are mapped into memory, and decoded without a copy
+#: blocks that are larger after decoding are read alone: they are mapped into memory, and decoded without a copy
 SMALL_BYTES = 256 << 10
-#: maximum bytes and number of blocks that are fetched together, and so in memory at the same time
+#: maximum decoded bytes and number of blocks that are fetched together, and so in memory at the same time
 FETCH_BYTES, FETCH_BLOCKS = 8 << 20, 500
-#: blocks are decoded together until they have as many bytes
+#: maximum decoded bytes of blocks that are decoded together
 RUN_BYTES = 4 << 20
 
 
@@ -52,7 +52,8 @@ class _Search:
 
 
 def read_blocks(references: Iterable[BlockReference], plan: ReadPlan) -> Iterator[BlocksRead]:
-    """Yield the records of the blocks, in order. In memory is one large block at a time, or small ones of ``FETCH_BYTES``.
+    """Yield the records of the blocks, in order. In memory is one large block at a time, or small ones of ``FETCH_BYTES``
+    (``BlockReference.decoded_bytes``).
 
     Raises UnreadableBlockError as ``read_block``.
     """
@@ -71,7 +72,7 @@ def _groups(references: Iterable[BlockReference], plan: ReadPlan) -> Iterator[li
     group: list[BlockReference] = []
     size = 0
     for reference in references:
-        length = reference.handle.length
+        length = reference.decoded_bytes
         small = length < SMALL_BYTES and reference.records > 0
         if small and plan.lost:
             small = not any(range_.label in plan.lost for range_ in reference.ranges)
@@ -146,11 +147,12 @@ def _runs(searches: Sequence[_Search]) -> Iterator[list[_Search]]:
 
     def run_of(search: _Search) -> tuple[int, bytes]:
         nonlocal number, size
-        if search.opened is None or size >= RUN_BYTES:
+        length = search.opened.decoded_bytes if search.opened is not None else 0
+        if search.opened is None or size + length > RUN_BYTES:
             number, size = number + 1, 0
         if search.opened is None:
             return number, b""
-        size += len(search.opened.body)
+        size += length
         return number, search.opened.head
 
     for _, run in groupby(searches, run_of):

@@ -35,8 +35,8 @@ class SparkSettings(Section, frozen=True, kw_only=True):
     small_batch: Annotated[
         Size,
         doc(
-            "maximum size of a batch whose blocks the driver reads for `batch.df`, so that Spark's tasks start no Python; larger "
-            "ones are read by tasks; 0B: all"
+            "maximum decompressed size of a batch whose blocks the driver reads for `batch.df`, so that Spark's tasks start no "
+            "Python; larger ones are read by tasks; 0B: all"
         ),
     ] = Size(8_000_000)
     #: every other key, passed to Spark unchanged

@@ -22,7 +22,7 @@ from tests.support.columns import column_values
 from tests.support.rows import ODD_ROWS, block, filler
 from tests.support.stored import Stored
 from wal.blocks import local_path, write_local
-from wal.reading import BlockReference, ReadPlan, TierCounts, agents, read_block
+from wal.reading import BlockReference, ReadPlan, TierCounts, agents, read_block, tiers
 from wal.reading.agents import AGENT_REST_SECONDS
 
 # an agent's server leaves its loop's sockets to the collector
@@ -237,6 +237,34 @@ def test_download_continues_where_the_connection_broke(stored: Stored) -> None:
         read = read_block(reference, msgspec.structs.replace(plan, agent_urls={"h1": agent.url}))
     assert read.tier == "agent"
     assert agent.starts == [0, 2 << 17]
+
+
+def test_short_time_out_does_not_keep_longer_requests_from_an_agent(stored: Stored, reference: BlockReference) -> None:
+    """The driver waits half a second for the blocks of a small batch; a busy agent may answer what waits longer."""
+    local_file(stored, reference).unlink()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        details = [
+            read_block(reference, stored.plan("agent", "wal", agent_urls={"h1": url}, agent_timeout_seconds=seconds))
+            .failures[0]
+            .detail
+            for seconds in (0.05, 0.1, 0.05, 0.1)
+        ]
+    assert ["did not answer" in detail for detail in details] == [False, False, True, True]
+
+
+def test_streams_with_one_url_and_different_options_read_their_own_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of Spark serves the tasks of several streams."""
+    opened: list[object] = []
+    monkeypatch.setattr(tiers, "open_storage", lambda url, options: opened.append(options) or object())
+    first, second = (
+        ReadPlan(wal_url="s3://wal/x", storage={"s3": {"endpoint_url": f"http://cluster{n}", "retries": 1}})
+        for n in (1, 2)
+    )
+    same = ReadPlan(wal_url="s3://wal/x", storage={"s3": {"retries": 1, "endpoint_url": "http://cluster1"}})
+    assert tiers.wal_of(first) is tiers.wal_of(same)
+    assert tiers.wal_of(second) is not tiers.wal_of(first)
+    assert opened == [first.storage, second.storage]
 
 
 def test_silent_agent_is_asked_again_only_after_ten_seconds(

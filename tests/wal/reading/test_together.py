@@ -158,6 +158,31 @@ def test_bytes_and_number_of_blocks_in_memory_are_bounded(stored: Stored, monkey
     assert same_as_alone(references, stored.plan()) == (TierCounts({"local": 40}), 20)
 
 
+@pytest.mark.parametrize("counted", [True, False])
+def test_compressed_blocks_count_with_their_decompressed_bytes(
+    stored: Stored, counted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-6: 20 blocks of about 3 kB decompress to 60 kB each. Blocks of old releases do not say so in their metadata."""
+    references = []
+    for n in range(1, 21):
+        meta, payload = block({("a", 0): filler(30, start=30 * n, size=2000)}, sequence=n, compression="zstd")
+        if counted:
+            meta = msgspec.structs.replace(meta, ranges=(msgspec.structs.replace(meta.ranges[0], bytes=60_000),))
+        references.append(stored.add(meta, payload))
+    assert max(reference.handle.length for reference in references) < 8_000
+    assert {reference.decoded_bytes > 60_000 for reference in references} == {counted}
+    assert same_as_alone(references, stored.plan())[1] == 1
+    limit = 200_000
+    monkeypatch.setattr(together, "FETCH_BYTES" if counted else "RUN_BYTES", limit)
+    reads = CountedReads(monkeypatch)
+    found = [batch for read in read_blocks(references, stored.plan("wal")) for batch in read.batches]
+    assert len(found) == 7
+    assert max(batch.nbytes for batch in found) <= limit
+    assert len(reads.lengths) == (7 if counted else 1)
+    monkeypatch.setattr(together, "SMALL_BYTES", 50_000)
+    assert len(list(read_blocks(references, stored.plan("wal")))) == (20 if counted else 7)
+
+
 def test_damaged_copy_costs_only_its_own_block_another_tier(stored: Stored) -> None:
     """INV-5."""
     references = small(stored)
