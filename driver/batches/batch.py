@@ -291,7 +291,8 @@ class Batch:
         returns it, as a Batch with this batch's ``id`` and ``key`` and with E as its ``time``; ``covered`` names the batches
         it contains. So exactly one batch returns each window with records, the same on every rerun, and most batches return none.
         Without a further batch, no window ends. A window may contain fewer batches soon after ``driver.window`` was raised, and
-        in a replay if the batches before its first one are deleted. Raises UsageError if ``length`` is above ``driver.window``.
+        in a replay if the batches before its first one are deleted. Raises UsageError if the batch is completed, or
+        if ``length`` is above ``driver.window``.
         """
         length_ms, slide_ms = milliseconds(length, "length"), milliseconds(slide, "slide")
         work = self._work
@@ -311,11 +312,12 @@ class Batch:
         )
 
     def _covering(self, works: Sequence[BatchWork], time: datetime) -> Batch:
-        """Return a batch with the rows of ``works``."""
+        """Return a batch with the rows of ``works``, without the ranges that are lost for one of them or for this batch."""
+        lost = self._work.lost.union(*(work.lost for work in works))
         spans, incarnations = lived_without(
             chain.from_iterable(work.spans for work in works),
             chain.from_iterable(work.incarnations for work in works),
-            self._work.lost,
+            lost,
         )
         over = replace(
             self._work,
@@ -323,7 +325,7 @@ class Batch:
             tasks=tuple(task for work in works for task in work.tasks),
             spans=spans,
             incarnations=incarnations,
-            lost=frozenset().union(*(work.lost for work in works)),
+            lost=lost,
             headers=any(work.headers for work in works),
             topic_ids={incarnation: topic_id for work in works for incarnation, topic_id in work.topic_ids.items()},
             covers=tuple(work.batch_id for work in works),

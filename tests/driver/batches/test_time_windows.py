@@ -18,6 +18,7 @@ from driver.journal import history
 from driver.journal.events import WindowChanged
 from driver.tracker import Tracker
 from driver.tracker.requests import BeginReplay, Complete, KeepWindow
+from forebay import messages as m
 from forebay.model.errors import UsageError
 from forebay.model.values import numbered
 from tests.driver.batches.test_scheduler import scheduler_of
@@ -204,3 +205,44 @@ def test_a_batch_runs_the_windows_that_end_after_the_batch_before_it(
 def test_a_clock_that_is_set_back_forgets_no_batch() -> None:
     reach = WindowReach(0, 100)
     assert [reach.add(time) for time in (1_000, 1_050, 900, 1_099, 1_100)] == [1, 2, 3, 4, 4]
+
+
+def test_an_accepted_loss_holds_in_windows_by_time() -> None:
+    """The operator accepts the loss of an earlier batch's range for the batch that has the window."""
+    stream = Windows()
+    batches: list[int] = []
+    for number in range(4):
+        batches.append(stream.allocate(1_700_000_000_000 + number * 5_000))
+        stream.complete(batches[-1])
+    late = stream.allocate(1_700_000_020_000)
+    state = stream.t.state
+    lost = state.blocks[state.batches[batches[1]].tasks[0][0]].meta.ranges[0].label
+    stream.t.say(m.AcceptLossRequest(batch_id=late, ranges=(lost,), cause="ann"))
+    work = stream.scheduler._work(stream.scheduler._read_same(late).read(state))
+    windows = Batch(work, cast(Any, Rows())).windows(LENGTH / 1000, "20s")
+    assert [window.covered for window in windows] == [tuple(batches)]
+    assert [range_.label for window in windows for range_ in window.ranges].count(lost) == 0
+    assert windows[0].records == 3
+
+
+@pytest.mark.parametrize("replay", [0, 1])
+@pytest.mark.parametrize("left", [False, True])
+def test_windows_of_a_completed_batch_are_refused(replay: int, left: bool) -> None:
+    """A thread of the job may call it late. The batches before it may have left, and no error may end the driver."""
+    stream = Windows()
+    for number in range(3):
+        stream.complete(stream.allocate(1_700_000_000_000 + number * 5_000))
+    last = stream.allocate(1_700_000_040_000)
+    if replay:
+        stream.complete(last)
+        stream.t.say(BeginReplay(RewindTo(last), (), 0, "ann"))
+    batch = Batch(
+        stream.scheduler._work(stream.scheduler._read_same(last, replay).read(stream.t.state)), cast(Any, Rows())
+    )
+    assert batch.windows("20s", "20s")
+    stream.t.say(Complete(last, stream.t.now_ms, 1, replay=replay))
+    for number in range(3 if left else 0):
+        stream.complete(stream.allocate(1_700_001_000_000 + number * 100_000))
+        stream.clean_up()
+    with pytest.raises(UsageError, match=rf"only while the batch's job runs: batch {last} is completed"):
+        batch.windows("20s", "20s")
