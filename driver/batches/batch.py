@@ -129,6 +129,12 @@ def lived_without(
     return tuple(part for part, _ in parts), tuple(incarnation for _, incarnation in parts)
 
 
+def since_set_back(works: Sequence[BatchWork]) -> Sequence[BatchWork]:
+    """Return the works after the last one whose clock was ahead of the next one's: no window contains both."""
+    first = next((at for at in range(len(works) - 1, 0, -1) if works[at - 1].time_ms > works[at].time_ms), 0)
+    return works[first:]
+
+
 class Rows(Protocol):
     """The rows of one batch, as an engine provides them. The methods are described at :class:`Batch`."""
 
@@ -302,7 +308,7 @@ class Batch:
                 f'this window set driver.window = "{length_ms}ms"'
             )
         ends = window_ends(work.past[-1].time_ms, work.time_ms, length_ms, slide_ms) if work.past else ()
-        held = work.earlier() if ends else ()
+        held = since_set_back(work.earlier()) if ends else ()
         return tuple(
             self._covering(
                 [one for one in held if end - length_ms <= one.time_ms < end],

@@ -12,12 +12,12 @@ import pytest
 from driver.batches.batch import Batch
 from driver.batches.scheduler import Scheduler
 from driver.batches.time_windows import window_ends
-from driver.decisions.replay import RewindTo
+from driver.decisions.replay import Horizon, RewindTo, needed
 from driver.decisions.window_reach import WindowReach
 from driver.journal import history
 from driver.journal.events import WindowChanged
 from driver.tracker import Tracker
-from driver.tracker.requests import BeginReplay, Complete, KeepWindow
+from driver.tracker.requests import AllocateNext, BeginReplay, Complete, KeepWindow
 from forebay import messages as m
 from forebay.model.errors import UsageError
 from forebay.model.values import numbered
@@ -204,7 +204,7 @@ def test_a_batch_runs_the_windows_that_end_after_the_batch_before_it(
 
 def test_a_clock_that_is_set_back_forgets_no_batch() -> None:
     reach = WindowReach(0, 100)
-    assert [reach.add(time) for time in (1_000, 1_050, 900, 1_099, 1_100)] == [1, 2, 3, 4, 4]
+    assert [reach.add(time) for time in (1_000, 1_050, 950, 1_099, 1_100)] == [1, 2, 3, 4, 4]
 
 
 def test_an_accepted_loss_holds_in_windows_by_time() -> None:
@@ -246,3 +246,64 @@ def test_windows_of_a_completed_batch_are_refused(replay: int, left: bool) -> No
         stream.clean_up()
     with pytest.raises(UsageError, match=rf"only while the batch's job runs: batch {last} is completed"):
         batch.windows("20s", "20s")
+
+
+@pytest.mark.parametrize("in_history", [False, True])
+def test_a_replay_of_dense_batches_has_its_windows_when_newer_batches_are_sparse(in_history: bool) -> None:
+    """INV-3: the newest batches need fewer batches before them than those of the replay."""
+    stream = Windows()
+    first: dict[int, dict[int, tuple[int, ...]]] = {}
+    for number in range(180):
+        time_ms = 1_700_000_000_000 + (number * 1_000 if number < 120 else 120_000 + (number - 120) * 20_000)
+        batch_id = stream.allocate(time_ms)
+        first[batch_id] = stream.run(batch_id)
+        stream.complete(batch_id)
+    assert stream.t.state.window_batches <= 3
+    batches = list(first)[100:130]
+    archived: tuple[history.FinishedBatch, ...] = ()
+    if in_history:
+        segment = [leaving.batch for leaving in history.leaving(stream.t.state)]
+        stream.clean_up()
+        horizon = Horizon.of(stream.t.state, window_ms=LENGTH)
+        parts = [segment[at : at + 10] for at in reversed(range(0, len(segment), 10))]
+        archived = needed(parts, horizon, RewindTo(batches[0]))
+        assert len(archived) < len(segment)
+    stream.t.say(BeginReplay(RewindTo(batches[0]), archived, stream.t.state.archived_number, "ann"))
+    for batch_id in batches:
+        assert stream.run(batch_id, replay=1) == first[batch_id] == stream.expected(batch_id)
+        stream.t.say(Complete(batch_id, 1, 1, replay=1))
+
+
+def test_a_window_is_returned_once_when_the_clock_is_set_back() -> None:
+    stream, begin = Windows(), 1_700_000_040_000
+    ends: list[int] = []
+    for seconds in (0, 20, 40, 30, 41, 60):
+        batch_id = stream.allocate(begin + seconds * 1_000)
+        ends += stream.run(batch_id)
+        stream.complete(batch_id)
+    assert ends == [begin + 20_000, begin + 40_000, begin + 60_000]
+
+
+@pytest.mark.parametrize("next_alone", [False, True])
+def test_batches_after_a_clock_that_was_far_ahead_leave_and_have_their_windows(next_alone: bool) -> None:
+    """The WAL would keep all blocks until the clock has caught up."""
+    stream, begin = Windows(), 1_700_000_040_000
+    stream.complete(stream.allocate(begin + 30 * 86_400_000))
+    ends: list[int] = []
+    for number in range(300):
+        time_ms = begin + number * 1_000
+        if next_alone:
+            stream.t.now_ms = time_ms
+            stream.t.take_in(stream.epoch, stream.token, stream.t.state.partitions[f"{TOPIC}/0"].position + 1)
+            batch_id = stream.t.ask(AllocateNext(None, 2)).batch_id
+            assert batch_id is not None
+        else:
+            batch_id = stream.allocate(time_ms)
+        ends += (found := stream.run(batch_id))
+        assert all(len(batches) == min(end - begin, LENGTH) // 1_000 for end, batches in found.items())
+        stream.complete(batch_id)
+        stream.clean_up()
+        if number == 3:
+            stream.restart()
+    assert ends == [begin + end for end in range(20_000, 300_000, 20_000)]
+    assert len(stream.t.state.batches) <= 80
