@@ -296,9 +296,11 @@ class Batch:
         ends at E has the records of the batches whose ``time`` is in [E - length, E). The first batch whose time is E or later
         returns it, as a Batch with this batch's ``id`` and ``key`` and with E as its ``time``; ``covered`` names the batches
         it contains. So exactly one batch returns each window with records, the same on every rerun, and most batches return none.
-        Without a further batch, no window ends. A window may contain fewer batches soon after ``driver.window`` was raised, and
-        in a replay if the batches before its first one are deleted. Raises UsageError if the batch is completed, or
-        if ``length`` is above ``driver.window``.
+        Only if the clock is set back by more than ``driver.window``, windows of the repeated time are returned again. After a
+        pause, one batch returns several windows: write all of them with one call of an output helper, since it writes a batch
+        once, with a column for the window's ``time``. Without a further batch, no window ends. A window may contain fewer batches
+        soon after ``driver.window`` was raised, and in a replay if the batches before its first one are deleted. Raises
+        UsageError if the batch is completed, or if ``length`` is above ``driver.window``.
         """
         length_ms, slide_ms = milliseconds(length, "length"), milliseconds(slide, "slide")
         work = self._work

@@ -12,7 +12,7 @@ import pytest
 from driver.batches.batch import Batch
 from driver.batches.scheduler import Scheduler
 from driver.batches.time_windows import window_ends
-from driver.decisions.replay import Horizon, RewindTo, needed
+from driver.decisions.replay import Horizon, RewindTo, completed, needed
 from driver.decisions.window_reach import WindowReach
 from driver.journal import history
 from driver.journal.events import WindowChanged
@@ -262,7 +262,7 @@ def test_a_replay_of_dense_batches_has_its_windows_when_newer_batches_are_sparse
     batches = list(first)[100:130]
     archived: tuple[history.FinishedBatch, ...] = ()
     if in_history:
-        segment = [leaving.batch for leaving in history.leaving(stream.t.state)]
+        segment = completed(stream.t.state, ())[: len(history.leaving(stream.t.state))]
         stream.clean_up()
         horizon = Horizon.of(stream.t.state, window_ms=LENGTH)
         parts = [segment[at : at + 10] for at in reversed(range(0, len(segment), 10))]
