@@ -129,6 +129,12 @@ def lived_without(
     return tuple(part for part, _ in parts), tuple(incarnation for _, incarnation in parts)
 
 
+def since_set_back(works: Sequence[BatchWork]) -> Sequence[BatchWork]:
+    """Return the works after the last one whose clock was ahead of the next one's: no window contains both."""
+    first = next((at for at in range(len(works) - 1, 0, -1) if works[at - 1].time_ms > works[at].time_ms), 0)
+    return works[first:]
+
+
 class Rows(Protocol):
     """The rows of one batch, as an engine provides them. The methods are described at :class:`Batch`."""
 
@@ -290,8 +296,11 @@ class Batch:
         ends at E has the records of the batches whose ``time`` is in [E - length, E). The first batch whose time is E or later
         returns it, as a Batch with this batch's ``id`` and ``key`` and with E as its ``time``; ``covered`` names the batches
         it contains. So exactly one batch returns each window with records, the same on every rerun, and most batches return none.
-        Without a further batch, no window ends. A window may contain fewer batches soon after ``driver.window`` was raised, and
-        in a replay if the batches before its first one are deleted. Raises UsageError if ``length`` is above ``driver.window``.
+        Only if the clock is set back by more than ``driver.window``, windows of the repeated time are returned again. After a
+        pause, one batch returns several windows: write all of them with one call of an output helper, since it writes a batch
+        once, with a column for the window's ``time``. Without a further batch, no window ends. A window may contain fewer batches
+        soon after ``driver.window`` was raised, and in a replay if the batches before its first one are deleted. Raises
+        UsageError if the batch is completed, or if ``length`` is above ``driver.window``.
         """
         length_ms, slide_ms = milliseconds(length, "length"), milliseconds(slide, "slide")
         work = self._work
@@ -301,7 +310,7 @@ class Batch:
                 f'this window set driver.window = "{length_ms}ms"'
             )
         ends = window_ends(work.past[-1].time_ms, work.time_ms, length_ms, slide_ms) if work.past else ()
-        held = work.earlier() if ends else ()
+        held = since_set_back(work.earlier()) if ends else ()
         return tuple(
             self._covering(
                 [one for one in held if end - length_ms <= one.time_ms < end],
@@ -311,11 +320,12 @@ class Batch:
         )
 
     def _covering(self, works: Sequence[BatchWork], time: datetime) -> Batch:
-        """Return a batch with the rows of ``works``."""
+        """Return a batch with the rows of ``works``, without the ranges that are lost for one of them or for this batch."""
+        lost = self._work.lost.union(*(work.lost for work in works))
         spans, incarnations = lived_without(
             chain.from_iterable(work.spans for work in works),
             chain.from_iterable(work.incarnations for work in works),
-            self._work.lost,
+            lost,
         )
         over = replace(
             self._work,
@@ -323,7 +333,7 @@ class Batch:
             tasks=tuple(task for work in works for task in work.tasks),
             spans=spans,
             incarnations=incarnations,
-            lost=frozenset().union(*(work.lost for work in works)),
+            lost=lost,
             headers=any(work.headers for work in works),
             topic_ids={incarnation: topic_id for work in works for incarnation, topic_id in work.topic_ids.items()},
             covers=tuple(work.batch_id for work in works),

@@ -12,6 +12,7 @@ from driver.decisions.batch_order import RunKey, following, window
 from driver.journal.events import PauseChanged, ReplayedBatch
 from driver.journal.state import Batch, State
 from driver.tracker.requests import Read
+from forebay.model.errors import RefusedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +77,20 @@ class SameBatch(Read[BatchRun]):
 @dataclass(frozen=True, slots=True)
 class EarlierBatches(Read[BatchRun]):
     """Reads the batches before a running batch that its windows by time can contain, with the batch itself as the last one. They
-    are the same on every rerun, because they stay until the batch is completed."""
+    are the same on every rerun, because they stay until the batch is completed. Raises RefusedError if it is completed."""
 
     batch_id: int
     replay: int
 
     def read(self, state: State) -> BatchRun:
-        batch = state.replaying[self.batch_id] if self.replay else state.batches[self.batch_id]
+        batch: Batch | ReplayedBatch | None
+        if self.replay:
+            runs = state.replay is not None and state.replay.replay == self.replay
+            batch = state.replaying.get(self.batch_id) if runs else None
+        else:
+            batch = state.batches.get(self.batch_id)
+        if batch is None or (isinstance(batch, Batch) and batch.completed_ms is not None):
+            raise RefusedError(f"batch {self.batch_id} is completed: its earlier batches may have left", "conflict")
         return BatchRun.of(state, (*window(state, batch, self.replay > 0), batch), self.replay, False)
 
 

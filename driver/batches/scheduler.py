@@ -31,7 +31,7 @@ from driver.decision_loop.loop import DriverLoop
 from driver.decisions.batch_order import RunKey
 from driver.journal.events import BlockAdded, Event, LossAccepted, PauseChanged, ReplayBegun
 from driver.tracker.requests import AllocateNext, AllocateSpans
-from forebay.model.errors import RefusedError
+from forebay.model.errors import RefusedError, UsageError
 from forebay.process import failpoints
 from forebay.process.clock import Clock
 from forebay.process.logs import fields
@@ -287,7 +287,11 @@ class Scheduler:
         return max(self._options.window_batches, 1 if self._options.window_ms else 0)
 
     def _earlier(self, batch_id: int, replay: int) -> tuple[BatchWork, ...]:
-        return tuple(self._works(self._loop.ask(EarlierBatches(batch_id, replay))))[:-1]
+        try:
+            run = self._loop.ask(EarlierBatches(batch_id, replay))
+        except RefusedError as error:
+            raise UsageError(f"batch.windows() works only while the batch's job runs: {error}") from None
+        return tuple(self._works(run))[:-1]
 
     def _works(self, run: BatchRun) -> Iterator[BatchWork]:
         options = self._options

@@ -18,12 +18,14 @@ REPLAY_ATTEMPTS = 10
 
 @dataclass(frozen=True, slots=True)
 class ReadHorizon(Read[Horizon]):
-    """Reads how far back a replay can go. ``held_in_kafka``: as in :class:`BeginReplay`."""
+    """Reads how far back a replay can go. ``held_in_kafka``: as in :class:`BeginReplay`. ``window_ms``: the longest window by
+    time."""
 
     held_in_kafka: HeldInKafka
+    window_ms: int = 0
 
     def read(self, state: State) -> Horizon:
-        return Horizon.of(state, held_in_kafka=self.held_in_kafka)
+        return Horizon.of(state, held_in_kafka=self.held_in_kafka, window_ms=self.window_ms)
 
 
 def begin_replay(
@@ -32,17 +34,18 @@ def begin_replay(
     stream: str,
     request: ReplayRequest,
     held_in_kafka: HeldInKafka = no_spans,
+    window_ms: int = 0,
 ) -> OperatorAnswer:
     """Begin the replay that ``request`` names, and return the tracker's answer.
 
-    Reads no more of the history in ``storage`` than the replay may need. ``ask``: sends a request to the decision loop. Raises
-    RefusedError, UsageError, CorruptionError, NewerVersionError, StoreError.
+    Reads no more of the history in ``storage`` than the replay may need. ``ask``: sends a request to the decision loop.
+    ``window_ms``: the longest window by time. Raises RefusedError, UsageError, CorruptionError, NewerVersionError, StoreError.
     """
     if bool(request.batch) == bool(request.time_ms):
         raise UsageError("a replay begins at a batch or at a time: name one of the two")
     to = RewindTo(request.batch, request.time_ms)
     for last in (*[False] * (REPLAY_ATTEMPTS - 1), True):
-        horizon = ask(ReadHorizon(held_in_kafka))
+        horizon = ask(ReadHorizon(held_in_kafka, window_ms))
         archived = needed(history.read_back(storage, stream), horizon, to)
         try:
             return ask(BeginReplay(to, archived, horizon.archived_number, request.cause, held_in_kafka))

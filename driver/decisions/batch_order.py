@@ -35,7 +35,8 @@ def window(
     batch. ``most``: maximum number of batches; None: no limit.
     """
     held: Mapping[int, Batch | ReplayedBatch] = state.replay_window if replay else state.batches
-    reach = state.window_batches if most is None else min(most, state.window_batches)
+    reach = state.replay_reach if replay else state.window_batches
+    reach = reach if most is None else min(most, reach)
     found: list[Batch | ReplayedBatch] = []
     first = max(numbered(timeline_of(batch.batch_id), 0), batch.batch_id - 1 - reach)
     for batch_id in range(batch.batch_id - 1, first, -1):

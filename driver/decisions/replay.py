@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from driver.decisions.window_reach import WindowReach
 from driver.journal.history import FinishedBatch, finished
 from driver.journal.state import Rebuild, State, is_void
 from driver.journal.transitions.keyed_states import is_readable_before
@@ -54,7 +55,8 @@ class ReplayPlan:
     ``batches``: in the order in which they would run. ``lacking``: those of them whose bytes are deleted or being deleted.
     ``possible_from``: the oldest batch from which a replay is possible; None if not even the newest batch can be replayed.
     ``window``: the batches before the first one that its window contains, in order. ``state``: a keyed state whose version
-    before the first batch is no longer kept; "": there is none.
+    before the first batch is no longer kept; "": there is none. ``reach``: how many batches before one of them its windows by
+    time contain at most.
     """
 
     batches: tuple[FinishedBatch, ...]
@@ -62,6 +64,7 @@ class ReplayPlan:
     possible_from: FinishedBatch | None
     window: tuple[FinishedBatch, ...] = ()
     state: str = ""
+    reach: int = 0
 
     @property
     def possible(self) -> bool:
@@ -73,7 +76,7 @@ class Horizon:
     """A copy of the parts of the state that decide how far back the history is read.
 
     ``held``: ids of the blocks whose bytes exist and are not being deleted. ``window_batches``: how many batches before the
-    first one its window may need.
+    first one its window may need. ``window_ms``: the longest window by time.
     """
 
     archived_number: int
@@ -81,12 +84,13 @@ class Horizon:
     rebuilds: tuple[Rebuild, ...]
     held: Set[str]
     held_in_kafka: HeldInKafka
+    window_ms: int = 0
 
     @classmethod
-    def of(cls, state: State, held_in_kafka: HeldInKafka = no_spans) -> Horizon:
+    def of(cls, state: State, held_in_kafka: HeldInKafka = no_spans, window_ms: int = 0) -> Horizon:
         """Return the horizon of ``state``. Reads all blocks once."""
         held = frozenset(b.id for b in state.blocks.values() if _is_kept(state, b))
-        return cls(state.archived_number, state.window_batches, tuple(state.rebuilds), held, held_in_kafka)
+        return cls(state.archived_number, state.window_batches, tuple(state.rebuilds), held, held_in_kafka, window_ms)
 
     def holds(self, batch: FinishedBatch) -> bool:
         """Whether all bytes of the batch exist."""
@@ -111,13 +115,18 @@ def needed(segments: Iterable[Iterable[FinishedBatch]], horizon: Horizon, to: Re
     number = horizon.archived_number
     newest_first = iter(segments)
     window = horizon.window_batches
-    while number > 0 and (number >= to.number or window > 0):
+    before_ms: int | None = None  # the time of the batch before the first one
+    in_windows = horizon.window_ms > 0  # whether the windows by time of the first batch may contain the next one
+    while number > 0 and (number >= to.number or window > 0 or in_windows):
         if horizon.dissolved(number):
             number -= 1
         elif number in found:
             if not horizon.holds(found[number]):
                 break
-            window -= number < to.number
+            if number < to.number:
+                window -= 1
+                before_ms = found[number].time_ms if before_ms is None else before_ms
+                in_windows = found[number].time_ms > before_ms - horizon.window_ms
             number -= 1
         elif (segment := next(newest_first, None)) is not None:
             for batch in segment:
@@ -150,10 +159,14 @@ def completed(state: State, archived: Iterable[FinishedBatch]) -> list[FinishedB
 
 
 def plan(
-    state: State, archived: Iterable[FinishedBatch], to: RewindTo, held_in_kafka: HeldInKafka = no_spans
+    state: State,
+    archived: Iterable[FinishedBatch],
+    to: RewindTo,
+    held_in_kafka: HeldInKafka = no_spans,
+    window_ms: int = 0,
 ) -> ReplayPlan:
-    """Return what a replay to ``to`` would run. ``archived``: what :func:`needed` returns, or the whole history. Raises
-    RefusedError if there is no completed batch to rewind to."""
+    """Return what a replay to ``to`` would run. ``archived``: what :func:`needed` returns, or the whole history. ``window_ms``:
+    the longest window by time. Raises RefusedError if there is no completed batch to rewind to."""
     batches = completed(state, archived)
     if not batches:
         newest = state.completed_number  # older batches of the history were not read
@@ -170,12 +183,21 @@ def plan(
             break
         possible_from = batch
     lacking = tuple(batch for batch, whole in zip(batches[begin:], held[begin:], strict=True) if not whole)
+    by_time = WindowReach(0, window_ms)  # not as many as now: these batches may be closer together than the newest ones
+    reaches = [0, *(by_time.add(batch.time_ms) for batch in batches[:-1])]  # of each batch
     reach = begin
-    while reach > max(0, begin - state.window_batches) and held[reach - 1]:
+    while reach > max(0, begin - max(state.window_batches, reaches[begin])) and held[reach - 1]:
         reach -= 1
     first = batches[begin].batch_id
     states = (name for name, known in state.keyed.items() if not is_readable_before(known, first))
-    return ReplayPlan(tuple(batches[begin:]), lacking, possible_from, tuple(batches[reach:begin]), next(states, ""))
+    return ReplayPlan(
+        tuple(batches[begin:]),
+        lacking,
+        possible_from,
+        tuple(batches[reach:begin]),
+        next(states, ""),
+        max(reaches[begin:]),
+    )
 
 
 def _begin(batches: list[FinishedBatch], to: RewindTo) -> int:

@@ -299,7 +299,8 @@ class ReplayedBatch(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
 class ReplayBegun(_Event, frozen=True, tag="replay-begun"):
     """An operator rewound the stream: ``batches`` run again, in order, before any other batch. Their blocks stay until then.
 
-    ``window``: the batches before the first of them that their windows contain, in order.
+    ``window``: the batches before the first of them that their windows contain, in order. ``reach``: how many batches before one
+    of them its windows by time contain at most.
     """
 
     replay: int
@@ -307,6 +308,7 @@ class ReplayBegun(_Event, frozen=True, tag="replay-begun"):
     time_ms: TimeMs
     cause: str
     window: tuple[ReplayedBatch, ...] = ()
+    reach: int = 0
 
 
 class ReplayCompleted(_Event, frozen=True, tag="replay-completed"):

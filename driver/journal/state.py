@@ -199,7 +199,8 @@ class Batch(msgspec.Struct, rename=WIRE_NAMES):
 
 
 class Replay(msgspec.Struct):
-    """A replay. ``lost``: range → who accepted its loss during the replay, and why. ``completed_ms``: None while it runs."""
+    """A replay. ``lost``: range → who accepted its loss during the replay, and why. ``completed_ms``: None while it runs.
+    ``reach``: as in ``ReplayBegun``."""
 
     replay: int
     first_id: int
@@ -211,6 +212,7 @@ class Replay(msgspec.Struct):
     completed_ms: int | None = None
     attempts: int = 0
     lost: dict[str, str] = {}
+    reach: int = 0
 
 
 class ReplayedRun(msgspec.Struct, frozen=True):
@@ -466,6 +468,11 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
     def replay(self) -> Replay | None:
         """The running replay; None if there is none."""
         return self.replays[-1] if self.replaying else None
+
+    @property
+    def replay_reach(self) -> int:
+        """How many batches before a batch of the running replay stay readable."""
+        return max(self.window_batches, self.replays[-1].reach if self.replays else 0)
 
     def is_past(self, number: int) -> bool:
         """Whether the batch is in the completed prefix, and no uncompleted batch's window contains it."""

@@ -149,7 +149,10 @@ class Routing:
                 return parts.loop.submit(ReadSpan(request, access))
             case m.ReplayRequest():  # reads the history, while the decision loop goes on
                 storage = open_storage(settings.driver.journal, settings.storage)
-                return self._operator.submit(begin_replay, parts.loop.ask, storage, settings.stream, request)
+                window_ms = round(settings.driver.window * 1000)
+                return self._operator.submit(
+                    begin_replay, parts.loop.ask, storage, settings.stream, request, window_ms=window_ms
+                )
             case m.ResetRequest():
                 return self._reset(parts, request)
             case m.ForgetRequest():

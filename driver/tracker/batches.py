@@ -53,7 +53,9 @@ class Batches:
         self._pace = pace
         self._reach = WindowReach(recorder.state.window_batches, 0)
         #: time of the newest batch (ms), so that batches without an interval have different times
-        self._newest_ms = max((batch.time_ms for batch in recorder.state.batches.values()), default=0)
+        self._newest_ms = (
+            max(recorder.state.batches.values(), key=attrgetter("batch_id")).time_ms if recorder.state.batches else 0
+        )
 
     # ---- what batches are made of ------------------------------------------------------------------------------------
 
@@ -90,14 +92,22 @@ class Batches:
             return NextAllocated(None, left=True)
         if not state.waiting:
             return NextAllocated(None, left=False)
-        time_ms = max(now_ms, self._newest_ms + 1) if request.time_ms is None else request.time_ms
+        time_ms = request.time_ms
+        if time_ms is None:
+            time_ms = now_ms if self._reach.is_set_back(self._newest_ms, now_ms) else max(now_ms, self._newest_ms + 1)
         batch_id = self._allocate(time_ms, request.tasks)
         self._pace.begin(batch_id, now_ms)
         return NextAllocated(batch_id, bool(state.waiting))
 
     def _allocate(self, time_ms: int, tasks: int) -> int:
-        """Make a batch of as many waiting blocks as its limits allow. Return its id."""
+        """Make a batch of as many waiting blocks as its limits allow. Return its id.
+
+        With windows by time, its time is not before that of the batch before it, unless the clock was set back by more than the
+        longest window: else a window would end twice.
+        """
         state = self._recorder.state
+        if self._reach.length_ms and not self._reach.is_set_back(self._newest_ms, time_ms):
+            time_ms = max(time_ms, self._newest_ms)
         count = len(state.waiting)
         if self._limits != UNLIMITED:
             waiting = (state.blocks[block_id] for block_id in state.waiting)
@@ -111,7 +121,7 @@ class Batches:
         )
         self._recorder.apply(allocated)
         self._keep_batches(time_ms)
-        self._newest_ms = max(self._newest_ms, time_ms)
+        self._newest_ms = time_ms if self._reach.length_ms else max(self._newest_ms, time_ms)
         return allocated.batch_id
 
     def _keep_batches(self, time_ms: int) -> None:
@@ -283,7 +293,7 @@ class Batches:
                     "it is, or skip it",
                     "conflict",
                 )
-        found = plan(state, request.archived, request.to, request.held_in_kafka)
+        found = plan(state, request.archived, request.to, request.held_in_kafka, self._reach.length_ms)
         if not found.possible:
             raise RefusedError(refuse(found), "conflict")
         if sum(_pieces(batch) for batch in (*found.window, *found.batches)) > REPLAY_BLOCKS_MAX:
@@ -296,6 +306,7 @@ class Batches:
             time_ms=now_ms,
             cause=said_by(request.cause),
             window=tuple(map(_before, found.window)),
+            reach=found.reach,
         )
         self._recorder.apply(begun)
         return m.OperatorAnswer(

@@ -38,6 +38,7 @@ def replay_begun(state: State, event: ev.ReplayBegun) -> None:
             batches=len(event.batches),
             begun_ms=event.time_ms,
             cause=event.cause,
+            reach=event.reach,
         )
     )
     del state.replays[:-REPLAYS_KEPT]
@@ -51,7 +52,7 @@ def replay_completed(state: State, event: ev.ReplayCompleted) -> None:
     _remember(state, batch, event)
     states_committed(state, event.batch_id, event.states)
     state.failures.pop(event.batch_id, None)
-    while len(state.replay_window) > (state.window_batches if state.replaying else 0):
+    while len(state.replay_window) > (state.replay_reach if state.replaying else 0):
         _replayed(state, state.replay_window.pop(next(iter(state.replay_window))))
     replay = state.replays[-1]
     replay.completed += 1

@@ -12,12 +12,13 @@ import pytest
 from driver.batches.batch import Batch
 from driver.batches.scheduler import Scheduler
 from driver.batches.time_windows import window_ends
-from driver.decisions.replay import RewindTo
+from driver.decisions.replay import Horizon, RewindTo, completed, needed
 from driver.decisions.window_reach import WindowReach
 from driver.journal import history
 from driver.journal.events import WindowChanged
 from driver.tracker import Tracker
-from driver.tracker.requests import BeginReplay, Complete, KeepWindow
+from driver.tracker.requests import AllocateNext, BeginReplay, Complete, KeepWindow
+from forebay import messages as m
 from forebay.model.errors import UsageError
 from forebay.model.values import numbered
 from tests.driver.batches.test_scheduler import scheduler_of
@@ -203,4 +204,106 @@ def test_a_batch_runs_the_windows_that_end_after_the_batch_before_it(
 
 def test_a_clock_that_is_set_back_forgets_no_batch() -> None:
     reach = WindowReach(0, 100)
-    assert [reach.add(time) for time in (1_000, 1_050, 900, 1_099, 1_100)] == [1, 2, 3, 4, 4]
+    assert [reach.add(time) for time in (1_000, 1_050, 950, 1_099, 1_100)] == [1, 2, 3, 4, 4]
+
+
+def test_an_accepted_loss_holds_in_windows_by_time() -> None:
+    """The operator accepts the loss of an earlier batch's range for the batch that has the window."""
+    stream = Windows()
+    batches: list[int] = []
+    for number in range(4):
+        batches.append(stream.allocate(1_700_000_000_000 + number * 5_000))
+        stream.complete(batches[-1])
+    late = stream.allocate(1_700_000_020_000)
+    state = stream.t.state
+    lost = state.blocks[state.batches[batches[1]].tasks[0][0]].meta.ranges[0].label
+    stream.t.say(m.AcceptLossRequest(batch_id=late, ranges=(lost,), cause="ann"))
+    work = stream.scheduler._work(stream.scheduler._read_same(late).read(state))
+    windows = Batch(work, cast(Any, Rows())).windows(LENGTH / 1000, "20s")
+    assert [window.covered for window in windows] == [tuple(batches)]
+    assert [range_.label for window in windows for range_ in window.ranges].count(lost) == 0
+    assert windows[0].records == 3
+
+
+@pytest.mark.parametrize("replay", [0, 1])
+@pytest.mark.parametrize("left", [False, True])
+def test_windows_of_a_completed_batch_are_refused(replay: int, left: bool) -> None:
+    """A thread of the job may call it late. The batches before it may have left, and no error may end the driver."""
+    stream = Windows()
+    for number in range(3):
+        stream.complete(stream.allocate(1_700_000_000_000 + number * 5_000))
+    last = stream.allocate(1_700_000_040_000)
+    if replay:
+        stream.complete(last)
+        stream.t.say(BeginReplay(RewindTo(last), (), 0, "ann"))
+    batch = Batch(
+        stream.scheduler._work(stream.scheduler._read_same(last, replay).read(stream.t.state)), cast(Any, Rows())
+    )
+    assert batch.windows("20s", "20s")
+    stream.t.say(Complete(last, stream.t.now_ms, 1, replay=replay))
+    for number in range(3 if left else 0):
+        stream.complete(stream.allocate(1_700_001_000_000 + number * 100_000))
+        stream.clean_up()
+    with pytest.raises(UsageError, match=rf"only while the batch's job runs: batch {last} is completed"):
+        batch.windows("20s", "20s")
+
+
+@pytest.mark.parametrize("in_history", [False, True])
+def test_a_replay_of_dense_batches_has_its_windows_when_newer_batches_are_sparse(in_history: bool) -> None:
+    """INV-3: the newest batches need fewer batches before them than those of the replay."""
+    stream = Windows()
+    first: dict[int, dict[int, tuple[int, ...]]] = {}
+    for number in range(180):
+        time_ms = 1_700_000_000_000 + (number * 1_000 if number < 120 else 120_000 + (number - 120) * 20_000)
+        batch_id = stream.allocate(time_ms)
+        first[batch_id] = stream.run(batch_id)
+        stream.complete(batch_id)
+    assert stream.t.state.window_batches <= 3
+    batches = list(first)[100:130]
+    archived: tuple[history.FinishedBatch, ...] = ()
+    if in_history:
+        segment = completed(stream.t.state, ())[: len(history.leaving(stream.t.state))]
+        stream.clean_up()
+        horizon = Horizon.of(stream.t.state, window_ms=LENGTH)
+        parts = [segment[at : at + 10] for at in reversed(range(0, len(segment), 10))]
+        archived = needed(parts, horizon, RewindTo(batches[0]))
+        assert len(archived) < len(segment)
+    stream.t.say(BeginReplay(RewindTo(batches[0]), archived, stream.t.state.archived_number, "ann"))
+    for batch_id in batches:
+        assert stream.run(batch_id, replay=1) == first[batch_id] == stream.expected(batch_id)
+        stream.t.say(Complete(batch_id, 1, 1, replay=1))
+
+
+def test_a_window_is_returned_once_when_the_clock_is_set_back() -> None:
+    stream, begin = Windows(), 1_700_000_040_000
+    ends: list[int] = []
+    for seconds in (0, 20, 40, 30, 41, 60):
+        batch_id = stream.allocate(begin + seconds * 1_000)
+        ends += stream.run(batch_id)
+        stream.complete(batch_id)
+    assert ends == [begin + 20_000, begin + 40_000, begin + 60_000]
+
+
+@pytest.mark.parametrize("next_alone", [False, True])
+def test_batches_after_a_clock_that_was_far_ahead_leave_and_have_their_windows(next_alone: bool) -> None:
+    """The WAL would keep all blocks until the clock has caught up."""
+    stream, begin = Windows(), 1_700_000_040_000
+    stream.complete(stream.allocate(begin + 30 * 86_400_000))
+    ends: list[int] = []
+    for number in range(300):
+        time_ms = begin + number * 1_000
+        if next_alone:
+            stream.t.now_ms = time_ms
+            stream.t.take_in(stream.epoch, stream.token, stream.t.state.partitions[f"{TOPIC}/0"].position + 1)
+            batch_id = stream.t.ask(AllocateNext(None, 2)).batch_id
+            assert batch_id is not None
+        else:
+            batch_id = stream.allocate(time_ms)
+        ends += (found := stream.run(batch_id))
+        assert all(len(batches) == min(end - begin, LENGTH) // 1_000 for end, batches in found.items())
+        stream.complete(batch_id)
+        stream.clean_up()
+        if number == 3:
+            stream.restart()
+    assert ends == [begin + end for end in range(20_000, 300_000, 20_000)]
+    assert len(stream.t.state.batches) <= 80
