@@ -76,7 +76,7 @@ class KeyedState:
     Rows are in shards, by a hash of their key. Spark's tasks read and write the shards in parallel.
     """
 
-    __slots__ = ("_options", "_plan", "_run", "_store", "_tasks", "_written")
+    __slots__ = ("_options", "_plan", "_run", "_store", "_tasks", "_updated", "_written")
 
     def __init__(self, run: StateRun, options: StateOptions, tasks: ShardTasks) -> None:
         """Open the state. Raises UsageError, CorruptionError, StoreError."""
@@ -93,6 +93,7 @@ class KeyedState:
         self._options = options
         self._tasks = tasks
         self._written: tuple[ShardWritten, ...] | None = None
+        self._updated = False  # by update(), whose function gets the rows that time out now
         self._plan = StatePlan(
             url=run.url,
             storage=run.storage,
@@ -125,13 +126,14 @@ class KeyedState:
     @property
     def expired(self) -> Any:
         """The rows that time out in this batch, as a DataFrame. Each row times out once, in the first batch whose time is
-        ``timeout`` or more after the batch that updated it last. Keys that this run has written do not time out, so ask after
-        :meth:`write` or :meth:`update`."""
-        return self._tasks.frame(self._plan, ExpiredReader(self._deltas))
+        ``timeout`` or more after the batch that updated it last. A key that :meth:`update` writes in this batch does not time
+        out, so ask after :meth:`update`. A key that :meth:`write` sets or deletes does: its old row, which :attr:`df` does not
+        show, is in this result."""
+        return self._tasks.frame(self._plan, self._expired_reader)
 
     def read_expired(self) -> pa.Table:
         """Return the rows of :attr:`expired` as a table, read in the driver's process without Spark."""
-        return self._here(ExpiredReader(self._deltas))
+        return self._here(self._expired_reader)
 
     @property
     def changed(self) -> Any:
@@ -159,7 +161,8 @@ class KeyedState:
         """Change the state by ``function(known, rows)``, called once for each shard for which there are ``rows``.
 
         ``rows``: a DataFrame, Table or record batches with the key columns and any others. ``function`` gets two pyarrow tables:
-        the shard's rows in the state, and its part of ``rows``. It returns the rows to set as a Table, or a pair of these and the
+        the shard's rows in the state, and its part of ``rows``. A row that times out in this batch is among the first only if its
+        key is in ``rows``. It returns the rows to set as a Table, or a pair of these and the
         keys to delete. It runs in Spark's tasks if ``rows`` is a DataFrame, possibly more than once for a shard. Otherwise as
         :meth:`write`.
         """
@@ -167,6 +170,7 @@ class KeyedState:
             raise UsageError(f"state {self.name!r}: update needs a function, not {type(function).__name__}")
         self._begin_write()
         self._written = tuple(self._tasks.update(self._plan, rows, function))
+        self._updated = True
 
     def _commit(self) -> StateCommit | None:
         """Store the manifest of what this run has changed. Return what the journal names when the batch is completed; None if
@@ -200,6 +204,10 @@ class KeyedState:
     @property
     def _deltas(self) -> Mapping[int, ShardWritten]:
         return {written.shard: written for written in self._written or ()}
+
+    @property
+    def _expired_reader(self) -> ExpiredReader:
+        return ExpiredReader(self._deltas if self._updated else {})
 
     def _begin_write(self) -> None:
         if self._written is not None:

@@ -85,7 +85,7 @@ def test_rows_are_set_and_deleted_by_key_over_many_compactions(line: StateLine) 
 
 
 def test_a_key_times_out_once_in_the_first_batch_after_its_timeout(line: StateLine) -> None:
-    """As mapWithState's timeout: by batch times, and not for a key that the batch writes."""
+    """By batch times. A row that a write replaces when it times out is in no other result, so it is shown as expired."""
     start = 1_700_000_000_000
     seen: list[tuple[dict[str, int], dict[str, int]]] = []
 
@@ -107,13 +107,43 @@ def test_a_key_times_out_once_in_the_first_batch_after_its_timeout(line: StateLi
         ({"a": 1, "b": 1}, {}),
         ({"b": 2}, {"a": 1}),
         ({"b": 2}, {}),
-        ({}, {}),  # b timed out now, and is written now
+        ({}, {"b": 2}),  # b times out now, and begins again
         ({}, {"b": 3}),
     ]
     manifest = msgspec.json.decode(
         (line.stored.root / "wal" / line.state.keyed["counts"].versions[-1].manifest).read_bytes()
     )
     assert manifest["shards"] == [[]] * 4, "shards whose rows have all timed out hold no file"
+
+
+def test_an_update_gets_the_row_of_its_key_that_times_out_now(line: StateLine) -> None:
+    """As in mapWithState, a key with records in the batch does not time out. Other keys of the shard do."""
+    start = 1_700_000_000_000
+    seen: list[tuple[dict[str, int], dict[str, int]]] = []
+
+    def job(**rows: int) -> Callable[[Batch], None]:
+        def run(batch: Batch) -> None:
+            state = counts(batch, timeout="10s", shards=1)
+            known: list[dict[str, int]] = []
+
+            def noted(before: pa.Table, new: pa.Table) -> pa.Table:
+                known.append(as_dict(before))
+                return add(before, new).filter(pa.compute.not_equal(pa.compute.field("key"), "gone"))
+
+            state.update(table(**rows), noted)
+            seen.append((known[0], as_dict(state.read_expired())))
+
+        return run
+
+    line.run(1, lambda batch: counts(batch, shards=1).write(table(a=5, b=6, gone=7)), time_ms=start)
+    line.run(2, job(a=1, gone=1), time_ms=start + 20_000)
+    line.run(3, job(b=1, c=1), time_ms=start + 21_000)
+    line.run(4, job(c=1), time_ms=start + 40_000)
+    assert seen == [
+        ({"a": 5, "gone": 7}, {"b": 6, "gone": 7}),
+        ({"a": 6}, {}),
+        ({"c": 1}, {"a": 6, "b": 1}),
+    ]
 
 
 def test_a_longer_timeout_brings_no_forgotten_key_back(line: StateLine) -> None:
