@@ -25,10 +25,12 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class NeededVersions:
     """A copy of what the journal says of keyed states. ``manifests``: path → SHA-256, of every version that is needed.
-    ``unfinished``: batches that may still complete."""
+    ``unfinished``: batches that may still complete. ``dropped_before_rebuild``: manifests of versions that were dropped before the
+    journal was rebuilt; they may have been deleted before it too."""
 
     manifests: dict[str, bytes]
     unfinished: frozenset[int]
+    dropped_before_rebuild: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,11 @@ class ReadNeededVersions(Read["NeededVersions | None"]):
         manifests = {path: dropped.sha256 for path, dropped in state.dropped_versions.items()}
         for known in state.keyed.values():
             manifests.update((v.manifest, v.sha256) for v in (*known.versions, *known.replaced))
-        return NeededVersions(manifests, frozenset({b.batch_id for b in state.unfinished()} | state.replaying.keys()))
+        return NeededVersions(
+            manifests,
+            frozenset({b.batch_id for b in state.unfinished()} | state.replaying.keys()),
+            frozenset(path for path, dropped in state.dropped_versions.items() if dropped.event < 0),
+        )
 
 
 def garbage(paths: Iterable[str], needed: Set[str], unfinished: Set[int], epoch: int) -> list[str]:
@@ -91,6 +97,7 @@ class StateFiles:
                 log.error("files of keyed states are kept, because a manifest can't be read: %s", error)
             self._logged = True
             return 0
+        self._logged = False
         paths = garbage(listed, needed, versions.unfinished, self._epoch)
         if paths:
             failpoints.hit("state.before-clean")
@@ -111,6 +118,15 @@ class StateFiles:
         self._listed = {path: listed for path, listed in self._listed.items() if path in versions.manifests}
         for path, sha256 in versions.manifests.items():
             if path not in self._listed:
+                if path in versions.dropped_before_rebuild and self._is_missing(path):
+                    continue
                 manifest = files.read_manifest(self._wal, path, sha256)
                 self._listed[path] = frozenset(file.path for shard in manifest.shards for file in shard)
         return frozenset(self._listed).union(*self._listed.values())
+
+    def _is_missing(self, path: str) -> bool:
+        try:
+            self._wal.read(path, 0, 1)
+        except FileNotFoundError:
+            return True
+        return False

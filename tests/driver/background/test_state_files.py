@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import msgspec
 import pytest
 
 from driver.background.state_files import StateFiles, garbage
@@ -150,6 +151,45 @@ def test_nothing_is_deleted_while_a_manifest_can_not_be_read() -> None:
     assert kept.cleaning.clean() == 0
     kept.wal.replace(manifest, whole)
     assert kept.cleaning.clean() == 2
+
+
+def test_a_rebuilt_journal_does_not_need_manifests_that_were_deleted_before_the_rebuild(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A snapshot copy names versions that were dropped before it, and the driver deletes them when a second copy knows this."""
+    kept = Kept()
+    batches = [kept.batch() for _ in range(5)]
+    dropped = dict(kept.t.state.dropped_versions)
+    kept.t.copy()
+    assert kept.cleaning.clean() == 3
+    for path, version in dropped.items():  # as a rebuild from this copy has them
+        kept.t.state.dropped_versions[path] = msgspec.structs.replace(version, event=-1)
+    rebuilt = StateFiles(kept.t.ask, kept.wal, stream=STREAM, epoch=EPOCH)
+    kept.write(batches[0])
+    assert rebuilt.clean() == 2, "garbage is deleted"
+    assert not caplog.records
+    kept.batch()
+    (last,) = kept.t.state.dropped_versions.keys() - dropped.keys()
+    kept.wal.delete(last)
+    rebuilt = StateFiles(kept.t.ask, kept.wal, stream=STREAM, epoch=EPOCH)
+    assert rebuilt.clean() == 0, "any other missing manifest is damage (INV-5)"
+    assert "a file of a state is missing" in caplog.text
+
+
+def test_each_damage_of_a_manifest_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    kept = Kept()
+    for count in (1, 2):
+        kept.batch()
+        cleaning = kept.cleaning
+        cleaning._listed.clear()
+        manifest = kept.known.versions[-1].manifest
+        whole = kept.wal.read(manifest)
+        kept.wal.replace(manifest, b"damaged")
+        cleaning.clean()
+        cleaning.clean()
+        assert len(caplog.records) == count
+        kept.wal.replace(manifest, whole)
+        cleaning.clean()
 
 
 def test_a_deletion_that_fails_is_repeated() -> None:
