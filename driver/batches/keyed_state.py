@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,7 +24,26 @@ from wal.storage import Storage, StorageOptions, open_storage
 STATES_MAX = 100
 VERSIONS_MAX = 10_000
 
-_runs = itertools.count(1)  # a journal epoch is led by one process, so epoch and number name a run once
+
+class _Runs:
+    """Numbers runs. A journal epoch is led by one process, so epoch and number name a run once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.newest = 0
+
+    def next(self) -> int:
+        with self._lock:
+            self.newest += 1
+            return self.newest
+
+
+_runs = _Runs()
+
+
+def newest_run() -> int:
+    """Return the number of the newest run that has opened a state in this process; 0: there is none."""
+    return _runs.newest
 
 
 class ShardTasks(Protocol):
@@ -100,7 +119,7 @@ class KeyedState:
             key_file=run.key_file,
             schema=schema,
             shards=known.shards if known is not None else ((),) * options.shards,
-            folder=files.run_folder(run.stream, options.name, run.batch_id, run.epoch, next(_runs)),
+            folder=files.run_folder(run.stream, options.name, run.batch_id, run.epoch, _runs.next()),
             forgotten_ms=forgotten_ms,
             expired_ms=expired_ms,
             time_ms=max(run.time_ms, expired_ms + 1),
