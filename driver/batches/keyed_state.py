@@ -95,7 +95,7 @@ class KeyedState:
     Rows are in shards, by a hash of their key. Spark's tasks read and write the shards in parallel.
     """
 
-    __slots__ = ("_options", "_plan", "_run", "_store", "_tasks", "_updated", "_written")
+    __slots__ = ("_left_out", "_options", "_plan", "_run", "_store", "_tasks", "_updated", "_written")
 
     def __init__(self, run: StateRun, options: StateOptions, tasks: ShardTasks) -> None:
         """Open the state. Raises UsageError, CorruptionError, StoreError."""
@@ -108,6 +108,7 @@ class KeyedState:
         known = _known(self._store, run, options, schema)
         forgotten_ms = known.forgotten_ms if known is not None else 0
         expired_ms = forgotten_ms if timeout_ms is None else max(forgotten_ms, run.time_ms - timeout_ms)
+        self._left_out = schema.left_out_of(known.columns, known.left_out) if known is not None else ()
         self._run = run
         self._options = options
         self._tasks = tasks
@@ -215,6 +216,7 @@ class KeyedState:
                 schema=plan.schema.columns.serialize().to_pybytes(),
                 forgotten_ms=plan.expired_ms,
                 shards=tuple(shards[number] for number in range(len(plan.shards))),
+                left_out=self._left_out,
             ),
         )
         failpoints.hit("state.after-manifest")
@@ -290,7 +292,7 @@ def _known(store: Storage, run: StateRun, options: StateOptions, schema: StateSc
             f"state {options.name!r}: another output of batch {run.batch_id} has changed it: a state belongs to one output"
         )
     manifest = files.read_manifest(store, run.version.manifest, run.version.sha256)
-    schema.check_successor_of(manifest.key, manifest.columns)
+    schema.check_successor_of(manifest.key, manifest.columns, manifest.left_out)
     if len(manifest.shards) != options.shards:
         raise UsageError(
             f"state {options.name!r} has {len(manifest.shards)} shards: set shards = {len(manifest.shards)}, or copy its rows to "

@@ -128,7 +128,8 @@ def test_an_update_gets_the_row_of_its_key_that_times_out_now(line: StateLine) -
 
             def noted(before: pa.Table, new: pa.Table) -> pa.Table:
                 known.append(as_dict(before))
-                return add(before, new).filter(pa.compute.not_equal(pa.compute.field("key"), "gone"))
+                after = add(before, new)
+                return after.filter(pa.compute.not_equal(after.column("key"), pa.scalar("gone")))
 
             state.update(table(**rows), noted)
             seen.append((known[0], as_dict(state.read_expired())))
@@ -173,6 +174,23 @@ def test_columns_are_added_and_removed_and_keys_of_several_columns_and_types_wor
     line.run(3, lambda batch: seen.extend(batch.state("s", second, ("day", "id")).read().to_pylist()))
     assert len(seen) == 12
     assert [row for row in seen[6:] if row["tags"]] == [{"id": 1, "day": None, "n": 7, "tags": ["a"]}]
+
+
+def test_a_column_that_was_left_out_is_not_added_again(line: StateLine) -> None:
+    """Files that are not merged still have its old values, perhaps of another type."""
+    old = schema_of(key=pa.string(), x=pa.string(), y=pa.int64())
+    less = schema_of(key=pa.string(), y=pa.int64())
+    line.run(1, lambda b: b.state("s", old, "key").write(pa.table({"key": ["a"], "x": ["old"], "y": [1]}, old)))
+    for number in (2, 3):
+        line.run(number, lambda b: b.state("s", less, "key").write(pa.table({"key": ["b"], "y": [b.number]}, less)))
+    for again in (old, schema_of(key=pa.string(), x=pa.int64(), y=pa.int64())):
+
+        def reopen(batch: Batch, columns: pa.Schema = again) -> None:
+            batch.state("s", columns, "key").read()
+
+        with pytest.raises(UsageError, match="column 'x' was left out"):
+            line.run(4, reopen)
+    line.run(4, lambda b: b.state("s", less, "key").read())
 
 
 TEXTS = schema_of(key=pa.string(), count=pa.string())
