@@ -9,7 +9,7 @@ alone. A deletion that a crash cut off is found again in the next round, because
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 
 from driver.journal.state import State
@@ -25,23 +25,27 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class NeededVersions:
     """A copy of what the journal says of keyed states. ``manifests``: path → SHA-256, of every version that is needed.
-    ``unfinished``: batches that may still complete."""
+    ``unfinished``: batches that may still complete. ``dropped_before_rebuild``: manifests of versions that were dropped before
+    the journal was rebuilt; they may have been deleted before it too."""
 
     manifests: dict[str, bytes]
     unfinished: frozenset[int]
+    dropped_before_rebuild: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class ReadNeededVersions(Read["NeededVersions | None"]):
-    """Reads the versions of keyed states that are needed; None: the stream has no keyed state."""
+class ReadNeededVersions(Read[NeededVersions]):
+    """Reads the versions of keyed states that are needed."""
 
-    def read(self, state: State) -> NeededVersions | None:
-        if not state.keyed and not state.dropped_versions:
-            return None
+    def read(self, state: State) -> NeededVersions:
         manifests = {path: dropped.sha256 for path, dropped in state.dropped_versions.items()}
         for known in state.keyed.values():
             manifests.update((v.manifest, v.sha256) for v in (*known.versions, *known.replaced))
-        return NeededVersions(manifests, frozenset({b.batch_id for b in state.unfinished()} | state.replaying.keys()))
+        return NeededVersions(
+            manifests,
+            frozenset({b.batch_id for b in state.unfinished()} | state.replaying.keys()),
+            frozenset(path for path, dropped in state.dropped_versions.items() if dropped.event < 0),
+        )
 
 
 def garbage(paths: Iterable[str], needed: Set[str], unfinished: Set[int], epoch: int) -> list[str]:
@@ -61,15 +65,22 @@ def garbage(paths: Iterable[str], needed: Set[str], unfinished: Set[int], epoch:
 
 
 class StateFiles:
-    """Deletes the files that no version needs. ``ask``: sends a request to the decision loop. ``epoch``: of this driver."""
+    """Deletes the files that no version needs. ``ask``: sends a request to the decision loop. ``epoch``: of this driver.
+    ``newest_run``: returns the number of the newest run that has opened a state in this process; 0: there is none."""
 
-    def __init__(self, ask: Ask, wal: Storage, *, stream: str, epoch: int) -> None:
+    def __init__(
+        self, ask: Ask, wal: Storage, *, stream: str, epoch: int, newest_run: Callable[[], int] = lambda: 0
+    ) -> None:
         self._ask = ask
         self._wal = wal
         self._stream = stream
         self._epoch = epoch
         self._listed: dict[str, frozenset[str]] = {}  # manifest → the files that it lists
-        self._seen: NeededVersions | None = None  # what the last whole round saw
+        self._newest_run = newest_run
+        self._seen: tuple[NeededVersions, int] | None = (
+            None  # what the last whole round saw, and the newest run before it
+        )
+        self._left = True  # whether the last whole round left files
         self._logged = False
 
     def clean(self) -> int:
@@ -77,13 +88,13 @@ class StateFiles:
 
         Raises StoreError; the call may be repeated.
         """
-        if self._ask(ReadNeededVersions()) in (None, self._seen):
+        newest_run = self._newest_run()
+        versions = self._ask(ReadNeededVersions())
+        if self._seen == (versions, newest_run) or not (self._left or versions.manifests or newest_run):
             return 0
         # listed first: the batch of a file in the list then is among the unfinished ones, or its manifest among those needed
         listed = list(self._wal.list(files.states_folder(self._stream)))
         versions = self._ask(ReadNeededVersions())
-        if versions is None:
-            return 0
         try:
             needed = self._needed(versions)
         except (CorruptionError, NewerVersionError) as error:
@@ -91,6 +102,7 @@ class StateFiles:
                 log.error("files of keyed states are kept, because a manifest can't be read: %s", error)
             self._logged = True
             return 0
+        self._logged = False
         paths = garbage(listed, needed, versions.unfinished, self._epoch)
         if paths:
             failpoints.hit("state.before-clean")
@@ -103,7 +115,8 @@ class StateFiles:
                 self._wal.remove_folder(folder)
         if paths:
             log.info("deleted %d files of keyed states that no version needs", len(paths))
-        self._seen = versions
+        self._seen = versions, newest_run
+        self._left = len(listed) > len(paths)
         return len(paths)
 
     def _needed(self, versions: NeededVersions) -> Set[str]:
@@ -111,6 +124,8 @@ class StateFiles:
         self._listed = {path: listed for path, listed in self._listed.items() if path in versions.manifests}
         for path, sha256 in versions.manifests.items():
             if path not in self._listed:
+                if path in versions.dropped_before_rebuild and not self._wal.exists(path):
+                    continue
                 manifest = files.read_manifest(self._wal, path, sha256)
                 self._listed[path] = frozenset(file.path for shard in manifest.shards for file in shard)
         return frozenset(self._listed).union(*self._listed.values())

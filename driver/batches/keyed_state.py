@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,7 +24,26 @@ from wal.storage import Storage, StorageOptions, open_storage
 STATES_MAX = 100
 VERSIONS_MAX = 10_000
 
-_runs = itertools.count(1)  # a journal epoch is led by one process, so epoch and number name a run once
+
+class _Runs:
+    """Numbers runs. A journal epoch is led by one process, so epoch and number name a run once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.newest = 0
+
+    def next(self) -> int:
+        with self._lock:
+            self.newest += 1
+            return self.newest
+
+
+_runs = _Runs()
+
+
+def newest_run() -> int:
+    """Return the number of the newest run that has opened a state in this process; 0: there is none."""
+    return _runs.newest
 
 
 class ShardTasks(Protocol):
@@ -76,7 +95,7 @@ class KeyedState:
     Rows are in shards, by a hash of their key. Spark's tasks read and write the shards in parallel.
     """
 
-    __slots__ = ("_options", "_plan", "_run", "_store", "_tasks", "_written")
+    __slots__ = ("_left_out", "_options", "_plan", "_run", "_store", "_tasks", "_updated", "_written")
 
     def __init__(self, run: StateRun, options: StateOptions, tasks: ShardTasks) -> None:
         """Open the state. Raises UsageError, CorruptionError, StoreError."""
@@ -89,17 +108,19 @@ class KeyedState:
         known = _known(self._store, run, options, schema)
         forgotten_ms = known.forgotten_ms if known is not None else 0
         expired_ms = forgotten_ms if timeout_ms is None else max(forgotten_ms, run.time_ms - timeout_ms)
+        self._left_out = schema.left_out_of(known.columns, known.left_out) if known is not None else ()
         self._run = run
         self._options = options
         self._tasks = tasks
         self._written: tuple[ShardWritten, ...] | None = None
+        self._updated = False  # by update(), whose function gets the rows that time out now
         self._plan = StatePlan(
             url=run.url,
             storage=run.storage,
             key_file=run.key_file,
             schema=schema,
             shards=known.shards if known is not None else ((),) * options.shards,
-            folder=files.run_folder(run.stream, options.name, run.batch_id, run.epoch, next(_runs)),
+            folder=files.run_folder(run.stream, options.name, run.batch_id, run.epoch, _runs.next()),
             forgotten_ms=forgotten_ms,
             expired_ms=expired_ms,
             time_ms=max(run.time_ms, expired_ms + 1),
@@ -125,13 +146,14 @@ class KeyedState:
     @property
     def expired(self) -> Any:
         """The rows that time out in this batch, as a DataFrame. Each row times out once, in the first batch whose time is
-        ``timeout`` or more after the batch that updated it last. Keys that this run has written do not time out, so ask after
-        :meth:`write` or :meth:`update`."""
-        return self._tasks.frame(self._plan, ExpiredReader(self._deltas))
+        ``timeout`` or more after the batch that updated it last. A key that :meth:`update` writes in this batch does not time
+        out, so ask after :meth:`update`. A key that :meth:`write` sets or deletes does: its old row, which :attr:`df` does not
+        show, is in this result."""
+        return self._tasks.frame(self._plan, self._expired_reader)
 
     def read_expired(self) -> pa.Table:
         """Return the rows of :attr:`expired` as a table, read in the driver's process without Spark."""
-        return self._here(ExpiredReader(self._deltas))
+        return self._here(self._expired_reader)
 
     @property
     def changed(self) -> Any:
@@ -159,7 +181,8 @@ class KeyedState:
         """Change the state by ``function(known, rows)``, called once for each shard for which there are ``rows``.
 
         ``rows``: a DataFrame, Table or record batches with the key columns and any others. ``function`` gets two pyarrow tables:
-        the shard's rows in the state, and its part of ``rows``. It returns the rows to set as a Table, or a pair of these and the
+        the shard's rows in the state, and its part of ``rows``. A row that times out in this batch is among the first only if its
+        key is in ``rows``. It returns the rows to set as a Table, or a pair of these and the
         keys to delete. It runs in Spark's tasks if ``rows`` is a DataFrame, possibly more than once for a shard. Otherwise as
         :meth:`write`.
         """
@@ -167,6 +190,7 @@ class KeyedState:
             raise UsageError(f"state {self.name!r}: update needs a function, not {type(function).__name__}")
         self._begin_write()
         self._written = tuple(self._tasks.update(self._plan, rows, function))
+        self._updated = True
 
     def _commit(self) -> StateCommit | None:
         """Store the manifest of what this run has changed. Return what the journal names when the batch is completed; None if
@@ -192,6 +216,7 @@ class KeyedState:
                 schema=plan.schema.columns.serialize().to_pybytes(),
                 forgotten_ms=plan.expired_ms,
                 shards=tuple(shards[number] for number in range(len(plan.shards))),
+                left_out=self._left_out,
             ),
         )
         failpoints.hit("state.after-manifest")
@@ -200,6 +225,10 @@ class KeyedState:
     @property
     def _deltas(self) -> Mapping[int, ShardWritten]:
         return {written.shard: written for written in self._written or ()}
+
+    @property
+    def _expired_reader(self) -> ExpiredReader:
+        return ExpiredReader(self._deltas if self._updated else {})
 
     def _begin_write(self) -> None:
         if self._written is not None:
@@ -263,7 +292,7 @@ def _known(store: Storage, run: StateRun, options: StateOptions, schema: StateSc
             f"state {options.name!r}: another output of batch {run.batch_id} has changed it: a state belongs to one output"
         )
     manifest = files.read_manifest(store, run.version.manifest, run.version.sha256)
-    schema.check_successor_of(manifest.key, manifest.columns)
+    schema.check_successor_of(manifest.key, manifest.columns, manifest.left_out)
     if len(manifest.shards) != options.shards:
         raise UsageError(
             f"state {options.name!r} has {len(manifest.shards)} shards: set shards = {len(manifest.shards)}, or copy its rows to "

@@ -179,7 +179,7 @@ def plan(
     begin = 0 if not held[0] and 0 < to.number < batches[0].number else _begin(batches, to)
     possible_from = None
     for batch, whole in zip(reversed(batches), reversed(held), strict=True):
-        if not whole:
+        if not whole or _unreadable_state(state, batch.batch_id):
             break
         possible_from = batch
     lacking = tuple(batch for batch, whole in zip(batches[begin:], held[begin:], strict=True) if not whole)
@@ -188,16 +188,19 @@ def plan(
     reach = begin
     while reach > max(0, begin - max(state.window_batches, reaches[begin])) and held[reach - 1]:
         reach -= 1
-    first = batches[begin].batch_id
-    states = (name for name, known in state.keyed.items() if not is_readable_before(known, first))
     return ReplayPlan(
         tuple(batches[begin:]),
         lacking,
         possible_from,
         tuple(batches[reach:begin]),
-        next(states, ""),
+        _unreadable_state(state, batches[begin].batch_id),
         max(reaches[begin:]),
     )
+
+
+def _unreadable_state(state: State, batch_id: int) -> str:
+    """Return the name of a keyed state whose version before the batch is no longer kept; "": there is none."""
+    return next((name for name, known in state.keyed.items() if not is_readable_before(known, batch_id)), "")
 
 
 def _begin(batches: list[FinishedBatch], to: RewindTo) -> int:

@@ -19,6 +19,7 @@ from driver.batches.backpressure import Backpressure
 from driver.batches.batch_log import BatchLog
 from driver.batches.dead_letters import confirm_dead_letters
 from driver.batches.job_failures import FailingJobs
+from driver.batches.keyed_state import newest_run
 from driver.batches.runner import AttemptRules, BatchHooks, Completed
 from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decision_loop.loop import DriverLoop
@@ -304,7 +305,7 @@ def _cleaned_wal(
     if stores.wal is None or copies is None:
         return None
     next_timeline = layout.timeline_marker(settings.stream, timeline_of(epoch) + 1)
-    states = StateFiles(loop.ask, stores.wal, stream=settings.stream, epoch=epoch)
+    states = StateFiles(loop.ask, stores.wal, stream=settings.stream, epoch=epoch, newest_run=newest_run)
     return CleanedWal(stores.wal, retention_limits(settings), copies, partial(stores.wal.exists, next_timeline), states)
 
 

@@ -100,7 +100,6 @@ def left_over(folder: Path, state: State) -> list[str]:
     """Return the stored files that no version needs."""
     versions = ReadNeededVersions().read(state)
     wal = open_storage(f"file://{folder}/wal")
-    assert versions is not None
     needed = set(versions.manifests)
     for path, sha256 in versions.manifests.items():
         needed.update(f.path for shard in files.read_manifest(wal, path, sha256).shards for f in shard)

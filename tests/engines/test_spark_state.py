@@ -103,7 +103,7 @@ def test_keys_time_out_in_tasks_and_mistakes_name_themselves(line: StateLine, sp
         state = counts(batch, timeout=1)
         state.write(spark.createDataFrame([("b", 3)], "key string, count bigint"))
         assert state.df.collect() == []
-        assert as_dict(state.expired.toArrow()) == as_dict(state.read_expired()) == {"a": 1}
+        assert as_dict(state.expired.toArrow()) == as_dict(state.read_expired()) == {"a": 1, "b": 2}
 
     line.run(2, second, time_ms=start + 5_000)
 

@@ -55,7 +55,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """One version of a keyed state.
 
     ``schema``: the user's columns, as an Arrow IPC message. ``forgotten_ms``: rows that were last updated at or before this time
-    have timed out. ``shards``: for each shard its files in order: a base, then deltas.
+    have timed out. ``shards``: for each shard its files in order: a base, then deltas. ``left_out``: names of columns that
+    earlier versions had and this one does not.
     """
 
     format: int
@@ -67,6 +68,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     schema: bytes
     forgotten_ms: int
     shards: tuple[tuple[ShardFile, ...], ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def columns(self) -> pa.Schema:

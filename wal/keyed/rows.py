@@ -35,6 +35,14 @@ def last_rows(table: pa.Table, key: Sequence[str]) -> pa.Array[Any]:
     return pc.take(last, pc.sort_indices(last)).combine_chunks()
 
 
+def without_keys(table: pa.Table, others: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Return the rows of ``table`` whose key is not in ``others``. ``table`` has each key once."""
+    if not table.num_rows or not others.num_rows:
+        return table
+    last = last_rows(pa.concat_tables([table.select(key), others.select(key)]), key)
+    return table.take(last.filter(pc.less(last, pa.scalar(table.num_rows))))
+
+
 def present(table: pa.Table, after_ms: int) -> pa.Table:
     """Return the rows that are not deleted and were updated after ``after_ms``."""
     return table.filter(

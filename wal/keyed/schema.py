@@ -89,8 +89,13 @@ class StateSchema:
         ]
         return pa.table(arrays, schema=wanted)
 
-    def check_successor_of(self, key: Sequence[str], columns: pa.Schema) -> None:
-        """Raise UsageError if a state with ``key`` and ``columns`` can't continue with this schema."""
+    def left_out_of(self, columns: pa.Schema, left_out: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of columns that a state with ``columns`` and ``left_out`` has had and this schema does not have."""
+        return tuple(sorted({*columns.names, *left_out} - set(self.columns.names)))
+
+    def check_successor_of(self, key: Sequence[str], columns: pa.Schema, left_out: Sequence[str]) -> None:
+        """Raise UsageError if a state with ``key`` and ``columns``, and earlier the columns ``left_out``, can't continue with
+        this schema."""
         if tuple(key) != self.key:
             raise UsageError(f"state {self.name!r} has the key {list(key)}, not {list(self.key)}: use another name")
         for f in self.columns:
@@ -99,6 +104,11 @@ class StateSchema:
                 raise UsageError(
                     f"state {self.name!r}: column {f.name!r} has type {columns.field(at).type}, not {f.type}: "
                     "use another name for the column"
+                )
+            if f.name in left_out:
+                raise UsageError(
+                    f"state {self.name!r}: column {f.name!r} was left out by an earlier batch, and files may still have its old "
+                    "values: use another name for the column"
                 )
 
 

@@ -74,10 +74,8 @@ class Shards:
         keys do not time out."""
         plan, key = self._plan, self._plan.schema.key
         found = rows_.timed_out(self._newest(shard), plan.forgotten_ms, plan.expired_ms)
-        if written is not None and found.num_rows:
-            both = pa.concat_tables([found.select(key), self._read(written).select(key)])
-            last = rows_.last_rows(both, key)
-            found = found.take(last.filter(pc.less(last, pa.scalar(found.num_rows))))
+        if written is not None:
+            found = rows_.without_keys(found, self._read(written), key)
         return self._of_user(found)
 
     def read_changed(self, written: ShardFile) -> pa.Table:
@@ -98,7 +96,7 @@ class Shards:
         and what ``function`` raises."""
         schema = self._plan.schema
         known = self._newest(shard)
-        made = function(self._of_user(rows_.present(known, self._plan.expired_ms)), rows)
+        made = function(self._of_user(self._known_for(known, schema.conform(rows, schema.keys, "the rows"))), rows)
         changed, deleted = made if isinstance(made, tuple) else (made, None)
         what = "the rows that the function returned"
         changed = schema.conform(changed, schema.columns, what)
@@ -121,6 +119,14 @@ class Shards:
         merged = rows_.present(merged, plan.expired_ms)
         files = (put_rows(self._storage, self._keys, plan.folder, shard, merged),) if merged.num_rows else ()
         return ShardWritten(shard, files, written)
+
+    def _known_for(self, known: pa.Table, keys: pa.Table) -> pa.Table:
+        """Return the rows that have not timed out, and those that time out in this batch if they have one of ``keys``."""
+        plan = self._plan
+        lasting = rows_.present(known, plan.expired_ms)
+        ending = rows_.timed_out(known, plan.forgotten_ms, plan.expired_ms)
+        others = rows_.without_keys(ending, keys, plan.schema.key)
+        return pa.concat_tables([lasting, rows_.without_keys(ending, others, plan.schema.key)])
 
     def _newest(self, shard: int) -> pa.Table:
         files = self._plan.shards[shard]

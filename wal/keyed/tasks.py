@@ -22,7 +22,7 @@ ShardReader: TypeAlias = Callable[[Shards, int], pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class ExpiredReader:
-    """Reads the rows that time out. ``written``: what the run has written, by shard."""
+    """Reads the rows that time out. ``written``: what the run has written by an update, by shard."""
 
     written: Mapping[int, ShardWritten]
 
@@ -33,7 +33,7 @@ class ExpiredReader:
 
 @dataclass(frozen=True, slots=True)
 class ChangedReader:
-    """Reads the rows that the run has written. ``written``: as in :class:`ExpiredReader`."""
+    """Reads the rows that the run has written. ``written``: what it has written, by shard."""
 
     written: Mapping[int, ShardWritten]
 

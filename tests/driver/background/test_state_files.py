@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import msgspec
 import pytest
 
 from driver.background.state_files import StateFiles, garbage
@@ -30,12 +31,13 @@ class Kept:
         self.wal = MemoryStorage(f"states-{next(numbers)}")
         self.epoch = self.t.register()
         self.token = self.t.claim(self.epoch).view.token
-        self.runs = itertools.count(1)
+        self.run = 0
         self.before: tuple[files.ShardFile, ...] = ()
-        self.cleaning = StateFiles(self.t.ask, self.wal, stream=STREAM, epoch=EPOCH)
+        self.cleaning = StateFiles(self.t.ask, self.wal, stream=STREAM, epoch=EPOCH, newest_run=lambda: self.run)
 
     def write(self, batch_id: int, epoch: int = EPOCH, versions: int = 2) -> StateCommit:
-        folder = files.run_folder(STREAM, "s", batch_id, epoch, next(self.runs))
+        self.run += 1
+        folder = files.run_folder(STREAM, "s", batch_id, epoch, self.run)
         file = files.ShardFile(f"{folder}/0000-{'0' * 16}.arrow", 1, "0" * 64, 1, 0, 0)
         self.wal.put_new(file.path, b"x")
         manifest = files.Manifest(
@@ -130,7 +132,7 @@ def test_what_a_batch_writes_while_the_clean_up_looks_stays() -> None:
         begin()
         return found
 
-    kept.wal.read, kept.wal.list = read_and_begin, list_and_begin  # type: ignore[method-assign]
+    kept.wal.read, kept.wal.list = read_and_begin, list_and_begin  # type: ignore[method-assign, assignment]
     kept.cleaning.clean()
     kept.wal.read, kept.wal.list = read, list_  # type: ignore[method-assign]
     listed = files.read_manifest(kept.wal, kept.known.versions[-1].manifest, kept.known.versions[-1].sha256)
@@ -150,6 +152,86 @@ def test_nothing_is_deleted_while_a_manifest_can_not_be_read() -> None:
     assert kept.cleaning.clean() == 0
     kept.wal.replace(manifest, whole)
     assert kept.cleaning.clean() == 2
+
+
+def test_a_rebuilt_journal_does_not_need_manifests_that_were_deleted_before_the_rebuild(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A snapshot copy names versions that were dropped before it, and the driver deletes them when a second copy knows this."""
+    kept = Kept()
+    batches = [kept.batch() for _ in range(5)]
+    dropped = dict(kept.t.state.dropped_versions)
+    kept.t.copy()
+    assert kept.cleaning.clean() == 3
+    for path, version in dropped.items():  # as a rebuild from this copy has them
+        kept.t.state.dropped_versions[path] = msgspec.structs.replace(version, event=-1)
+    rebuilt = StateFiles(kept.t.ask, kept.wal, stream=STREAM, epoch=EPOCH)
+    kept.write(batches[0])
+    assert rebuilt.clean() == 2, "garbage is deleted"
+    assert not caplog.records
+    kept.batch()
+    (last,) = kept.t.state.dropped_versions.keys() - dropped.keys()
+    kept.wal.delete(last)
+    rebuilt = StateFiles(kept.t.ask, kept.wal, stream=STREAM, epoch=EPOCH)
+    assert rebuilt.clean() == 0, "any other missing manifest is damage (INV-5)"
+    assert "a file of a state is missing" in caplog.text
+
+
+def test_files_of_a_state_without_any_version_are_deleted() -> None:
+    """The runs failed or were killed before the first completion, and then the job was changed."""
+    kept = Kept()
+    kept.write(numbered(1, 1), numbered(1, 1))
+    kept.run = 0  # of this process
+    lists: list[str] = []
+    list_ = kept.wal.list
+
+    def noted(prefix: str) -> Any:
+        lists.append(prefix)
+        return list_(prefix)
+
+    kept.wal.list = noted  # type: ignore[method-assign]
+    assert kept.cleaning.clean() == 2
+    assert kept.stored == set()
+    lists.clear()
+    kept.t.take_in(kept.epoch, kept.token, 10)
+    running = kept.t.batch()
+    assert kept.cleaning.clean() == 0
+    assert not lists, "a stream without states is not listed in each round"
+    kept.write(running)
+    kept.write(running)
+    assert kept.cleaning.clean() == 2, "the failed attempt"
+    kept.t.say(SkipBatch(running, kept.t.now_ms, 1, "ann"))
+    assert kept.cleaning.clean() == 2
+    assert kept.stored == set()
+
+
+def test_files_of_an_attempt_are_deleted_when_the_next_one_has_begun() -> None:
+    """Nothing changes in the journal while a batch fails again and again."""
+    kept = Kept()
+    kept.batch()
+    kept.t.take_in(kept.epoch, kept.token, 10)
+    running = kept.t.batch()
+    kept.write(running)
+    assert kept.cleaning.clean() == 0
+    kept.write(running)
+    assert kept.cleaning.clean() == 2
+    assert kept.folder(running, 3) in kept.stored
+
+
+def test_each_damage_of_a_manifest_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    kept = Kept()
+    for count in (1, 2):
+        kept.batch()
+        cleaning = kept.cleaning
+        cleaning._listed.clear()
+        manifest = kept.known.versions[-1].manifest
+        whole = kept.wal.read(manifest)
+        kept.wal.replace(manifest, b"damaged")
+        cleaning.clean()
+        cleaning.clean()
+        assert len(caplog.records) == count
+        kept.wal.replace(manifest, whole)
+        cleaning.clean()
 
 
 def test_a_deletion_that_fails_is_repeated() -> None:

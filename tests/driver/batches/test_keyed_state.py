@@ -85,7 +85,7 @@ def test_rows_are_set_and_deleted_by_key_over_many_compactions(line: StateLine) 
 
 
 def test_a_key_times_out_once_in_the_first_batch_after_its_timeout(line: StateLine) -> None:
-    """As mapWithState's timeout: by batch times, and not for a key that the batch writes."""
+    """By batch times. A row that a write replaces when it times out is in no other result, so it is shown as expired."""
     start = 1_700_000_000_000
     seen: list[tuple[dict[str, int], dict[str, int]]] = []
 
@@ -107,13 +107,44 @@ def test_a_key_times_out_once_in_the_first_batch_after_its_timeout(line: StateLi
         ({"a": 1, "b": 1}, {}),
         ({"b": 2}, {"a": 1}),
         ({"b": 2}, {}),
-        ({}, {}),  # b timed out now, and is written now
+        ({}, {"b": 2}),  # b times out now, and begins again
         ({}, {"b": 3}),
     ]
     manifest = msgspec.json.decode(
         (line.stored.root / "wal" / line.state.keyed["counts"].versions[-1].manifest).read_bytes()
     )
     assert manifest["shards"] == [[]] * 4, "shards whose rows have all timed out hold no file"
+
+
+def test_an_update_gets_the_row_of_its_key_that_times_out_now(line: StateLine) -> None:
+    """As in mapWithState, a key with records in the batch does not time out. Other keys of the shard do."""
+    start = 1_700_000_000_000
+    seen: list[tuple[dict[str, int], dict[str, int]]] = []
+
+    def job(**rows: int) -> Callable[[Batch], None]:
+        def run(batch: Batch) -> None:
+            state = counts(batch, timeout="10s", shards=1)
+            known: list[dict[str, int]] = []
+
+            def noted(before: pa.Table, new: pa.Table) -> pa.Table:
+                known.append(as_dict(before))
+                after = add(before, new)
+                return after.filter(pa.compute.not_equal(after.column("key"), pa.scalar("gone")))
+
+            state.update(table(**rows), noted)
+            seen.append((known[0], as_dict(state.read_expired())))
+
+        return run
+
+    line.run(1, lambda batch: counts(batch, shards=1).write(table(a=5, b=6, gone=7)), time_ms=start)
+    line.run(2, job(a=1, gone=1), time_ms=start + 20_000)
+    line.run(3, job(b=1, c=1), time_ms=start + 21_000)
+    line.run(4, job(c=1), time_ms=start + 40_000)
+    assert seen == [
+        ({"a": 5, "gone": 7}, {"b": 6, "gone": 7}),
+        ({"a": 6}, {}),
+        ({"c": 1}, {"a": 6, "b": 1}),
+    ]
 
 
 def test_a_longer_timeout_brings_no_forgotten_key_back(line: StateLine) -> None:
@@ -143,6 +174,23 @@ def test_columns_are_added_and_removed_and_keys_of_several_columns_and_types_wor
     line.run(3, lambda batch: seen.extend(batch.state("s", second, ("day", "id")).read().to_pylist()))
     assert len(seen) == 12
     assert [row for row in seen[6:] if row["tags"]] == [{"id": 1, "day": None, "n": 7, "tags": ["a"]}]
+
+
+def test_a_column_that_was_left_out_is_not_added_again(line: StateLine) -> None:
+    """Files that are not merged still have its old values, perhaps of another type."""
+    old = schema_of(key=pa.string(), x=pa.string(), y=pa.int64())
+    less = schema_of(key=pa.string(), y=pa.int64())
+    line.run(1, lambda b: b.state("s", old, "key").write(pa.table({"key": ["a"], "x": ["old"], "y": [1]}, old)))
+    for number in (2, 3):
+        line.run(number, lambda b: b.state("s", less, "key").write(pa.table({"key": ["b"], "y": [b.number]}, less)))
+    for again in (old, schema_of(key=pa.string(), x=pa.int64(), y=pa.int64())):
+
+        def reopen(batch: Batch, columns: pa.Schema = again) -> None:
+            batch.state("s", columns, "key").read()
+
+        with pytest.raises(UsageError, match="column 'x' was left out"):
+            line.run(4, reopen)
+    line.run(4, lambda b: b.state("s", less, "key").read())
 
 
 TEXTS = schema_of(key=pa.string(), count=pa.string())

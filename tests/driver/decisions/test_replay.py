@@ -17,6 +17,7 @@ from driver.journal.events import ReplayBegun, ReplayedBatch, WindowChanged
 from driver.journal.history import FinishedBatch, HistoryWriter
 from driver.journal.state import BrokenInvariant, Rebuild, State
 from driver.journal.transitions import apply, replays
+from driver.journal.versions import KeyedVersions, StateVersion
 from driver.tracker.requests import BeginReplay, CleanedUp, CleanLocalCopies, Complete
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
@@ -221,6 +222,18 @@ def test_a_rewind_beyond_the_horizon_is_refused_with_the_first_possible_batch() 
         with pytest.raises(RefusedError, match=f"possible from batch {ids[2]}"):
             t.rewind(batch_id)
     t.rewind(ids[2])
+
+
+def test_the_first_possible_batch_is_one_whose_keyed_states_are_kept() -> None:
+    t = Rewound()
+    ids = t.work()
+    version = StateVersion(ids[2], "s/state/x/manifest.json", b"0" * 32)
+    t.state.keyed["x"] = KeyedVersions((version,), dropped_id=ids[1])
+    found = plan(t.state, t.archived, RewindTo(ids[0]))
+    assert (found.state, found.lacking) == ("x", ())
+    assert found.possible_from is not None
+    assert found.possible_from.batch_id == ids[3]
+    assert plan(t.state, t.archived, RewindTo(ids[3])).possible
 
 
 def test_an_event_that_would_need_what_is_being_deleted_breaks_an_invariant() -> None:
