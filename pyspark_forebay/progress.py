@@ -81,7 +81,7 @@ def _kafka_source(source: dict[str, Any]) -> dict[str, Any]:
     except UsageError:
         return source  # of another format
     metrics = {**_behind_latest(own["endOffset"], own["latestOffset"]), **source.get("metrics", {})}
-    return {**source, **own, "metrics": metrics}
+    return {**source, **own, **({"metrics": metrics} if metrics else {})}  # without any, Spark's source has no such key
 
 
 def _value(offsets: Any) -> Any:

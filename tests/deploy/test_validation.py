@@ -196,11 +196,18 @@ def test_an_unknown_key_of_a_store_is_wrong_with_its_name(
 
 @pytest.mark.parametrize(("scheme", "package"), [("gs", "gcsfs"), ("abfs", "adlfs")])
 def test_a_store_whose_package_is_missing_is_wrong_with_the_package(
-    scheme: str, package: str, project: Any, capsys: pytest.CaptureFixture[str], quick_broker: None
+    scheme: str,
+    package: str,
+    project: Any,
+    capsys: pytest.CaptureFixture[str],
+    quick_broker: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for name in (package, f"{package}.core"):
+        monkeypatch.setitem(sys.modules, name, None)
     project.replace(f"file://{project.folder}/wal", f"{scheme}://bucket/wal")
     _, checks = checked(project, capsys)
-    assert checks["wal"][0] == "wrong" and f"pip install {package}" in checks["wal"][1]
+    assert checks["wal"][0] == "wrong" and f"pip install 'forebay[{scheme}]'" in checks["wal"][1]
 
 
 def test_modules_that_forebays_packages_hide_are_named(

@@ -27,6 +27,7 @@ class Stream(Cluster):
 
     def __enter__(self) -> Stream:
         super().__enter__()
+        (self.folder / "jobs.py").rename(self.folder / f"jobs_{self.stream}.py")  # one module of each name in a process
         for name in ("agent", "r1"):
             self.start(name)
         return self

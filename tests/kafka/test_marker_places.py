@@ -97,7 +97,7 @@ class _Readers:
                 raise KafkaException(answer)
             return [answer]
 
-        return SimpleNamespace(committed=committed, close=self._close, poll=lambda seconds: 0)
+        return SimpleNamespace(committed=committed, close=self._close, poll=lambda seconds: None)
 
     def _close(self) -> None:
         self.closed += 1

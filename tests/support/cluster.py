@@ -148,8 +148,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         self.seen.mkdir(parents=True, exist_ok=True)
         self.failpoint_folder.mkdir(exist_ok=True)
-        module = self._sections["driver"]["job"].partition(":")[0]
-        (self.folder / f"{module}.py").write_text(witness.JOB)
+        (self.folder / "jobs.py").write_text(witness.JOB)
         if self._sections["driver"]["engine"] == "local":
             # pyarrow imports pandas wherever it finds it, for nothing here: a second of every process's start
             (self.folder / "pandas.py").write_text('raise ImportError("not needed")\n')

@@ -98,7 +98,9 @@ def open_store(url: str, options: Mapping[str, Any]) -> ObjectStorage:
             options = {"account_host": account.replace(".dfs.", ".blob.", 1), **options}
     else:
         bucket = parts.netloc
-    return ObjectStorage(parts.scheme, f"{bucket}/{prefix}" if prefix else bucket, options)
+    storage = ObjectStorage(parts.scheme, f"{bucket}/{prefix}" if prefix else bucket, options)
+    storage.url = f"{parts.scheme}://{parts.netloc}/{prefix}".rstrip("/")
+    return storage
 
 
 class ObjectStorage:
