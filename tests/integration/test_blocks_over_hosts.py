@@ -38,6 +38,7 @@ def test_tasks_get_blocks_of_an_agent_by_mutual_tls_and_cache_blocks_of_the_wal_
         tmp_path, kafka_broker.options, [topic], engine="spark", start=False, agent={"store_back": True},
         receiver={"block_interval": "500ms", "local_copies": True},
         driver={"job": ["jobs:by_dataframe", "second:again"], "window_batches": 1, "batch_interval": "500ms"},
+        spark={"small_batch": "0B"},  # what is tested here are tasks
         security={"ca_file": str(authority.ca_file), **authority.issue("host")},
     ) as cluster:  # fmt: skip
         for name in ("driver", "agent"):

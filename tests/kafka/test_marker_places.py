@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from forebay.kafka.client import group_offsets
 from forebay.kafka.produce import transactions
 from forebay.kafka.produce.transactions import Marker, TransactionalSender
-from forebay.model.errors import StoreError, UnreachableError
+from forebay.model.errors import MissingRightError, StoreError, UnreachableError
 
 
 def test_marker_is_read_from_topic_created_until_fencing(
@@ -141,7 +141,7 @@ def test_marker_without_answer_times_out_as_unreachable(monkeypatch: pytest.Monk
 
 def test_refused_marker_request_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     readers = _Readers(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
-    with pytest.raises(StoreError, match="topic t: cannot read its marker"):
+    with pytest.raises(MissingRightError, match=r"topic t: cannot read its marker.*kafka-acls.sh"):
         _opening(monkeypatch, _Opened(), readers).open()
     assert (readers.made, readers.closed) == (1, 1)
 
