@@ -89,7 +89,14 @@ def scene_of(folder: Path, **settings: Mapping[str, Any]) -> Iterator[Scene]:
         HostBroker(folder / "kafka", network[KAFKA]) as broker,
     ):
         broker.create_topic(TOPIC, PARTITIONS)
-        with SparkHosts(folder, network, WORKERS, broker.options, [TOPIC], spark=SPARK, **settings) as cluster:
+        with SparkHosts(
+            folder,
+            network,
+            WORKERS,
+            broker.options,
+            [TOPIC],
+            **{**settings, "spark": {**SPARK, **settings.get("spark", {})}},
+        ) as cluster:
             cluster.wait(lambda: on_hosts(cluster, *WORKERS), "a receiver on each host")
             await_spark(cluster)
             cluster.await_executors()
@@ -99,7 +106,8 @@ def scene_of(folder: Path, **settings: Mapping[str, Any]) -> Iterator[Scene]:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    with scene_of(tmp_path, agent={"store_back": True}) as scene:
+    # what is tested are tasks: the driver would read these batches itself
+    with scene_of(tmp_path, agent={"store_back": True}, spark={"small_batch": "0B"}) as scene:
         yield scene
 
 

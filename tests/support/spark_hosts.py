@@ -38,7 +38,6 @@ _SPARK: dict[str, str] = {
     "spark.executor.heartbeatInterval": "1s", "spark.network.timeout": "10s", "spark.network.timeoutInterval": "1s",
     "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-    "small_batch": "0B",  # what is tested here are tasks
 }  # fmt: skip
 
 
