@@ -15,7 +15,7 @@ from driver.decision_loop.stopping import Summary
 from driver.listeners.events import Listener
 from driver.main import find_jobs, make_engine
 from driver.service import Driver, DriverOptions
-from driver.several import fair
+from driver.several import sharing_spark
 from driver.spark.classic import classic
 from forebay.messages import BatchEntry
 from forebay.model.errors import UsageError
@@ -62,7 +62,7 @@ class IngestContext:
     ) -> None:
         self.stop()
         if error is None:
-            self.await_termination()
+            self._ending.wait_and_raise()
         else:
             self._ending.wait()
 
@@ -194,11 +194,11 @@ class IngestStreams(Mapping[str, IngestContext]):
     A mapping from the stream's name to its context. Each stream has its own topics, receivers, journal, URL, interval and jobs.
     When one fails, the others go on; the failure is logged, and raised by ``await_…`` or when the context is left. For fair
     shares of Spark, set ``spark.scheduler.mode = FAIR`` in the session: each stream's jobs run in a pool of its name. Without a
-    session, Forebay makes one, with that setting. Raises SettingsError as :func:`driver.several.fair`.
+    session, Forebay makes one, with that setting. Raises SettingsError as :func:`driver.several.sharing_spark`.
     """
 
     def __init__(self, spark: Any, *settings: Settings | str | Path, take_over: bool = False) -> None:
-        streams = fair([found if isinstance(found, Settings) else load(found) for found in settings])
+        streams = sharing_spark([found if isinstance(found, Settings) else load(found) for found in settings])
         self._contexts = {found.stream: IngestContext(spark, found, take_over=take_over) for found in streams}
         self._changed = threading.Condition()
         for context in self._contexts.values():
@@ -221,7 +221,7 @@ class IngestStreams(Mapping[str, IngestContext]):
     ) -> None:
         self.stop()
         if error is None:
-            self.await_termination()
+            self._wait_and_raise(None)
 
     def start(self) -> None:
         """Start the streams that do not run. Raises as :meth:`IngestContext.start`; the streams started before run on."""
@@ -244,6 +244,9 @@ class IngestStreams(Mapping[str, IngestContext]):
         """Wait until all streams have ended; return False if they have not within ``timeout_seconds``. Raises the first failure,
         once."""
         self._start_named()
+        return self._wait_and_raise(timeout_seconds)
+
+    def _wait_and_raise(self, timeout_seconds: float | None) -> bool:
         clock = SystemClock()
         ends = None if timeout_seconds is None else clock.monotonic() + timeout_seconds
         for context in self._contexts.values():

@@ -49,7 +49,7 @@ def run_several(
     """Run the drivers of ``streams`` until a signal (SIGTERM, SIGINT) ends them, or all have ended. Return the exit code: 1 if
     Spark ended, else that of the first stream that failed for good, else 0. The arguments are those of ``driver.main.run``.
 
-    Raises SettingsError if the streams do not fit together, as :func:`fair`.
+    Raises SettingsError if the streams do not fit together, as :func:`sharing_spark`.
     """
     clock = SystemClock()
     options = DriverOptions(
@@ -59,8 +59,8 @@ def run_several(
         standby=standby,
         waits_when_failed=not until_caught_up,
     )
-    streams = fair(streams)
-    notifier = Notifier.of(variables, clock, lambda: together(runs), os.getpid())
+    streams = sharing_spark(streams)
+    notifier = Notifier.of(variables, clock, lambda: joint_status(runs), os.getpid())
     stopping = threading.Event()
     ended = threading.Semaphore(0)
 
@@ -252,7 +252,7 @@ class StreamRun:
         return f"{name} of {self.stream}"
 
 
-def together(runs: Sequence[StreamRun]) -> ServiceStatus:
+def joint_status(runs: Sequence[StreamRun]) -> ServiceStatus:
     """Return the status of a process with several streams: ready when all are."""
     statuses = [run.service_status() for run in runs]
     seconds = [status.stop_seconds for status in statuses if status.stop_seconds is not None]
@@ -263,7 +263,7 @@ def together(runs: Sequence[StreamRun]) -> ServiceStatus:
     )
 
 
-def fair(streams: Sequence[Settings]) -> list[Settings]:
+def sharing_spark(streams: Sequence[Settings]) -> list[Settings]:
     """Return the settings of streams that share a process, with fair shares of Spark, and one archive of Java's classes.
 
     Raises SettingsError if two streams have one name or URL, or differ in ``[spark]``.

@@ -77,9 +77,8 @@ class StateFiles:
         self._epoch = epoch
         self._listed: dict[str, frozenset[str]] = {}  # manifest → the files that it lists
         self._newest_run = newest_run
-        self._seen: tuple[NeededVersions, int] | None = (
-            None  # what the last whole round saw, and the newest run before it
-        )
+        #: what the last whole round saw, and the newest run before it
+        self._seen: tuple[NeededVersions, int] | None = None
         self._left = True  # whether the last whole round left files
         self._logged = False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,8 @@ def test_a_store_whose_package_is_missing_is_wrong_with_the_package(
 ) -> None:
     for name in (package, f"{package}.core"):
         monkeypatch.setitem(sys.modules, name, None)
+    loaded = import_module("fsspec.registry")._registry
+    monkeypatch.delitem(loaded, scheme, raising=False)  # an earlier test may have used the package
     project.replace(f"file://{project.folder}/wal", f"{scheme}://bucket/wal")
     _, checks = checked(project, capsys)
     assert checks["wal"][0] == "wrong" and f"pip install 'forebay[{scheme}]'" in checks["wal"][1]

@@ -14,7 +14,7 @@ import pytest
 from deploy.commands.setup.validation import refuse_equal_modules
 from driver.context import IngestStreams
 from driver.service import DriverOptions
-from driver.several import StreamRun, exit_code, fair, together
+from driver.several import StreamRun, exit_code, joint_status, sharing_spark
 from forebay.http.client import Client
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.messages import StatusAnswer
@@ -66,14 +66,17 @@ def test_streams_that_can_not_share_a_process_are_refused(
     second = configure(name, **driver)
     second = msgspec.structs.replace(second, spark=msgspec.structs.replace(second.spark, options=spark))
     with pytest.raises(SettingsError, match=words):
-        fair([first, second])
+        sharing_spark([first, second])
 
 
 def test_an_option_of_the_user_wins_over_the_fair_mode(configure: Configure) -> None:
     settings = configure("a")
-    assert fair([settings])[0].spark.options["spark.scheduler.mode"] == "FAIR"
+    assert sharing_spark([settings])[0].spark.options["spark.scheduler.mode"] == "FAIR"
     chosen = msgspec.structs.replace(settings.spark, options={"spark.scheduler.mode": "FIFO"})
-    assert fair([msgspec.structs.replace(settings, spark=chosen)])[0].spark.options["spark.scheduler.mode"] == "FIFO"
+    assert (
+        sharing_spark([msgspec.structs.replace(settings, spark=chosen)])[0].spark.options["spark.scheduler.mode"]
+        == "FIFO"
+    )
 
 
 def test_streams_with_folders_of_their_own_share_the_archive_of_classes_of_the_first(configure: Configure) -> None:
@@ -82,7 +85,7 @@ def test_streams_with_folders_of_their_own_share_the_archive_of_classes_of_the_f
     second = msgspec.structs.replace(second, spark=msgspec.structs.replace(second.spark, class_archive="/elsewhere"))
     archive = first.spark.class_archive
     assert archive is not None
-    assert [settings.spark.class_archive for settings in fair([first, second])] == [archive, archive]
+    assert [settings.spark.class_archive for settings in sharing_spark([first, second])] == [archive, archive]
 
 
 def test_a_stream_that_fails_ends_alone_and_any_termination_raises_it(configure: Configure) -> None:
@@ -139,7 +142,7 @@ class _Failing(StreamRun):
 
     def __init__(self, settings: Settings, errors: list[BaseException], ended: Callable[[], None]) -> None:
         self.errors, self.took_over = errors, list[bool]()
-        notifier = Notifier("", 0.0, SystemClock(), lambda: together([self]))
+        notifier = Notifier("", 0.0, SystemClock(), lambda: joint_status([self]))
         super().__init__(
             settings, (), options=DriverOptions(release="test", take_over=True), clock=SystemClock(), notifier=notifier,
             stopping=threading.Event(), lost=lambda: None, ended=ended,
@@ -163,7 +166,7 @@ def test_whatever_ends_a_driver_the_stream_starts_again_or_counts_as_ended(
     fenced.thread.start()
     assert ended.acquire(timeout=30)
     assert isinstance(fenced.failure, FencedError)
-    assert together([run, fenced]).ready and "ended: another driver leads" in together([run, fenced]).words
+    assert joint_status([run, fenced]).ready and "ended: another driver leads" in joint_status([run, fenced]).words
 
 
 def test_end_of_spark_decides_the_exit_code() -> None:
@@ -179,6 +182,15 @@ def test_await_starts_the_streams_with_named_outputs(configure: Configure) -> No
         assert not streams.await_any_termination(0.01)
         assert [name for name in streams if streams[name].is_running] == ["clicks"]
         assert not streams.await_termination(0.01)
+
+
+def test_leaving_the_context_starts_no_stream(configure: Configure) -> None:
+    streams = IngestStreams(None, configure("orders"))
+    with streams:
+        streams["orders"].foreach_batch(lambda batch: None, name="out")
+    with streams["orders"] as alone:
+        pass
+    assert not alone.is_running and alone.url == "", "no driver was ever made"
 
 
 def test_modules_of_one_name_beside_two_configurations_are_refused(tmp_path: Path) -> None:
