@@ -33,7 +33,8 @@ def test_command_lists_all_batches_or_those_that_hold_an_offset(
         run.run(25)  # rounds of clean-up have moved most of them into the history
     config = tmp_path / "forebay.toml"
     config.write_text(
-        f'stream = "{STREAM}"\ndata = "{tmp_path}/data"\n[kafka]\ntopics = ["t"]\n"bootstrap.servers" = "127.0.0.1:1"\n[wal]\nurl = "file://{tmp_path}/wal"\n'
+        f'stream = "{STREAM}"\ndata = "{tmp_path}/data"\n[kafka]\ntopics = ["t"]\n"bootstrap.servers" = "127.0.0.1:1"\n'
+        f'[wal]\nurl = "file://{tmp_path}/wal"\n'
         f'[driver]\njournal = "file://{tmp_path}/journal"\njob = "jobs:x"\n'
     )
 
