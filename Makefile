@@ -35,7 +35,6 @@ fetch-hdfs fetch-versitygw fetch-emulators fetch-jvm_spark fetch-apicurio fetch-
 # one after another: apt-get has one lock
 fetch-packages:
 	@$(PYTHON_IN) -m tests.support.namespaces
-	@$(PYTHON_IN) -m tests.jepsen.clock >/dev/null
 	@$(PYTHON_IN) -m tests.support.booted
 	@$(PYTHON_IN) -m tests.support.nginx
 	@$(PYTHON_IN) -m tests.support.prometheus

@@ -1,43 +1,39 @@
-"""The wall clock of a host, moved by libfaketime; the monotonic clock stays. ``python -m tests.jepsen.clock`` fetches it."""
+"""The wall clock of a host, which a fault moves; the monotonic clock stays.
+
+A library that is loaded before the C library (``clock.c``) moves the time by what a file says.
+"""
 
 from __future__ import annotations
 
-import sys
+import platform
+import shutil
+import subprocess
 from pathlib import Path
 
-from tests.support import debian
-
-_PACKAGE, _LIBRARY = "libfaketime", "usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+_SOURCE = Path(__file__).with_name("clock.c")
+_BYTES = 8
 
 
 class HostClock:
-    """The clock of the processes that were started with ``environment``. ``file``: holds how far it is off."""
+    """The clock of the processes that were started with ``environment``. ``file``: how far it is ahead, in seconds."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, library: Path, file: Path) -> None:
         self._file = file
-        self.move(0)
+        file.write_bytes(bytes(_BYTES))
+        self.environment = {"LD_PRELOAD": str(library), "FOREBAY_TEST_CLOCK": str(file)}
 
     def move(self, seconds: int) -> None:
-        """Set the wall clock so many seconds ahead of the machine's."""
-        temporary = self._file.with_suffix(".new")
-        temporary.write_text(f"{seconds:+d}\n")
-        temporary.replace(self._file)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        library = debian.found(_PACKAGE, _LIBRARY)
-        assert library is not None
-        return {
-            "LD_PRELOAD": str(library),
-            "FAKETIME_TIMESTAMP_FILE": str(self._file),
-            "FAKETIME_CACHE_DURATION": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
+        """Set the wall clock so many seconds ahead of the machine's, from now on."""
+        with self._file.open("r+b") as file:  # written in place: the processes have it mapped
+            file.write(seconds.to_bytes(_BYTES, "little", signed=True))
 
 
-def available() -> bool:
-    return debian.found(_PACKAGE, _LIBRARY) is not None
-
-
-if __name__ == "__main__":
-    sys.exit(debian.main(lambda: print(debian.unpacked(_PACKAGE, _LIBRARY))))
+def build(folder: Path) -> Path | None:
+    """Return the library, compiled into ``folder``; None without a C compiler, or on another kind of machine."""
+    compiler = shutil.which("cc")
+    if compiler is None or platform.machine() != "x86_64" or platform.libc_ver()[0] != "glibc":
+        return None
+    library = folder / "clock.so"
+    command = [compiler, "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(library), str(_SOURCE)]
+    subprocess.run(command, check=True)
+    return library

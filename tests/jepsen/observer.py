@@ -18,16 +18,18 @@ _ANSWER_SECONDS = 3.0
 
 class Observer:
     """Asks each of ``urls`` in a thread of its own. ``latest``: the status with the highest epoch; None before the first one.
-    ``seconds``: how long its answer took."""
+    ``seconds``: how long its answer took. ``errors``: driver → why its last answer was no status."""
 
-    def __init__(self, urls: Mapping[str, str], ca_file: Path, token: Callable[[], str], file: Path) -> None:
-        self._context = ssl.create_default_context(cafile=str(ca_file))
+    def __init__(self, urls: Mapping[str, str], certificates: Path, token: Callable[[], str], file: Path) -> None:
+        self._context = ssl.create_default_context(cafile=str(certificates / "authority.pem"))
+        self._context.load_cert_chain(certificates / "observer.pem", certificates / "observer.key")
         self._token = token
         self._file = file.open("w")
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self.latest: dict[str, Any] | None = None
         self.seconds = 0.0
+        self.errors: dict[str, str] = {}
         self._threads = [
             threading.Thread(target=self._run, args=(name, url), name=f"observer of {name}", daemon=True)
             for name, url in urls.items()
@@ -58,8 +60,9 @@ class Observer:
             try:
                 with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS, context=self._context) as answer:
                     status = json.load(answer)
-            except (OSError, ValueError):
-                continue  # it does not lead, or is cut off, paused or down
+            except (OSError, ValueError) as error:  # it does not lead, or is cut off, paused or down
+                self.errors[name] = str(error)
+                continue
             self._write(name, status, time.monotonic() - began)
 
     def _write(self, name: str, status: dict[str, Any], seconds: float) -> None:

@@ -103,7 +103,7 @@ class Run:
         """Until a first batch is completed."""
         self.load.start()
         begun = self.wait(lambda: any(self.observer.completed().values()), _START_SECONDS)
-        assert begun, f"no batch was completed within {_START_SECONDS:g} s: see the logs in {self.world.folder}"
+        assert begun, f"no batch in {_START_SECONDS:g} s: {self.observer.errors}; see the logs in {self.world.folder}"
         self.story.write("batches are completed")
 
     def faults(self, steps: Sequence[Step], seconds: float) -> int:

@@ -48,7 +48,7 @@ class Service:
             return
         self.starts += 1
         with self.log.open("ab") as log:
-            self._log_begin = log.write()
+            self._log_begin = log.tell()
             log.write(f"---- start {self.starts}\n".encode())
             log.flush()
             self._process = subprocess.Popen(

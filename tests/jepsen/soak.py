@@ -68,7 +68,7 @@ def play(folder: Path, shape: Shape, seed: int, seconds: float, rate_max: float)
         places = [(topic, number) for topic, count in shape.topics.items() for number in range(count)]
         load = Load(world.brokers.servers, places, _PROBE_RATE, folder / "acked.tsv")
         urls = {name: world.driver_url(name) for name in DRIVERS}
-        with Observer(urls, world.authority.ca_file, lambda: world.reader_token, folder / "seen.jsonl") as observer:
+        with Observer(urls, folder / "certificates", lambda: world.reader_token, folder / "seen.jsonl") as observer:
             samples = Samples(world, observer)
             run = Run(world, story, load, observer)
             try:

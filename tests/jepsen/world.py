@@ -32,6 +32,7 @@ STREAM = "stream"
 #: the topic with clean elections alone, and the one on which unclean ones are made
 SAFE, RISKY = "safe", "risky"
 DRIVERS, STORE = ("d1", "d2"), "store"
+OBSERVER = "observer"
 _ROLES = ("receiver", "agent", "task", "query", "reader", "operator")
 _STORE_BYTES, _BLOCKS_BYTES = 400_000_000, 24_000_000
 _START_SECONDS = 120.0
@@ -200,6 +201,7 @@ class World:
         (self.folder / "jobs.py").write_text(JOB)
 
     def _add_services(self) -> None:
+        library = clock.build(self.folder)
         for name in self.shape.services:
             kind, _, place = name.partition("-")
             host = self.network[place or name]
@@ -209,8 +211,8 @@ class World:
                 "FOREBAY__SECURITY__CERT_FILE": f"{certificate}.pem", "FOREBAY__SECURITY__KEY_FILE": f"{certificate}.key",
                 "FOREBAY__AGENT__HOST": host.name, "FOREBAY__AGENT__URL": f"https://{host.address}:7081",
             }  # fmt: skip
-            if clock.available():
-                self.clocks.setdefault(host.name, HostClock(self.folder / f"{host.name}.clock"))
+            if library is not None:
+                self.clocks.setdefault(host.name, HostClock(library, self.folder / f"{host.name}.clock"))
                 own |= self.clocks[host.name].environment
             if not place:
                 own |= {"FOREBAY__DRIVER__URL": self.driver_url(name), "SPARK_LOCAL_IP": host.address}
@@ -237,10 +239,11 @@ class World:
         self.reader_token = next(line.split()[1] for line in lines if line.startswith("reader "))
 
     def issue_certificates(self) -> None:
-        """Issue a new certificate for each host of Forebay, and rename it to its place, the key first."""
+        """Issue a new certificate for each host of Forebay and for the observer, and rename it to its place, the key first."""
         target = self.folder / "certificates"
-        for name in (*DRIVERS, *self.shape.worker_hosts):
-            files = self.authority.issue(f"{name}.new", self.network[name].address)
+        for name in (*DRIVERS, *self.shape.worker_hosts, OBSERVER):
+            address = self.network[name].address if name != OBSERVER else "127.0.0.1"
+            files = self.authority.issue(f"{name}.new", address, valid_days=60)
             os.replace(files["key_file"], target / f"{name}.key")
             os.replace(files["cert_file"], target / f"{name}.pem")
 
