@@ -18,6 +18,11 @@ from tests.support.spark_hosts import HostBroker
 _ASK_SECONDS = 2.0
 
 
+def quiet_admin(servers: str) -> AdminClient:
+    """Return a client that does not log that a broker is down."""
+    return AdminClient({"bootstrap.servers": servers, "log_level": 0})
+
+
 class Broker(HostBroker):
     """Number ``number`` of a cluster with a controller on each of ``hosts``. ``first``: the broker whose cluster it joins."""
 
@@ -52,7 +57,7 @@ class Broker(HostBroker):
     def ready(self) -> bool:
         """Whether the cluster's other members know it."""
         try:
-            return self.number in AdminClient({**self.options}).list_topics(timeout=_ASK_SECONDS).brokers
+            return self.number in quiet_admin(self.address).list_topics(timeout=_ASK_SECONDS).brokers
         except Exception:
             return False
 
@@ -97,7 +102,7 @@ class Brokers:
     def partition(self, topic: str, number: int) -> Any:
         """Return leader and replicas in sync as the cluster knows them now; None if no broker answers."""
         try:
-            metadata = AdminClient({"bootstrap.servers": self.servers}).list_topics(topic, timeout=_ASK_SECONDS)
+            metadata = quiet_admin(self.servers).list_topics(topic, timeout=_ASK_SECONDS)
         except Exception:
             return None
         return metadata.topics[topic].partitions.get(number)

@@ -75,7 +75,7 @@ class Evidence:
     def incarnations(self) -> dict[Place, list[Mapping[str, Any]]]:
         """Return what the audit printed about each partition, by incarnation."""
         found: dict[Place, list[Mapping[str, Any]]] = defaultdict(list)
-        for line in self.audit["incarnations"]:
+        for line in self.audit["lives"]:
             found[line["topic"], line["partition"]].append(line)
         for lines in found.values():
             lines.sort(key=lambda line: line["life"])
@@ -118,11 +118,9 @@ def journal(e: Evidence) -> Iterator[Finding]:
             yield Finding("batch order", f"batch {later['number']} is completed, and the one before it is not")
     gaps = {
         (line["topic"], line["partition"], line["life"]): {g["from_offset"]: g["until_offset"] for g in line["gaps"]}
-        for line in e.audit["incarnations"]
+        for line in e.audit["lives"]
     }
-    at: dict[Line, int] = {
-        (line["topic"], line["partition"], line["life"]): line["start"] for line in e.audit["incarnations"]
-    }
+    at: dict[Line, int] = {(line["topic"], line["partition"], line["life"]): line["start"] for line in e.audit["lives"]}
     for batch in e.batches:
         for r in sorted(batch["ranges"], key=lambda r: r["from"]):
             where = (r["topic"], r["partition"], r["life"])
@@ -359,7 +357,7 @@ def describe(evidence: Evidence, findings: list[Finding]) -> str:
         f"{len(evidence.batches)} batches in {len(evidence.runs)} finished runs, {len(evidence.epochs)} journal epochs kept, "
         f"{len({shown['epoch'] for shown in evidence.seen})} leaders seen in {len(evidence.seen)} looks at the status",
     ]
-    for line in evidence.audit["incarnations"]:
+    for line in evidence.audit["lives"]:
         if line["life"] > 1 or line["gaps"]:
             where = f"{line['topic']}/{line['partition']}"
             lines.append(f"announced: {where} life {line['life']} at {line['start']}: {line['cause']} {line['gaps']}")

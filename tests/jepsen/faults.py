@@ -14,8 +14,8 @@ from random import Random
 from typing import TypeAlias
 
 from confluent_kafka import ElectionType, TopicPartition
-from confluent_kafka.admin import AdminClient
 
+from tests.jepsen.brokers import quiet_admin
 from tests.jepsen.world import DRIVERS, RISKY, STORE, Shape, World
 
 Waits: TypeAlias = "Iterator[float | Callable[[], bool]]"
@@ -191,7 +191,7 @@ def _elect(world: World, step: Step) -> Waits:
     broker.kill9()
     broker.start_again()
     yield broker.ready
-    client = AdminClient({"bootstrap.servers": world.brokers.servers})
+    client = quiet_admin(world.brokers.servers)
     client.elect_leaders(ElectionType.PREFERRED, request_timeout=10)
 
 
@@ -229,7 +229,7 @@ def _unclean(world: World, step: Step) -> Waits:
 
     yield 5.0
     if not led():
-        client = AdminClient({"bootstrap.servers": brokers.servers})
+        client = quiet_admin(brokers.servers)
         client.elect_leaders(ElectionType.UNCLEAN, [TopicPartition(RISKY, number)], request_timeout=10)
         yield led
     world.story.write(f"{follower} leads {RISKY}/{number}: {led()}; {leader} comes back and cuts its log")

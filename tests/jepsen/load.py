@@ -23,6 +23,7 @@ class Load:
         self._producer = Producer({
             "bootstrap.servers": servers, "acks": "all", "enable.idempotence": True, "linger.ms": 10,
             "message.timeout.ms": 60_000, "queue.buffering.max.messages": 200_000, "socket.timeout.ms": 10_000,
+            "log_level": 0,
         })  # fmt: skip
         self._places = places
         self.rate = rate

@@ -63,7 +63,7 @@ def good() -> Evidence:
         seen=(shown(1, "d1", 5), shown(1, "d1", 8), shown(2, "d2", 8), shown(2, "d2", 10)),
         audit={
             "findings": [], "batches_completed": 3,
-            "incarnations": [incarnation("safe", 1, 0, 10), incarnation("risky", 1, 0, 6), incarnation("risky", 2, 4, 5)],
+            "lives": [incarnation("safe", 1, 0, 10), incarnation("risky", 1, 0, 6), incarnation("risky", 2, 4, 5)],
         },
         audit_code=0,
         batches=(batch(1, ("safe", 1, 0, 5)), batch(2, ("safe", 1, 5, 8), ("risky", 1, 0, 6)),
@@ -97,7 +97,7 @@ PLANTED: dict[str, Callable[[Evidence], Evidence]] = {
     "rows": lambda e: with_run(e, 0, replace(e.runs[0], rows=e.runs[0].rows[1:])),
     "twice": lambda e: with_run(e, 3, replace(e.runs[3], rows=(*e.runs[3].rows, *rows("safe", 0, 1)))),
     "strange": lambda e: with_run(e, 0, replace(e.runs[0], rows=rows("safe", 0, 5, "x"))),
-    "silent loss": lambda e: with_audit(e, incarnations=e.audit["incarnations"][:2]),
+    "silent loss": lambda e: with_audit(e, lives=e.audit["lives"][:2]),
     "missing": lambda e: replace(e, kafka={**e.kafka, SAFE: {**e.kafka[SAFE], 10: "vsafe10"}}),
     "lost by Kafka": lambda e: replace(e, acked=(*e.acked, ("safe", 0, 10, "vsafe10"))),
     "moved back": lambda e: replace(e, seen=(shown(1, "d1", 8), shown(1, "d1", 5))),

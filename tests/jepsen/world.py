@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
 from tests.jepsen import clock
-from tests.jepsen.brokers import Brokers
+from tests.jepsen.brokers import Brokers, quiet_admin
 from tests.jepsen.clock import HostClock
 from tests.jepsen.job import JOB
 from tests.jepsen.services import Service, Services
@@ -129,7 +129,7 @@ class World:
         return folder
 
     def _create_topics(self) -> None:
-        client = AdminClient({"bootstrap.servers": self.brokers.servers})
+        client = quiet_admin(self.brokers.servers)
         numbers = range(1, self.shape.brokers + 1)
         new = []
         for topic, partitions in self.shape.topics.items():
