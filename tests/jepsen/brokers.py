@@ -43,7 +43,9 @@ class Broker(HostBroker):
             "broker.session.timeout.ms": "4000",
             "replica.lag.time.max.ms": "4000",
             "controlled.shutdown.enable": "true",
-            "auto.leader.rebalance.enable": "false",
+            "auto.leader.rebalance.enable": "true",
+            "leader.imbalance.check.interval.seconds": "5",
+            "leader.imbalance.per.broker.percentage": "0",
         }
 
     def send(self, number: signal.Signals) -> None:

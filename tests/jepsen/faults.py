@@ -13,9 +13,6 @@ from pathlib import Path
 from random import Random
 from typing import TypeAlias
 
-from confluent_kafka import ElectionType, TopicPartition
-
-from tests.jepsen.brokers import quiet_admin
 from tests.jepsen.world import DRIVERS, RISKY, STORE, Shape, World
 
 Waits: TypeAlias = "Iterator[float | Callable[[], bool]]"
@@ -183,7 +180,7 @@ def _broker(draw: Random, shape: Shape) -> tuple[str, ...]:
 
 
 def _elect(world: World, step: Step) -> Waits:
-    """A broker ends in order, so that others lead its partitions; then the preferred leaders are elected again."""
+    """A broker ends in order, so that others lead its partitions; when it is back, the preferred leaders are elected again."""
     (name,) = step.targets
     broker = world.brokers[name]
     broker.send(signal.SIGTERM)
@@ -191,8 +188,6 @@ def _elect(world: World, step: Step) -> Waits:
     broker.kill9()
     broker.start_again()
     yield broker.ready
-    client = quiet_admin(world.brokers.servers)
-    client.elect_leaders(ElectionType.PREFERRED, request_timeout=10)
 
 
 def _risky(draw: Random, shape: Shape) -> tuple[str, ...]:
@@ -227,11 +222,7 @@ def _unclean(world: World, step: Step) -> Waits:
         found = brokers.partition(RISKY, number)
         return found is not None and found.leader == brokers[follower].number
 
-    yield 5.0
-    if not led():
-        client = quiet_admin(brokers.servers)
-        client.elect_leaders(ElectionType.UNCLEAN, [TopicPartition(RISKY, number)], request_timeout=10)
-        yield led
+    yield led
     world.story.write(f"{follower} leads {RISKY}/{number}: {led()}; {leader} comes back and cuts its log")
     brokers[leader].start_again()
     yield brokers[leader].ready
