@@ -11,16 +11,18 @@ from statistics import median
 from tests.jepsen.observer import Observer
 from tests.jepsen.world import STORE, STREAM, World
 
-_EVERY_SECONDS = 5.0
+_EVERY_SECONDS_MAX, _SAMPLES_MIN = 5.0, 40
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 #: a series of this unit counts as growing from this growth on
 FLOORS = {"MB": 8.0, "descriptors": 8.0, "threads": 4.0, "files": 20.0, "kB": 200.0, "ms": 100.0}
 
 
 class Samples:
-    """``series``: (name, unit) → (seconds, value). A process that was started again begins a new series."""
+    """``series``: (name, unit) → (seconds, value). A process that was started again begins a new series. ``seconds``: length
+    of the run."""
 
-    def __init__(self, world: World, observer: Observer) -> None:
+    def __init__(self, world: World, observer: Observer, seconds: float) -> None:
+        self._every = min(_EVERY_SECONDS_MAX, seconds / _SAMPLES_MIN)
         self.series: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
         self._world = world
         self._observer = observer
@@ -31,7 +33,7 @@ class Samples:
         now = time.monotonic()
         if now < self._due:
             return
-        self._due = now + _EVERY_SECONDS
+        self._due = now + self._every
         at = self._world.story.seconds
         for name, pid in self._world.services.running().items():
             self._process(at, f"{name}, start {self._world.services[name].starts}", pid)

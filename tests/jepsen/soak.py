@@ -27,7 +27,7 @@ from tests.jepsen.world import DRIVERS, Shape, World
 #: kinds that end processes of Forebay, or make Kafka lose records, are left out
 _LEFT_OUT = ("kill", "stop", "rolling", "unclean")
 _EVERY_SECONDS = 60.0
-_PROBE_SECONDS, _PROBE_RATE = 20.0, 20_000.0
+_PROBE_SECONDS, _PROBE_RATE = 10.0, 20_000.0
 
 
 def plan(seed: int, seconds: float, shape: Shape) -> list[Step]:
@@ -69,7 +69,7 @@ def play(folder: Path, shape: Shape, seed: int, seconds: float, rate_max: float)
         load = Load(world.brokers.servers, places, _PROBE_RATE, folder / "acked.tsv")
         urls = {name: world.driver_url(name) for name in DRIVERS}
         with Observer(urls, folder / "certificates", lambda: world.reader_token, folder / "seen.jsonl") as observer:
-            samples = Samples(world, observer)
+            samples = Samples(world, observer, seconds)
             run = Run(world, story, load, observer)
             try:
                 run.begin()
