@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -208,25 +209,23 @@ def acknowledged(e: Evidence) -> Iterator[Finding]:
 
 def leadership(e: Evidence) -> Iterator[Finding]:
     """What an older epoch showed is never ahead of what a newer one shows; in one epoch nothing moves back."""
-    newest: dict[tuple[int, str, int, int, str], int] = {}
-    lowest: dict[tuple[int, str, int, int, str], int] = {}
+    #: epoch, topic, partition, incarnation, name → lowest and highest value
+    shown_by: dict[tuple[int, str, int, int, str], tuple[int, int]] = {}
     leaders: dict[int, str] = {}
     for shown in e.seen:
-        if leaders.setdefault(shown["epoch"], shown["driver"]) != shown["driver"]:
-            yield Finding(
-                "leadership", f"{leaders[shown['epoch']]} and {shown['driver']} lead in epoch {shown['epoch']:x}"
-            )
+        epoch = shown["epoch"]
+        if leaders.setdefault(epoch, shown["driver"]) != shown["driver"]:
+            yield Finding("leadership", f"{leaders[epoch]} and {shown['driver']} lead in epoch {epoch:x}")
         for topic, partition, incarnation, position, completed in shown["partitions"]:
             for name, value in (("position", position), ("completed", completed)):
-                key = (shown["epoch"], topic, partition, incarnation, name)
-                if value < newest.get(key, value):
-                    yield Finding("moved back", f"{key}: {value} after {newest[key]}")
-                newest[key] = max(value, newest.get(key, value))
-                lowest[key] = min(value, lowest.get(key, value))
+                key = (epoch, topic, partition, incarnation, name)
+                low, high = shown_by.get(key, (value, value))
+                if value < high:
+                    yield Finding("moved back", f"{key}: {value} after {high}")
+                shown_by[key] = min(low, value), max(high, value)
     by_line: dict[tuple[str, int, int, str], list[tuple[int, int, int]]] = defaultdict(list)
-    for (epoch, *line), high in newest.items():
-        topic, partition, incarnation, name = line
-        by_line[topic, partition, incarnation, name].append((epoch, lowest[(epoch, *line)], high))
+    for (epoch, topic, partition, incarnation, name), (low, high) in shown_by.items():
+        by_line[topic, partition, incarnation, name].append((epoch, low, high))
     for where, epochs in by_line.items():
         for (old, _, high), (new, low, _) in itertools.pairwise(sorted(epochs)):
             if high > low:
@@ -330,9 +329,12 @@ def read_kafka(
         found: dict[Place, tuple[dict[int, str], int]] = {place: ({}, high) for place, (_, high) in marks.items()}
         consumer.assign([TopicPartition(*place, low) for place, (low, _) in marks.items()])
         waiting = set(wanted)
+        deadline = time.monotonic() + _READ_SECONDS
         while waiting:
-            messages = consumer.consume(10_000, _READ_SECONDS)
-            if not messages:
+            messages = consumer.consume(10_000, 0.2)  # it waits until there are as many
+            if messages:
+                deadline = time.monotonic() + _READ_SECONDS
+            elif time.monotonic() > deadline:
                 raise SystemExit(f"Kafka returned nothing of {sorted(waiting)} for {_READ_SECONDS:g} s")
             for message in messages:
                 place = (message.topic() or "", message.partition() or 0)

@@ -140,12 +140,16 @@ class Run:
             self.story.write(f"NOT COMPLETE after {_END_SECONDS:g} s: {self.observer.latest}")
         self.story.write("all is completed" if complete() else "the end without completion")
         names = sorted(self.world.services.names, key=lambda name: ("receiver" not in name, name in DRIVERS, name))
-        for group in ([n for n in names if "receiver" in n], [n for n in names if "receiver" not in n]):
-            for name in group:
-                self.world.services.held.add(name)
-                self.world.services[name].stop()
-            self.wait(lambda group=group: all(self.world.services[n].stopped() for n in group), _PATIENCE_SECONDS)
+        self._stop([name for name in names if "receiver" in name])
+        self._stop([name for name in names if "receiver" not in name])
         self.world.services.kill_all()
         self.world.write_evidence()
         checked = subprocess.run([sys.executable, str(_CHECKER), str(self.world.folder)], check=False)
         return checked.returncode == 0
+
+    def _stop(self, names: Sequence[str]) -> None:
+        services = self.world.services
+        for name in names:
+            services.held.add(name)
+            services[name].stop()
+        self.wait(lambda: all(services[name].stopped() for name in names), _PATIENCE_SECONDS)
