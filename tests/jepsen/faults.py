@@ -197,8 +197,15 @@ def _risky(draw: Random, shape: Shape) -> tuple[str, ...]:
 def _unclean(world: World, step: Step) -> Waits:
     """The follower is cut off until it is out of sync; then the leader dies, and the follower leads with an older log."""
     number = int(step.targets[0])
-    brokers, shown = world.brokers, world.brokers.partition(RISKY, number)
-    if shown is None or shown.leader < 0 or len(shown.isrs) < 2:
+    brokers = world.brokers
+
+    def in_sync() -> bool:
+        found = brokers.partition(RISKY, number)
+        return found is not None and found.leader >= 0 and len(found.isrs) == len(found.replicas)
+
+    yield in_sync
+    shown = brokers.partition(RISKY, number)
+    if shown is None or shown.leader < 0 or len(shown.isrs) < len(shown.replicas):
         world.story.write(f"no unclean election: {RISKY}/{number} has not all replicas in sync")
         return
     leader, follower = brokers.named(shown.leader), next(brokers.named(r) for r in shown.replicas if r != shown.leader)
