@@ -22,9 +22,9 @@ class Load:
 
     def __init__(self, servers: str, places: Sequence[tuple[str, int]], rate: float, file: Path) -> None:
         self._producer = Producer({
-            "bootstrap.servers": servers, "acks": "all", "enable.idempotence": False, "message.send.max.retries": 0, "linger.ms": 10,
+            "bootstrap.servers": servers, "acks": "all", "enable.idempotence": False, "message.send.max.retries": 0,
             "message.timeout.ms": 60_000, "queue.buffering.max.messages": 200_000, "socket.timeout.ms": 10_000,
-            "log_level": 0,
+            "linger.ms": 10, "log_level": 0,
         })  # fmt: skip
         self._places = places
         self.rate = rate
@@ -46,9 +46,13 @@ class Load:
         self._stopping.set()
         self._thread.join()
         self._file.close()
+        self.check()
+        return self.ends
+
+    def check(self) -> None:
+        """Raise AssertionError if the producer failed."""
         if self.failure is not None:
             raise AssertionError("the producer failed") from self.failure
-        return self.ends
 
     def end(self) -> None:
         """Stop without waiting for what is under way; nothing if it never started or has stopped."""

@@ -88,6 +88,7 @@ class Run:
 
     def tick(self) -> None:
         self.world.services.tend()
+        self.load.check()
         self.on_tick()
         time.sleep(_TICK_SECONDS)
 
