@@ -15,7 +15,7 @@ from forebay.settings.schema import Settings
 
 
 def joining(streams: Sequence[Settings]) -> list[Settings]:
-    """Return the settings of ``streams``, of which the first one leads a job over all, unless ``driver.joins`` says otherwise."""
+    """Return the settings of ``streams``, with the first one as the leader of all others, unless one has ``driver.joins``."""
     if len(streams) < 2 or any(settings.driver.joins for settings in streams):
         return list(streams)
     first, *others = streams

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from driver.batches.batch import Batch
+from driver.batches.joint import JointJob
 from driver.context import IngestContext, IngestStreams
 from driver.joint_jobs import joining, joint_members
 from driver.journal import reading as journal
@@ -121,9 +122,9 @@ class Receiver:
 
 @contextmanager
 def joint(
-    job: Callable[[Mapping[str, Batch]], None], *settings: Settings
+    job: JointJob, *settings: Settings, spark: object = None
 ) -> Iterator[tuple[IngestStreams, Receiver, Receiver]]:
-    with IngestStreams(None, *settings, take_over=True) as streams:
+    with IngestStreams(spark, *settings, take_over=True) as streams:
         streams.foreach_joint(job)
         orders, clicks = (Receiver(found, streams[found.stream].url) for found in settings)
         yield streams, orders, clicks
@@ -288,6 +289,33 @@ def test_states_and_outputs_belong_to_the_leading_stream(configure: Configure) -
     assert kept.versions and not state_of(both[1]).keyed
 
 
+@pytest.mark.spark
+def test_spark_joins_the_batches_of_two_streams(configure: Configure, spark: object) -> None:
+    """As DStreams were joined: each row of a stream meets those of the other stream's batch, in Spark's tasks."""
+    joined: list[tuple[int, int]] = []
+    found = threading.Event()
+
+    def match(batches: Mapping[str, Batch]) -> None:
+        orders, clicks = (batches[name].df.select("partition", "offset") for name in ("orders", "clicks"))
+        rows = orders.join(clicks, ["partition", "offset"]).collect()
+        both = batches["orders"].records and batches["clicks"].records
+        joined.extend((row["partition"], row["offset"]) for row in rows)
+        if both and orders.union(clicks).count() == 5:
+            found.set()
+
+    with joint(match, *(configure(name, engine="spark") for name in ("orders", "clicks")), spark=spark) as (
+        _,
+        orders,
+        clicks,
+    ):
+        orders.post("pause", m.PauseRequest(paused=True, cause="both have records"))
+        orders(3)
+        clicks(2)
+        orders.post("pause", m.PauseRequest(paused=False, cause="both have records"))
+        assert found.wait(60)
+    assert sorted(joined) == [(0, 0), (0, 1)]
+
+
 @pytest.mark.parametrize(
     ("leading", "following", "words"),
     [
@@ -396,12 +424,12 @@ class Process:
 
 #: a place for each step between the making of a joint batch and its completion in both streams
 KILLS = [
-    "journal.after-sync:BatchAllocated=kill@1",  # the stream that follows has its batch
-    "journal.after-sync:BatchAllocated=kill@2",  # both have
     "driver.in-job=kill@2",
     "driver.before-complete=kill@1",  # the job is done
     "journal.after-sync:BatchCompleted=kill@1",  # the stream that leads has completed its batch
     "driver.after-complete=kill@2",  # both have
+    "journal.after-sync:BatchAllocated=kill@1",  # the stream that follows has its batch
+    "journal.after-sync:BatchAllocated=kill@2",  # both have
 ]
 
 
@@ -413,12 +441,5 @@ def test_a_process_killed_at_any_step_of_a_joint_batch_repeats_and_loses_nothing
         running = process.start(failpoint)
         process.feed(running)
         assert running.wait(60) == -signal.SIGKILL, failpoint
-    last = process.start()
-    process.feed(last)
-    for settings in process.settings:
-        Receiver(settings, settings.driver.url).await_status(
-            lambda now: not now.waiting_blocks and all(batch.state == "completed" for batch in now.batches)
-        )
-    last.terminate()
-    assert last.wait(60) == 0
+    assert process.start("", "--until-caught-up").wait(60) == 0, "all streams drain when all are caught up"
     process.check()
