@@ -150,19 +150,21 @@ class IngestContext:
             self._thread.start()
 
     def _run(self, driver: Driver) -> None:
+        has_failed = False
         try:
             driver.run()
         except BaseException as error:
+            has_failed = True
             log.error("stream %s ends: %s", self._settings.stream, error)
             self._ending.fail(error)
-            if self._joint is not None:
-                self._joint.fail()
         finally:
             try:
                 driver.close()
             finally:
                 self._ending.end()
                 self._ended()
+                if self._joint is not None and has_failed:
+                    self._joint.fail()  # only now, so that the first stream that ends is the one that failed
 
     def stop(self, drain: bool = False, timeout_seconds: float | None = None) -> None:
         """Let the running jobs finish, and end; with ``drain`` as :meth:`driver.service.driver.Driver.stop`.
