@@ -74,6 +74,7 @@ class HdfsPair(HdfsServer):
             ),
             "dfs.ha.fencing.methods": "shell(true)",
             "dfs.ha.tail-edits.period": "1s",
+            "dfs.ha.log-roll.period": "1s",  # a standby that starts leaves safe mode when it has read finished edits
             "dfs.namenode.shared.edits.dir": f"file://{self.directory}/edits",
         }
         for node, (_, http) in self._ports.items():

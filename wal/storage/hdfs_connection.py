@@ -1,8 +1,8 @@
 """Connections to HDFS: clients of one process, driven by the event loop of a thread of their own, and safe across forks.
 
-A client turns to the next NameNode only if one refuses a request, or can't be reached. It waits for a NameNode that does not
-answer, such as one whose host lost its power. So there is a client for each NameNode, which asks that one first. After a time-out
-the next client is used.
+hdfs-native would turn to the next NameNode only if one refuses a request or a connection, and wait for one that does not answer,
+such as one whose host lost its power. So there is a client for each NameNode of a name service, and this module chooses among
+them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,14 @@ Answer = TypeVar("Answer")
 _KERBEROS = ("kerberos_principal", "kerberos_keytab", "kerberos_cache")
 
 
-_NAME_NODES = "dfs.ha.namenodes."
+#: keys of the client
+_NAME_NODES, _PROVIDER = "dfs.ha.namenodes.", "dfs.client.failover.proxy.provider."
 _ATTEMPTS = "dfs.client.failover.max.attempts"
+_ACTIVE_ONLY = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
+#: how a NameNode that is not active answers; it has done nothing
+_NOT_ACTIVE = re.compile(r"org\.apache\.hadoop\.ipc\.(?:Standby|ObserverRetryOnActive)Exception")
+#: errors before a request was sent
+_NOT_SENT = re.compile(r"Connection refused|No route to host|Network is unreachable", re.IGNORECASE)
 
 
 class Connection:
@@ -38,9 +44,8 @@ class Connection:
     def __init__(self, authority: str, options: Mapping[str, str]) -> None:
         self._authority = authority
         self._kerberos = {key: value for key, value in options.items() if key in _KERBEROS}
-        self._settings = _by_first_name_node(
-            authority, {key: value for key, value in options.items() if key not in _KERBEROS}
-        )
+        settings = {key: value for key, value in options.items() if key not in _KERBEROS}
+        self._settings = _by_name_node(authority, settings)
         #: by position in ``_settings``; kept, because closing a client may wait for threads that wait for the interpreter
         self._clients: dict[int, AsyncClient] = {}
         self._used = 0
@@ -50,21 +55,43 @@ class Connection:
         threading.Thread(target=self._loop.run_forever, name="hdfs", daemon=True).start()
 
     def run(self, request: Callable[[AsyncClient], Coroutine[Any, Any, Answer]], seconds: float) -> Answer:
-        """Return the answer to ``request``. Raises asyncio.TimeoutError after ``seconds``; the next request then begins with
-        another NameNode."""
-        used = self._used
-        client = self._client(used)
+        """Return the answer to ``request``, which is sent to the next NameNode if one did not take it.
 
+        Raises asyncio.TimeoutError if a NameNode does not answer within ``seconds``; the next request begins with another one.
+        """
+        for untried in reversed(range(len(self._settings))):
+            used = self._used
+            try:
+                return self._run_on(self._client(used), request, seconds)
+            except (FileExistsError, FileNotFoundError):
+                raise
+            except asyncio.TimeoutError:
+                self._turn_from(used)
+                raise
+            except OSError as error:
+                self._turn_from(used)
+                if not untried or not _NOT_SENT.search(str(error)):
+                    raise
+            except Exception as error:
+                if not _NOT_ACTIVE.search(str(error)):
+                    raise
+                self._turn_from(used)
+                if not untried:
+                    raise
+        raise AssertionError("a connection has a client")
+
+    def _run_on(
+        self, client: AsyncClient, request: Callable[[AsyncClient], Coroutine[Any, Any, Answer]], seconds: float
+    ) -> Answer:
         async def bounded() -> Answer:
             return await asyncio.wait_for(request(client), seconds)
 
-        try:
-            return asyncio.run_coroutine_threadsafe(bounded(), self._loop).result()
-        except asyncio.TimeoutError:
-            with self._choosing:
-                if self._used == used:  # otherwise another thread has done so
-                    self._used = (used + 1) % len(self._settings)
-            raise
+        return asyncio.run_coroutine_threadsafe(bounded(), self._loop).result()
+
+    def _turn_from(self, used: int) -> None:
+        with self._choosing:
+            if self._used == used:  # otherwise another thread has done so
+                self._used = (used + 1) % len(self._settings)
 
     def _client(self, position: int) -> AsyncClient:
         with self._choosing:
@@ -79,22 +106,23 @@ class Connection:
             raise UsageError(f"cannot open a client for {self._authority}: {first_line(str(error))}") from error
 
 
-def _by_first_name_node(authority: str, settings: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
-    """Return ``settings`` for each NameNode of a name service, such that a request begins with that one and goes to each once;
-    for a single NameNode, ``settings`` alone.
+def _by_name_node(authority: str, settings: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
+    """Return the settings of a client for each NameNode of a name service; for a single NameNode, of one client.
 
-    The client's own retries are not used, because their pauses panic in the asynchronous client.
+    The client's own retries are not used, because their pauses panic in the asynchronous client. Nor are observers: what they
+    answer may be old.
     """
-    service = authority.removeprefix("hdfs://")
+    alone = {**settings, _ATTEMPTS: "0"}
     if urlsplit(authority).port is not None:
-        return [{_ATTEMPTS: "0", **settings}]
-    key = f"{_NAME_NODES}{service}"
-    names = [name.strip() for name in _setting(key, settings).split(",") if name.strip()]
-    if not names:
-        return [{_ATTEMPTS: "1", **settings}]
-    attempts = {_ATTEMPTS: str(len(names) - 1)}
-    orders = [names[first:] + names[:first] for first in range(len(names))]
-    return [{**attempts, **settings, key: ",".join(order)} for order in orders]
+        return [alone]
+    service = authority.removeprefix("hdfs://")
+    names = _setting(f"{_NAME_NODES}{service}", settings).split(",")
+    found = [
+        {**alone, f"{_NAME_NODES}{service}": name.strip(), f"{_PROVIDER}{service}": _ACTIVE_ONLY}
+        for name in names
+        if name.strip()
+    ]
+    return found or [{**settings, _ATTEMPTS: "1"}]
 
 
 def _setting(key: str, settings: Mapping[str, str]) -> str:
@@ -105,7 +133,7 @@ def _setting(key: str, settings: Mapping[str, str]) -> str:
     folder = os.environ.get("HADOOP_CONF_DIR") or (f"{home}/etc/hadoop" if home else None)
     found = ""
     for name in ("core-site.xml", "hdfs-site.xml") if folder else ():
-        # a file that the client can't read either makes it fail; one with entities, which it reads, has no order by NameNode
+        # a file that the client can't read either makes it fail; one with entities, which it reads, leaves the choice to it
         with suppress(OSError, ElementTree.ParseError):
             for entry in ElementTree.parse(Path(str(folder), name)).iter("property"):  # noqa: S314 - the administrator's file
                 if (entry.findtext("name") or "").strip() == key:

@@ -88,7 +88,9 @@ def test_name_node_that_crashes_or_hangs_in_the_middle_of_writing_costs_nothing(
         writers.await_more()
         pair.kill9(NAME_NODE)
         impatient = HdfsStorage(storage.url, {**pair.options, "retry_timeout": "0ms"})
-        with pytest.raises(StoreError, match=f"^hdfs://{SERVICE}: /failover/x can't be written: StandbyException"):
+        with pytest.raises(
+            StoreError, match=rf"^hdfs://{SERVICE}: /failover/x can't be written: (Standby|Connection refused)"
+        ):
             impatient.put_new("x", b"while none is active")
         pair.activate(SECOND_NAME_NODE)
         pair.start(NAME_NODE)
@@ -139,30 +141,78 @@ def _answer(connection: hdfs_connection.Connection) -> object:
 def test_requests_after_a_time_out_begin_with_the_next_name_node(
     opened: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The names are those of Hadoop's files if the options have none."""
-    properties = "<property><name>dfs.ha.namenodes.here</name><value>a, b,c</value></property>"
-    (tmp_path / "hdfs-site.xml").write_text(f"<configuration>{properties}</configuration>")
+    """The names are those of Hadoop's files if the options have none. Observers are not asked: their answers may be old."""
+    names = "<name>dfs.ha.namenodes.here</name><value>a, b,c</value>"
+    (tmp_path / "hdfs-site.xml").write_text(f"<configuration><property>{names}</property></configuration>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    connection = hdfs_connection.Connection("hdfs://here", {"x": "y"})
+    connection = hdfs_connection.Connection("hdfs://here", {"x": "y", "dfs.client.failover.max.attempts": "15"})
     first = _answer(connection)
     for _ in range(2):
         _time_out(connection)
     assert _answer(connection) is not first
     _time_out(connection)
     assert _answer(connection) is first, "clients are kept"
-    orders = ["a,b,c", "b,c,a", "c,a,b"]
-    expected = {"dfs.client.failover.max.attempts": "2", "x": "y"}
-    assert opened == [{**expected, "dfs.ha.namenodes.here": order} for order in orders]
+    expected = {"dfs.client.failover.max.attempts": "0", "x": "y"}
+    provider = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
+    named = {"dfs.client.failover.proxy.provider.here": provider}
+    assert opened == [{**expected, **named, "dfs.ha.namenodes.here": name} for name in "abc"]
+
+
+STANDBY = RuntimeError(
+    'RPCError("org.apache.hadoop.ipc.StandbyException", "Operation category WRITE is not supported")'
+)
 
 
 @pytest.mark.parametrize(
-    ("authority", "attempts"), [("hdfs://name-node:8020", "0"), ("hdfs://unknown", "1"), ("hdfs://one", "0")]
+    ("error", "others_asked"),
+    [
+        (STANDBY, True),
+        (OSError("Connection refused (os error 111)"), True),
+        (OSError("Connection reset by peer (os error 104)"), False),  # it may have carried the request out
+        (FileExistsError("/a"), False),
+        (RuntimeError('RPCError("org.apache.hadoop.security.AccessControlException", "Permission denied")'), False),
+    ],
 )
+def test_request_goes_to_another_name_node_only_if_the_first_has_not_taken_it(
+    opened: list[dict[str, str]], error: Exception, others_asked: bool
+) -> None:
+    connection = hdfs_connection.Connection("hdfs://here", {"dfs.ha.namenodes.here": "a,b"})
+    asked: list[object] = []
+
+    async def refuse(client: object) -> None:
+        asked.append(client)
+        if len(asked) == 1 or client is asked[0]:
+            raise error
+
+    if others_asked:
+        connection.run(refuse, 10.0)
+        assert len(asked) == len(set(map(id, asked))) == 2
+        assert _answer(connection) is asked[1], "it is asked first from now on"
+    else:
+        with pytest.raises(type(error)):
+            connection.run(refuse, 10.0)
+        assert len(asked) == 1
+
+
+def test_error_of_a_service_without_an_active_name_node_is_that_of_the_last(opened: list[dict[str, str]]) -> None:
+    connection = hdfs_connection.Connection("hdfs://here", {"dfs.ha.namenodes.here": "a,b,c"})
+    asked: list[object] = []
+
+    async def refuse(client: object) -> None:
+        asked.append(client)
+        raise STANDBY
+
+    with pytest.raises(RuntimeError, match="StandbyException"):
+        connection.run(refuse, 10.0)
+    assert len(set(map(id, asked))) == 3
+
+
+@pytest.mark.parametrize(("authority", "attempts"), [("hdfs://name-node:8020", "0"), ("hdfs://unknown", "1")])
 def test_a_single_name_node_is_asked_again_after_a_time_out(
     opened: list[dict[str, str]], authority: str, attempts: str
 ) -> None:
-    connection = hdfs_connection.Connection(authority, {"dfs.ha.namenodes.one": "a"})
+    connection = hdfs_connection.Connection(authority, {})
     first = _answer(connection)
     _time_out(connection)
     assert _answer(connection) is first
-    assert opened == [{"dfs.client.failover.max.attempts": attempts, "dfs.ha.namenodes.one": "a"}]
+    assert opened == [{"dfs.client.failover.max.attempts": attempts}]

@@ -450,7 +450,11 @@ def test_settings_reach_the_client_unchanged_and_those_of_kerberos_by_name(monke
             given.append((arguments, kerberos))
 
     monkeypatch.setattr(hdfs_connection, "AsyncClient", Client)
-    settings = {"dfs.ha.namenodes.here": "a,b", "hadoop.security.authentication": "kerberos", "dfs.replication": "2"}
+    settings = {
+        "dfs.namenode.rpc-address.here.a": "host:8020",
+        "hadoop.security.authentication": "kerberos",
+        "dfs.replication": "2",
+    }
     storage = open_storage("hdfs://here/x", {"hdfs": {**settings, "kerberos_principal": "forebay@EXAMPLE.COM"}})
     hdfs_connection.connection(storage._authority, storage._options)  # type: ignore[attr-defined]
     ((authority, configuration), kerberos) = given[0]
