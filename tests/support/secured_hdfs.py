@@ -50,7 +50,7 @@ class SecuredHdfs(HdfsPair):
         """Make a folder for ``user``, as an administrator does. The process has the environment of the KDC's clients."""
         administrator = hdfs_connection.connection(self.url, self.login(_NAMES[0], cache=self._administrator))
         folder = f"/user/{user}"
-        administrator.run(lambda client: client.mkdirs(folder, 0o700, True), _REQUEST_SECONDS)
+        administrator.run(lambda client: client.mkdirs(folder, 0o755, True), _REQUEST_SECONDS)
         administrator.run(lambda client: client.set_owner(folder, user, user), _REQUEST_SECONDS)
 
     def _environment_of_tools(self) -> Mapping[str, str]:

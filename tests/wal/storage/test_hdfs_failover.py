@@ -80,6 +80,7 @@ class Writers:
 
 
 @pytest.mark.hdfs
+@pytest.mark.long
 def test_name_node_that_crashes_or_hangs_in_the_middle_of_writing_costs_nothing(pair: HdfsPair) -> None:
     """INV-1, INV-4, INV-6. A NameNode that hangs accepts connections and answers nothing, as one whose host lost its power."""
     storage = HdfsStorage(f"{pair.url}/failover", {**pair.options, "request_timeout": "2s", "retry_timeout": "100s"})

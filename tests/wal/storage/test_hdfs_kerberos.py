@@ -109,6 +109,7 @@ def test_client_without_kerberos_is_refused_with_the_setting_that_it_lacks(serve
 
 def test_kdc_that_does_not_answer_for_a_moment_is_waited_for(server: SecuredHdfs, kdc: Kdc) -> None:
     keytab = kdc.keytab("patient")
+    server.make_home("patient")
     storage = storage_of(server, "patient", server.login("patient", keytab))
     kdc.stop()
     with pytest.raises(StoreError, match="Kerberos"):
