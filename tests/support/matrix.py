@@ -28,30 +28,32 @@ ROOT = Path(__file__).parents[2]
 _TOOLS = ("pytest>=8.3", "pytest-timeout>=2.3", "pytest-xdist>=3.8", "hypothesis>=6.120")
 #: name → tests that are run together
 GROUPS: dict[str, tuple[str, ...]] = {
-    # msgspec, pyarrow, numpy, xxhash, google-crc32c, cryptography, tomli, litestar, uvicorn, urllib3, click
+    # msgspec, pyarrow, numpy, xxhash, google-crc32c, cryptography, tomli
     "formats": (
         "tests/records",
-        "tests/settings",
+        "tests/settings/test_settings.py",
         "tests/golden",
         "tests/wal/segments",
         "tests/wal/blocks",
         "tests/wal/keyed",
-        "tests/driver/decisions",
-        "tests/driver/http",
         "--ignore=tests/golden/test_wire_names.py",  # imports streaming queries too, which pyspark has from 4.2 on
     ),
+    # litestar, uvicorn, urllib3, prometheus-client, click, rich
+    "services": ("tests/driver/http/test_api.py", "tests/driver/http/test_health.py", "tests/deploy/test_init.py"),
     # confluent-kafka, also past its Python objects
-    "Kafka": ("tests/kafka/test_native.py", "tests/kafka/test_admin.py", "tests/kafka/test_fresh_consumers.py"),
+    "Kafka": (
+        *("tests/kafka/test_native.py", "tests/kafka/test_admin.py", "tests/kafka/test_fresh_consumers.py"),
+        *("-k", "not loader and not flights"),  # which need a package of the demo
+    ),
     # fsspec, s3fs, tenacity, hdfs-native
     "stores": ("tests/wal/storage/test_storage_contract.py", "-k", "[s3 or [hdfs or [file"),
     # pyspark, pandas, pyarrow
     "Spark": (
-        "tests/engines/test_spark_engine.py",
         "tests/engines/test_spark_state.py",
         "tests/engines/test_spark_kafka_tier.py",
-        "tests/direct/test_stream_with_spark.py",
         "tests/streaming/test_spark_releases.py",
     ),
+    "batches": ("tests/engines/test_spark_engine.py", "tests/direct/test_stream_with_spark.py"),
 }
 _SHOWN = ("pyspark", "confluent-kafka", "pyarrow", "numpy", "pandas")
 _LINES_OF_FAILURE = 60
