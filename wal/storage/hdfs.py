@@ -67,7 +67,8 @@ _FULL = re.compile(
 _KERBEROS = re.compile(r'^GSSAPIError\(.*?, "(?P<words>.*)"\)$', re.DOTALL)
 #: a KDC that restarts is waited for; what else a login can fail of needs a person
 _NO_KDC = "Cannot contact any KDC"
-_NOT_KERBEROS = "SIMPLE authentication is not enabled"
+#: how the client reports that a NameNode closed the connection, as one with Kerberos does if it gets no login
+_CLOSED = "RPC listener disconnected"
 _REMOTE = re.compile(r'(?:Fatal)?RPCError\("(?P<kind>[\w.$]+)", "(?P<words>.*)', re.DOTALL)
 
 Answer = TypeVar("Answer")
@@ -319,7 +320,12 @@ class HdfsStorage:
         except asyncio.TimeoutError:
             raise TransientError(f"no answer within {seconds:g} s") from None
         except OSError as error:
-            raise TransientError(str(error)) from error
+            text = str(error)
+            if text == _CLOSED and not opened.logs_in:
+                text += (
+                    '; if HDFS asks for Kerberos, set "hadoop.security.authentication" = "kerberos" in [storage.hdfs]'
+                )
+            raise TransientError(text) from error
         except Exception as error:
             raise _store_error(error) from error
         except BaseException as error:
@@ -442,8 +448,6 @@ def _store_error(error: Exception) -> StoreError | NotADirectoryError:
     text = f"{remote['kind'].rpartition('.')[2]}: {first_line(remote['words'])}" if remote else first_line(words)
     if "(is not a directory)" in text:
         return NotADirectoryError(errno.ENOTDIR, text)
-    if _NOT_KERBEROS in text:
-        text += '; set "hadoop.security.authentication" = "kerberos" in [storage.hdfs]'
     if _FULL.search(words) or (remote and _QUOTA.search(remote["kind"])):
         return OutOfSpaceError(text)
     return StoreError(text) if remote and not _TRANSIENT.search(remote["kind"]) else TransientError(text)

@@ -30,7 +30,7 @@ _KERBEROS = ("kerberos_principal", "kerberos_keytab", "kerberos_cache")
 
 #: keys of the client
 _NAME_NODES, _PROVIDER = "dfs.ha.namenodes.", "dfs.client.failover.proxy.provider."
-_ATTEMPTS = "dfs.client.failover.max.attempts"
+_ATTEMPTS, _AUTHENTICATION = "dfs.client.failover.max.attempts", "hadoop.security.authentication"
 _ACTIVE_ONLY = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
 #: how a NameNode that is not active answers; it has done nothing
 _NOT_ACTIVE = re.compile(r"org\.apache\.hadoop\.ipc\.(?:Standby|ObserverRetryOnActive)Exception")
@@ -46,6 +46,8 @@ class Connection:
         self._kerberos = {key: value for key, value in options.items() if key in _KERBEROS}
         settings = {key: value for key, value in options.items() if key not in _KERBEROS}
         self._settings = _by_name_node(authority, settings)
+        #: whether the client logs in by Kerberos
+        self.logs_in = _setting(_AUTHENTICATION, settings) not in ("", "simple")
         #: by position in ``_settings``; kept, because closing a client may wait for threads that wait for the interpreter
         self._clients: dict[int, AsyncClient] = {}
         self._used = 0
