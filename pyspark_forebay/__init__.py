@@ -50,6 +50,9 @@ class RefusedReader(DataSourceStreamReader):
     def initialOffset(self) -> NoReturn:  # noqa: N802 - Spark's name
         raise self._error.with_traceback(None)
 
+    def latestOffset(self, *_: object) -> NoReturn:  # noqa: N802 - Spark's name; before 4.2 its first call, without arguments
+        raise self._error.with_traceback(None)
+
     def read(self, partition: InputPartition) -> NoReturn:
         raise self._error
 
