@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from typing_extensions import Self
+
 from forebay.kafka.embedded.jars import Libraries, find_java
 from forebay.model.errors import ForebayError, UnreachableError, UsageError
 from forebay.process.tether import tethered
@@ -63,7 +65,7 @@ class HdfsServer:
     def url(self) -> str:
         return f"hdfs://127.0.0.1:{self._ports[NAME_NODE][0]}"
 
-    def start(self, *nodes: str) -> HdfsServer:
+    def start(self, *nodes: str) -> Self:
         """Starts what of ``nodes`` (default: all) does not run, and waits until it serves.
 
         Raises UsageError if Java or the jars are missing, UnreachableError if it does not come up.
@@ -103,7 +105,7 @@ class HdfsServer:
         """Runs ``hdfs dfsadmin`` (quotas, safe mode), and returns what it says."""
         return self._run_tool("DFSAdmin", *arguments)
 
-    def __enter__(self) -> HdfsServer:
+    def __enter__(self) -> Self:
         try:
             return self.start()
         except BaseException:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 
+from typing_extensions import Self
+
 from tests.support.hdfs import DATA_NODE, NAME_NODE, HdfsServer
 
 SERVICE = "pair"
@@ -33,7 +35,7 @@ class HdfsPair(HdfsServer):
             **{f"dfs.namenode.rpc-address.{SERVICE}.{node}": address for node, address in addresses.items()},
         }
 
-    def start(self, *nodes: str) -> HdfsPair:
+    def start(self, *nodes: str) -> Self:
         first = not self._ports
         super().start(*nodes)
         if first:

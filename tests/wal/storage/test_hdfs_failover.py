@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import threading
@@ -126,9 +127,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
 
 def _time_out(connection: hdfs_connection.Connection) -> None:
     async def hang(_: Any) -> None:
-        await hdfs_connection.asyncio.Event().wait()
+        await asyncio.Event().wait()
 
-    with pytest.raises(hdfs_connection.asyncio.TimeoutError):
+    with pytest.raises(asyncio.TimeoutError):
         connection.run(hang, 0.0)
 
 
