@@ -35,7 +35,7 @@ PARTITIONS = 6
 SPARK = {"spark.locality.wait": "20s"}
 
 #: of some batches, so that most take no longer than they do without a state
-BATCHES_PER_COUNT = 4
+BATCHES_PER_COUNT = 10
 #: the workers write the shards of the state. The function is in a module that they have not installed
 JOB = f"""
 import pyarrow as pa
