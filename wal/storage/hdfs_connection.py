@@ -34,6 +34,8 @@ _ATTEMPTS, _AUTHENTICATION = "dfs.client.failover.max.attempts", "hadoop.securit
 _ACTIVE_ONLY = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
 #: how a NameNode that is not active answers; it has done nothing
 _NOT_ACTIVE = re.compile(r"org\.apache\.hadoop\.ipc\.(?:Standby|ObserverRetryOnActive)Exception")
+#: errors of an active NameNode
+_OF_PATHS = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
 #: errors before a request was sent
 _NOT_SENT = re.compile(r"Connection refused|No route to host|Network is unreachable", re.IGNORECASE)
 
@@ -65,7 +67,7 @@ class Connection:
             used = self._used
             try:
                 return self._run_on(self._client(used), request, seconds)
-            except (FileExistsError, FileNotFoundError):
+            except _OF_PATHS:
                 raise
             except asyncio.TimeoutError:
                 self._turn_from(used)
