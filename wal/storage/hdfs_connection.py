@@ -26,8 +26,6 @@ from forebay.model.errors import UsageError
 Answer = TypeVar("Answer")
 
 _KERBEROS = ("kerberos_principal", "kerberos_keytab", "kerberos_cache")
-
-
 #: keys of the client
 _NAME_NODES, _PROVIDER = "dfs.ha.namenodes.", "dfs.client.failover.proxy.provider."
 _ATTEMPTS, _AUTHENTICATION = "dfs.client.failover.max.attempts", "hadoop.security.authentication"
@@ -63,6 +61,7 @@ class Connection:
 
         Raises asyncio.TimeoutError if a NameNode does not answer within ``seconds``; the next request begins with another one.
         """
+        refused: OSError | None = None
         for untried in reversed(range(len(self._settings))):
             used = self._used
             try:
@@ -76,12 +75,13 @@ class Connection:
                 self._turn_from(used)
                 if not untried or not _NOT_SENT.search(str(error)):
                     raise
+                refused = error
             except Exception as error:
                 if not _NOT_ACTIVE.search(str(error)):
                     raise
                 self._turn_from(used)
                 if not untried:
-                    raise
+                    raise refused or error from error  # that a standby is one says less than what failed
         raise AssertionError("a connection has a client")
 
     def _run_on(
