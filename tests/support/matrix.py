@@ -26,6 +26,8 @@ from tests.support.pythons import find_python
 ROOT = Path(__file__).parents[2]
 #: what the tests import beside the project
 _TOOLS = ("pytest>=8.3", "pytest-timeout>=2.3", "pytest-xdist>=3.8", "hypothesis>=6.120")
+#: pyspark 4.0 leaves sockets to the collector, which finds them in any later test
+_SOCKETS = ("-W", "ignore:unclosed:ResourceWarning")
 #: name → tests that are run together
 GROUPS: dict[str, tuple[str, ...]] = {
     # msgspec, pyarrow, numpy, xxhash, google-crc32c, cryptography, tomli
@@ -52,8 +54,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "tests/engines/test_spark_state.py",
         "tests/engines/test_spark_kafka_tier.py",
         "tests/streaming/test_spark_releases.py",
+        *_SOCKETS,
     ),
-    "batches": ("tests/engines/test_spark_engine.py", "tests/direct/test_stream_with_spark.py"),
+    "batches": ("tests/engines/test_spark_engine.py", "tests/direct/test_stream_with_spark.py", *_SOCKETS),
 }
 _SHOWN = ("pyspark", "confluent-kafka", "pyarrow", "numpy", "pandas")
 _LINES_OF_FAILURE = 60
