@@ -24,6 +24,7 @@ from forebay.kafka.embedded.jars import Libraries, find_java
 from forebay.model.errors import ForebayError, UnreachableError, UsageError
 from forebay.process.tether import tethered
 from tests.support import debian
+from tests.support.namespaces import Host
 from tests.support.ports import free_port
 
 HADOOP_VERSION = "3.5.0"
@@ -45,14 +46,21 @@ _TICK_SECONDS = 0.1
 class HdfsServer:
     """NameNode and DataNode with their data in ``directory``: same ports and same data after each restart.
 
-    ``properties`` go into hdfs-site.xml over the ones made here. ``java_options``: of each process.
+    ``properties`` go into hdfs-site.xml over the ones made here. ``java_options``: of each process. ``host``:
+    where it runs, instead of loopback.
     """
 
     name_nodes: tuple[str, ...] = (NAME_NODE,)
 
     def __init__(
-        self, directory: Path, properties: Mapping[str, str] | None = None, java_options: Sequence[str] = ()
+        self,
+        directory: Path,
+        properties: Mapping[str, str] | None = None,
+        host: Host | None = None,
+        java_options: Sequence[str] = (),
     ) -> None:
+        self._host = host
+        self._address = "127.0.0.1" if host is None else host.address
         self.directory = directory
         self._properties = dict(properties or {})
         self._java_options = tuple(java_options)
@@ -63,13 +71,19 @@ class HdfsServer:
 
     @property
     def url(self) -> str:
-        return f"hdfs://127.0.0.1:{self._ports[NAME_NODE][0]}"
+        return f"hdfs://{self._address}:{self._ports[NAME_NODE][0]}"
 
     def start(self, *nodes: str) -> Self:
         """Starts what of ``nodes`` (default: all) does not run, and waits until it serves.
 
         Raises UsageError if Java or the jars are missing, UnreachableError if it does not come up.
         """
+        self.launch(*nodes)
+        self._await("the file system", self.ready)
+        return self
+
+    def launch(self, *nodes: str) -> None:
+        """As :meth:`start`, without waiting. The folder is formatted first if it is new."""
         if not self._ports:
             self._data_ports = [free_port() for _ in range(3)]
             self._ports = {node: (free_port(), free_port()) for node in self.name_nodes}
@@ -78,8 +92,6 @@ class HdfsServer:
         for node in nodes or (*self.name_nodes, DATA_NODE):
             if node not in self._processes:
                 self._spawn(node)
-        self._await("the file system", self._serves)
-        return self
 
     def stop(self, *nodes: str) -> None:
         """Ends ``nodes`` (default: all) in order, and kills what takes too long."""
@@ -100,6 +112,11 @@ class HdfsServer:
 
     def wake(self, node: str) -> None:
         self._processes[node].send_signal(signal.SIGCONT)
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal that ends no process, such as SIGSTOP, to all nodes."""
+        for process in self._processes.values():
+            process.send_signal(number)
 
     def admin(self, *arguments: str) -> str:
         """Runs ``hdfs dfsadmin`` (quotas, safe mode), and returns what it says."""
@@ -137,10 +154,13 @@ class HdfsServer:
             "--add-opens=java.base/java.lang=ALL-UNNAMED", "-cp", f"{self.directory / 'conf'}:{HADOOP.fetch()}/*",
         ]  # fmt: skip
 
+    def _on_its_host(self, command: list[str]) -> list[str]:
+        return command if self._host is None else self._host.command(*command)
+
     def _spawn(self, node: str) -> None:
         with (self.directory / f"{node}.log").open("ab") as log:
             self._processes[node] = subprocess.Popen(
-                tethered([*self._java(256), *self._program(node)]),
+                tethered(self._on_its_host([*self._java(256), *self._program(node)])),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.directory, start_new_session=True,
             )  # fmt: skip
 
@@ -169,7 +189,7 @@ class HdfsServer:
                 process.kill()
                 process.wait()
 
-    def _serves(self) -> bool:
+    def ready(self) -> bool:
         """Whether all that runs does its work: the name nodes out of safe mode, and this DataNode, not one that was
         killed, in touch with them."""
         running = [node for node in self.name_nodes if node in self._processes]
@@ -177,7 +197,7 @@ class HdfsServer:
             return all(self._bean(node, "NameNode,name=NameNodeInfo") is not None for node in running)
         with socket.socket() as probe:
             probe.settimeout(1.0)
-            listens = probe.connect_ex(("127.0.0.1", self._data_ports[0])) == 0
+            listens = probe.connect_ex((self._address, self._data_ports[0])) == 0
         return (listens or not running) and all(map(self._is_ready, running))
 
     def _is_ready(self, name_node: str) -> bool:
@@ -188,7 +208,7 @@ class HdfsServer:
         return not found["Safemode"] and any(node["lastContact"] < 3 for node in live.values())
 
     def _bean(self, name_node: str, name: str) -> dict[str, Any] | None:
-        url = f"http://127.0.0.1:{self._ports[name_node][1]}/jmx?qry=Hadoop:service={name}"
+        url = f"http://{self._address}:{self._ports[name_node][1]}/jmx?qry=Hadoop:service={name}"
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:
                 beans: list[dict[str, Any]] = json.load(answer)["beans"]
@@ -231,10 +251,10 @@ class HdfsServer:
                 "dfs.permissions.enabled": "true",
                 "dfs.datanode.data.dir": f"file://{self.directory}/data",
                 "dfs.namenode.secondary.http-address": "127.0.0.1:0",
-                "dfs.datanode.hostname": "127.0.0.1",
-                "dfs.datanode.address": f"127.0.0.1:{data}",
-                "dfs.datanode.http.address": f"127.0.0.1:{data_http}",
-                "dfs.datanode.ipc.address": f"127.0.0.1:{data_ipc}",
+                "dfs.datanode.hostname": self._address,
+                "dfs.datanode.address": f"{self._address}:{data}",
+                "dfs.datanode.http.address": f"{self._address}:{data_http}",
+                "dfs.datanode.ipc.address": f"{self._address}:{data_ipc}",
                 "dfs.namenode.safemode.extension": "0",
                 "dfs.namenode.datanode.registration.ip-hostname-check": "false",
                 "dfs.heartbeat.interval": "1",
@@ -252,8 +272,8 @@ class HdfsServer:
         requests, http = self._ports[NAME_NODE]
         return {
             "dfs.namenode.name.dir": f"file://{self.directory}/name",
-            "dfs.namenode.rpc-address": f"127.0.0.1:{requests}",
-            "dfs.namenode.http-address": f"127.0.0.1:{http}",
+            "dfs.namenode.rpc-address": f"{self._address}:{requests}",
+            "dfs.namenode.http-address": f"{self._address}:{http}",
         }
 
 

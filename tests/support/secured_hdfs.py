@@ -36,7 +36,7 @@ class SecuredHdfs(HdfsPair):
                 "dfs.web.authentication.kerberos.keytab": str(keytab),
                 "ignore.secure.ports.for.testing": "true",  # otherwise the DataNode wants ports below 1024, or HTTPS
             },
-            [f"-Djava.security.krb5.conf={kdc.configuration}"],
+            java_options=[f"-Djava.security.krb5.conf={kdc.configuration}"],
         )
         self._administrator = kdc.log_in(_NAMES[0], keytab)
 
