@@ -190,7 +190,7 @@ class DriverProcess:
             return True
         if task == "adopt":
             return any(p.fault is not None or p.owner == ADOPTER for p in state.partitions.values())
-        return bool(self._deletes or state.blocks or self.world.wal.list(f"{self.world.stream}/blocks"))
+        return bool(self._deletes or state.blocks or self.world.wal.has_any(f"{self.world.stream}/blocks"))
 
     def advance(self) -> None:
         try:

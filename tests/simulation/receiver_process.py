@@ -169,7 +169,9 @@ class ReceiverProcess:
     # ---- inputs of the machine ---------------------------------------------------------------------------------------
 
     def tell(self, event: inp.Input) -> None:
-        for action in self.machine.handle(event, self.world.now):
+        actions = self.machine.handle(event, self.world.now)
+        self.world.coverage.acted(self.name, event, actions)
+        for action in actions:
             self._hand_out(action)
 
     def _hand_out(self, action: act.Action) -> None:

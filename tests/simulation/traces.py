@@ -32,6 +32,14 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
+class Beginning:
+    """The steps up to one that reached a decision in a way that was new."""
+
+    options: Options
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     seed: int
     violation: InvariantViolation
@@ -60,14 +68,23 @@ def replay(trace: Trace, kinds: Kinds | None = None) -> World:
 
 
 def explore(
-    seed: int, steps: int, kinds: Kinds | None = None, drawn: Callable[[int], Options] = Options.drawn
+    seed: int,
+    steps: int,
+    kinds: Kinds | None = None,
+    drawn: Callable[[int], Options] = Options.drawn,
+    begin: Beginning | None = None,
 ) -> Failure | World:
-    """Run ``steps`` with faults, drawn by ``seed`` with the options, then go on without faults."""
-    options = drawn(seed)
+    """Run ``steps`` with faults, drawn by ``seed`` with the options, then go on without faults.
+
+    ``begin``: the options and first steps of an earlier run, from which this one goes another way.
+    """
+    options = begin.options if begin is not None else drawn(seed)
     world = World(options, kinds)
     random = Random(seed)
     taken = 0
     try:
+        for label in begin.steps if begin is not None else ():
+            world.take(label)
         for _ in range(steps):
             world.step(random)
         taken = len(world.taken)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -31,6 +31,7 @@ from forebay.process.clock import ManualClock
 from forebay.settings.schema import ReceiverSettings
 from receiver.machine import ReceiverMachine
 from recovery import rebuild
+from tests.simulation.coverage import Coverage
 from tests.simulation.driver_process import DriverProcess, Waiting
 from tests.simulation.hosts import Host, hosts_of, loss_steps
 from tests.simulation.invariants import Invariants, InvariantViolation
@@ -48,6 +49,8 @@ TOPIC = "t"
 STEP_SECONDS = 0.005
 #: rounds after the faults have ended within which all must be taken in and completed
 CALM_ROUNDS = 600
+#: a receiver that has other steps ticks in every such round
+TICK_ROUNDS = 4
 #: kinds of faults that a run may have
 #: weight of the fault that loses the journal, and how often it may occur
 LOSSES_MAX = 2
@@ -210,7 +213,9 @@ class World:
         self.rebuilding: Generator[str, None, rebuild.RebuildPlan] | None = None
         self.losses = 0
         self.calm = False
+        self.steps_with_faults = 0  # once they have ended
         self.taken: list[str] = []
+        self.coverage = Coverage()
         self.reached: Counter[str] = Counter()  # what happened: kinds of decided events, and what has no event
         self._uids = itertools.count(1)
         self._started: dict[str, int] = {}
@@ -220,6 +225,7 @@ class World:
         self.read_from_kafka = 0  # blocks
         self.query = Query()
         self.invariants = Invariants(self)
+        self._partition_steps = [self._steps_of(number) for number in range(options.partitions)]
 
     @property
     def now(self) -> float:
@@ -247,7 +253,7 @@ class World:
 
     def step(self, random: Random) -> str:
         """Take one step, drawn by ``random``. Raises InvariantViolation."""
-        choice = draw(self.steps(), random)
+        choice = draw(self.steps(), random, self.options.quiet)
         self._take(choice.label, choice.run)
         return choice.label
 
@@ -264,9 +270,12 @@ class World:
 
     def _take(self, label: str, run: Callable[[], None]) -> None:
         self.taken.append(label)
+        self.coverage.step = len(self.taken)
         run()
-        self.drivers = [d for d in self.drivers if d.alive]
-        self.zombies = [r for r in self.zombies if r.alive]
+        if not all(driver.alive for driver in self.drivers):
+            self.drivers = [d for d in self.drivers if d.alive]
+        if self.zombies:
+            self.zombies = [r for r in self.zombies if r.alive]
         self.clock.advance(STEP_SECONDS)
         self.invariants.check()
 
@@ -275,20 +284,27 @@ class World:
 
         Raises InvariantViolation if not all is taken in and completed within ``CALM_ROUNDS``.
         """
-        self.calm = True
+        self.calm, self.steps_with_faults = True, len(self.taken)
         if not self.options.stays_full:
             self.journal.capacity_bytes = self.wal.capacity_bytes = None
-        for _ in range(CALM_ROUNDS):
+        for number in range(CALM_ROUNDS):
             for tp in self.invariants.unnoticed():  # a recreated topic is noticed by its records
                 self._take(f"produce {tp} 1", partial(self._produce, tp.partition, 1))
             if self.invariants.settled():
                 self.invariants.check_completed()
                 return
-            for label in [step.label for step in self.steps()]:
-                choice = find(self.steps(), label)
-                if choice is not None:
-                    self._take(label, choice.run)
-            self.clock.advance(0.1)
+            is_busy = False
+            for group in list(self._calm_groups()):
+                labels = [step.label for step in group()]
+                for label in labels:
+                    is_tick = label.endswith(" tick")
+                    if is_tick and len(labels) > 1 and number % TICK_ROUNDS:
+                        continue  # its other steps tell the machine the time too
+                    choice = find(group(), label)
+                    if choice is not None:
+                        self._take(label, choice.run)
+                        is_busy = is_busy or not is_tick
+            self.clock.advance(0.1 if is_busy else 1.0)
         raise InvariantViolation(
             "progress", f"not settled after {CALM_ROUNDS} calm rounds: {self.invariants.unsettled()}"
         )
@@ -297,12 +313,8 @@ class World:
 
     def steps(self) -> list[Step]:
         if self.calm:
-            return list(self._calm_steps())
-        found = list(self._steps())
-        for step in found:
-            if not step.fault:
-                step.weight *= self.options.quiet
-        return found
+            return [step for group in self._calm_groups() for step in group()]
+        return list(self._steps())
 
     def _processes(self) -> Iterator[ReceiverProcess]:
         yield from self.zombies
@@ -417,7 +429,10 @@ class World:
         name = exchange.label.partition("/")[0]
         if name in self.hosts:
             return self.hosts[name]
-        return next((process for process in self._processes() if process.name == name), None)
+        process = self.receivers.get(name.partition(".")[0])
+        if process is None or process.name != name:
+            process = next((zombie for zombie in self.zombies if zombie.name == name), None)
+        return process if process is not None and process.alive else None
 
     def _group_steps(self) -> Iterator[Step]:
         group = self.kafka.group
@@ -433,21 +448,21 @@ class World:
 
     def _kafka_steps(self) -> Iterator[Step]:
         topic = self.kafka.topics[TOPIC]
+        has_faults = "kafka" in self.options.faults
         for partition in range(topic.partitions):
-            where = f"{TOPIC}/{partition}"
+            steps = self._partition_steps[partition]
             log = topic.log(partition)
             if self._produced < RECORDS_MAX:
-                yield Step(f"produce {where}", partial(self._produce, partition), 5, range(1, 7))
-            if "kafka" not in self.options.faults:
+                yield steps["produce"]
+            if not has_faults:
                 continue
             if log.high and self._produced < RECORDS_MAX:
-                yield _fault(Step(f"end-transaction {where}", partial(topic.end_transaction, partition), 4))
+                yield steps["end-transaction"]
             if log.high - log.low > 2:
-                yield _fault(Step(f"compact {where}", partial(self._compact, partition), 2, range(1000)))
-                yield _fault(Step(f"retain {where}", partial(self._retain, partition), 1, range(1, 100)))
+                yield steps["compact"]
+                yield steps["retain"]
             if self._unread(partition):
-                weight = 60 * self.options.quiet if self._is_orphaned(partition) else 2
-                yield _fault(Step(f"outlive {where}", partial(self._outlive, partition), weight, range(1, 101)))
+                yield steps["outlive-orphan" if self._is_orphaned(partition) else "outlive"]
         if "kafka" in self.options.faults:
             if topic.incarnation < 3 and not self.losses:
                 yield _fault(Step("recreate", topic.recreate, 1))
@@ -456,6 +471,19 @@ class World:
             if self.options.resets and driver.leading and not driver.paused:
                 for held in driver.tracker.state.partitions.values():
                     yield from self._reset_steps(driver, held.tp)
+
+    def _steps_of(self, partition: int) -> dict[str, Step]:
+        """What may happen to a partition in Kafka, by name."""
+        where = f"{TOPIC}/{partition}"
+        outlive = partial(self._outlive, partition)
+        return {
+            "produce": Step(f"produce {where}", partial(self._produce, partition), 5, range(1, 7)),
+            "end-transaction": _fault(Step(f"end-transaction {where}", partial(self._end_transaction, partition), 4)),
+            "compact": _fault(Step(f"compact {where}", partial(self._compact, partition), 2, range(1000))),
+            "retain": _fault(Step(f"retain {where}", partial(self._retain, partition), 1, range(1, 100))),
+            "outlive": _fault(Step(f"outlive {where}", outlive, 2, range(1, 101))),
+            "outlive-orphan": _fault(Step(f"outlive {where}", outlive, 60 * self.options.quiet, range(1, 101))),
+        }
 
     def _operator_steps(self) -> Iterator[Step]:
         """An operator accepts the gap that the status shows."""
@@ -506,45 +534,50 @@ class World:
                 weight = max(2, self.options.quiet // 2)
                 yield _fault(Step(f"{driver.name} replay", partial(self._replay, driver), weight, range(1, 4)))
 
-    def _calm_steps(self) -> Iterator[Step]:
-        """End the faults: paused processes wake, dead ones start, messages arrive at the newest driver."""
+    def _calm_groups(self) -> Iterator[Callable[[], Iterable[Step]]]:
+        """End the faults: paused processes wake, dead ones start, messages arrive at the newest driver.
+
+        Each group offers the steps of one part of the world as they are when it is called.
+        """
         for host in self.hosts.values():
-            yield from host.steps()
-        for process in self._processes():
-            if process.paused:
-                yield Step(f"{process.name} wake", process.wake)
-            else:
-                yield from process.steps()
-        for driver in self.drivers:
-            if driver.paused:
-                yield Step(f"{driver.name} wake", driver.wake)
-            else:
-                yield from driver.steps()
+            yield host.steps
+        for process in [*self._processes(), *self.drivers]:
+            yield partial(_calm_steps_of, process)
+        yield self._calm_starts
+        for exchange in list(self.network.exchanges.values()):
+            yield partial(self._calm_network_steps, exchange)
+        yield self._calm_group_steps
+        yield self._late_steps
+        yield partial(self._rebuild_steps, False)
+        yield self._operator_steps
+
+    def _calm_starts(self) -> Iterator[Step]:
         for number in range(1, self.options.receivers + 1):
             name = f"r{number}"
             if name not in self.receivers or not self.receivers[name].alive:
                 yield Step(f"start {name}", partial(self._start_receiver, name))
-        leading = [driver for driver in self.drivers if driver.leading]
         if not self.drivers:
             yield Step("start driver", self._start_driver)
-        for exchange in list(self.network.exchanges.values()):
-            sender = self._sender(exchange)
-            if exchange.copies and leading:
-                step = partial(self._deliver, exchange, leading[-1])
-                yield Step(f"deliver {exchange.label} {leading[-1].name}", step)
-            for number in exchange.answers:
-                if sender is not None and sender.running:
-                    yield Step(f"answer {exchange.label} {number}", partial(self._answer, exchange, number))
-            lost = not exchange.copies and not exchange.answers and not exchange.at_driver
-            if lost and sender is not None and sender.running and not exchange.given_up:
-                yield Step(f"give-up {exchange.label}", partial(self.network.give_up, exchange))
+
+    def _calm_network_steps(self, exchange: Exchange) -> Iterator[Step]:
+        sender = self._sender(exchange)
+        leading = [driver for driver in self.drivers if driver.leading]
+        if exchange.copies and leading:
+            step = partial(self._deliver, exchange, leading[-1])
+            yield Step(f"deliver {exchange.label} {leading[-1].name}", step)
+        if sender is None or not sender.running:
+            return
+        for number in exchange.answers:
+            yield Step(f"answer {exchange.label} {number}", partial(self._answer, exchange, number))
+        lost = not exchange.copies and not exchange.answers and not exchange.at_driver
+        if lost and not exchange.given_up:
+            yield Step(f"give-up {exchange.label}", partial(self.network.give_up, exchange))
+
+    def _calm_group_steps(self) -> Iterator[Step]:
         members = {process.member for process in self._processes()}
         for member in sorted(self.kafka.group.members):
             if member not in members:
                 yield Step(f"expire {member}", partial(self.kafka.group.leave, member))
-        yield from self._late_steps()
-        yield from self._rebuild_steps(False)
-        yield from self._operator_steps()
 
     # ---- the steps ---------------------------------------------------------------------------------------------------
 
@@ -625,6 +658,9 @@ class World:
     def _produce(self, partition: int, records: int) -> None:
         self._produced += records
         self.kafka.topics[TOPIC].produce(partition, records)
+
+    def _end_transaction(self, partition: int) -> None:
+        self.kafka.topics[TOPIC].end_transaction(partition)
 
     def _compact(self, partition: int, seed: int) -> None:
         topic = self.kafka.topics[TOPIC]
@@ -712,6 +748,15 @@ class World:
         found = self._listed()
         self.journal.omitted = found[-1 - which % len(found)]
         self.reached["omitted"] += 1
+
+
+def _calm_steps_of(process: ReceiverProcess | DriverProcess) -> Iterator[Step]:
+    if not process.alive:
+        return
+    if process.paused:
+        yield Step(f"{process.name} wake", process.wake)
+    else:
+        yield from process.steps()
 
 
 def _fault(step: Step) -> Step:
