@@ -81,7 +81,9 @@ class Explored:
         self.cpu_seconds += outcome.cpu_seconds
         self.events.update(outcome.events)
         for trace, words in outcome.failures:
-            self.failures.setdefault(f"{trace.invariant} {''.join(c for c in words if not c.isdigit())[:80]}", (trace, words))
+            self.failures.setdefault(
+                f"{trace.invariant} {''.join(c for c in words if not c.isdigit())[:80]}", (trace, words)
+            )
         new = {what: begin for what, begin in outcome.reached.items() if what not in self.reached}
         self.reached.update(dict.fromkeys(new))
         self.growth.append((seconds, self.runs, len(self.reached)))

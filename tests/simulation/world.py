@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from driver.background.adoption import Adopter
+from driver.background.adoption import Adopter, AdoptionThread
+from driver.decision_loop.loop import DriverLoop
 from driver.decisions.replay import Horizon, RewindTo, needed
 from driver.journal import history
 from driver.journal import opening as journal
@@ -167,6 +168,8 @@ class Kinds:
     rebuilt: Callable[..., rebuild.RebuildPlan] = rebuild.rebuilt
     writer: type[LogWriter] = LogWriter  # of the receivers
     adopter: type[Adopter] = Adopter
+    adoption: type[AdoptionThread] = AdoptionThread
+    loop: type[DriverLoop] = DriverLoop
     kafka_tier: type[KafkaTier] = KafkaTier
 
 
