@@ -30,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("run"), help="folder for the trace of a failing run")
     kind = parser.add_mutually_exclusive_group()
     for name, words in (
+        ("faulty", "faults of stores, clocks and messages"),
         ("without-wal", "hosts' copies in place of the WAL"),
         ("forgetting", "ids of receivers change, and are forgotten"),
     ):

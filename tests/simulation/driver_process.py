@@ -45,8 +45,9 @@ from forebay import messages as m
 from forebay.kafka.client.admin import Committed
 from forebay.kafka.consume.block_ranges import Wanted
 from forebay.model.errors import (
+    CorruptionError,
     FencedError,
-    OutOfSpaceError,
+    NewerVersionError,
     RangeNotHeldError,
     RefusedError,
     StoreError,
@@ -87,6 +88,8 @@ if TYPE_CHECKING:
 
 #: operations of clean-up on the WAL → the step before them
 CLEAN_UP_STEPS = {"list": "list", "size": "scan", "create": "copy", "put_new": "copy"}
+#: what a reader gets from a store with a fault
+DAMAGED = (CorruptionError, NewerVersionError, FileNotFoundError, StoreError, MemoryError)
 #: how long after its last heartbeat a host counts as live
 AGENT_SECONDS = 60.0
 
@@ -130,6 +133,7 @@ class DriverProcess:
     def __init__(self, world: World, number: int) -> None:
         self.world = world
         self.name = f"d{number}"
+        self.clock = world.clock_of(self.name)
         self.paused = False
         self.killed = False
         self.ended: BaseException | None = None
@@ -209,7 +213,12 @@ class DriverProcess:
             not self._cleaner._actions.empty() or state.blocks or self.world.wal.has_any(f"{self.world.stream}/blocks")
         )
 
+    def submit(self, request: Request) -> None:
+        """Queue a request whose answer no process awaits."""
+        self.queue.append(Waiting(request))
+
     def advance(self) -> None:
+        shown = self.world.faults.shown
         try:
             self._next = next(self._main)
         except StopIteration:
@@ -217,9 +226,10 @@ class DriverProcess:
         except AssertionError:
             raise
         except Exception as error:
-            self._end(error)
+            self._end(error, self.world.faults.shown != shown)
 
     def advance_task(self, task: str) -> None:
+        shown = self.world.faults.shown
         del self._task_next[task]
         answer = self._answers.pop(task, None)
         try:
@@ -232,7 +242,7 @@ class DriverProcess:
         except AssertionError:
             raise
         except Exception as error:
-            self._end(error)
+            self._end(error, self.world.faults.shown != shown)
             return
         if isinstance(wanted, str):
             self._task_next[task] = wanted
@@ -259,10 +269,12 @@ class DriverProcess:
     def wake(self) -> None:
         self.paused = False
 
-    def _end(self, error: BaseException) -> None:
+    def _end(self, error: BaseException, was_faulty: bool) -> None:
+        """``was_faulty``: whether a store has just given a faulty answer."""
         self.ended = error
         self._drop_requests()
-        self.world.invariants.driver_ended(self, error)
+        self.world.coverage.ended(self.name, error)
+        self.world.invariants.driver_ended(self, error, was_faulty)
 
     def _drop_requests(self) -> None:
         for waiting in [*self.queue, *self._undecided]:
@@ -318,7 +330,7 @@ class DriverProcess:
             world.journal,
             world.stream,
             self.name,
-            world.wall_ms,
+            self.clock.wall_ms(),
             lambda: world.now,
             world.new_uid,
             segment_bytes=1_000_000,
@@ -383,7 +395,7 @@ class DriverProcess:
             compression="none",
             limits=SegmentLimits(world.options.segment_bytes, float("inf")),
             topic_ids=lambda topics: {topic: world.kafka.topic_id(topic) for topic in topics},
-            wall_ms=lambda: world.wall_ms,
+            wall_ms=lambda: self.clock.wall_ms(),
             new_uid=world.new_uid,
         )
         # the earlier user of the cursor died with its driver, so no answer is awaited
@@ -407,7 +419,7 @@ class DriverProcess:
         loop = self.world.kinds.loop(
             cast(Any, CheckedTracker(self)),
             cast(Any, SteppedJournal(self.journal, self, self.world.options.snapshot_events)),
-            self.world.clock,
+            self.clock,
             perform=lambda action: self._cleaner.perform(cast(DeleteSegment, action)),
             failed=lambda _: None,  # by its thread, which is never started
             reserve_bytes=self.world.options.journal_reserve_bytes,
@@ -426,7 +438,7 @@ class DriverProcess:
             storage,
             stream=world.stream,
             epoch=self.journal.epoch,
-            clock=world.clock,
+            clock=self.clock,
             interval_seconds=0.0,
             limits=self._limits,
             new_uid=world.new_uid,
@@ -437,7 +449,7 @@ class DriverProcess:
             None if world.options.copies else CleanedWal(storage, self._limits, self._copies),
             history_writer=cast(Any, SteppedStore(self._history, {"append": "archive"}, lambda _: None)),
             stream=world.stream,
-            clock=world.clock,
+            clock=self.clock,
             pause_seconds=1.0,
             failed=self._fail,
         )
@@ -482,16 +494,21 @@ class DriverProcess:
             IncarnationStart(tp.topic, tp.partition, world.kafka.log(tp).low, world.kafka.topic_id(tp.topic))
             for tp in world.kafka.partitions()
         )
-        yield FoundPartitions(starts, world.wall_ms, "simulated")
+        yield FoundPartitions(starts, self.clock.wall_ms(), "simulated")
         if not world.options.copies:
-            yield from stepped(self._keep_copies)
+            yield from stepped(self._copy_at_last)
         committed = {tp: Committed(c.offset, -1, c.metadata) for tp, c in world.kafka.group.committed.items()}
         positions = yield ReadBy(lambda s: {p.tp: (p.incarnation.number, p.position) for p in s.partitions.values()})
         check_commits(committed, "group", self.tracker.state.timeline, positions)
 
-    def _keep_copies(self) -> None:
-        with contextlib.suppress(OutOfSpaceError):  # clean-up tries again
-            self._copies.keep_up()
+    def _copy_at_last(self) -> None:
+        """Take the first snapshot copy, in rounds as ``driver.service.housekeeping``."""
+        while True:
+            try:
+                self._copies.keep_up()
+                return
+            except StoreError:
+                pause("copy-again")
 
     def _adopt(self) -> Task:
         thread = self.world.kinds.adoption(self._adopter, cast(Any, AskedLoop()), self._fail)
@@ -503,9 +520,9 @@ class DriverProcess:
         while True:
             yield "begin"
             if self._workers_allocate:
-                self._trigger.end_interval(self.world.wall_ms)
+                self._trigger.end_interval(self.clock.wall_ms())
                 continue
-            yield Allocate(self.world.wall_ms, self.world.options.tasks, self._may_be_empty())
+            yield Allocate(self.clock.wall_ms(), self.world.options.tasks, self._may_be_empty())
 
     def _may_be_empty(self) -> bool:
         """Not after the faults have ended: the run would never end."""
@@ -529,7 +546,7 @@ class DriverProcess:
                 for task in before.tasks:
                     for block in task:
                         yield "read-window"
-                        self._read(block)
+                        yield from self._read_block(block)
                 past.append(before.batch_id)
             rows: list[tuple[tuple[str, ...], ...]] = []
             for task in work.tasks:
@@ -540,7 +557,7 @@ class DriverProcess:
             self.world.invariants.job_done(self, work.batch_id, work.replay, tuple(rows), tuple(past))
             yield "complete"
             try:
-                yield Complete(work.batch_id, self.world.wall_ms, 1, work.replay)
+                yield Complete(work.batch_id, self.clock.wall_ms(), 1, work.replay)
             except RefusedError:
                 raise AssertionError("each batch is in work once") from None
             self._in_work.discard((work.replay, work.batch_id))
@@ -568,11 +585,17 @@ class DriverProcess:
         return Work(batch.batch_id, replay, held(batch), past)
 
     def _read_block(self, block: Block) -> Generator[str, Any, list[str]]:
-        """Read from the WAL, or from Kafka if the WAL does not answer. If neither answers, retry."""
+        """Read from the WAL, or from Kafka if the WAL does not answer, or not rightly. If neither answers, retry."""
         while True:
             yield "read"
             if not self._wal_is_away:
-                return self._read(block)
+                shown = self.world.wal.shown
+                try:
+                    return self._read(block)
+                except DAMAGED:
+                    if self.world.wal.shown == shown:
+                        raise
+                    self.world.reached["damage noticed"] += 1
             with contextlib.suppress(RangeNotHeldError):
                 return (yield from self._read_from_kafka(block))
 
@@ -619,10 +642,14 @@ class DriverProcess:
         while True:
             yield "begin"
             query.runs += 1
+            shown = self.world.faults.shown
             try:
                 yield from self._run_query(query)
             except (FencedError, RefusedError, TurnedAwayError, UsageError):
                 continue
+            except DAMAGED:
+                if self.world.faults.shown == shown:
+                    raise
 
     def _run_query(self, query: Query) -> Task:
         world, run = self.world, query.runs

@@ -22,7 +22,14 @@ from driver.journal.timeline import TimelineFound
 from driver.tracker import Decision
 from driver.tracker.requests import Request
 from forebay import messages as m
-from forebay.model.errors import CorruptionError, FencedError, ForebayError, StoreError, UnreadableBlockError
+from forebay.model.errors import (
+    CorruptionError,
+    FencedError,
+    ForebayError,
+    NewerVersionError,
+    StoreError,
+    UnreadableBlockError,
+)
 from forebay.model.payload import decode_block
 from forebay.model.values import Block, BlockMeta, BlockRange, TopicPartition, count_of, timeline_of
 from recovery import audit
@@ -246,6 +253,8 @@ class Invariants:
             return
         self._given_up.update({key: (len(p.gaps), len(p.incarnations)) for key, p in new.items()})
         for path in self._wal.list(f"{self._world.stream}/blocks"):
+            if path in self._world.wal.rotted:
+                continue  # a search passes over what is damaged
             for item in scan_segment(self._wal, path):
                 if isinstance(item, Frame) and item.header.kind == FrameKind.BLOCK:
                     meta = decode_meta(item.metadata, path, item.offset)
@@ -642,8 +651,16 @@ class Invariants:
             query.read = rows
             query.rows += len(rows)
 
-    def driver_ended(self, driver: DriverProcess, error: BaseException) -> None:
-        """A driver may end when it is fenced and when its journal's store fails. Every other end is a violation."""
+    def driver_ended(self, driver: DriverProcess, error: BaseException, was_faulty: bool) -> None:
+        """A driver may end when it is fenced and when its journal's store fails. Every other end is a violation.
+
+        ``was_faulty``: a store gave a faulty answer. A driver survives every fault of the WAL once it leads.
+        """
+        if was_faulty and isinstance(error, StoreError) and driver.leading and self._world.wal.url in str(error):
+            raise InvariantViolation("progress", f"{driver.name} ended by a fault of the WAL: {error}") from error
+        refused = (CorruptionError, NewerVersionError, FileNotFoundError, MemoryError, TimelineFound)
+        if was_faulty and isinstance(error, refused):
+            return
         if isinstance(error, FencedError | StoreError) or (isinstance(error, TimelineFound) and self.lost):
             return
         if isinstance(error, LostJournal):

@@ -24,11 +24,12 @@ from tests.simulation.world import Kinds, Options
 #: how each variant draws its options
 VARIANTS: dict[str, Callable[[int], Options]] = {
     "": Options.drawn,
+    "faulty": Options.faulty,
     "without-wal": Options.without_wal,
     "forgetting": Options.forgetting,
 }
 #: how often each variant is run
-_TURNS = ("", "", "", "without-wal", "forgetting")
+_TURNS = ("", "faulty", "", "faulty", "", "faulty", "without-wal", "forgetting")
 RUNS_IN_TASK = 20
 #: steps with faults in a run from a seed, and after a beginning
 STEPS = 150

@@ -129,9 +129,7 @@ LOOP = ("d1 decide", "d1 append", "d1 sync", "d1 check", "d1 release", "d1 snaps
 RECEIVER = ("r1.1",)
 #: a search of the WAL for records that Kafka lost
 ADOPT = "d1 adopt"
-CLEAN = tuple(
-    f"d1 clean:{name}" for name in ("begin", "answered", "copy", "copied", "prune", "deleted", "list")
-)
+CLEAN = tuple(f"d1 clean:{name}" for name in ("begin", "answered", "copy", "copied", "prune", "deleted", "list"))
 
 
 def rewind_by_seek_alone() -> Script:

@@ -57,6 +57,7 @@ def save(trace: Trace, path: Path) -> None:
 def replay(trace: Trace, kinds: Kinds | None = None) -> World:
     """Replay the trace. Raises InvariantViolation if it violates one, TraceMismatch if it does not fit the code."""
     world = World(trace.options, kinds)
+    world.warm_up()
     for label in trace.steps:
         if not label.startswith(OPTIONAL):
             world.take(label)
@@ -83,6 +84,7 @@ def explore(
     random = Random(seed)
     taken = 0
     try:
+        world.warm_up()
         for label in begin.steps if begin is not None else ():
             world.take(label)
         for _ in range(steps):
@@ -124,6 +126,7 @@ def _broken_by(trace: Trace, steps: Sequence[str], kinds: Kinds | None) -> list[
     world = World(trace.options, kinds)
     taken = 0
     try:
+        world.warm_up()
         for label in steps:
             if world.can(label):
                 world.take(label)

@@ -25,7 +25,7 @@ from driver.journal.state import ADOPTER, Partition
 from driver.tracker import Tracker
 from driver.tracker.requests import BeginReplay, EndHold, HoldForReset, Request, Reset
 from forebay import messages as m
-from forebay.model.errors import FencedError, StoreError
+from forebay.model.errors import CorruptionError, FencedError, NewerVersionError, StoreError
 from forebay.model.units import Duration, Size
 from forebay.model.values import TopicPartition
 from forebay.process.clock import ManualClock
@@ -34,6 +34,8 @@ from receiver.machine import ReceiverMachine
 from recovery import rebuild
 from tests.simulation.coverage import Coverage
 from tests.simulation.driver_process import DriverProcess, Waiting
+from tests.simulation.faults import Faults
+from tests.simulation.faulty import FaultyStorage
 from tests.simulation.hosts import Host, hosts_of, loss_steps
 from tests.simulation.invariants import Invariants, InvariantViolation
 from tests.simulation.kafka import Kafka
@@ -50,17 +52,26 @@ TOPIC = "t"
 STEP_SECONDS = 0.005
 #: rounds after the faults have ended within which all must be taken in and completed
 CALM_ROUNDS = 600
+#: calm rounds in which files are still rotten
+ROTTEN_ROUNDS = 10
+#: how often the steps of one process are taken in a calm round
+STEPS_IN_A_ROW = 5
+#: pause between two rounds before the faults begin
+WARM_SECONDS = 0.2
 #: a receiver that has other steps ticks in every such round
 TICK_ROUNDS = 4
 #: kinds of faults that a run may have
 #: weight of the fault that loses the journal, and how often it may occur
 LOSSES_MAX = 2
 FAULTS = ("receiver", "driver", "host", "network", "disk", "kafka", "journal", "replay")
+#: kinds of faults of stores, clocks and messages; a run has few of them, so that each shows its own effects
+MORE_FAULTS = ("rot", "store", "clock", "odd")
 #: maximum number of records produced in one run
 RECORDS_MAX = 400
 #: maximum number of replays requested in one run
 REPLAYS_MAX = 4
 _ALL_THERE_IS = 1 << 40
+_MORE_FAULTS = frozenset(MORE_FAULTS)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +106,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ids_silent_seconds: float = 0.0
     #: what makes a batch: "interval" (the timer), or a free worker: "late" (once an interval has ended), "continuous"
     trigger: str = "interval"
+    warm_rounds: int = 0  # rounds without faults before the first step
+    one_host_name: bool = False  # all receivers' hosts have the same name
     quiet: int = 5  # factor on the weight of each step that is no fault
 
     @classmethod
@@ -124,7 +137,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             empty_batches=random.random() < 0.2,
             queries=random.random() < 0.4,
             trigger=random.choice(("interval", "late", "late", "continuous")),
+            warm_rounds=random.choice((0, 5, 10)),
         )
+
+    @classmethod
+    def faulty(cls, seed: int) -> Options:
+        """As :meth:`drawn`, with faults of stores, clocks and messages, without rebuilds, which lose what is damaged."""
+        drawn, random = cls.drawn(seed), Random(seed)
+        more = tuple(fault for fault in MORE_FAULTS if random.random() < 0.5) or (random.choice(MORE_FAULTS),)
+        faults = tuple(fault for fault in drawn.faults if fault != "journal" and random.random() < 0.6)
+        return msgspec.structs.replace(drawn, faults=(*faults, *more), one_host_name=random.random() < 0.3)
 
     @classmethod
     def without_wal(cls, seed: int) -> Options:
@@ -189,6 +211,20 @@ class Query:
     losses: int = 0  # journals that were lost when its cursor was opened
 
 
+class HostClock:
+    """A host's clock: its wall time may be off by ``off_ms()``."""
+
+    def __init__(self, clock: ManualClock, off_ms: Callable[[], int]) -> None:
+        self._clock = clock
+        self._off_ms = off_ms
+
+    def wall_ms(self) -> int:
+        return max(0, self._clock.wall_ms() + self._off_ms())
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+
 class World:
     def __init__(self, options: Options, kinds: Kinds | None = None) -> None:
         self.options = options
@@ -197,8 +233,8 @@ class World:
         self.clock = ManualClock(1_000_000)
         self.kafka = Kafka({TOPIC: options.partitions}, options.cooperative)
         self.network = Network()
-        self.journal = ForgetfulStorage("forgetful://journal", appendable=not options.journal_objects)
-        self.wal = ForgetfulStorage("forgetful://wal", appendable=not options.wal_objects)
+        self.journal = FaultyStorage("forgetful://journal", self.clock.advance, not options.journal_objects)
+        self.wal = FaultyStorage("forgetful://wal", self.clock.advance, not options.wal_objects)
         self.receiver_settings = ReceiverSettings(
             block_interval=Duration(0.2),
             block_size=Size(120),
@@ -227,12 +263,17 @@ class World:
         self._replays = 0
         self.read_from_kafka = 0  # blocks
         self.query = Query()
+        self.faults = Faults(self)
         self.invariants = Invariants(self)
         self._partition_steps = [self._steps_of(number) for number in range(options.partitions)]
 
     @property
     def now(self) -> float:
         return self.clock.monotonic()
+
+    def clock_of(self, process: str) -> HostClock:
+        """Return the clock of the host on which the process runs."""
+        return HostClock(self.clock, partial(self.faults.clocks.get, process, 0))
 
     @property
     def wall_ms(self) -> int:
@@ -288,29 +329,62 @@ class World:
         Raises InvariantViolation if not all is taken in and completed within ``CALM_ROUNDS``.
         """
         self.calm, self.steps_with_faults = True, len(self.taken)
+        self.faults.end_outages()
         if not self.options.stays_full:
             self.journal.capacity_bytes = self.wal.capacity_bytes = None
         for number in range(CALM_ROUNDS):
+            if number == ROTTEN_ROUNDS:
+                self.faults.heal()
             for tp in self.invariants.unnoticed():  # a recreated topic is noticed by its records
                 self._take(f"produce {tp} 1", partial(self._produce, tp.partition, 1))
             if self.invariants.settled():
                 self.invariants.check_completed()
                 return
-            is_busy = False
-            for group in list(self._calm_groups()):
-                labels = [step.label for step in group()]
-                for label in labels:
-                    is_tick = label.endswith(" tick")
-                    if is_tick and len(labels) > 1 and number % TICK_ROUNDS:
-                        continue  # its other steps tell the machine the time too
-                    choice = find(group(), label)
-                    if choice is not None:
-                        self._take(label, choice.run)
-                        is_busy = is_busy or not is_tick
+            is_busy = self._calm_round(number)
             self.clock.advance(0.1 if is_busy else 1.0)
         raise InvariantViolation(
             "progress", f"not settled after {CALM_ROUNDS} calm rounds: {self.invariants.unsettled()}"
         )
+
+    def warm_up(self) -> None:
+        """Let the stream run without faults before they begin. Raises InvariantViolation."""
+        for number in range(self.options.warm_rounds):
+            self._warm_produce(number)
+            self._calm_round(number)
+            self.clock.advance(WARM_SECONDS)
+        self.taken.clear()
+
+    def _warm_produce(self, number: int) -> None:
+        for partition in range(self.options.partitions):
+            if number % 4 == partition:
+                self._produce(partition, 3)
+
+    def _calm_round(self, number: int) -> bool:
+        """Let every process take its steps, in turn. Return whether there were any but ticks."""
+        is_busy = False
+        for group in list(self._calm_groups()):
+            for again in range(STEPS_IN_A_ROW):
+                if not self._take_all(group, no_ticks=bool(number % TICK_ROUNDS or again)):
+                    break
+                is_busy = True
+        return is_busy
+
+    def _take_all(self, group: Callable[[], Iterable[Step]], no_ticks: bool) -> bool:
+        """Take the steps of a group, each once. Return whether there were any but ticks.
+
+        ``no_ticks``: a receiver that has other steps need not tick, since every input tells it the time.
+        """
+        labels = [step.label for step in group()]
+        is_busy = False
+        for label in labels:
+            is_tick = label.endswith(" tick")
+            if is_tick and (is_busy or no_ticks) and len(labels) > 1:
+                continue
+            choice = find(group(), label)
+            if choice is not None:
+                self._take(label, choice.run)
+                is_busy = is_busy or not is_tick
+        return is_busy
 
     # ---- what can happen next ----------------------------------------------------------------------------------------
 
@@ -366,6 +440,8 @@ class World:
         if "journal" in faults and self._can_lose_journal():
             yield _fault(Step("lose journal", self._lose_journal, 1, range(2)))
         yield from self._rebuild_steps("journal" in faults)
+        if not _MORE_FAULTS.isdisjoint(faults):
+            yield from self.faults.steps()
         if "disk" in faults:
             for name, disk in (("journal", self.journal), ("wal", self.wal)):
                 if disk.capacity_bytes is None:
@@ -715,7 +791,10 @@ class World:
         self._replays += 1
         state = driver.tracker.state
         to = RewindTo(batch=max(1, state.completed_number + 1 - back))
-        archived = needed(history.read_back(self.journal, self.stream), Horizon.of(state), to)
+        try:
+            archived = needed(history.read_back(self.journal, self.stream), Horizon.of(state), to)
+        except (CorruptionError, NewerVersionError, StoreError):  # the operator gets the error
+            return
         driver.queue.append(Waiting(BeginReplay(to, archived, state.archived_number, "simulated")))
 
     def _crash_driver_host(self, seed: int) -> None:
