@@ -76,8 +76,10 @@ def _night(first: int, seconds: float, workers: int | None, steps: int, out: Pat
     out.mkdir(parents=True, exist_ok=True)
     path = out / "simulation.md"
     path.write_text(night.report(explored, first, out))
-    rate = explored.runs / explored.cpu_seconds
-    print(f"{explored.runs} runs, {rate:.1f} a second on a core, {len(explored.reached)} decisions reached", flush=True)
+    print(
+        f"{explored.runs} runs, {explored.rate:.1f} a second on a core, {len(explored.reached)} decisions reached",
+        flush=True,
+    )
     print(f"{len(explored.failures)} failures; the report is {path}", flush=True)
     return 1 if explored.failures else 0
 

@@ -31,7 +31,7 @@ from driver.journal.files import newest_claim
 from driver.journal.lease import LeaseKeeper
 from driver.journal.state import ADOPTER, Batch, State
 from driver.journal.writing import Journal
-from driver.tracker import CopyRules, Decision, DeleteSegment, Tracker
+from driver.tracker import CopyRules, Decision, Tracker
 from driver.tracker.options import CursorRules
 from driver.tracker.requests import (
     Allocate,
@@ -385,7 +385,7 @@ class DriverProcess:
         self._limits = Limits(world.options.retention_ms, world.options.retention_bytes)
         self._cleaner = self._new_cleaner()
         for action in self.tracker.pending_actions():
-            self._cleaner.perform(cast(DeleteSegment, action))
+            self._cleaner.perform(action)
         self.leading = True
         self._adopter = world.kinds.adopter(
             None if world.options.copies else world.wal,
@@ -420,7 +420,7 @@ class DriverProcess:
             cast(Any, CheckedTracker(self)),
             cast(Any, SteppedJournal(self.journal, self, self.world.options.snapshot_events)),
             self.clock,
-            perform=lambda action: self._cleaner.perform(cast(DeleteSegment, action)),
+            perform=lambda action: self._cleaner.perform(action),
             failed=lambda _: None,  # by its thread, which is never started
             reserve_bytes=self.world.options.journal_reserve_bytes,
         )

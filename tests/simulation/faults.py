@@ -14,6 +14,8 @@ from tests.simulation.network import Exchange
 from tests.simulation.scheduler import Step
 
 if TYPE_CHECKING:
+    from tests.simulation.driver_process import DriverProcess
+    from tests.simulation.receiver_process import ReceiverProcess
     from tests.simulation.world import World
 
 #: by how many milliseconds a host's wall clock jumps
@@ -77,7 +79,8 @@ class Faults:
             if "store" in faults:
                 yield from self._store_steps(name, store)
         if "clock" in faults:
-            for process in (*self._world.drivers, *self._world.receivers.values()):
+            processes: list[DriverProcess | ReceiverProcess] = [*self._world.drivers, *self._world.receivers.values()]
+            for process in processes:
                 if process.running:
                     jump = partial(self._jump, process.name)
                     yield _fault(Step(f"{process.name} clock", jump, self._seldom, range(len(JUMPS_MS))))

@@ -75,6 +75,11 @@ class Explored:
     failures: dict[str, tuple[Trace, str]] = field(default_factory=dict)  # by invariant and reason: one of each
     growth: list[tuple[float, int, int]] = field(default_factory=list)  # seconds, runs, decisions reached
 
+    @property
+    def rate(self) -> float:
+        """Runs a second on a core."""
+        return self.runs / self.cpu_seconds if self.cpu_seconds else 0.0
+
     def add(self, outcome: Outcome, seconds: float) -> list[Beginning]:
         """Add an outcome. Return the beginnings that reached something new."""
         self.runs += outcome.runs
@@ -144,12 +149,11 @@ def explore(seconds: float, first_seed: int, workers: int | None = None, steps: 
 def report(explored: Explored, first_seed: int, out: Path) -> str:
     """Write traces and stories of the failures, and return the report in Markdown."""
     seconds = explored.growth[-1][0] if explored.growth else 0.0
-    rate = explored.runs / explored.cpu_seconds if explored.cpu_seconds else 0.0
     lines = [
         "# Simulation",
         "",
         f"{explored.runs} runs from seed {first_seed} on, {explored.steps} steps, {seconds / 60:.0f} minutes, "
-        f"{rate:.1f} runs a second on a core.",
+        f"{explored.rate:.1f} runs a second on a core.",
         f"{len(explored.reached)} decisions in their order were reached, {len(explored.failures)} failures were found.",
         "",
         "| minutes | runs | decisions reached |",

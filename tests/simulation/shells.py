@@ -36,7 +36,7 @@ PAUSES = {
 }
 
 
-class Shell(greenlet):
+class Shell(greenlet):  # type: ignore[misc]  # it ships no types
     """One thread of the product."""
 
 

@@ -273,7 +273,7 @@ class World:
 
     def clock_of(self, process: str) -> HostClock:
         """Return the clock of the host on which the process runs."""
-        return HostClock(self.clock, partial(self.faults.clocks.get, process, 0))
+        return HostClock(self.clock, lambda: self.faults.clocks.get(process, 0))
 
     @property
     def wall_ms(self) -> int:
@@ -508,10 +508,10 @@ class World:
         name = exchange.label.partition("/")[0]
         if name in self.hosts:
             return self.hosts[name]
-        process = self.receivers.get(name.partition(".")[0])
-        if process is None or process.name != name:
-            process = next((zombie for zombie in self.zombies if zombie.name == name), None)
-        return process if process is not None and process.alive else None
+        for process in (*self.receivers.values(), *self.zombies):
+            if process.name == name:
+                return process if process.alive else None
+        return None
 
     def _group_steps(self) -> Iterator[Step]:
         group = self.kafka.group
@@ -620,7 +620,8 @@ class World:
         """
         for host in self.hosts.values():
             yield host.steps
-        for process in [*self._processes(), *self.drivers]:
+        processes: list[ReceiverProcess | DriverProcess] = [*self._processes(), *self.drivers]
+        for process in processes:
             yield partial(_calm_steps_of, process)
         yield self._calm_starts
         for exchange in list(self.network.exchanges.values()):
