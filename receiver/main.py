@@ -163,9 +163,7 @@ def compose(
     if spans is not None:
         observers.append(BlockTraces(spans, clock))
     synced = metrics.synced if metrics is not None else lambda seconds: None
-    store_of = (
-        partial(_wal_store, settings, encoding, storage, clock, synced, access) if storage is not None else None
-    )
+    store_of = partial(_wal_store, settings, encoding, storage, clock, synced, access) if storage is not None else None
     service = ReceiverService(
         machine,
         settings,

@@ -89,7 +89,9 @@ class Channel:
     def __init__(self, sink: EventSink, queue_length: int, queue_bytes: int = QUEUE_BYTES) -> None:
         self._sink = sink
         self._queue_bytes = queue_bytes
-        self._queue: queue.Queue[tuple[Happened, int, Mapping[int, SubmittedOffsets]] | None] = queue.Queue(queue_length)
+        self._queue: queue.Queue[tuple[Happened, int, Mapping[int, SubmittedOffsets]] | None] = queue.Queue(
+            queue_length
+        )
         self._bytes = 0  # of events that wait or are being delivered
         self._bytes_lock = threading.Lock()
         self._dropped = 0

@@ -45,8 +45,8 @@ class TrackerOptions:
 
     ``on_gap``: "record" or "stop", as ``kafka.on_gap``. ``max_queued_batches``: maximum number of batches beyond the completed
     prefix; no further batch is allocated. ``retention``: when the WAL's segments are due for deletion, unless a request has
-    limits of its own. ``batch_limits``: the limits of one batch. ``copy_rules``: None if the stream has a WAL and no
-    replicas. ``host_timeout_seconds``: how long after its last heartbeat an agent keeps its host's address. ``id_limits``: how many
+    limits of its own. ``batch_limits``: the limits of one batch. ``copy_rules``: None if the stream has a WAL and no replicas.
+    ``host_timeout_seconds``: how long after its last heartbeat an agent keeps its host's address. ``id_limits``: how many
     receiver ids the stream keeps. ``batch_interval_ms`` (0: no interval) and ``concurrent_jobs``: for the expectation of the next
     batch.
     """

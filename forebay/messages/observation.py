@@ -260,10 +260,10 @@ class StateEntry(Message, frozen=True, kw_only=True):
     """A keyed state, as the newest completed batch that changed it left it.
 
     ``columns``: name and Arrow type of each. ``keys_max``: rows in the files, which are at least as many as the keys; as many if
-    ``keys_exact``, which is so after each merge of all shards. ``bytes``, ``files``: of the newest version. ``batch_id``: the last
-    batch that changed the state; ``updated_ms``: the time of that batch in which a row was last updated. ``versions``: that are
-    kept; ``oldest_batch_id``: the batch of the oldest one. ``replaced``: versions that a running replay replaces. ``detail``: why
-    the other fields are unknown.
+    ``keys_exact``, which is so after a merge of all shards. ``bytes``, ``files``: of the newest version. ``batch_id``: the last
+    batch that changed the state. ``updated_ms``: time of the last update of a row. ``versions``: those that are kept;
+    ``oldest_batch_id``: the batch of the oldest one. ``replaced``: versions that a running replay replaces. ``detail``: why
+    fields are unknown.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Replicas beside a WAL: sent to a second host while the WAL is written, and left out if that host does not take them in time."""
+"""Replicas beside a WAL: sent to another host while the WAL is written, and left out if that host does not take them in time."""
 
 from __future__ import annotations
 
@@ -88,7 +88,5 @@ class OptionalReplicas:
         self.target.refused(target)
         self._resting = (target.host, self._clock.monotonic() + REST_SECONDS)
         if not self._failure_logged:
-            _log.warning(
-                "host %s took no replica, blocks are stored without one for now: %s", target.host, reason
-            )
+            _log.warning("host %s took no replica, blocks are stored without one for now: %s", target.host, reason)
         self._failure_logged = True

@@ -1,4 +1,4 @@
-"""Replicas: the copies of blocks on a second host, which the driver names, and their sending to that host's agent."""
+"""Replicas: the copies of blocks on another host, which the driver names, and their sending to that host's agent."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def has_room(free_bytes: int | None, needed_bytes: int, reserve_bytes: int) -> b
 class WalStore(Store):
     """Stores blocks in the WAL, and a copy of each on this host if ``local_directory`` is not None.
 
-    ``replicas``: sends a copy of each to a second host; None: there are no replicas.
+    ``replicas``: sends a replica of each; None: there are no replicas.
     ``reserve_bytes``: space in the WAL's store that blocks leave free, because clean-up needs it to free a full store. 0 for
     none. Blocks wait until they fit above the reserve.
     """
@@ -137,9 +137,7 @@ class WalStore(Store):
                 self._writer.append(FrameKind.BLOCK, encode_meta(item.block.meta), item.block.payload)
                 for item in blocks
             ]
-            written = [
-                (item.sequence, item.block.meta, item.local, self._begin_replica(item.block)) for item in blocks
-            ]
+            written = [(item.sequence, item.block.meta, item.local, self._begin_replica(item.block)) for item in blocks]
             blocks.clear()
             if not self._sync():
                 return False

@@ -28,6 +28,7 @@ from driver.listeners.events import (
     ReceiverStopped,
 )
 from driver.listeners.lag import measured
+from driver.listeners.offsets import submitted_offsets, with_offsets
 from driver.listeners.sizes import event_bytes
 from driver.listeners.web_hook import ATTEMPTS_MAX, WebHook
 from forebay.kafka.consume.spans import OffsetRange

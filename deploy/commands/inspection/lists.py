@@ -46,7 +46,9 @@ def _name_options(function: _Function) -> _Function:
 
 
 def _list_options(function: _Function) -> _Function:
-    return click.option("--state", metavar="STATE", default="", help="Only those in this state.")(_name_options(function))
+    return click.option("--state", metavar="STATE", default="", help="Only those in this state.")(
+        _name_options(function)
+    )
 
 
 @click.command(
@@ -174,7 +176,9 @@ def states(invocation: Invocation, text: str, limit: int) -> int:
     than one. --json prints the list as the API returns it, with columns and types.
     """
     with observer(invocation.settings()) as client:
-        found, total, _ = _pages(lambda after, count: client.states(limit=count, after=after, text=text), "states", limit)
+        found, total, _ = _pages(
+            lambda after, count: client.states(limit=count, after=after, text=text), "states", limit
+        )
     invocation.write(m.StatesAnswer(total=total, states=found), lambda: [_states_table(found)])
     _rest(invocation, len(found), total)
     return FINE

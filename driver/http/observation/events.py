@@ -231,9 +231,7 @@ class EventHub:
     def _derived(self, event: ev.Event, now_ms: int) -> Iterator[Happened]:
         """Yield what follows from an event of the journal. The offsets of a large batch are left out: clients wait for this."""
         offsets = {
-            batch_id: found
-            for batch_id, found in self.offsets_of(event).items()
-            if found.items <= BLOCKS_SOON_MAX
+            batch_id: found for batch_id, found in self.offsets_of(event).items() if found.items <= BLOCKS_SOON_MAX
         }
         yield from (with_offsets(one, offsets) for one in happened_in(event, now_ms, self.records_of))
 

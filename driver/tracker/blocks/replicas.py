@@ -20,8 +20,8 @@ from wal.segments.layout import parse_block
 class Replicas:
     """Replica hosts, and the check that a block is stored where it must be.
 
-    ``rules``: None if the stream has a WAL and no replicas. ``receiver_heartbeats`` and ``agent_heartbeats``: the last heartbeats, by receiver
-    id and by host.
+    ``rules``: None if the stream has a WAL and no replicas. ``receiver_heartbeats`` and ``agent_heartbeats``: the last
+    heartbeats, by receiver id and by host.
     """
 
     def __init__(

@@ -98,8 +98,8 @@ class ReceiverSettings(Section, frozen=True, kw_only=True):
         Meta(ge=1, le=2),
         allowed("allowed are 1 and 2"),
         doc(
-            "number of hosts that hold a block, 1 or 2; without a WAL a block is reported when all of them hold it, and with a WAL "
-            "a second host gets a copy if it can take one"
+            "number of hosts that hold a block, 1 or 2; without a WAL, a block is reported when all of them hold it; with a "
+            "WAL, another host gets a copy if it can take one"
         ),
     ] = 1
     max_rate: Annotated[Count, doc("maximum number of records per second of one receiver; 0: no limit")] = 0
