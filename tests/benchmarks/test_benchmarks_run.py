@@ -179,6 +179,7 @@ NEEDS_SPARK = ("arrow", "latency-spark", "dataframe", "locality", "source", *_PE
 #: a cluster of its own, two Sparks, or much that does not get less with the records
 LONG = (
     "latency-spark",
+    "levels",
     "locality",
     "source",
     "opening",
