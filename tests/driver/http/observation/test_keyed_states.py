@@ -41,6 +41,11 @@ def listed(line: StateLine, states: KeyedStates | None = None, **query: Any) -> 
     return (states or reader(line)).answer(ReadKeyedStates().read(line.state), Query(**query))
 
 
+def writes(name: str) -> Callable[[Batch], None]:
+    """Return a job that writes one key of the state ``name``."""
+    return lambda batch: batch.state(name, NUMBERS, "key").write(pa.table({"key": ["x"], "n": [1]}, NUMBERS))
+
+
 def test_entry_has_what_the_newest_version_holds(line: StateLine) -> None:
     """The number of keys is exact as long as no shard has a delta; then it is a bound."""
     line.run(1, lambda batch: counts(batch).write(table(**dict.fromkeys(KEYS, 1))))
@@ -61,9 +66,7 @@ def test_entry_has_what_the_newest_version_holds(line: StateLine) -> None:
 
 def test_pages_continue_by_name_and_read_each_manifest_once(line: StateLine) -> None:
     for number, name in enumerate("ba", start=1):
-        line.run(number, lambda batch, name=name: batch.state(name, NUMBERS, "key").write(
-            pa.table({"key": ["x"], "n": [1]}, NUMBERS)
-        ))  # fmt: skip
+        line.run(number, writes(name))
     states = reader(line)
     first = listed(line, states, limit=1)
     assert (first.total, first.next, [s.name for s in first.states]) == (2, "a", ["a"])
@@ -77,9 +80,7 @@ def test_pages_continue_by_name_and_read_each_manifest_once(line: StateLine) -> 
 def test_damaged_manifest_is_named_and_the_other_states_are_listed(line: StateLine) -> None:
     """INV-5: it is no state without keys."""
     for number, name in enumerate("ab", start=1):
-        line.run(number, lambda batch, name=name: batch.state(name, NUMBERS, "key").write(
-            pa.table({"key": ["x"], "n": [1]}, NUMBERS)
-        ))  # fmt: skip
+        line.run(number, writes(name))
     path = line.stored.root / "wal" / line.state.keyed["a"].versions[-1].manifest
     path.write_bytes(path.read_bytes()[:-1])
     damaged, whole = listed(line).states
