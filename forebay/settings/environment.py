@@ -127,7 +127,8 @@ def _value(text: str, wanted: Any) -> Any:
     if wanted is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
     takes_list = get_origin(wanted) is tuple or ("," in text and any(get_origin(choice) is tuple for choice in choices))
-    if text[:1] in ("{", "[") and (takes_list or any(get_origin(choice) is dict for choice in choices)):
+    takes_table = dict in (get_origin(wanted), *map(get_origin, choices))
+    if text[:1] in ("{", "[") and (takes_list or takes_table):
         return _toml(text)
     if takes_list:
         return [part.strip() for part in text.split(",") if part.strip()]
