@@ -8,7 +8,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 # an import that is compiled anew takes twice as long, and the tests start hundreds of processes
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup kafka services demo test test-fast test-matrix test-long screenshots sim check docs bench bench-peers clean lock \
+.PHONY: help setup kafka services demo test test-fast test-matrix test-long screenshots sim fuzz licenses sbom audit-packages check docs bench bench-peers clean lock \
 	fetch-jars fetch-hdfs fetch-versitygw fetch-emulators fetch-jvm_spark fetch-apicurio fetch-packages fetch-deployment_tools
 
 help:  ## list what can be made
@@ -68,6 +68,18 @@ screenshots: services  ## take the pictures of the web page in docs/images again
 
 sim: setup  ## the simulation, with new seeds until it is stopped (ARGS= for its options)
 	@$(PYTHON_IN) -m tests.simulation $(ARGS)
+
+fuzz: setup  ## every parser of foreign bytes over mutated bytes, for MINUTES=10 (ARGS= for names of readers)
+	@$(PYTHON_IN) -m tests.fuzz.campaign --minutes $(or $(MINUTES),10) $(ARGS)
+
+licenses: setup  ## check the licences of all dependencies, and write docs/licenses.md
+	@$(PYTHON_IN) scripts/licenses.py
+
+sbom: setup  ## the list of all components, as CycloneDX, into dist/
+	@$(PYTHON_IN) scripts/sbom.py
+
+audit-packages: setup  ## ask PyPI for known vulnerabilities of the locked packages (pip-audit; needs its network)
+	@$(PYTHON_IN) -m uv tool run --quiet pip-audit --require-hashes --disable-pip --requirement requirements.lock
 
 check: setup  ## format, lint, types, direction of imports, wording, links and names in the docs
 	@sh scripts/check.sh

@@ -113,7 +113,9 @@ def unknown_names(page: Path, text: str) -> list[str]:
     names = [name for name in _DOTTED.findall(code) if not _is_known(name, keys)]
     files = [name for name in _FILE.findall(code) if not (ROOT / name).exists()]
     tests = [
-        f"{path}::{test}" for path, test in _TEST.findall(code) if (ROOT / path).exists() and test not in _names(ROOT / path)
+        f"{path}::{test}"
+        for path, test in _TEST.findall(code)
+        if (ROOT / path).exists() and test not in _names(ROOT / path)
     ]
     return [f"{place}: {name}: no such module, name, file, setting or test" for name in (*names, *files, *tests)]
 

@@ -1,4 +1,4 @@
-"""What Forebay depends on, of which release, and under which licence: packages of Python, jars, and files in the web page.
+"""What Forebay depends on, with releases and licences: packages of Python, jars, and files in the web page.
 
 ``requirements.lock`` and the lists of jars have names, releases and SHA-256. ``licenses.toml`` has the licences, and what each
 package is for.
@@ -76,7 +76,7 @@ def dependencies() -> Iterator[Dependency]:
 
 
 def packages(known: dict[str, Any]) -> Iterator[Dependency]:
-    """Yield the packages of ``requirements.lock``: one for each release, of which a Python installs one."""
+    """Yield the packages of ``requirements.lock``: one for each release. A Python installs one release of a package."""
     for block in re.split(r"\n(?=\S)", (ROOT / "requirements.lock").read_text(encoding="utf-8")):
         found = _LOCKED.match(block)
         if found is None:
@@ -86,7 +86,13 @@ def packages(known: dict[str, Any]) -> Iterator[Dependency]:
         if use is None:
             raise UnknownLicense(f"{name} {version}: scripts/licenses.toml has no licence for this package")
         yield Dependency(
-            name, version, f"pkg:pypi/{name}@{version}", use, known[use][name], tuple(_HASH.findall(block)), marker or ""
+            name,
+            version,
+            f"pkg:pypi/{name}@{version}",
+            use,
+            known[use][name],
+            tuple(_HASH.findall(block)),
+            marker or "",
         )
 
 

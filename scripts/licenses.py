@@ -52,13 +52,13 @@ _INTRODUCTION = """# Licences of the dependencies
 
 <!-- scripts/licenses.py writes this page from requirements.lock, the lists of jars and scripts/licenses.toml. -->
 
-Forebay is under [Apache-2.0](../LICENSE). This page lists what it depends on, by licence. `make licenses` checks that each licence
-is one that its use allows, and that it is the licence which the installed package or the fetched jar states. `make check` does the same.
+Forebay is under [Apache-2.0](../LICENSE). This page lists what it depends on, by licence. `make licenses` and `make check` check
+that each licence is one that its use allows, and that the installed package or the fetched jar states the same licence.
 `make sbom` writes the same list with releases and SHA-256, as CycloneDX.
 
 The project's own wheel contains none of these packages and jars, except the files of the web page, which are named with their npm
-packages. Their licences are beside them. Libraries inside binary wheels have licences of their own, which these wheels contain: for
-example librdkafka (BSD-2-Clause) in confluent-kafka, and the jars in pyspark.
+packages. Their licences are beside them. Libraries inside binary wheels have licences of their own, which these wheels contain:
+for example librdkafka (BSD-2-Clause) in confluent-kafka, and the jars in pyspark.
 
 """
 _TITLES: dict[Use, str] = {
@@ -70,9 +70,7 @@ _TITLES: dict[Use, str] = {
 
 def is_allowed(expression: str, allowed: frozenset[str]) -> bool:
     """Return whether one licence of each OR, and all of each AND, are in ``allowed``."""
-    return all(
-        any(one.strip(" ()") in allowed for one in part.split(" OR ")) for part in expression.split(" AND ")
-    )
+    return all(any(one.strip(" ()") in allowed for one in part.split(" OR ")) for part in expression.split(" AND "))
 
 
 def refused(found: list[Dependency], known: dict[str, Any]) -> Iterator[str]:
@@ -105,7 +103,9 @@ def _other_claim(distribution: metadata.Distribution, expected: str) -> str | No
     if expression is not None:
         return None if expression == expected else expression
     written = [(stated.get("License") or "").partition("\n")[0]]
-    written += [line.rpartition(" :: ")[2] for line in stated.get_all("Classifier") or [] if line.startswith("License ::")]
+    written += [
+        line.rpartition(" :: ")[2] for line in stated.get_all("Classifier") or [] if line.startswith("License ::")
+    ]
     claims = [_CLAIMS[text] for text in map(str.lower, map(str.strip, written)) if text in _CLAIMS]
     alternatives = set(re.split(r" (?:AND|OR) ", expected))
     return None if not claims or any(alternatives & claim for claim in claims) else ", ".join(filter(None, written))
@@ -140,7 +140,8 @@ def other_jar_claims(found: list[Dependency]) -> Iterator[str]:
         path = fetched.get(f"{module}-{one.version}.jar")
         claims = {name for part, name in _JAR_CLAIMS.items() if path is not None and part in _jar_text(path)}
         if claims and not claims & set(one.license.split(" OR ")):
-            yield f"{one.name} {one.version}: its jar states {', '.join(sorted(claims))}, but scripts/licenses.toml says {one.license}"
+            stated = ", ".join(sorted(claims))
+            yield f"{one.name} {one.version}: its jar states {stated}, but scripts/licenses.toml says {one.license}"
 
 
 def _jar_text(path: Path) -> str:

@@ -34,9 +34,20 @@ def override(raw: dict[str, Any], environment: Mapping[str, str], mistakes: Mist
     for name, text in sorted(environment.items()):
         if name.startswith(PREFIX):
             try:
+                if not _is_unicode(text):
+                    raise SettingsError("is not valid UTF-8")
                 mistakes.variables[_override(raw, name, text)] = name
             except SettingsError as error:
                 mistakes.add_at(name, str(error))
+
+
+def _is_unicode(text: str) -> bool:
+    """Return False for a variable whose bytes are not UTF-8, which Python shows as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _override(raw: dict[str, Any], name: str, text: str) -> str:
@@ -138,5 +149,5 @@ def _value(text: str, wanted: Any) -> Any:
 def _toml(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also for a number of thousands of digits, and for deep nesting
         raise SettingsError(f"{text!r} is not valid TOML: {error}") from None

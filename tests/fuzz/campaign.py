@@ -97,7 +97,9 @@ def main(minutes: float, workers: int, names: tuple[str, ...]) -> None:
                 for name, attempts in known.items()
             ]
             if harness is not None:
-                jobs.append(pool.submit(campaign.run, _NATIVE, [str(harness), str(_NATIVE_ROUNDS)], _NATIVE_ROUNDS))
+                jobs.append(
+                    pool.submit(campaign.run, _NATIVE, [str(harness), str(_NATIVE_ROUNDS), seed], _NATIVE_ROUNDS)
+                )
             for job in jobs:
                 job.result()
     record = {
@@ -108,13 +110,17 @@ def main(minutes: float, workers: int, names: tuple[str, ...]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("a") as file:
         file.write(json.dumps(record) + "\n")
-    print(f"{sum(campaign.attempts.values())} attempts of {len(campaign.attempts)} readers, {len(campaign.failures)} failures")
+    print(
+        f"{sum(campaign.attempts.values())} attempts of {len(campaign.attempts)} readers, {len(campaign.failures)} failures"
+    )
     print(f"appended to {target}")
     sys.exit(1 if campaign.failures else 0)
 
 
 def _commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=_ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=_ROOT, capture_output=True, text=True, check=False
+    )
     return done.stdout.strip()
 
 

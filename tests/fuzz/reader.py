@@ -38,7 +38,9 @@ class Reader:
             self.read(data)
 
 
-def text_reader(read: Callable[[str], Any], *honest: str, allowed: tuple[type[Exception], ...], cost: int = 1) -> Reader:
+def text_reader(
+    read: Callable[[str], Any], *honest: str, allowed: tuple[type[Exception], ...], cost: int = 1
+) -> Reader:
     """Return a reader of text; bytes that are not UTF-8 become lone surrogates, as in an argument of a command."""
     return Reader(
         honest=tuple(text.encode() for text in honest),

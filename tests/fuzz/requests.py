@@ -22,6 +22,7 @@ from forebay.http.server import Server
 from forebay.messages import ReportRequest
 from forebay.model.errors import UsageError
 from forebay.model.values import Block, Handle
+from forebay.model.wire import UNDECODABLE
 from forebay.security.access import Guard
 from tests.fuzz.reader import Reader
 from tests.fuzz.samples import sample
@@ -45,17 +46,13 @@ def request_readers() -> dict[str, Reader]:
     )
     messages = {
         f"message {route.path}": Reader(
-            honest=bodies[route.path], read=msgspec.json.Decoder(route.message).decode, allowed=_UNDECODABLE
+            honest=bodies[route.path], read=msgspec.json.Decoder(route.message).decode, allowed=UNDECODABLE
         )
         for group in _GROUPS
         for route in group.routes
     }
     served = _Served()
     return {"request": Reader(honest=(*requests, *reads), read=served.ask, allowed=(), cost=2), **messages}
-
-
-#: what the service answers with 400
-_UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
 def _bodies(message: type[msgspec.Struct]) -> tuple[bytes, ...]:

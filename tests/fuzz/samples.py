@@ -9,7 +9,6 @@ from typing import Any
 
 from msgspec import inspect
 
-
 #: numbers ascend, so that a range ends after it begins
 _numbers = itertools.count(1)
 

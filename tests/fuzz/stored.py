@@ -34,6 +34,7 @@ JOURNAL = layout.journal_segment("s", EPOCH, 1)
 HISTORY = layout.history_segment("s", EPOCH, 1)
 COPY = layout.snapshot_copy("s", EPOCH, 1)
 
+
 def _segment(path: str, contents: Iterable[tuple[FrameKind, bytes, Any]]) -> bytes:
     storage = new_store()
     log = LogWriter(

@@ -24,6 +24,7 @@ from pyspark_forebay.options.source import check
 from pyspark_forebay.options.values import tracker_urls
 from tests.fuzz.reader import Reader, text_reader
 from wal.blocks.encryption import KEYS_VARIABLE, load_keys
+from wal.storage import open_storage
 
 _SETTINGS = """
 stream = "s"
@@ -31,7 +32,7 @@ stream = "s"
 topics = ["t", "u"]
 "bootstrap.servers" = "127.0.0.1:9092"
 [wal]
-url = "s3://bucket/place?region=x"
+url = "s3://bucket/place"
 segment_size = "64MB"
 [receiver]
 count = 2
@@ -39,12 +40,19 @@ block_interval = "200ms"
 [driver]
 journal = "file:///var/lib/forebay/journal"
 job = "jobs:process"
+url = "http://127.0.0.1:7080"
+web_hook = "http://127.0.0.1:9/hook"
+[dead_letters]
+url = "file:///var/lib/forebay/dead"
 [agent]
+url = "http://0.0.0.0:7081"
 blocks = "/var/lib/forebay/blocks"
 [storage.s3]
 endpoint_url = "http://127.0.0.1:1"
 """
-_OFFSETS = '{"t": {"0": 23, "1": -1}, "u": {"0": -2}, "#topic-ids": {"t": "an-id"}, "#cursor": "c", "#lives": {"t": {"0": 2}}}'
+_OFFSETS = (
+    '{"t": {"0": 23, "1": -1}, "u": {"0": -2}, "#topic-ids": {"t": "an-id"}, "#cursor": "c", "#lives": {"t": {"0": 2}}}'
+)
 
 
 def text_readers() -> dict[str, Reader]:
@@ -69,7 +77,7 @@ def text_readers() -> dict[str, Reader]:
         "size": text_reader(parse_size, "64MB", "1.5 GiB", allowed=(ValueError,)),
         "offsets of a query": text_reader(lambda text: offsets.parse_offsets(text, "o"), _OFFSETS, allowed=usage),
         "offsets of a checkpoint": text_reader(
-            _of_a_checkpoint, _OFFSETS, '{"#start": {"t": {"0": 1}}}', allowed=(UsageError, json.JSONDecodeError)
+            _of_a_checkpoint, _OFFSETS, '{"#start": {"t": {"0": 1}}}', allowed=usage
         ),
         "partitions of a query": text_reader(
             lambda text: offsets.parse_partitions(text, "o"), '{"t": [0, 1], "u": []}', allowed=usage
@@ -77,6 +85,9 @@ def text_readers() -> dict[str, Reader]:
         "options of a query": text_reader(
             _options, '{"kafka.bootstrap.servers": "h:1", "subscribe": "t,u", "startingOffsets": "earliest"}',
             '{"tracker": "http://h:1", "subscribePattern": "a.*", "maxOffsetsPerTrigger": "5"}', allowed=usage,
+        ),
+        "url of a store": text_reader(
+            open_storage, "file:///a/b", "s3://bucket/a", "memory://a?objects", "hdfs://h:8020/a", "abfs://a@b/c", allowed=usage
         ),
         "urls of a tracker": text_reader(lambda text: tracker_urls(text, "o"), "http://a:1,https://b:2", allowed=usage),
         "file of offsets": _in_a_file(read_file, msgspec.json.encode(_exported()), allowed=usage),
@@ -88,15 +99,16 @@ def text_readers() -> dict[str, Reader]:
             read=_events, allowed=(ValueError,),
         ),
         "headers of a browser": Reader(
-            honest=(b"127.0.0.1:7080\nhttp://127.0.0.1:7080\nsame-origin\napplication/json", b"[::1]:80\nnull\ncross-site\ntext/plain"),
+            honest=(
+                b"127.0.0.1:7080\nhttp://127.0.0.1:7080\nsame-origin\napplication/json",
+                b"[::1]:80\nnull\ncross-site\ntext/plain",
+            ),
             read=_headers, allowed=(),
         ),
     }  # fmt: skip
 
 
-def _in_a_file(
-    read: Callable[[Path], object], honest: bytes, allowed: tuple[type[Exception], ...]
-) -> Reader:
+def _in_a_file(read: Callable[[Path], object], honest: bytes, allowed: tuple[type[Exception], ...]) -> Reader:
     """Return a reader of a file of any bytes."""
 
     def written(data: bytes) -> None:
@@ -118,7 +130,7 @@ def _of_a_checkpoint(text: str) -> None:
     """Spark parses the checkpoint's JSON, and calls the source with the values."""
     try:
         given = json.loads(text)
-    except RecursionError:  # Spark's own parser has refused it
+    except (ValueError, RecursionError):  # Spark's own parser has refused it
         return
     found = offsets.Offsets.of(given)
     assert offsets.Offsets.of(found.json()) == found

@@ -83,6 +83,7 @@ def test_load_fills_in_defaults(tmp_path: Path) -> None:
         ("FOREBAY__RECEIVER__PREFERRED_HOSTS", "h1,rack=a", "receiver", "preferred_hosts", ("h1", "rack=a")),
         ("FOREBAY__AGENT__LABELS", "rack=a, disk=nvme", "agent", "labels", ("rack=a", "disk=nvme")),
         ("FOREBAY__RECEIVER__LOCAL_COPIES", "False", "receiver", "local_copies", False),
+        ("FOREBAY__RECEIVER__SOURCE_OPTIONS", '{folder = "/a"}', "receiver", "source_options", {"folder": "/a"}),
         ("FOREBAY__RECEIVER__HOST", "h-1", "receiver", "host", "h-1"),
         ("FOREBAY__RECEIVER__HOST", "", "receiver", "host", None),
         ("FOREBAY__DRIVER__JOB", "", "driver", "job", None),

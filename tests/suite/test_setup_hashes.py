@@ -25,9 +25,16 @@ def tree(tmp_path: Path) -> Path:
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("forebay_tiny.py", "")
         file.writestr("forebay_tiny-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {_PACKAGE}\nVersion: 1.0\n")
-        file.writestr("forebay_tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(
+            "forebay_tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         file.writestr("forebay_tiny-1.0.dist-info/RECORD", "")
-    for name in ("scripts/setup.sh", "scripts/tools.lock", "scripts/compile_native.py", "forebay/kafka/native/gather.c"):
+    for name in (
+        "scripts/setup.sh",
+        "scripts/tools.lock",
+        "scripts/compile_native.py",
+        "forebay/kafka/native/gather.c",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(_ROOT / name, tmp_path / name)
     (tmp_path / "pyproject.toml").write_text("")
