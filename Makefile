@@ -78,8 +78,8 @@ licenses: setup  ## check the licences of all dependencies, and write docs/licen
 sbom: setup  ## the list of all components, as CycloneDX, into dist/
 	@$(PYTHON_IN) scripts/sbom.py
 
-audit-packages: setup  ## ask PyPI for known vulnerabilities of the locked packages (pip-audit; needs its network)
-	@$(PYTHON_IN) -m uv tool run --quiet pip-audit --require-hashes --disable-pip --requirement requirements.lock
+audit-packages: setup  ## known vulnerabilities of the locked packages, by pip-audit, which asks PyPI
+	@$(PYTHON_IN) -m uv tool run --quiet pip-audit --strict --require-hashes --disable-pip --requirement requirements.lock
 
 check: setup  ## format, lint, types, direction of imports, wording, links and names in the docs
 	@sh scripts/check.sh
