@@ -11,6 +11,7 @@ import sys
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,7 @@ def other_jar_claims(found: list[Dependency]) -> Iterator[str]:
             yield f"{one.name} {one.version}: its jar states {stated}, but scripts/licenses.toml says {one.license}"
 
 
+@cache
 def _jar_text(path: Path) -> str:
     """Return what the jar's manifest says of its licence, in small letters, without line breaks; "" if nothing."""
     with zipfile.ZipFile(path) as jar:

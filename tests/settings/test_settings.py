@@ -83,7 +83,6 @@ def test_load_fills_in_defaults(tmp_path: Path) -> None:
         ("FOREBAY__RECEIVER__PREFERRED_HOSTS", "h1,rack=a", "receiver", "preferred_hosts", ("h1", "rack=a")),
         ("FOREBAY__AGENT__LABELS", "rack=a, disk=nvme", "agent", "labels", ("rack=a", "disk=nvme")),
         ("FOREBAY__RECEIVER__LOCAL_COPIES", "False", "receiver", "local_copies", False),
-        ("FOREBAY__RECEIVER__SOURCE_OPTIONS", '{folder = "/a"}', "receiver", "source_options", {"folder": "/a"}),
         ("FOREBAY__RECEIVER__HOST", "h-1", "receiver", "host", "h-1"),
         ("FOREBAY__RECEIVER__HOST", "", "receiver", "host", None),
         ("FOREBAY__DRIVER__JOB", "", "driver", "job", None),
@@ -217,6 +216,12 @@ def test_date_in_options_of_custom_source_stays_a_date(tmp_path: Path) -> None:
     )
     moment = datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.timezone.utc)
     assert loaded(tmp_path, {}, text).receiver.source_options == {"timestamp": moment}
+
+
+def test_table_in_environment_variable_is_read(tmp_path: Path) -> None:
+    text = GOOD.replace('topics = ["flights"]\n', "") + '[receiver]\nsource = "sources:Tail"\n'
+    environment = {"FOREBAY__RECEIVER__SOURCE_OPTIONS": '{folder = "/a", limit = 5}'}
+    assert loaded(tmp_path, environment, text).receiver.source_options == {"folder": "/a", "limit": 5}
 
 
 def test_starting_offsets_accept_section_of_partitions(tmp_path: Path) -> None:
