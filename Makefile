@@ -8,7 +8,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 # an import that is compiled anew takes twice as long, and the tests start hundreds of processes
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup kafka services demo test test-fast test-matrix test-long screenshots sim fuzz licenses sbom audit-packages check docs bench bench-peers clean lock \
+.PHONY: help setup kafka services demo test test-fast test-matrix test-long screenshots sim sim-night jepsen soak fuzz licenses sbom audit-packages check docs bench bench-peers clean lock \
 	fetch-jars fetch-hdfs fetch-versitygw fetch-emulators fetch-jvm_spark fetch-apicurio fetch-packages fetch-deployment_tools
 
 help:  ## list what can be made
@@ -80,6 +80,16 @@ sbom: setup  ## the list of all components, as CycloneDX, into dist/
 
 audit-packages: setup  ## known vulnerabilities of the locked packages, by pip-audit, which asks PyPI
 	@$(PYTHON_IN) -m uv tool run --quiet pip-audit --strict --require-hashes --disable-pip --requirement requirements.lock
+
+sim-night: setup  ## the simulation on all cores for HOURS (8), guided by coverage; the report is run/simulation.md
+	@$(PYTHON_IN) -m tests.simulation --hours $(or $(HOURS),8) $(ARGS)
+
+# as root: hosts are network namespaces; the run's folder, with its story, is below run/
+jepsen: services  ## a cluster on network namespaces, with faults drawn from a seed, and a checker (MINUTES= SEED= ARGS= for its options)
+	@$(PYTHON_IN) -m tests.jepsen $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+soak: services  ## half of the capacity with a fault each minute, and a test that nothing grows (HOURS= SEED= ARGS= for its options)
+	@$(PYTHON_IN) -m tests.jepsen.soak $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 check: setup  ## format, lint, types, direction of imports, wording, links and names in the docs
 	@sh scripts/check.sh
