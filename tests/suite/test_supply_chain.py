@@ -31,7 +31,7 @@ def components(bill: str) -> dict[str, Any]:
 def test_bill_fits_the_schema_of_cyclonedx_and_another_one_does_not(bill: str) -> None:
     validator = JsonStrictValidator(SchemaVersion.V1_6)
     assert validator.validate_str(bill) is None
-    assert validator.validate_str(bill.replace('"CycloneDX"', '"Cyclone"')) is not None
+    assert validator.validate_str('{"bomFormat": "Cyclone", "specVersion": "1.6"}') is not None
 
 
 def test_bill_has_every_locked_package_jar_and_the_native_library_with_hash_and_licence(bill: str) -> None:
