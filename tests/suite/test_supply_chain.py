@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import subprocess
 import sys
@@ -69,8 +70,7 @@ def test_check_of_licences_finds_what_is_unknown_not_allowed_or_stated_otherwise
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.syspath_prepend(str(_SCRIPTS))
-    import dependencies
-    import licenses
+    dependencies, licenses = map(importlib.import_module, ("dependencies", "licenses"))
 
     text = dependencies.LICENSES.read_text(encoding="utf-8")
     planted = tmp_path / "licenses.toml"
@@ -106,7 +106,7 @@ def test_check_of_licences_finds_what_is_unknown_not_allowed_or_stated_otherwise
 
 def test_an_expression_is_allowed_by_one_of_each_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(_SCRIPTS))
-    from licenses import is_allowed
+    is_allowed = importlib.import_module("licenses").is_allowed
 
     allowed = frozenset({"MIT", "Apache-2.0", "GPL-2.0-only WITH Classpath-exception-2.0"})
     for expression, expected in (
