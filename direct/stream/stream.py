@@ -38,6 +38,7 @@ from driver.journal.events import Event
 from driver.journal.lease import Lease, await_tasks_of, read_lease, wait_until_stale
 from driver.listeners.dispatch import Channel, EventSink, Listeners, ListenerSink
 from driver.listeners.events import Happened, Listener, PartitionLag, StreamStarted, StreamStopped
+from driver.listeners.offsets import submitted_offsets
 from driver.listeners.web_hook import WebHook
 from driver.tracker.requests import KeepWindow, NameCursor
 from forebay.kafka.client.admin import KafkaAdmin
@@ -273,6 +274,7 @@ class DirectStream:
         self._listeners.start()
         self._closing.callback(self._listeners.stop)
         loop, state = led.loop, led.state
+        self._listeners.offsets_of = partial(submitted_offsets, state)
         kept = self._open_intake(self._endpoint) if self._endpoint is not None else None
         planner = BatchPlanner(
             safe=self._safe,
