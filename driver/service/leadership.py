@@ -18,7 +18,7 @@ from driver.journal.writing import Journal
 from driver.service.activity import Activity
 from driver.service.futures import failed
 from driver.service.stores import Stores
-from forebay.model.errors import CorruptionError, FencedError, NotTakenError, UnreachableError, UsageError
+from forebay.model.errors import CorruptionError, FencedError, NotTakenError, StoreError, UnreachableError, UsageError
 from forebay.process.clock import Clock
 from forebay.settings.schema import Settings
 
@@ -96,7 +96,8 @@ class Leadership:
             lease.stop()
 
     def _wait_and_open(self, stores: Stores, url: str) -> tuple[Journal, State] | None:
-        """Wait as a standby, then open the journal. If another standby claims the journal first, continue to wait."""
+        """Wait as a standby, then open the journal. If another standby claims the journal first, or if the store is full or out
+        of reach, continue to wait. Return None if the driver is stopped."""
         activity, stream = self._activity, self._settings.stream
         activity.state = "standby"
         pause_seconds = self._settings.driver.lease_duration / CHECKS_PER_LEASE
@@ -111,6 +112,12 @@ class Leadership:
                 led = self._open(stores, url)
             except FencedError as error:
                 log.info("%s: still standby", error)
+                continue
+            except StoreError as error:  # full or out of reach, perhaps for the driver that led too
+                log.warning("cannot take over: %s; still standby", error)
+                self.end(abandon=True)
+                if activity.stopping.wait(pause_seconds):
+                    return None
                 continue
             activity.state, self.leader = "waiting", None
             self._lease_before = lease

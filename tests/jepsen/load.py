@@ -15,6 +15,7 @@ _FLUSH_SECONDS = 120.0
 
 class Load:
     """Sends ``rate`` records a second, spread over ``places`` (topic, partition), from ``start`` to ``stop``.
+    ``rate`` may be changed meanwhile.
 
     Each record is sent once: a second try could put it into the log twice, and an idempotent producer does not survive an
     unclean election. A record that Kafka did not acknowledge counts in ``refused``: it may be in the log or not.
@@ -63,14 +64,15 @@ class Load:
 
     def _run(self) -> None:
         try:
-            began, sent = time.monotonic(), 0
+            last, due = time.monotonic(), 0.0
             while not self._stopping.wait(_PORTION_SECONDS):
-                due = int((time.monotonic() - began) * self.rate)
-                if due - sent > self.rate:  # after a stall it goes on at the rate, and does not catch up
-                    began, sent, due = time.monotonic(), 0, 0
-                for _ in range(due - sent):
+                now = time.monotonic()
+                # after a stall it goes on at the rate, and does not catch up
+                due += min(now - last, 1.0) * self.rate
+                last = now
+                while due >= 1.0:
                     self._send()
-                sent = due
+                    due -= 1.0
                 self._producer.poll(0)
             left = self._producer.flush(_FLUSH_SECONDS)
             assert not left, f"{left} records are neither acknowledged nor refused"
