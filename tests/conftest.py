@@ -4,6 +4,7 @@ tests are shared out among processes."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import sys
@@ -43,7 +44,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(hangs.Hangs())
     if (folder := config.getoption("profile_to")) is not None:
         config.pluginmanager.register(profile.Profile(folder))
+        if not hasattr(config, "workerinput"):
+            config.pluginmanager.register(profile.Processes(folder))
     java_classes.share(create=shares.workers(config) > 0 and not hasattr(config, "workerinput"))
+
+
+def pytest_collection_finish() -> None:
+    """The thousands of tests and their modules stay until the end: no garbage collection looks at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:

@@ -46,6 +46,9 @@ class HdfsServer:
     ``properties`` go into hdfs-site.xml over the ones made here.
     """
 
+    #: further options of the Java of all nodes that this process starts
+    java_options: tuple[str, ...] = ()
+
     def __init__(self, directory: Path, properties: Mapping[str, str] | None = None) -> None:
         self.directory = directory
         self._properties = dict(properties or {})
@@ -117,8 +120,9 @@ class HdfsServer:
 
     def _java(self, heap_mib: int) -> list[str]:
         return [
-            find_java(), f"-Xmx{heap_mib}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k",
-            "--add-opens=java.base/java.lang=ALL-UNNAMED", "-cp", f"{self.directory / 'conf'}:{HADOOP.fetch()}/*",
+            find_java(), *self.java_options, f"-Xmx{heap_mib}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k",
+            # a class path begins as that of the archive does; no jar has a file of the folder's names
+            "--add-opens=java.base/java.lang=ALL-UNNAMED", "-cp", f"{HADOOP.fetch()}/*:{self.directory / 'conf'}",
         ]  # fmt: skip
 
     def _spawn(self, node: str) -> None:
