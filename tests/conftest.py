@@ -99,7 +99,7 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBrok
     try:
         yield broker
     finally:
-        broker.stop()
+        broker.kill9()  # nothing needs its data
 
 
 @pytest.fixture(scope="session")
@@ -115,8 +115,11 @@ def secured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured
 def own_kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A real Apache Kafka of the test's own, to be stopped, killed and restarted as it likes."""
     require_kafka()
-    with KafkaBroker(tmp_path_factory.mktemp("own-kafka")) as broker:
-        yield broker
+    broker = KafkaBroker(tmp_path_factory.mktemp("own-kafka"))
+    try:
+        yield broker.start()
+    finally:
+        broker.kill9()
 
 
 def require_kafka() -> None:

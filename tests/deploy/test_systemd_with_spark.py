@@ -15,7 +15,6 @@ import pytest
 from forebay.kafka.embedded.jars import cache_directory, find_java
 from tests.conftest import require_kafka
 from tests.support.booted import Booted
-from tests.support.java_classes import SPARK_OPTIONS
 from tests.support.units import AGENT, DATA, DRIVER, FOREBAY, machine_with_the_wheel, override
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -47,7 +46,6 @@ batch_interval = "200ms"
 journal_reserve = "0B"
 [spark]
 "spark.master" = "local[2]"
-"spark.driver.extraJavaOptions" = "{" ".join(SPARK_OPTIONS)}"
 [agent]
 blocks = "{DATA}/blocks"
 capacity = 2

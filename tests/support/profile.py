@@ -8,6 +8,7 @@ also samples all processes of the run, and writes the processor time of each kin
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -26,6 +27,7 @@ SLOWEST = 20
 _KINDS_FILE = "processes.json"
 #: interval of samples: the last fraction of it is missing from the time of a process
 _SAMPLE_SECONDS = 0.5
+_SAMPLES_WRITTEN = 20
 _FORKS = "tests.support.forked"
 #: part of a command line → kind of process; the first one that fits counts
 _KINDS = {
@@ -95,6 +97,9 @@ class Processes:
     def pytest_unconfigure(self) -> None:
         self._ended.set()
         self._thread.join()
+        self._write()
+
+    def _write(self) -> None:
         seconds: Counter[str] = Counter()
         counts: Counter[str] = Counter()
         for kind, used in self._seen.values():
@@ -104,8 +109,12 @@ class Processes:
 
     def _run(self) -> None:
         mine = {os.getpid()}
-        while not self._ended.wait(_SAMPLE_SECONDS):
+        for count in itertools.count(1):
+            if self._ended.wait(_SAMPLE_SECONDS):
+                return
             mine = self._sample(mine)
+            if count % _SAMPLES_WRITTEN == 0:
+                self._write()  # a run that is killed leaves a profile too
 
     def _sample(self, mine: set[int]) -> set[int]:
         """Note the processes of the run, and return their ids. One whose parent has ended still belongs to the run."""
