@@ -16,9 +16,8 @@ SLOW = ("tests/crash/", "tests/integration/", "tests/recovery/", "tests/simulati
 #: files that take longest, or start a server or a session of their own: these begin before all others; with the name of their
 #: share
 TOGETHER = {
-    "tests/wal/storage/test_hdfs_storage.py": "stores",
-    "tests/wal/storage/test_storage_contract.py": "stores",
-    "tests/integration/test_hdfs_crashes.py": "stores",
+    "tests/wal/storage/test_hdfs_storage.py": "hdfs",
+    "tests/integration/test_hdfs_crashes.py": "hdfs",
     "tests/engines/test_spark_engine.py": "spark",
     "tests/engines/test_spark_locality.py": "spark",
     "tests/engines/test_spark_kafka_tier.py": "spark",
@@ -48,6 +47,7 @@ TOGETHER = {
     "tests/integration/test_kafka_security.py": "secured",
     "tests/integration/test_kafka_mistakes.py": "secured",
     "tests/kafka/test_inspection.py": "secured",
+    "tests/wal/storage/test_storage_contract.py": "stores",
     "tests/benchmarks/test_benchmarks_run.py": "benchmarks",
     "tests/direct/test_leaders.py": "leaders",
     "tests/deploy/test_demo.py": "demo",
