@@ -100,7 +100,7 @@ class Processes:
         self._write()
 
     def _write(self) -> None:
-        seconds: Counter[str] = Counter()
+        seconds: defaultdict[str, float] = defaultdict(float)
         counts: Counter[str] = Counter()
         for kind, used in self._seen.values():
             seconds[kind] += used
