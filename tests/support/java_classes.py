@@ -35,7 +35,7 @@ def share(create: bool) -> None:
             KafkaBroker.java_options = _used(jars.with_name(f"{jars.name}{java}.jsa"), _start_kafka if create else None)
         if HADOOP.present():
             jars = HADOOP.folder()
-            HdfsServer.java_options = _used(jars.with_name(f"{jars.name}{java}.jsa"), _dump_hdfs if create else None)
+            HdfsServer.class_archive = _used(jars.with_name(f"{jars.name}{java}.jsa"), _dump_hdfs if create else None)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(options))
 
 
@@ -82,8 +82,7 @@ def _start_kafka(archive: Path) -> None:
 def _dump_hdfs(archive: Path) -> None:
     """Write an archive of the classes that the nodes load. They can't write it themselves: a folder is on their class path."""
     with tempfile.TemporaryDirectory() as folder:
-        server = HdfsServer(Path(folder))
-        server.java_options = (f"-XX:DumpLoadedClassList={folder}/%p.classes",)
+        server = HdfsServer(Path(folder), java_options=(f"-XX:DumpLoadedClassList={folder}/%p.classes",))
         with server:
             server.stop()
         classes = Path(folder) / "classes"
