@@ -43,7 +43,7 @@ def test_profile_counts_processor_time_of_tests_and_of_their_processes(tmp_path:
     assert child.wall_seconds > 0 and child.start >= own.start
     kinds = profile.read_kinds(tmp_path / "profile")
     assert kinds["Python: pytest"][0] == kinds["Python: other"][0] == 1, kinds
-    assert child.children_cpu_seconds / 2 < kinds["Python: other"][1] <= child.children_cpu_seconds + 0.02
+    assert child.children_cpu_seconds / 2 < kinds["Python: other"][1] < child.children_cpu_seconds * 1.5
     lines = list(profile.report(found.values(), kinds))
     assert lines[0].startswith("2 tests: wall ") and any("Python: other" in line for line in lines)
     assert sum("test_cases.py" in line for line in lines) == 4, "one file in two lists, two tests in one"
