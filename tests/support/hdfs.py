@@ -155,7 +155,7 @@ class HdfsServer:
             find_java(), *self.class_archive, f"-Xmx{heap_mib}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k",
             # a class path begins as that of the archive does; no jar has a file of the folder's names
             *self._java_options, "--add-opens=java.base/java.lang=ALL-UNNAMED",
-            "-cp", f"{HADOOP.fetch()}/*:{self.directory / 'conf'}",
+            "-cp", f"{HADOOP.fetch().resolve()}/*:{self.directory / 'conf'}",
         ]  # fmt: skip
 
     def _on_its_host(self, command: list[str]) -> list[str]:

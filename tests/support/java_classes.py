@@ -90,6 +90,6 @@ def _dump_hdfs(archive: Path) -> None:
         classes.write_text("\n".join(dict.fromkeys(line for lines in lists for line in lines)))
         options = ("-Xshare:dump", f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={archive}")
         subprocess.run(
-            [find_java(), *options, "-XX:+UseSerialGC", "-cp", f"{HADOOP.folder()}/*"],
+            [find_java(), *options, "-XX:+UseSerialGC", "-cp", f"{HADOOP.folder().resolve()}/*"],
             capture_output=True, timeout=300, check=True,
         )  # fmt: skip
