@@ -4,6 +4,7 @@ tests are shared out among processes."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import sys
@@ -43,7 +44,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(hangs.Hangs())
     if (folder := config.getoption("profile_to")) is not None:
         config.pluginmanager.register(profile.Profile(folder))
+        if not hasattr(config, "workerinput"):
+            config.pluginmanager.register(profile.Processes(folder))
     java_classes.share(create=shares.workers(config) > 0 and not hasattr(config, "workerinput"))
+
+
+def pytest_collection_finish() -> None:
+    """The thousands of tests and their modules stay until the end: no garbage collection looks at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:
@@ -90,7 +99,7 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBrok
     try:
         yield broker
     finally:
-        broker.stop()
+        broker.kill9()  # nothing needs its data
 
 
 @pytest.fixture(scope="session")
@@ -106,8 +115,11 @@ def secured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured
 def own_kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A real Apache Kafka of the test's own, to be stopped, killed and restarted as it likes."""
     require_kafka()
-    with KafkaBroker(tmp_path_factory.mktemp("own-kafka")) as broker:
-        yield broker
+    broker = KafkaBroker(tmp_path_factory.mktemp("own-kafka"))
+    try:
+        yield broker.start()
+    finally:
+        broker.kill9()
 
 
 def require_kafka() -> None:

@@ -167,6 +167,13 @@ def test_a_restarted_executor_is_checked_again(monkeypatch: pytest.MonkeyPatch) 
     assert looked[2:] == [["w1"], ["w1"]]
 
 
+@pytest.fixture
+def small_zip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling hundreds of modules takes seconds, and shows nothing of how often a zip is sent."""
+    monkeypatch.setattr(spark_executors, "_PACKAGES", ("forebay_start",))
+
+
+@pytest.mark.usefixtures("small_zip")
 def test_a_zip_that_could_not_be_sent_is_made_and_sent_again(tmp_path: Path) -> None:
     """Not taken for what another engine has sent."""
     sent: list[str] = []
@@ -184,6 +191,7 @@ def test_a_zip_that_could_not_be_sent_is_made_and_sent_again(tmp_path: Path) -> 
     assert len(sent) == 2 and Path(sent[1]).exists()
 
 
+@pytest.mark.usefixtures("small_zip")
 @pytest.mark.parametrize("master", ["spark://here:7077", "yarn", "local-cluster[1,1,512]"])
 def test_a_session_without_an_engine_gets_the_code_once(
     master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

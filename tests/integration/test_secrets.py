@@ -87,6 +87,7 @@ def test_tokens_passwords_and_keys_are_in_no_log_status_trace_event_or_process_l
             "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
         },
     )  # fmt: skip
+    cluster.forks = False
     with cluster:
         # the tasks' own host has no copies, as far as the driver knows: they ask the agent
         cluster.start("driver", environment={"FOREBAY__AGENT__BLOCKS": f"{tmp_path}/elsewhere"})

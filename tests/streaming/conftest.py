@@ -9,6 +9,7 @@ import pytest
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
 from tests.conftest import missing
+from tests.support import java_classes
 from tests.support.again import produce
 from tests.support.jvm_spark import SparkProcess, require_jvm_spark
 
@@ -17,7 +18,8 @@ from tests.support.jvm_spark import SparkProcess, require_jvm_spark
 def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
     """Spark with its own Kafka source, for all tests of a process that compare with it."""
     require_jvm_spark(missing)
-    with SparkProcess("kafka", tmp_path_factory.mktemp("jvm")) as jvm:
+    options = {"spark.driver.extraJavaOptions": " ".join(java_classes.SPARK_OPTIONS)}
+    with SparkProcess("kafka", tmp_path_factory.mktemp("jvm"), options) as jvm:
         yield jvm
 
 

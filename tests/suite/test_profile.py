@@ -1,4 +1,4 @@
-"""The profile of a run lists where wall time and processor time go, by file and by test."""
+"""The profile of a run lists where wall time and processor time go, by file, by test and by kind of process."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from tests.support import profile
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = """
 from pathlib import Path
-from tests.support.profile import Profile
+from tests.support import profile
 
 def pytest_configure(config):
-    config.pluginmanager.register(Profile(Path(__file__).parent / "profile"))
+    profile._SAMPLE_SECONDS = 0.02
+    for plugin in (profile.Profile, profile.Processes):
+        config.pluginmanager.register(plugin(Path(__file__).parent / "profile"))
 """
 CASES = """
 import subprocess, sys
@@ -39,6 +41,9 @@ def test_profile_counts_processor_time_of_tests_and_of_their_processes(tmp_path:
     assert own.own_cpu_seconds > own.children_cpu_seconds == 0
     assert child.children_cpu_seconds > child.own_cpu_seconds
     assert child.wall_seconds > 0 and child.start >= own.start
-    lines = list(profile.report(found.values()))
-    assert lines[0].startswith("2 tests: wall ")
+    kinds = profile.read_kinds(tmp_path / "profile")
+    assert kinds["Python: pytest"][0] == kinds["Python: other"][0] == 1, kinds
+    assert child.children_cpu_seconds / 2 < kinds["Python: other"][1] < child.children_cpu_seconds * 1.5
+    lines = list(profile.report(found.values(), kinds))
+    assert lines[0].startswith("2 tests: wall ") and any("Python: other" in line for line in lines)
     assert sum("test_cases.py" in line for line in lines) == 4, "one file in two lists, two tests in one"

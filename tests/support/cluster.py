@@ -91,7 +91,12 @@ class Cluster:
 
     ``settings`` are sections of forebay.toml (``receiver={"memory": "8MB"}``) over small and quick defaults. Entering the context
     writes the folder and starts all processes (unless ``start`` is False); leaving it kills those that still run.
+
+    Processes are forks of one that has their imports (``forked``), except a driver with Spark, and those of another release.
     """
+
+    #: whether processes are forks: False where a test looks at their command lines, or starts them in another namespace
+    forks = True
 
     def __init__(
         self,
@@ -254,7 +259,7 @@ class Cluster:
             log.write(f"---- start {service.starts} {' '.join(more)} {service.failpoints}\n".encode())
             log.flush()
             arguments = ("--config", str(self.config), *service.arguments, *more)
-            if service.command == _COMMAND and self._sections["driver"]["engine"] == "local":
+            if self._is_fork(service):
                 service.process = forked.server().start(
                     arguments, folder=self.folder, environment=environment, out=log.fileno(), error=log.fileno()
                 )
@@ -264,6 +269,11 @@ class Cluster:
                     stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder, env=environment,
                     start_new_session=True,
                 )  # fmt: skip
+
+    def _is_fork(self, service: _Service) -> bool:
+        """Return whether the process has what it imports in ``forked``, where pandas is missing."""
+        has_imports = service.arguments[0] != "driver" or self._sections["driver"]["engine"] == "local"
+        return self.forks and has_imports and service.command == _COMMAND
 
     def _on_its_host(self, service: _Service, command: Sequence[str]) -> Sequence[str]:
         """Return ``command`` so that it runs on the host of the service."""

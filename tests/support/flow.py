@@ -21,7 +21,7 @@ from tests.support.kafka import await_markers
 _FLUSH_SECONDS = 90.0
 _READ_SECONDS = 60.0
 #: between two small portions, so that records flow and don't come in bursts
-_PORTION_SECONDS = 0.02
+_PORTION_SECONDS = 0.05
 
 SCHEMA = schema_of(topic=pa.string(), partition=pa.int32(), offset=pa.int64(), key=pa.binary(), value=pa.binary())
 

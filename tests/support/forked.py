@@ -40,6 +40,7 @@ _MODULES = (
     "litestar.middleware.response_cache", "litestar.plugins.attrs", "receiver.main", "s3fs", "uvicorn.lifespan.off",
     "uvicorn.protocols.http.auto", "uvloop", "wal.storage.objects",
 )  # fmt: skip
+_SERVICES = ("driver", "receiver", "agent")
 _MESSAGE_BYTES_MAX = 1 << 20
 _SLICE_SECONDS = 0.05
 
@@ -226,6 +227,8 @@ def _run(
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
+        # the name that `ps` and tests.support.profile show
+        Path("/proc/self/comm").write_text(next((name for name in arguments if name in _SERVICES), "command"))
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in zip((nothing, *descriptors), (0, 1, 2), strict=True):
             if source != target:

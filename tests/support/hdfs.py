@@ -50,6 +50,8 @@ class HdfsServer:
     where it runs, instead of loopback.
     """
 
+    #: options of the Java of all nodes that this process starts, for an archive of classes
+    class_archive: tuple[str, ...] = ()
     name_nodes: tuple[str, ...] = (NAME_NODE,)
 
     def __init__(
@@ -150,8 +152,10 @@ class HdfsServer:
 
     def _java(self, heap_mib: int) -> list[str]:
         return [
-            find_java(), f"-Xmx{heap_mib}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k", *self._java_options,
-            "--add-opens=java.base/java.lang=ALL-UNNAMED", "-cp", f"{self.directory / 'conf'}:{HADOOP.fetch()}/*",
+            find_java(), *self.class_archive, f"-Xmx{heap_mib}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k",
+            # a class path begins as that of the archive does; no jar has a file of the folder's names
+            *self._java_options, "--add-opens=java.base/java.lang=ALL-UNNAMED",
+            "-cp", f"{HADOOP.fetch().resolve()}/*:{self.directory / 'conf'}",
         ]  # fmt: skip
 
     def _on_its_host(self, command: list[str]) -> list[str]:

@@ -69,6 +69,8 @@ class HostBroker(KafkaBroker):
 class SparkHosts(Cluster):
     """As :class:`Cluster`, with ``driver`` and agents by the names of their hosts."""
 
+    forks = False
+
     def __init__(
         self,
         folder: Path,
