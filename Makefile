@@ -8,7 +8,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 # an import that is compiled anew takes twice as long, and the tests start hundreds of processes
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup kafka services demo test test-fast test-matrix test-long screenshots sim sim-night check docs bench bench-peers clean lock \
+.PHONY: help setup kafka services demo test test-fast test-matrix test-long screenshots sim sim-night sim-mutations check docs bench bench-peers clean lock \
 	fetch-jars fetch-hdfs fetch-versitygw fetch-emulators fetch-jvm_spark fetch-apicurio fetch-packages fetch-deployment_tools
 
 help:  ## list what can be made
@@ -72,6 +72,9 @@ sim: setup  ## the simulation, with new seeds until it is stopped (ARGS= for its
 HOURS ?= 8
 sim-night: setup  ## the simulation on all cores for HOURS, guided by coverage; the report is run/simulation.md
 	@$(PYTHON_IN) -m tests.simulation --hours $(HOURS) $(ARGS)
+
+sim-mutations: setup  ## how many removed guards the simulation or a test notices; the table is run/mutations.md (ARGS=--share=1/8)
+	@$(PYTHON_IN) -m tests.simulation.mutations $(ARGS)
 
 check: setup  ## format, lint, types, direction of imports, wording, links and names in the docs
 	@sh scripts/check.sh
