@@ -8,7 +8,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 # an import that is compiled anew takes twice as long, and the tests start hundreds of processes
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup kafka services demo test test-fast test-matrix test-long screenshots sim sim-night sim-mutations check docs bench bench-peers clean lock \
+.PHONY: help setup kafka services demo test test-fast test-matrix test-long screenshots sim sim-night sim-mutations jepsen soak check docs bench bench-peers clean lock \
 	fetch-jars fetch-hdfs fetch-versitygw fetch-emulators fetch-jvm_spark fetch-apicurio fetch-packages fetch-deployment_tools
 
 help:  ## list what can be made
@@ -69,9 +69,15 @@ screenshots: services  ## take the pictures of the web page in docs/images again
 sim: setup  ## the simulation, with new seeds until it is stopped (ARGS= for its options)
 	@$(PYTHON_IN) -m tests.simulation $(ARGS)
 
-HOURS ?= 8
-sim-night: setup  ## the simulation on all cores for HOURS, guided by coverage; the report is run/simulation.md
-	@$(PYTHON_IN) -m tests.simulation --hours $(HOURS) $(ARGS)
+sim-night: setup  ## the simulation on all cores for HOURS (8), guided by coverage; the report is run/simulation.md
+	@$(PYTHON_IN) -m tests.simulation --hours $(or $(HOURS),8) $(ARGS)
+
+# as root: hosts are network namespaces; the run's folder, with its story, is below run/
+jepsen: services  ## a cluster on network namespaces, with faults drawn from a seed, and a checker (MINUTES= SEED= ARGS= for its options)
+	@$(PYTHON_IN) -m tests.jepsen $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+soak: services  ## half of the capacity with a fault each minute, and a test that nothing grows (HOURS= SEED= ARGS= for its options)
+	@$(PYTHON_IN) -m tests.jepsen.soak $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 sim-mutations: setup  ## how many removed guards the simulation or a test notices; the table is run/mutations.md (ARGS=--share=1/8)
 	@$(PYTHON_IN) -m tests.simulation.mutations $(ARGS)
