@@ -8,7 +8,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 # an import that is compiled anew takes twice as long, and the tests start hundreds of processes
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup kafka services demo test test-fast test-matrix test-long screenshots sim sim-night jepsen soak fuzz licenses sbom audit-packages check docs bench bench-peers clean lock \
+.PHONY: help setup kafka services demo test test-fast test-matrix test-long screenshots sim sim-night sim-mutations jepsen soak fuzz licenses sbom audit-packages check docs bench bench-peers clean lock \
 	fetch-jars fetch-hdfs fetch-versitygw fetch-emulators fetch-jvm_spark fetch-apicurio fetch-packages fetch-deployment_tools
 
 help:  ## list what can be made
@@ -91,6 +91,9 @@ jepsen: services  ## a cluster on network namespaces, with faults drawn from a s
 
 soak: services  ## half of the capacity with a fault each minute, and a test that nothing grows (HOURS= SEED= ARGS= for its options)
 	@$(PYTHON_IN) -m tests.jepsen.soak $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+sim-mutations: setup  ## how many removed guards the simulation or a test notices; the table is run/mutations.md (ARGS=--share=1/8)
+	@$(PYTHON_IN) -m tests.simulation.mutations $(ARGS)
 
 check: setup  ## format, lint, types, direction of imports, wording, links and names in the docs
 	@sh scripts/check.sh

@@ -19,6 +19,8 @@ answer wrongly (``faulty.py``). ``invariants.py`` checks everything after every 
   trace, a JSON file that ``--replay FILE`` runs again.
 * ``traces/*.json`` are fixed traces, one for each old mistake: ``mistakes.py`` plants the mistake, and the trace was recorded
   from a script in ``scenarios.py`` (``--record`` records them anew after a change of the steps).
+* ``python -m tests.simulation.mutations`` removes guards of the product (``guards.toml``), one at a time, and measures how
+  many removals are noticed.
 
 A label of a trace that begins with ``?`` is taken only if the step is possible: only the mistaken code offers it.
 """

@@ -89,7 +89,9 @@ class Faults:
 
     def _rot_steps(self, name: str, store: FaultyStorage) -> Iterator[Step]:
         if any(store.durable_sizes(self._world.stream)):
-            yield _fault(Step(f"{name} rots", partial(self._rot, store), 2 * self._often, range(10_000)))
+            # rot that a reader meets is as likely as a step that makes progress
+            weight = self._often * (12 if store is self._world.wal and self._needed() else 2)
+            yield _fault(Step(f"{name} rots", partial(self._rot, store), weight, range(10_000)))
         if name == "wal":
             yield _fault(Step(f"{name} tears", store.tear, self._often, range(0, 400, 7)))
 

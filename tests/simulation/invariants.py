@@ -74,6 +74,9 @@ class Invariants:
         self._past: dict[int, int] = {}  # batches that were completed before a loss: id → number
         self._verified: dict[str, Block] = {}  # read back and compared with Kafka
         self._cleaned: set[str] = set()  # blocks whose deletion was durably intended
+        self._registered: dict[
+            tuple[str, str], int
+        ] = {}  # receiver id and process → epoch of the driver that registered it
         self._accepted: dict[str, str] = {}  # answered as accepted: block → by which driver
         self._written: dict[
             tuple[TopicPartition, int], list[tuple[int, int, str]]
@@ -550,6 +553,9 @@ class Invariants:
         self._world.reached.update(type(event).__name__ for event in decision.events)
         if isinstance(request, m.ReportRequest) and request.receiver_id == ADOPTER and decision.events:
             self._world.reached["adopted"] += 1
+        for event in decision.events:
+            if isinstance(event, ev.ReceiverRegistered):
+                self._check_registration(driver, event)
         if isinstance(request, m.ClaimRequest):
             asked = {f"{ask.topic}/{ask.partition}": ask.known_token for ask in request.claims}
             for event in decision.events:
@@ -558,6 +564,15 @@ class Invariants:
                     if asked[key] != tokens[key]:
                         raise InvariantViolation("INV-4", f"a claim of {key} that names an outdated token was granted")
         return decision
+
+    def _check_registration(self, driver: DriverProcess, event: ev.ReceiverRegistered) -> None:
+        """INV-4: a process that registered once gets no new epoch after another process of its id did."""
+        if self._world.options.ids_kept or self._knows_no_loss(driver):
+            return  # ids are forgotten, with the processes that had them
+        process = (event.receiver_id, event.instance_id)
+        if process in self._registered and driver.journal.epoch == self._registered[process]:
+            raise InvariantViolation("INV-4", f"{event.instance_id} is registered anew as {event.receiver_id}")
+        self._registered[process] = driver.journal.epoch
 
     def released(self, driver: DriverProcess, request: Request, answer: Any) -> None:
         """Check an answer that leaves: what it says must be in the durable journal, now and from now on."""

@@ -489,7 +489,9 @@ class World:
                 if faults:
                     yield _fault(Step(f"lose {label}", partial(self.network.lose_request, exchange), 6))
                     if exchange.made < COPIES_MAX:
-                        yield _fault(Step(f"repeat {label}", partial(self.network.repeat_request, exchange), 6))
+                        # a late copy of a registration matters only once its process has ended
+                        weight = 6 * self.options.quiet if "/register" in label else 6
+                        yield _fault(Step(f"repeat {label}", partial(self.network.repeat_request, exchange), weight))
             sender = self._sender(exchange)
             if sender is None or not sender.running:
                 continue

@@ -1,0 +1,191 @@
+"""The mutation score: ``python -m tests.simulation.mutations``, ``make sim-mutations``.
+
+For each guard of ``guards.py``, a process of its own imports the product without it and runs seeds of the simulation until
+one fails, for at most a budget. If none fails, the process runs the guard's test. The table says what noticed each removal;
+the exit code is 1 if one was not noticed by either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from tests.simulation.guards import GUARDS, Guard
+
+ROOT = Path(__file__).parent.parent.parent
+#: processor seconds of simulation for each guard
+BUDGET_SECONDS = 30.0
+#: runs of one variant before the next one's turn
+RUNS_IN_TURN = 10
+STEPS = 150
+#: maximum time of a process: a removed guard may make a run endless, which is noticed too
+PROCESS_SECONDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """``by``: "simulation", "test" or "". ``seconds``: until it was noticed."""
+
+    guard: str
+    by: str
+    seconds: float
+    runs: int
+    what: str
+
+
+class _Mutated(SourceFileLoader):
+    """Loads a module without the guard. No bytecode is cached."""
+
+    def __init__(self, fullname: str, guard: Guard) -> None:
+        super().__init__(fullname, str(ROOT / guard.path))
+        self._guard = guard
+
+    def get_code(self, fullname: str) -> CodeType:
+        source = without(self._guard, Path(self.path).read_text())
+        return compile(source, self.path, "exec", dont_inherit=True)
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._name = guard.path.removesuffix(".py").replace("/", ".")
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        return spec_from_file_location(fullname, loader=_Mutated(fullname, self._guard))
+
+
+def without(guard: Guard, source: str) -> str:
+    """Return the module's source without the guard. Raises ValueError if the guard is not there once."""
+    if source.count(guard.code) != 1:
+        raise ValueError(f"{guard.name}: {guard.path} has its code {source.count(guard.code)} times, not once")
+    return source.replace(guard.code, guard.instead)
+
+
+def measure(guard: Guard, budget_seconds: float = BUDGET_SECONDS) -> Score:
+    """Measure in another process what notices that the guard is missing."""
+    for by, arguments in (("simulation", ["--one", guard.name]), ("test", ["--test", guard.name])):
+        if by == "test" and not guard.test:
+            break
+        command = [sys.executable, "-m", "tests.simulation.mutations", *arguments, "--budget", str(budget_seconds)]
+        began = time.monotonic()
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, capture_output=True, text=True, timeout=PROCESS_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return Score(guard.name, by, time.monotonic() - began, 0, "it does not end")
+        if done.returncode not in (0, 3):
+            raise RuntimeError(f"{guard.name}: {done.stderr[-2000:]}")
+        found = json.loads(done.stdout.splitlines()[-1])
+        if done.returncode == 3:
+            return Score(guard.name, by, found["seconds"], found["runs"], found["what"])
+    return Score(guard.name, "", budget_seconds, found["runs"], "")
+
+
+def _simulate(guard: Guard, budget_seconds: float) -> tuple[int, str]:
+    """Return the number of runs, and what noticed the removal; "" for nothing."""
+    sys.meta_path.insert(0, _Finder(guard))
+    from tests.simulation import night, traces  # imports the product, without the guard
+
+    logging.getLogger().addHandler(logging.NullHandler())
+    variants = sorted(night.VARIANTS, key=lambda name: name != guard.variant)
+    ends = time.process_time() + budget_seconds
+    runs = 0
+    for turn in itertools.count():
+        for variant in variants:
+            for seed in range(turn * RUNS_IN_TURN, (turn + 1) * RUNS_IN_TURN):
+                runs += 1
+                signal.alarm(60)
+                try:
+                    result = traces.explore(seed, STEPS, drawn=night.VARIANTS[variant])
+                except Exception as error:
+                    return runs, f"{type(error).__name__}: {error}"
+                if isinstance(result, traces.Failure):
+                    return runs, str(result.violation)
+                if time.process_time() > ends:
+                    return runs, ""
+    raise AssertionError("counting ends never")
+
+
+def _test(guard: Guard) -> tuple[int, str]:
+    sys.meta_path.insert(0, _Finder(guard))
+    import pytest
+
+    code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "--no-header", guard.test])
+    return 0, f"{guard.test} fails" if code == pytest.ExitCode.TESTS_FAILED else ""
+
+
+def _in_process(found: tuple[int, str], began: float) -> int:
+    runs, what = found
+    print()
+    print(json.dumps({"runs": runs, "what": what[:160], "seconds": time.process_time() - began}))
+    return 3 if what else 0
+
+
+def table(scores: Sequence[Score]) -> str:
+    """Return the score in Markdown."""
+    noticed = [score for score in scores if score.by]
+    simulated = [score for score in scores if score.by == "simulation"]
+    lines = [
+        f"{len(noticed)} of {len(scores)} removals were noticed, {len(simulated)} of them by the simulation.",
+        "",
+        "| guard | noticed by | seconds | runs |",
+        "| --- | --- | --- | --- |",
+    ]
+    tests = {guard.name: guard.test for guard in GUARDS}
+    for score in sorted(scores, key=lambda score: (score.by != "", score.by, score.guard)):
+        by = {"": "**nothing**", "test": f"`{tests[score.guard]}`"}.get(score.by, "simulation")
+        lines.append(f"| {score.guard} | {by} | {score.seconds:.1f} | {score.runs or ''} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutations", description=__doc__)
+    parser.add_argument(
+        "--budget", type=float, default=BUDGET_SECONDS, help="processor seconds of simulation for a guard"
+    )
+    parser.add_argument("--share", default="1/1", help="part of the guards: 2/8 is the second of eight")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--out", type=Path, default=Path("run/mutations.md"))
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--test", help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    by_name = {guard.name: guard for guard in GUARDS}
+    began = time.process_time()
+    if chosen.one:
+        return _in_process(_simulate(by_name[chosen.one], chosen.budget), began)
+    if chosen.test:
+        return _in_process(_test(by_name[chosen.test]), began)
+    part, parts = map(int, chosen.share.split("/"))
+    scores = []
+    with ThreadPoolExecutor(chosen.workers) as pool:
+        for score in pool.map(lambda guard: measure(guard, chosen.budget), GUARDS[part - 1 :: parts]):
+            scores.append(score)
+            print(f"{score.by or 'NOTHING':10} {score.seconds:6.1f} s {score.guard}: {score.what}", flush=True)
+    chosen.out.parent.mkdir(parents=True, exist_ok=True)
+    chosen.out.write_text(table(scores))
+    print(table(scores).splitlines()[0], f"The table is {chosen.out}.")
+    return 0 if all(score.by for score in scores) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
