@@ -1,15 +1,14 @@
 """The driver is killed at every step of a change of keyed state, and of its clean-up: each record is counted exactly once, and
 each window by time has the same batches in every run.
 
-The long form does the same with the WAL on S3 and on HDFS. The job counts the records of each partition and key. A state that
-missed a batch, saw a batch twice, or saw its own earlier run has other counts than Kafka's records. The state is read without the
-driver, from the journal and the files.
+The job counts the records of each partition and key. A state that missed a batch, saw a batch twice, or saw its own earlier run
+has other counts than Kafka's records. The state is read without the driver, from the journal and the files.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +21,6 @@ from tests.support import witness
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow, Truth
 from tests.support.states import read_past_the_driver
-from tests.support.stores import STORES, Store
 from wal.keyed import files
 from wal.storage import Storage
 
@@ -84,19 +82,6 @@ def add(known, rows):
 """
 
 
-@pytest.fixture(
-    params=[
-        "file",
-        pytest.param("s3", marks=pytest.mark.long),
-        pytest.param("hdfs", marks=[pytest.mark.hdfs, pytest.mark.long]),
-    ]
-)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with STORES[request.param](tmp_path / "store") as store:
-        store.begin()
-        yield store
-
-
 def left_over(wal: Storage, state: State) -> list[str]:
     """Return the stored files that no version needs."""
     versions = ReadNeededVersions().read(state)
@@ -114,7 +99,7 @@ def expected_of(truth: Truth) -> pa.Table:
 
 
 def test_a_kill_at_any_step_counts_each_record_once(
-    tmp_path: Path, store: Store, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """INV-3, INV-4, INV-8: with the batch, or not at all; what the killed runs left is deleted in the end."""
     topic = topic_name()
@@ -123,7 +108,7 @@ def test_a_kill_at_any_step_counts_each_record_once(
         Flow(kafka_broker.options, topic, rate=200) as flow,
         Cluster(
             tmp_path, kafka_broker.options, [topic], receivers=1, start=False, job="states:count",
-            wal={"url": f"{store.url}/wal", "cleanup_interval": "200ms"}, driver={"window": "3s"}, storage=store.options,
+            wal={"cleanup_interval": "200ms"}, driver={"window": "3s"},
         ) as cluster,
     ):  # fmt: skip
         (tmp_path / "jobs.py").write_text(witness.JOB)
