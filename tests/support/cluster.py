@@ -257,7 +257,8 @@ class Cluster:
             log.write(f"---- start {service.starts} {' '.join(more)} {service.failpoints}\n".encode())
             log.flush()
             arguments = ("--config", str(self.config), *service.arguments, *more)
-            if service.command == _COMMAND and self._sections["driver"]["engine"] == "local":
+            preloaded = "LD_PRELOAD" in service.environment  # only a new process loads it
+            if service.command == _COMMAND and self._sections["driver"]["engine"] == "local" and not preloaded:
                 service.process = forked.server().start(
                     arguments, folder=self.folder, environment=environment, out=log.fileno(), error=log.fileno()
                 )
