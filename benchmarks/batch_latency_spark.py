@@ -36,7 +36,8 @@ from forebay.process.clock import SystemClock
 from tests.support.jvm_spark import SparkProcess, make
 from tests.support.queries import appended_times
 
-WARM_UP_SECONDS = 20
+#: at the highest rate, what came while Spark started takes most of this time
+WARM_UP_SECONDS = 40
 #: repetitions of the job for Spark's own time
 _OWN_RUNS = 9
 _SPARK = """

@@ -178,8 +178,10 @@ class BlockIndex:
 
     def _put(self, block: Block) -> None:
         """Add ``block``, as held, to the share of its segment."""
-        share = self.segments.setdefault(block.handle.path, SegmentShare())
-        if share.blocks and not share.needed:
+        share = self.segments.get(block.handle.path)
+        if share is None:
+            share = self.segments[block.handle.path] = SegmentShare()
+        elif share.blocks and not share.needed:
             self.free.remove((share.released_ms, block.handle.path))
         share.blocks[block.id] = None
         self.blocks += 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import msgspec
@@ -110,6 +111,7 @@ def count_of(number: int) -> int:
     return number & ((1 << TIMELINE_SHIFT) - 1)
 
 
+@lru_cache(1024)  # each block names its stream and its receiver
 def check_name(kind: str, name: str) -> str:
     """Return ``name`` if it can be part of a path: 1 to 64 of ``A-Za-z0-9_.-``, the first a letter or digit.
 

@@ -48,10 +48,15 @@ def local_path(directory: str | Path, stream: str, block_id: str) -> Path:
 
     Both names may come from HTTP requests and commands. Because of this check, neither can lead out of ``directory``.
     """
+    return Path(local_name(directory, stream, block_id))
+
+
+def local_name(directory: str | Path, stream: str, block_id: str) -> str:
+    """Do :func:`local_path`, and return a text: for readers of many small blocks, of which a Path takes a tenth of the time."""
     check_name("stream", stream)
     if not _BLOCK_ID.fullmatch(block_id):
         raise ValueError(f"{block_id!r} is no block id: write <receiver>-<epoch, hexadecimal>-<sequence>")
-    return Path(directory, stream, block_id + BLOCK_SUFFIX)
+    return os.path.join(directory, stream, block_id + BLOCK_SUFFIX)
 
 
 def cached_path(directory: str | Path, stream: str, block_id: str) -> Path:

@@ -6,7 +6,7 @@ import socket
 
 import msgspec
 
-from wal.blocks import StoredBlock, block_of_frame, cached_path, local_path, read_local
+from wal.blocks import StoredBlock, block_of_frame, cached_path, local_name, read_local
 from wal.blocks.digests import check_digest
 from wal.reading import per_process
 from wal.reading.plan import ReadPlan, Tier
@@ -60,7 +60,7 @@ def _read_local_copy(reference: BlockReference, plan: ReadPlan) -> StoredBlock |
     length = reference.handle.length
     try:
         try:
-            return read_local(local_path(plan.blocks_directory, reference.stream, reference.id), length)
+            return read_local(local_name(plan.blocks_directory, reference.stream, reference.id), length)
         except FileNotFoundError:
             cached = cached_path(plan.blocks_directory, reference.stream, reference.id)
             stored = read_local(cached, length)  # another process sent it

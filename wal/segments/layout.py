@@ -14,6 +14,7 @@ any other path.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from forebay.model.values import check_name
@@ -79,6 +80,7 @@ def timeline_marker(stream: str, timeline: int) -> str:
     return f"{check_name('stream', stream)}/lineage-{timeline:08d}"
 
 
+@lru_cache(256)  # most blocks have the path of the block before
 def parse_block(path: str) -> BlockPlace | None:
     found = _BLOCKS.fullmatch(path)
     return found and BlockPlace(found["stream"], found["receiver"], int(found["epoch"], 16), int(found["sequence"]))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import google_crc32c
 import msgspec
 import pyarrow as pa
 
@@ -28,7 +29,6 @@ from wal.segments.frame import (
     FrameKind,
     SegmentHeader,
     aligned,
-    checksum,
     decode_frame,
     decode_metadata,
     misplaced,
@@ -158,19 +158,19 @@ def _scan(window: _Window, offset: int, uid: int, payloads: bool, swapped: bool)
             yield Damage(offset, following, reason)
             offset = following
             continue
-        end = offset + header.length
-        if end > size:
+        length = header.length
+        if offset + length > size:
             yield TornTail(offset, size - offset)
             return
-        until = min(aligned(end), size)
-        found = _frame_at(window, offset, header, until, payloads)
+        following = offset + aligned(length)
+        found = _frame_at(window, offset, header, length, payloads)
         if offset == 0 and isinstance(found, Frame) and not swapped:
             reason_swapped = _swapped(path, found)
             if reason_swapped is not None:
                 yield Damage(0, size, reason_swapped)
                 return
         yield found
-        offset = aligned(end)
+        offset = following
 
 
 def read_frame(storage: Storage, handle: Handle) -> Frame:
@@ -217,17 +217,20 @@ class _Window:
         self.size = size
         self._storage = storage
         self._chunk_bytes = chunk_bytes
-        self._start = 0
+        self._start = self._held = 0
         self._data = _EMPTY
 
     def get(self, offset: int, length: int) -> pa.Buffer:
         """Return bytes ``[offset, offset + length)``; fewer at the end of the file."""
+        within = offset - self._start
+        if within >= 0 and within + length <= self._held:
+            return self._data.slice(within, length)
         length = max(0, min(length, self.size - offset))
-        if not (self._start <= offset and offset + length <= self._start + self._data.size):
+        if within < 0 or within + length > self._held:
             wanted = min(max(length, self._chunk_bytes), self.size - offset)
             self._start, self._data = offset, pa.py_buffer(self._storage.read(self.path, offset, wanted))
-        within = offset - self._start
-        return self._data.slice(within, min(length, max(0, self._data.size - within)))
+            self._held, within = self._data.size, 0
+        return self._data.slice(within, min(length, max(0, self._held - within)))
 
     def pieces(self, offset: int, until: int) -> Iterator[tuple[int, pa.Buffer]]:
         """Yield ``[offset, until)`` in pieces that begin at multiples of 64 from ``offset``."""
@@ -249,11 +252,12 @@ def _header_at(window: _Window, offset: int, uid: int | None) -> FrameHeader | s
     return misplaced(header, uid, offset) or header
 
 
-def _frame_at(window: _Window, offset: int, header: FrameHeader, until: int, payloads: bool) -> Frame | Damage | Newer:
+def _frame_at(window: _Window, offset: int, header: FrameHeader, length: int, payloads: bool) -> Frame | Damage | Newer:
+    until = min(offset + aligned(length), window.size)
     if header.unsupported is not None:
         return Newer(offset, until, header.version, FORMAT_VERSION, header.unsupported)
     if payloads:
-        data = window.get(offset, header.length)
+        data = window.get(offset, length)
         metadata_bytes = data.slice(HEADER_LENGTH, header.metadata_length)
     else:
         metadata_bytes = window.get(offset + HEADER_LENGTH, header.metadata_length)
@@ -262,11 +266,11 @@ def _frame_at(window: _Window, offset: int, header: FrameHeader, until: int, pay
     except CorruptionError as error:
         return Damage(offset, until, error.reason)
     if not payloads:
-        return Frame(header, metadata, _EMPTY, offset, header.length)
-    payload = data.slice(header.payload_start, header.payload_length)
-    if checksum(payload) != header.payload_checksum:
+        return Frame(header, metadata, _EMPTY, offset, length)
+    payload = data.slice(length - header.payload_length)
+    if google_crc32c.value(payload) != header.payload_checksum:
         return Damage(offset, until, "the payload's checksum does not match", metadata)
-    return Frame(header, metadata, payload, offset, header.length)
+    return Frame(header, metadata, payload, offset, length)
 
 
 def _resynchronise(window: _Window, offset: int, uid: int | None) -> int | None:

@@ -12,32 +12,34 @@ from driver.journal.transitions.receivers import count_segment
 
 def block_added(state: State, event: ev.BlockAdded) -> None:
     block = event.block
-    if block.meta.id in state.blocks:
-        raise BrokenInvariant(f"block {block.meta.id} was added twice (INV-2)")
+    meta = block.meta
+    if meta.id in state.blocks:
+        raise BrokenInvariant(f"block {meta.id} was added twice (INV-2)")
     if not block.in_wal and not block.hosts:
-        raise BrokenInvariant(f"block {block.meta.id} is held by no WAL and no host (INV-1)")
-    for r in block.meta.ranges:
+        raise BrokenInvariant(f"block {meta.id} is held by no WAL and no host (INV-1)")
+    for r in meta.ranges:
         partition = partition_of(state, r.topic, r.partition)
         if r.incarnation != partition.incarnation.number or r.from_offset != partition.position:
             raise BrokenInvariant(
-                f"block {block.meta.id}: {r.label} of incarnation {r.incarnation} does not continue position "
+                f"block {meta.id}: {r.label} of incarnation {r.incarnation} does not continue position "
                 f"{partition.position} of incarnation {partition.incarnation.number} (INV-2)"
             )
-        if r.token != partition.token or partition.owner != block.meta.receiver_id:
-            raise BrokenInvariant(f"block {block.meta.id}: {r.label} came under an outdated token (INV-4)")
+        if r.token != partition.token or partition.owner != meta.receiver_id:
+            raise BrokenInvariant(f"block {meta.id}: {r.label} came under an outdated token (INV-4)")
         partition.position = r.until_offset
         if partition.fault is not None:  # a receiver that continues by itself leaves nothing to decide
-            adopted = block.meta.receiver_id == ADOPTER
+            adopted = meta.receiver_id == ADOPTER
             partition.fault = partition.fault.moved(r.until_offset) if adopted else None
         if r.leader_epoch >= 0:
             partition.leader_epoch = r.leader_epoch
-    receiver = state.receivers[block.meta.receiver_id]
-    receiver.accepted = max(receiver.accepted, block.meta.sequence)
+    receiver = state.receivers[meta.receiver_id]
+    receiver.accepted = max(receiver.accepted, meta.sequence)
     count_segment(state, block.handle.path)
-    state.blocks[block.meta.id] = block
-    state.index.add(block)
-    state.waiting[block.meta.id] = True
-    state.index.wait(block)
+    state.blocks[meta.id] = block
+    state.waiting[meta.id] = True
+    index = state.index
+    index.add(block)
+    index.wait(block)
 
 
 def block_moved(state: State, event: ev.BlockMoved) -> None:

@@ -71,6 +71,20 @@ def test_decided_events_are_in_the_state_after_reopening(storage: Storage) -> No
     assert again.epoch == led.epoch + 1
 
 
+@pytest.mark.parametrize(("frames", "size"), [(1, 1 << 20), (2, 1 << 20), (100, 1), (100, 500)])
+def test_the_events_are_the_same_in_groups_of_any_size(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, frames: int, size: int
+) -> None:
+    led, state = lead(storage)
+    for event in some_events():
+        write(led, state, event)
+    monkeypatch.setattr(journal, "GROUP_FRAMES", frames)
+    monkeypatch.setattr(journal, "GROUP_BYTES", size)
+    found = journal.read(storage, STREAM)
+    assert found.state == state
+    assert found.events_after_snapshot == len(some_events())
+
+
 def test_a_superseded_driver_finds_out_before_it_answers(storage: Storage) -> None:
     """INV-4: its write may reach the disk; its answer never leaves."""
     old, state = lead(storage)
