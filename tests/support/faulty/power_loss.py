@@ -71,7 +71,8 @@ class Promises:
 
     def _learn_sent(self, data: bytes) -> None:
         for metadata in _METADATA.finditer(data):
-            compact = data[metadata.start() - 1] == len(metadata[0]) + 1  # version 8 and later: a length of one byte
+            # confluent-kafka counts a zero byte after the text; the request's version 8 and later has length + 1 in one byte
+            compact = data[metadata.start() - 1] == len(metadata[0]) + 2
             at = metadata.start() - (1 if compact else 2) - _COMMIT.size
             partition, offset, _ = _COMMIT.unpack_from(data, at)
             where = partition, int(metadata[1])
