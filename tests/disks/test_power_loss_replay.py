@@ -22,7 +22,7 @@ from tests.support.flow import Flow
 
 pytestmark = pytest.mark.kafka
 
-SHORT_BOUNDARIES = 40
+SHORT_BOUNDARIES = 150
 WITHOUT_WAL: Final[dict[str, Any]] = {"wal": {"url": "none"}}
 
 
@@ -31,13 +31,13 @@ def written(tmp_path_factory: pytest.TempPathFactory, kafka_broker: KafkaBroker)
     """The log of a stream that takes in, completes and deletes for some seconds."""
     topic = "power-loss-replay"
     kafka_broker.create_topic(topic)
-    return record(tmp_path_factory.mktemp("machine"), kafka_broker, topic, records=500)
+    return record(tmp_path_factory.mktemp("machine"), kafka_broker, topic, batches=12)
 
 
 def record(
-    folder: Path, broker: KafkaBroker, topic: str, *, records: int, kills: int = 0, receivers: int = 1, **settings: Any
+    folder: Path, broker: KafkaBroker, topic: str, *, batches: int, kills: int = 0, receivers: int = 1, **settings: Any
 ) -> tuple[Record, ...]:
-    """Run a stream until ``records`` are completed, with ``kills`` of driver and receiver meanwhile, and return its log."""
+    """Run a stream until ``batches`` are completed, with ``kills`` of driver and receiver meanwhile, and return its log."""
     home = folder / "stream"
     home.mkdir()
     with (
@@ -45,15 +45,19 @@ def record(
         FaultyCluster(home, broker.options, [topic], logged=True, receivers=receivers, **settings) as cluster,
     ):
         for kill in range(kills):
-            cluster.await_records((kill + 1) * records // (kills + 1))
+            await_batches(cluster, (kill + 1) * batches // (kills + 1))
             for name in ("driver", "r1", "agent")[: 1 + kill % 3]:
                 cluster.kill9(name)
                 cluster.restart(name)
-        cluster.await_records(records)
+        await_batches(cluster, batches)
         flow.stop()
         cluster.await_completed(flow.truth.ends())
         cluster.check(flow.truth)
         return tuple(cluster.write_log())
+
+
+def await_batches(cluster: FaultyCluster, count: int) -> None:
+    cluster.wait(lambda: (s := cluster.status()) and s.batches_completed >= count, f"{count} batches completed")
 
 
 def is_eventful(promises: Promises, records: tuple[Record, ...]) -> bool:
@@ -87,7 +91,7 @@ def test_every_promise_holds_after_a_power_loss_at_every_boundary(
     """Also while drivers, receivers and agents are killed and start again. FOREBAY_REPLAY_BOUNDARIES: how many instead of all."""
     topic = topic_name()
     kafka_broker.create_topic(topic)
-    records = record(tmp_path, kafka_broker, topic, records=1500, kills=3, receivers=2, **settings)
+    records = record(tmp_path, kafka_broker, topic, batches=40, kills=3, receivers=2, **settings)
     sample = int(os.environ.get("FOREBAY_REPLAY_BOUNDARIES", "0"))
     replay = Replay("stream", tmp_path / "disk", wal="wal" not in settings).run(records, sample=sample)
     assert not replay.findings, replay.findings[:5]

@@ -67,7 +67,7 @@ class Promises:
         if folder == "seen" and record.kind == "R" and name.endswith(".arrow"):
             metadata = pa.ipc.open_file(disk.now(record.other)).schema.metadata
             lives = json.loads(metadata[b"lives"])
-            self.seen[int(name.partition(".")[0])] = tuple(sorted(tuple(item) for item in lives))
+            self.seen[int(name.partition(".")[0])] = joined(tuple(item) for item in lives)
 
     def _learn_sent(self, data: bytes) -> None:
         for metadata in _METADATA.finditer(data):
@@ -85,6 +85,17 @@ class Promises:
             for block in report.blocks:
                 self.ranges[block.id] = _ranges(block)
                 self.token = max(self.token, *(r.token for r in block.meta.ranges))
+
+
+def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """Return ``ranges`` in order, and those that touch as one."""
+    found: list[Range] = []
+    for one in sorted(ranges):
+        if found and found[-1][:3] == one[:3] and found[-1][4] == one[3]:
+            found[-1] = (*one[:3], found[-1][3], one[4])
+        else:
+            found.append(one)
+    return tuple(found)
 
 
 def _ranges(block: Block) -> tuple[Range, ...]:
@@ -146,11 +157,12 @@ def _opened(folder: Path, stream: str, has_wal: bool) -> Opened:
         if found != block.meta:
             return Opened(fault=f"block {block.id} is another one where the journal names it")
     batches = {
-        batch.batch_id: _merged(state.blocks[block_id] for block_id in batch.block_ids) for batch in state.unfinished()
+        batch.batch_id: joined(one for block_id in batch.block_ids for one in _ranges(state.blocks[block_id]))
+        for batch in state.unfinished()
     }
     for finished in (*history.finished(state, windows=False), *history.read(storage, stream)):
-        batches[finished.batch_id] = tuple(
-            sorted((r.topic, r.partition, r.incarnation, r.from_offset, r.until_offset) for r in finished.ranges)
+        batches[finished.batch_id] = joined(
+            (r.topic, r.partition, r.incarnation, r.from_offset, r.until_offset) for r in finished.ranges
         )
     return Opened(
         positions={(p.topic, p.partition): (p.incarnation.number, p.position) for p in state.partitions.values()},
@@ -165,11 +177,6 @@ def _needed(state: State) -> Iterator[Block]:
     for batch in state.unfinished():
         for block_id in batch.block_ids:
             yield state.blocks[block_id]
-
-
-def _merged(blocks: Iterable[Block]) -> tuple[Range, ...]:
-    merged = history.merge(r for block in blocks for r in block.meta.ranges)
-    return tuple(sorted((r.topic, r.partition, r.incarnation, r.from_offset, r.until_offset) for r in merged))
 
 
 @dataclass(frozen=True, slots=True)
