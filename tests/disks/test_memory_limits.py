@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.long]
 
 #: of a driver's own process; a Spark engine's JVM comes on top
 DRIVER_BYTES = 512 * 1024 * 1024
-ROUNDS = 3
+ROUNDS = 2
 #: what a process may use beyond what it has when its limit begins
 STARVED_BYTES = 256 * 1024
 
