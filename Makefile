@@ -8,7 +8,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 # an import that is compiled anew takes twice as long, and the tests start hundreds of processes
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup kafka services demo test test-fast test-matrix test-long test-disks screenshots sim check docs bench bench-peers clean lock \
+.PHONY: help setup kafka services demo test test-fast test-matrix test-long test-disks screenshots sim jepsen soak check docs bench bench-peers clean lock \
 	fetch-jars fetch-hdfs fetch-versitygw fetch-emulators fetch-jvm_spark fetch-apicurio fetch-packages fetch-deployment_tools
 
 help:  ## list what can be made
@@ -71,6 +71,13 @@ screenshots: services  ## take the pictures of the web page in docs/images again
 
 sim: setup  ## the simulation, with new seeds until it is stopped (ARGS= for its options)
 	@$(PYTHON_IN) -m tests.simulation $(ARGS)
+
+# as root: hosts are network namespaces; the run's folder, with its story, is below run/
+jepsen: services  ## a cluster on network namespaces, with faults drawn from a seed, and a checker (MINUTES= SEED= ARGS= for its options)
+	@$(PYTHON_IN) -m tests.jepsen $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+soak: services  ## half of the capacity with a fault each minute, and a test that nothing grows (HOURS= SEED= ARGS= for its options)
+	@$(PYTHON_IN) -m tests.jepsen.soak $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 check: setup  ## format, lint, types, direction of imports, wording, links and names in the docs
 	@sh scripts/check.sh

@@ -91,7 +91,8 @@ def _lines(axis: Any, plot: Lines) -> None:
         )
         lows, highs = ([extreme(values) for _, values in line.points] for extreme in (min, max))
         axis.fill_between(xs, lows, highs, color=color, alpha=0.15, linewidth=0)
-    axis.set_xscale("log")
+    if plot.x_log:
+        axis.set_xscale("log")
     if plot.y_log:
         axis.set_yscale("log")
     else:

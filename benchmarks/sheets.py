@@ -19,13 +19,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A plot of lines, with logarithmic axes. ``ticks``: texts for places on the x axis; default: its numbers."""
+    """A plot of lines, with a logarithmic x axis by default. ``ticks``: texts for places on the x axis; default: its numbers."""
 
     x: str
     y: str
     lines: tuple[Line, ...]
     ticks: tuple[tuple[float, str], ...] = ()
     y_log: bool = False
+    x_log: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,10 +170,7 @@ class Cluster:
         """Write forebay.toml with ``settings`` over the previous ones; processes started from now on read it."""
         for name, values in settings.items():
             self._sections[name] = {**self._sections[name], **values}
-        lines = [f'stream = "{self.stream}"']
-        for name, values in self._sections.items():
-            lines += ["", f"[{name}]", *(f'"{key}" = {_toml(value)}' for key, value in values.items())]
-        self.config.write_text("\n".join(lines) + "\n")
+        self.config.write_text(toml_of({"stream": self.stream}, self._sections))
 
     def add_receiver(self, name: str) -> None:
         """Make a receiver known; :meth:`start` starts it."""
@@ -605,6 +602,14 @@ def _handles(pid: int, number: signal.Signals) -> bool:
         return True
     caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
     return bool(caught >> (number - 1) & 1) or _state(pid) in ("Z", "")
+
+
+def toml_of(top: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a configuration: keys at the top, then sections by name."""
+    lines = [f"{key} = {_toml(value)}" for key, value in top.items()]
+    for name, values in sections.items():
+        lines += ["", f"[{name}]", *(f'"{key}" = {_toml(value)}' for key, value in values.items())]
+    return "\n".join(lines) + "\n"
 
 
 def _toml(value: Any) -> str:

@@ -22,6 +22,7 @@ from forebay.kafka.embedded.jars import Libraries, find_java
 from forebay.model.errors import ForebayError, UnreachableError, UsageError
 from forebay.process.tether import tethered
 from tests.support import debian
+from tests.support.namespaces import Host
 from tests.support.ports import free_port
 
 HADOOP_VERSION = "3.5.0"
@@ -43,10 +44,12 @@ _TICK_SECONDS = 0.1
 class HdfsServer:
     """NameNode and DataNode with their data in ``directory``: same ports and same data after each restart.
 
-    ``properties`` go into hdfs-site.xml over the ones made here.
+    ``properties`` go into hdfs-site.xml over the ones made here. ``host``: where it runs, instead of loopback.
     """
 
-    def __init__(self, directory: Path, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, properties: Mapping[str, str] | None = None, host: Host | None = None) -> None:
+        self._host = host
+        self._address = "127.0.0.1" if host is None else host.address
         self.directory = directory
         self._properties = dict(properties or {})
         self._ports: list[int] = []
@@ -54,13 +57,19 @@ class HdfsServer:
 
     @property
     def url(self) -> str:
-        return f"hdfs://127.0.0.1:{self._ports[0]}"
+        return f"hdfs://{self._address}:{self._ports[0]}"
 
     def start(self, *nodes: str) -> HdfsServer:
         """Starts what of ``nodes`` (default: both) does not run, and waits until it serves.
 
         Raises UsageError if Java or the jars are missing, UnreachableError if it does not come up.
         """
+        self.launch(*nodes)
+        self._await("the file system", self.ready)
+        return self
+
+    def launch(self, *nodes: str) -> None:
+        """As :meth:`start`, without waiting. The folder is formatted first if it is new."""
         if not self._ports:
             self._ports = [free_port() for _ in range(5)]
             self._write_settings()
@@ -68,8 +77,6 @@ class HdfsServer:
         for node in nodes or (NAME_NODE, DATA_NODE):
             if node not in self._processes:
                 self._spawn(node)
-        self._await("the file system", self._serves)
-        return self
 
     def stop(self, *nodes: str) -> None:
         """Ends ``nodes`` (default: both) in order, and kills what takes too long."""
@@ -90,6 +97,11 @@ class HdfsServer:
 
     def wake(self, node: str) -> None:
         self._processes[node].send_signal(signal.SIGCONT)
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal that ends neither, such as SIGSTOP, to both nodes."""
+        for process in self._processes.values():
+            process.send_signal(number)
 
     def admin(self, *arguments: str) -> str:
         """Runs ``hdfs dfsadmin`` (quotas, safe mode), and returns what it says."""
@@ -121,10 +133,13 @@ class HdfsServer:
             "--add-opens=java.base/java.lang=ALL-UNNAMED", "-cp", f"{self.directory / 'conf'}:{HADOOP.fetch()}/*",
         ]  # fmt: skip
 
+    def _on_its_host(self, command: list[str]) -> list[str]:
+        return command if self._host is None else self._host.command(*command)
+
     def _spawn(self, node: str) -> None:
         with (self.directory / f"{node}.log").open("ab") as log:
             self._processes[node] = subprocess.Popen(
-                tethered([*self._java(256), _CLASSES[node]]),
+                tethered(self._on_its_host([*self._java(256), _CLASSES[node]])),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.directory, start_new_session=True,
             )  # fmt: skip
 
@@ -149,7 +164,7 @@ class HdfsServer:
                 process.kill()
                 process.wait()
 
-    def _serves(self) -> bool:
+    def ready(self) -> bool:
         """Whether all that runs does its work: the NameNode out of safe mode, and this DataNode, not one that was
         killed, in touch with it."""
         if NAME_NODE not in self._processes:
@@ -161,11 +176,11 @@ class HdfsServer:
         fresh = any(node["lastContact"] < 3 for node in live.values())
         with socket.socket() as probe:
             probe.settimeout(1.0)
-            listens = probe.connect_ex(("127.0.0.1", self._ports[2])) == 0
+            listens = probe.connect_ex((self._address, self._ports[2])) == 0
         return not name_node["Safemode"] and fresh and listens
 
     def _bean(self, name: str) -> dict[str, Any] | None:
-        url = f"http://127.0.0.1:{self._ports[1]}/jmx?qry=Hadoop:service={name}"
+        url = f"http://{self._address}:{self._ports[1]}/jmx?qry=Hadoop:service={name}"
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:
                 beans: list[dict[str, Any]] = json.load(answer)["beans"]
@@ -196,7 +211,7 @@ class HdfsServer:
         _write_xml(
             conf / "core-site.xml",
             {
-                "fs.defaultFS": f"hdfs://127.0.0.1:{name}",
+                "fs.defaultFS": f"hdfs://{self._address}:{name}",
                 "hadoop.tmp.dir": f"{self.directory}/tmp",
                 "hadoop.http.staticuser.user": "root",
             },
@@ -208,13 +223,13 @@ class HdfsServer:
                 "dfs.permissions.enabled": "true",
                 "dfs.namenode.name.dir": f"file://{self.directory}/name",
                 "dfs.datanode.data.dir": f"file://{self.directory}/data",
-                "dfs.namenode.rpc-address": f"127.0.0.1:{name}",
-                "dfs.namenode.http-address": f"127.0.0.1:{name_http}",
+                "dfs.namenode.rpc-address": f"{self._address}:{name}",
+                "dfs.namenode.http-address": f"{self._address}:{name_http}",
                 "dfs.namenode.secondary.http-address": "127.0.0.1:0",
-                "dfs.datanode.hostname": "127.0.0.1",
-                "dfs.datanode.address": f"127.0.0.1:{data}",
-                "dfs.datanode.http.address": f"127.0.0.1:{data_http}",
-                "dfs.datanode.ipc.address": f"127.0.0.1:{data_ipc}",
+                "dfs.datanode.hostname": self._address,
+                "dfs.datanode.address": f"{self._address}:{data}",
+                "dfs.datanode.http.address": f"{self._address}:{data_http}",
+                "dfs.datanode.ipc.address": f"{self._address}:{data_ipc}",
                 "dfs.namenode.safemode.extension": "0",
                 "dfs.namenode.datanode.registration.ip-hostname-check": "false",
                 "dfs.heartbeat.interval": "1",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay.process.tether import tethered
+from tests.support.namespaces import Host
 from tests.support.ports import free_port
 from tests.support.versitygw import VERSITYGW
 
@@ -31,9 +32,12 @@ _START_SECONDS = 90.0
 
 
 class S3Server:
-    """``folder`` holds the objects; the bucket ``forebay`` is made in it. Answers at ``url`` once started."""
+    """``folder`` holds the objects; the bucket ``forebay`` is made in it. Answers at ``url`` once started, on loopback or on
+    ``host``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: Host | None = None) -> None:
+        self._host = host
+        self._address = "127.0.0.1" if host is None else host.address
         self._objects = folder / "objects"
         self._sidecar = folder / "metadata"
         self._log = folder / "versitygw.log"
@@ -44,25 +48,32 @@ class S3Server:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self._address}:{self.port}"
 
     @property
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    def start(self) -> None:
+    def launch(self) -> None:
+        """Start it without waiting until it answers. No error if it runs."""
+        if self._process is not None:
+            return
         environment = {**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
-        command = [str(VERSITYGW.binary), "--port", f"127.0.0.1:{self.port}", "--keep-alive", "--quiet", "posix"]
+        command = [str(VERSITYGW.binary), "--port", f"{self._address}:{self.port}", "--keep-alive", "--quiet", "posix"]
+        command += ["--sidecar", str(self._sidecar), str(self._objects)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                tethered([*command, "--sidecar", str(self._sidecar), str(self._objects)]),
+                tethered(command if self._host is None else self._host.command(*command)),
                 stdout=log,
                 stderr=log,
                 env=environment,
             )
+
+    def start(self) -> None:
+        self.launch()
         deadline = time.monotonic() + _START_SECONDS
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
+        while not self.ready():
+            if self._process is None or self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise AssertionError(f"the S3 server did not start: {self._log.read_text()[-1500:]}")
             time.sleep(0.02)
@@ -74,14 +85,20 @@ class S3Server:
     def stop(self) -> None:
         self._end(signal.SIGTERM)
 
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal that does not end it, such as SIGSTOP. No error if it does not run."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(number)
             process.wait(90)
 
-    def _answers(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2.0)
+    def ready(self) -> bool:
+        """Return whether it answers."""
+        connection = http.client.HTTPConnection(self._address, self.port, timeout=2.0)
         try:
             connection.request("GET", "/")
             connection.getresponse().read()

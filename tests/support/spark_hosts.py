@@ -44,7 +44,8 @@ _SPARK: dict[str, str] = {
 class HostBroker(KafkaBroker):
     """Apache Kafka on a host of its own."""
 
-    def __init__(self, directory: Path, host: Host) -> None:
+    def __init__(self, directory: Path, host: Host, **more: Any) -> None:
+        """``more``: as for :class:`KafkaBroker`."""
         listeners = f"PLAINTEXT://{host.address}:{_KAFKA_PORT}"
         super().__init__(
             directory,
@@ -53,6 +54,7 @@ class HostBroker(KafkaBroker):
                 "advertised.listeners": listeners,
                 "controller.quorum.voters": "1@127.0.0.1:9093",
             },
+            **more,
         )
         self._host = host
 

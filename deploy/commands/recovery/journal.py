@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from deploy.commands.recovery.journal_batches import batches_command
 from deploy.console.invocation import (
     FINDINGS,
     FINE,
@@ -382,6 +383,9 @@ def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> RebuildPlan
 @shared_options
 def journal() -> None:
     """Inspect the driver's journal, or rebuild a lost one from the WAL."""
+
+
+journal.add_command(batches_command)
 
 
 @journal.command(

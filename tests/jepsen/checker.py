@@ -1,0 +1,384 @@
+"""Checks the folder of a finished run. Shares no code with Forebay: it reads Kafka, the job's files and printed text.
+
+``python checker.py FOLDER`` prints the findings and a summary, and exits with 1 if there is a finding. Files in the folder:
+
+- ``run.json``: bootstrap servers, topics with their number of partitions, consumer group, partitions with an unclean election
+- ``acked.tsv``: topic, partition, offset, value of each record that Kafka acknowledged to the producer
+- ``out/*.run``: one file for each run of a batch: a header in JSON, then partition, offset and value of each row
+- ``seen.jsonl``: what the drivers' status showed during the run
+- ``audit.json``, ``batches.json``, ``journal.json``: what ``forebay audit``, ``forebay journal batches --all`` and ``forebay
+  journal inspect`` printed with ``--json``
+- ``ends.json``: name, exit code and cause of each process that ended by itself
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: a finding of each rule is printed in full this many times; the others are only counted
+_SHOWN = 5
+_READ_SECONDS = 60.0
+
+Place = tuple[str, int]
+Line = tuple[str, int, int]  # topic, partition, incarnation
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One violation. ``rule``: its short name."""
+
+    rule: str
+    text: str
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """One run of a batch by the job: its rows (topic, partition, offset, value), and monotonic times of begin and end."""
+
+    batch_id: int
+    rows: tuple[tuple[str, int, int, str], ...]
+    began: float
+    ended: float
+    driver: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is known about a run. ``kafka``: partition → offset → value, as Kafka holds it at the end."""
+
+    kafka: Mapping[Place, Mapping[int, str]]
+    ends: Mapping[Place, int]
+    committed: Mapping[Place, int]
+    acked: tuple[tuple[str, int, int, str], ...]
+    runs: tuple[JobRun, ...]
+    seen: tuple[Mapping[str, Any], ...]
+    audit: Mapping[str, Any]
+    audit_code: int
+    batches: tuple[Mapping[str, Any], ...]
+    epochs: tuple[Mapping[str, Any], ...]
+    unclean: frozenset[Place]
+    processes: tuple[Mapping[str, Any], ...] = ()
+
+    def runs_of(self) -> dict[int, list[JobRun]]:
+        found: dict[int, list[JobRun]] = defaultdict(list)
+        for run in self.runs:
+            found[run.batch_id].append(run)
+        return found
+
+    def incarnations(self) -> dict[Place, list[Mapping[str, Any]]]:
+        """Return what the audit printed about each partition, by incarnation."""
+        found: dict[Place, list[Mapping[str, Any]]] = defaultdict(list)
+        for line in self.audit["lives"]:
+            found[line["topic"], line["partition"]].append(line)
+        for lines in found.values():
+            lines.sort(key=lambda line: line["life"])
+        return found
+
+
+def check(evidence: Evidence) -> list[Finding]:
+    """Return all violations, by rule."""
+    rules = (audited, reruns, journal, rows_of_batches, records, acknowledged, leadership, order, commits, processes)
+    return [finding for rule in rules for finding in rule(evidence)]
+
+
+def audited(e: Evidence) -> Iterator[Finding]:
+    """The audit is clean, and everything in Kafka is completed."""
+    if e.audit_code or e.audit["findings"]:
+        yield Finding("audit", f"forebay audit exited with {e.audit_code}: {e.audit['findings']}")
+    lines = e.incarnations()
+    for place, end in e.ends.items():
+        done = lines[place][-1]["completed_until"] if place in lines else 0
+        if done < end:
+            yield Finding("not completed", f"{place}: completed until {done}, and Kafka's log ends at {end}")
+    done_batches = sum(batch["completed_ms"] is not None for batch in e.batches)
+    if done_batches != e.audit["batches_completed"]:
+        yield Finding("audit", f"audit: {e.audit['batches_completed']} batches completed; journal: {done_batches}")
+
+
+def reruns(e: Evidence) -> Iterator[Finding]:
+    """Each run of a batch has the same rows in the same order."""
+    for batch_id, runs in e.runs_of().items():
+        if any(run.rows != runs[0].rows for run in runs[1:]):
+            yield Finding("rerun", f"batch {batch_id} ran {len(runs)} times with different rows")
+
+
+def journal(e: Evidence) -> Iterator[Finding]:
+    """Numbers are dense, ids ascend, each offset is in one batch, and positions only move forward in an incarnation."""
+    for earlier, later in itertools.pairwise(e.batches):
+        if later["number"] != earlier["number"] + 1 or later["batch_id"] <= earlier["batch_id"]:
+            yield Finding("batch order", f"batch {later['number']} ({later['batch_id']}) follows {earlier['number']}")
+        if earlier["completed_ms"] is None and later["completed_ms"] is not None:
+            yield Finding("batch order", f"batch {later['number']} is completed, and the one before it is not")
+    gaps = {
+        (line["topic"], line["partition"], line["life"]): {g["from_offset"]: g["until_offset"] for g in line["gaps"]}
+        for line in e.audit["lives"]
+    }
+    at: dict[Line, int] = {(line["topic"], line["partition"], line["life"]): line["start"] for line in e.audit["lives"]}
+    for batch in e.batches:
+        for r in sorted(batch["ranges"], key=lambda r: r["from"]):
+            where = (r["topic"], r["partition"], r["life"])
+            expected = at.get(where)
+            while expected in gaps.get(where, {}):
+                expected = gaps[where][expected]
+            if expected != r["from"]:
+                text = f"batch {batch['number']}: {where} from {r['from']}, but the batches before end at {expected}"
+                yield Finding("positions", text)
+            at[where] = r["until"]
+
+
+def rows_of_batches(e: Evidence) -> Iterator[Finding]:
+    """The job saw exactly what the journal says is in the batch."""
+    runs = e.runs_of()
+    for batch in e.batches:
+        if batch["completed_ms"] is None or batch["skipped"] or not batch["records"]:
+            continue
+        if batch["batch_id"] not in runs:
+            yield Finding("never ran", f"batch {batch['number']} is completed, and the job never finished it")
+            continue
+        rows = runs[batch["batch_id"]][0].rows
+        seen: Counter[tuple[str, int, int]] = Counter()
+        for topic, partition, offset, _ in rows:
+            for r in batch["ranges"]:
+                if (r["topic"], r["partition"]) == (topic, partition) and r["from"] <= offset < r["until"]:
+                    seen[topic, partition, r["from"]] += 1
+                    break
+            else:
+                yield Finding(
+                    "rows", f"batch {batch['number']} gave {topic}/{partition} {offset}, which is in no range"
+                )
+        for r in batch["ranges"]:
+            found = seen[r["topic"], r["partition"], r["from"]]
+            if found != r["records"] and not batch["lost"]:
+                yield Finding("rows", f"batch {batch['number']}: {found} rows of {r['records']} in {r}")
+
+
+def _completed_rows(e: Evidence) -> dict[Place, list[tuple[int, str, int]]]:
+    """Return offset, value and batch of each row of each completed batch, by partition."""
+    runs = e.runs_of()
+    found: dict[Place, list[tuple[int, str, int]]] = defaultdict(list)
+    for batch in e.batches:
+        if batch["completed_ms"] is not None and batch["batch_id"] in runs:
+            for topic, partition, offset, value in runs[batch["batch_id"]][0].rows:
+                found[topic, partition].append((offset, value, batch["number"]))
+    return found
+
+
+def records(e: Evidence) -> Iterator[Finding]:
+    """Each record in Kafka is in exactly one batch; what a batch has and Kafka does not is an announced loss of Kafka."""
+    rows = _completed_rows(e)
+    incarnations = e.incarnations()
+    for place in {*e.kafka, *rows}:
+        held = e.kafka.get(place, {})
+        batches: dict[str, int] = {}
+        announced = len(incarnations.get(place, ())) > 1
+        for offset, value, number in rows.get(place, ()):
+            if value in batches:
+                text = f"{place} {offset}: {value} is in batches {batches[value]} and {number}"
+                yield Finding("twice", text)
+            batches[value] = number
+            if held.get(offset) != value:
+                if place not in e.unclean:
+                    yield Finding("strange", f"{place} {offset}: batch {number} has {value}, Kafka {held.get(offset)}")
+                elif not announced:
+                    text = f"{place} {offset}: Kafka lost {value} after batch {number} had it, and the audit is silent"
+                    yield Finding("silent loss", text)
+        gaps = [(g["from_offset"], g["until_offset"]) for line in incarnations.get(place, ()) for g in line["gaps"]]
+        for offset, value in held.items():
+            known = place in e.unclean and offset < incarnations[place][-1]["start"]
+            if value not in batches and not known and not any(low <= offset < high for low, high in gaps):
+                yield Finding("missing", f"{place} {offset}: {value} is in no completed batch")
+
+
+def acknowledged(e: Evidence) -> Iterator[Finding]:
+    """Kafka still has what it acknowledged, except where an unclean election was made."""
+    for topic, partition, offset, value in e.acked:
+        place = (topic, partition)
+        if place not in e.unclean and e.kafka.get(place, {}).get(offset) != value:
+            yield Finding(
+                "lost by Kafka", f"{place} {offset}: {value} was acknowledged; this run proves nothing about it"
+            )
+
+
+def leadership(e: Evidence) -> Iterator[Finding]:
+    """What an older epoch showed is never ahead of what a newer one shows; in one epoch nothing moves back."""
+    #: epoch, topic, partition, incarnation, name → lowest and highest value
+    shown_by: dict[tuple[int, str, int, int, str], tuple[int, int]] = {}
+    leaders: dict[int, str] = {}
+    for shown in e.seen:
+        epoch = shown["epoch"]
+        if leaders.setdefault(epoch, shown["driver"]) != shown["driver"]:
+            yield Finding("leadership", f"{leaders[epoch]} and {shown['driver']} lead in epoch {epoch:x}")
+        for topic, partition, incarnation, position, completed in shown["partitions"]:
+            for name, value in (("position", position), ("completed", completed)):
+                key = (epoch, topic, partition, incarnation, name)
+                low, high = shown_by.get(key, (value, value))
+                if value < high:
+                    yield Finding("moved back", f"{key}: {value} after {high}")
+                shown_by[key] = min(low, value), max(high, value)
+    by_line: dict[tuple[str, int, int, str], list[tuple[int, int, int]]] = defaultdict(list)
+    for (epoch, topic, partition, incarnation, name), (low, high) in shown_by.items():
+        by_line[topic, partition, incarnation, name].append((epoch, low, high))
+    for where, epochs in by_line.items():
+        for (old, _, high), (new, low, _) in itertools.pairwise(sorted(epochs)):
+            if high > low:
+                text = f"{where}: epoch {old:x} showed {high}, and the later epoch {new:x} showed {low}"
+                yield Finding("leadership", text)
+
+
+def order(e: Evidence) -> Iterator[Finding]:
+    """A batch begins when the one before it was finished by some run."""
+    runs = e.runs_of()
+    finished = 0.0
+    for batch in e.batches:
+        mine = runs.get(batch["batch_id"], ())
+        if not mine:
+            continue
+        if min(run.began for run in mine) < finished:
+            yield Finding("job order", f"batch {batch['number']} began before the one before it was finished")
+        finished = min(run.ended for run in mine)
+
+
+def commits(e: Evidence) -> Iterator[Finding]:
+    """Nothing is committed to Kafka beyond the journal's position."""
+    lines = e.incarnations()
+    for place, offset in e.committed.items():
+        until = lines[place][-1]["until"] if place in lines else 0
+        if (
+            offset > until and len(lines[place]) == 1
+        ):  # what an older incarnation committed may be beyond a log cut back
+            yield Finding("commit", f"{place}: committed {offset}, and the journal's position is {until}")
+
+
+def processes(e: Evidence) -> Iterator[Finding]:
+    """A process that ends by itself was replaced by another one (exit code 4), or says what failed without a traceback."""
+    for end in e.processes:
+        if end["traceback"]:
+            text = f"{end['name']} ended with {end['code']} after {end['during']}: {end['traceback']}"
+            yield Finding("process", text)
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read(folder: Path) -> Evidence:
+    """Read a run's folder, and Kafka, which must be running."""
+    run = json.loads((folder / "run.json").read_text())
+    places = [(topic, number) for topic, count in run["topics"].items() for number in range(count)]
+    kafka, committed = read_kafka(run["servers"], run["group"], places)
+    audit = json.loads((folder / "audit.json").read_text())
+    return Evidence(
+        kafka={place: values for place, (values, _) in kafka.items()},
+        ends={place: end for place, (_, end) in kafka.items()},
+        committed=committed,
+        acked=tuple(
+            (topic, int(partition), int(offset), value)
+            for topic, partition, offset, value in _table(folder / "acked.tsv")
+        ),
+        runs=tuple(read_run(path) for path in sorted((folder / "out").glob("*.run"))),
+        seen=tuple(map(json.loads, (folder / "seen.jsonl").read_text().splitlines())),
+        audit=audit,
+        audit_code=run["audit_code"],
+        batches=tuple(json.loads((folder / "batches.json").read_text())),
+        epochs=tuple(json.loads((folder / "journal.json").read_text())["epochs"]),
+        unclean=frozenset((topic, number) for topic, number in run["unclean"]),
+        processes=tuple(json.loads((folder / "ends.json").read_text())),
+    )
+
+
+def _table(path: Path) -> Iterator[list[str]]:
+    with path.open() as file:
+        for line in file:
+            yield line.rstrip("\n").split("\t")
+
+
+def read_run(path: Path) -> JobRun:
+    with path.open() as file:
+        head = json.loads(file.readline())
+        rows = []
+        for line in file:
+            topic, partition, offset, value = line.rstrip("\n").split("\t")
+            rows.append((topic, int(partition), int(offset), value))
+    return JobRun(head["id"], tuple(rows), head["began"], head["ended"], head["driver"])
+
+
+def read_kafka(
+    servers: str, group: str, places: Iterable[Place]
+) -> tuple[dict[Place, tuple[dict[int, str], int]], dict[Place, int]]:
+    """Return each partition's records with its end, and what the group committed."""
+    from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+    wanted = list(places)
+    consumer = Consumer({
+        "bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False, "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+    })  # fmt: skip
+    try:
+        marks = {
+            place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=_READ_SECONDS) for place in wanted
+        }
+        done = consumer.committed([TopicPartition(*place) for place in wanted], timeout=_READ_SECONDS)
+        committed = {(tp.topic, tp.partition): tp.offset for tp in done if tp.offset >= 0}
+        found: dict[Place, tuple[dict[int, str], int]] = {place: ({}, high) for place, (_, high) in marks.items()}
+        consumer.assign([TopicPartition(*place, low) for place, (low, _) in marks.items()])
+        waiting = set(wanted)
+        deadline = time.monotonic() + _READ_SECONDS
+        while waiting:
+            messages = consumer.consume(10_000, 0.2)  # it waits until there are as many
+            if messages:
+                deadline = time.monotonic() + _READ_SECONDS
+            elif time.monotonic() > deadline:
+                raise SystemExit(f"Kafka returned nothing of {sorted(waiting)} for {_READ_SECONDS:g} s")
+            for message in messages:
+                place = (message.topic() or "", message.partition() or 0)
+                error = message.error()
+                if error is None:
+                    found[place][0][message.offset() or 0] = (message.value() or b"").decode()
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    waiting.discard(place)
+                else:
+                    raise SystemExit(f"Kafka returned an error for {place}: {error}")
+    finally:
+        consumer.close()
+    return found, committed
+
+
+def describe(evidence: Evidence, findings: list[Finding]) -> str:
+    """Return the summary: what was checked, then the findings."""
+    lost = sum(evidence.kafka.get((t, p), {}).get(offset) != value for t, p, offset, value in evidence.acked)
+    lines = [
+        f"{sum(map(len, evidence.kafka.values()))} records in Kafka, {len(evidence.acked)} acknowledged"
+        + (f" ({lost} lost by Kafka in unclean elections)" if lost else ""),
+        f"{len(evidence.batches)} batches in {len(evidence.runs)} finished runs, {len(evidence.epochs)} journal epochs kept, "
+        f"{len({shown['epoch'] for shown in evidence.seen})} leaders seen in {len(evidence.seen)} looks at the status",
+    ]
+    for line in evidence.audit["lives"]:
+        if line["life"] > 1 or line["gaps"]:
+            where = f"{line['topic']}/{line['partition']}"
+            lines.append(f"announced: {where} life {line['life']} at {line['start']}: {line['cause']} {line['gaps']}")
+    counts = Counter(finding.rule for finding in findings)
+    for rule, count in counts.items():
+        lines.append(f"FINDING {rule}: {count}")
+        lines += [f"    {finding.text}" for finding in findings if finding.rule == rule][:_SHOWN]
+    lines.append("no finding" if not findings else f"{len(findings)} findings")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    evidence = read(Path(arguments[0]))
+    findings = check(evidence)
+    text = describe(evidence, findings)
+    print(text)
+    (Path(arguments[0]) / "checked.txt").write_text(text + "\n")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

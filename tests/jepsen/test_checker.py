@@ -1,0 +1,165 @@
+"""The checker finds each kind of violation when it is planted into a run that has none."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.jepsen import checker
+from tests.jepsen.checker import Evidence, JobRun
+
+SAFE, RISKY = ("safe", 0), ("risky", 0)
+
+
+def batch(number: int, *ranges: tuple[str, int, int, int], **more: Any) -> dict[str, Any]:
+    """``ranges``: topic, incarnation, from, until, of partition 0."""
+    return {
+        "number": number, "batch_id": number, "completed_ms": 1000 * number, "skipped": "", "lost": [],
+        "records": sum(until - begin for _, _, begin, until in ranges),
+        "ranges": [
+            {"topic": topic, "partition": 0, "life": life, "from": begin, "until": until, "records": until - begin}
+            for topic, life, begin, until in ranges
+        ],
+        **more,
+    }  # fmt: skip
+
+
+def incarnation(topic: str, number: int, start: int, until: int) -> dict[str, Any]:
+    return {
+        "topic": topic, "partition": 0, "life": number, "start": start, "until": until, "completed_until": until,
+        "gaps": [], "cause": "the log was cut back",
+    }  # fmt: skip
+
+
+def shown(epoch: int, driver: str, position: int) -> dict[str, Any]:
+    return {"epoch": epoch, "driver": driver, "partitions": [["safe", 0, 1, position, position]]}
+
+
+def rows(topic: str, begin: int, until: int, tag: str = "v") -> tuple[tuple[str, int, int, str], ...]:
+    return tuple((topic, 0, offset, f"{tag}{topic}{offset}") for offset in range(begin, until))
+
+
+def good() -> Evidence:
+    """Three batches over two leaders. Kafka lost [4, 6) of the risky partition after a batch had it, as the audit says."""
+    return Evidence(
+        kafka={SAFE: {o: v for _, _, o, v in rows("safe", 0, 10)},
+               RISKY: {o: v for _, _, o, v in (*rows("risky", 0, 4), *rows("risky", 4, 5, "w"))}},
+        ends={SAFE: 10, RISKY: 5},
+        committed={SAFE: 10, RISKY: 6},
+        acked=(*rows("safe", 0, 10), *rows("risky", 0, 6)),
+        runs=(
+            JobRun(1, rows("safe", 0, 5), 1.0, 2.0, "d1"),
+            JobRun(2, (*rows("safe", 5, 8), *rows("risky", 0, 6)), 3.0, 4.0, "d1"),
+            JobRun(2, (*rows("safe", 5, 8), *rows("risky", 0, 6)), 5.0, 6.0, "d2"),
+            JobRun(3, (*rows("safe", 8, 10), *rows("risky", 4, 5, "w")), 7.0, 8.0, "d2"),
+        ),
+        seen=(shown(1, "d1", 5), shown(1, "d1", 8), shown(2, "d2", 8), shown(2, "d2", 10)),
+        audit={
+            "findings": [], "batches_completed": 3,
+            "lives": [incarnation("safe", 1, 0, 10), incarnation("risky", 1, 0, 6), incarnation("risky", 2, 4, 5)],
+        },
+        audit_code=0,
+        batches=(batch(1, ("safe", 1, 0, 5)), batch(2, ("safe", 1, 5, 8), ("risky", 1, 0, 6)),
+                 batch(3, ("safe", 1, 8, 10), ("risky", 2, 4, 5))),
+        epochs=({"epoch": 2},),
+        unclean=frozenset({RISKY}),
+        processes=({"name": "d1", "code": 4, "during": "pause d1", "traceback": ""},),
+    )  # fmt: skip
+
+
+def with_run(e: Evidence, number: int, run: JobRun) -> Evidence:
+    return replace(e, runs=(*e.runs[:number], run, *e.runs[number + 1 :]))
+
+
+def with_batch(e: Evidence, number: int, changed: dict[str, Any]) -> Evidence:
+    return replace(e, batches=(*e.batches[:number], changed, *e.batches[number + 1 :]))
+
+
+def with_audit(e: Evidence, **changed: Any) -> Evidence:
+    return replace(e, audit={**copy.deepcopy(dict(e.audit)), **changed})
+
+
+#: rule → a run that breaks it
+PLANTED: dict[str, Callable[[Evidence], Evidence]] = {
+    "audit": lambda e: replace(e, audit_code=1),
+    "not completed": lambda e: replace(e, ends={SAFE: 11, RISKY: 5}),
+    "rerun": lambda e: with_run(e, 2, replace(e.runs[2], rows=e.runs[2].rows[::-1])),
+    "batch order": lambda e: with_batch(e, 1, {**e.batches[1], "number": 3}),
+    "positions": lambda e: with_batch(e, 2, batch(3, ("safe", 1, 7, 10), ("risky", 2, 4, 5))),
+    "never ran": lambda e: replace(e, runs=e.runs[:3]),
+    "rows": lambda e: with_run(e, 0, replace(e.runs[0], rows=e.runs[0].rows[1:])),
+    "twice": lambda e: with_run(e, 3, replace(e.runs[3], rows=(*e.runs[3].rows, *rows("safe", 0, 1)))),
+    "strange": lambda e: with_run(e, 0, replace(e.runs[0], rows=rows("safe", 0, 5, "x"))),
+    "silent loss": lambda e: with_audit(e, lives=e.audit["lives"][:2]),
+    "missing": lambda e: replace(e, kafka={**e.kafka, SAFE: {**e.kafka[SAFE], 10: "vsafe10"}}),
+    "lost by Kafka": lambda e: replace(e, acked=(*e.acked, ("safe", 0, 10, "vsafe10"))),
+    "moved back": lambda e: replace(e, seen=(shown(1, "d1", 8), shown(1, "d1", 5))),
+    "leadership": lambda e: replace(e, seen=(shown(1, "d1", 9), shown(2, "d2", 8), shown(2, "d2", 10))),
+    "job order": lambda e: with_run(e, 3, replace(e.runs[3], began=3.5)),
+    "commit": lambda e: replace(e, committed={SAFE: 11}),
+    "process": lambda e: replace(e, processes=({**e.processes[0], "traceback": "KeyError: 'x'"},)),
+}
+
+
+def test_run_without_violations_has_no_finding() -> None:
+    """A rerun with the same rows, a second leader, and a loss of Kafka that the audit announces are no violations."""
+    assert checker.check(good()) == []
+
+
+@pytest.mark.parametrize("rule", PLANTED)
+def test_planted_violation_is_found(rule: str) -> None:
+    assert rule in {finding.rule for finding in checker.check(PLANTED[rule](good()))}
+
+
+def test_two_drivers_that_lead_in_one_epoch_are_found() -> None:
+    seen = (shown(1, "d1", 5), shown(1, "d2", 5))
+    assert [finding.rule for finding in checker.check(replace(good(), seen=seen))] == ["leadership"]
+
+
+def test_records_of_a_new_incarnation_are_all_in_a_batch() -> None:
+    """After an unclean election, records from the start of the new incarnation on must be taken in."""
+    e = good()
+    held = {**e.kafka, RISKY: {**e.kafka[RISKY], 5: "wrisky5"}}
+    assert {finding.rule for finding in checker.check(replace(e, kafka=held))} == {"missing"}
+
+
+def test_every_rule_has_a_planted_violation() -> None:
+    tree = ast.parse(Path(checker.__file__).read_text())
+    rules = {
+        call.args[0].value
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id == "Finding"
+        and isinstance(call.args[0], ast.Constant)
+    }
+    assert rules == PLANTED.keys()
+
+
+def test_checker_imports_nothing_of_the_product() -> None:
+    tree = ast.parse(Path(checker.__file__).read_text())
+    names = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert names <= {*sys.stdlib_module_names, "confluent_kafka"}
+
+
+def test_files_of_a_run_are_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "1.run"
+    path.write_text('{"id": 7, "rerun": false, "driver": "d1 12", "began": 1.5, "ended": 2.5}\nsafe\t0\t3\tv3\n')
+    assert checker.read_run(path) == JobRun(7, (("safe", 0, 3, "v3"),), 1.5, 2.5, "d1 12")
