@@ -86,7 +86,8 @@ def test_a_driver_with_a_hundred_thousand_waiting_blocks_keeps_within_its_limit(
         ) as cluster:
             with (tmp_path / "jobs.py").open("a") as jobs:
                 jobs.write("\n\ndef none(batch):\n    pass\n")
-            cluster.start("driver")
+            cluster.start("agent", environment={"FOREBAY__AGENT__HOST": "bench"})  # as the journal names it
+            cluster.start("driver", environment={"LD_PRELOAD": ""})  # a process of its own, all of whose memory counts
             group.add(cluster.process("driver").pid)
             cluster.wait(
                 lambda: (s := cluster.status()) and not s.waiting_blocks and s.batches_completed,
