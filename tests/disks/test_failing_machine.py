@@ -75,6 +75,8 @@ def test_faults_that_pass_end_no_process_and_lose_nothing(
             shim.heal()
 
         driver.fail(READ, errno.EIO, part="/blocks/")
+        cluster.wait(lambda: (s := cluster.status()) and s.tiers.get("agent"), "batches read from the agent")
+        agent.fail(READ | OPEN, errno.EIO, part="/blocks/")
         cluster.wait(lambda: (s := cluster.status()) and s.tiers.get("wal"), "batches read from the WAL")
         driver.fail(READ, errno.EIO, part="/wal/", place=1)
         cluster.wait(lambda: (s := cluster.status()) and s.tiers.get("kafka"), "batches read from Kafka")
