@@ -15,7 +15,7 @@ from tests.support.certificates import Authority
 from tests.support.faulty.machine import FaultyCluster
 from tests.support.flow import Flow
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.long]
 
 HOUR = 3600.0
 HALF_AN_HOUR_IN_DAYS = 1 / 48

@@ -94,6 +94,7 @@ def test_faults_that_pass_end_no_process_and_lose_nothing(
         assert all(cluster.starts(name) == 1 for name in cluster.names), cluster.describe()
 
 
+@pytest.mark.long
 def test_a_failed_journal_or_wal_ends_its_process_with_the_reason(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_failed_journal_or_wal_ends_its_process_with_the_reason(
         go_on(cluster)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["r1", "driver", "agent"])
 def test_service_without_free_descriptors_waits_or_ends_and_loses_nothing(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str], name: str
@@ -122,7 +124,6 @@ def test_service_without_free_descriptors_waits_or_ends_and_loses_nothing(
         with no_more_descriptors(cluster.process(name).pid):
             target = flow.records + 600
             cluster.wait(lambda: flow.records >= target, "two seconds of records", may_end=[name])
-        print(cluster.log(name)[-3000:])
         if cluster.process(name).poll() is not None:
             cluster.restart(name)
         go_on(cluster)
