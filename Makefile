@@ -8,7 +8,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 # an import that is compiled anew takes twice as long, and the tests start hundreds of processes
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup kafka services demo test test-fast test-matrix test-long test-disks screenshots sim jepsen soak check docs bench bench-peers clean lock \
+.PHONY: help setup kafka services demo test test-fast test-matrix test-long test-disks screenshots sim sim-night jepsen soak check docs bench bench-peers clean lock \
 	fetch-jars fetch-hdfs fetch-versitygw fetch-emulators fetch-jvm_spark fetch-apicurio fetch-packages fetch-deployment_tools
 
 help:  ## list what can be made
@@ -20,7 +20,7 @@ setup:  ## .venv with everything in it, and Java if it is missing and may be ins
 kafka: setup  ## fetch Apache Kafka's jars, for the tests and for `forebay demo --broker kafka`
 	@$(PYTHON_IN) -m forebay.kafka.embedded.jars
 
-services: setup  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with its own Kafka source, a schema registry, an S3 server and emulators of Google's and Azure's stores (built with Go, some minutes; Azurite from npm), helm, hadolint, iproute2, systemd, nginx, Prometheus, Chromium
+services: setup  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with its own Kafka source, a schema registry, an S3 server and emulators of Google's and Azure's stores (built with Go, some minutes; Azurite from npm), helm, hadolint, iproute2, systemd, nginx, Prometheus, Chromium, a Kerberos KDC
 	@$(FETCH)
 
 # side by side, as they wait for others' servers; one goes on where another fails
@@ -40,6 +40,7 @@ fetch-packages:
 	@$(PYTHON_IN) -m tests.support.prometheus
 	@$(PYTHON_IN) -m tests.support.pushgateway
 	@$(PYTHON_IN) -m tests.support.chromium
+	@$(PYTHON_IN) -m tests.support.kerberos
 
 demo: setup  ## flights from Kafka to a Spark job on this machine, with crashes, and the audit (DEMO= for options)
 	@.venv/bin/forebay demo $(DEMO)
@@ -57,7 +58,7 @@ FAST := tests/driver/decisions tests/driver/tracker tests/driver/journal tests/d
 test-fast: setup  ## tests of decisions, formats and settings, without servers: under two minutes on two cores (ARGS= for pytest)
 	@$(PYTHON_IN) -m pytest -m "not kafka and not spark and not hdfs and not long" -n $(WORKERS) $(FAST) $(ARGS)
 
-test-matrix: kafka  ## the releases of Python, pyspark and confluent-kafka that pyproject.toml claims, each in a fresh environment (ARGS= for cells)
+test-matrix: kafka fetch-versitygw fetch-hdfs  ## the releases of Python, pyspark and confluent-kafka that pyproject.toml claims, each in a fresh environment (ARGS= for cells)
 	@$(PYTHON_IN) -m tests.support.matrix $(ARGS)
 
 test-long: services  ## the long random crash runs (ARGS= for pytest)
@@ -71,6 +72,9 @@ screenshots: services  ## take the pictures of the web page in docs/images again
 
 sim: setup  ## the simulation, with new seeds until it is stopped (ARGS= for its options)
 	@$(PYTHON_IN) -m tests.simulation $(ARGS)
+
+sim-night: setup  ## the simulation on all cores for HOURS (8), guided by coverage; the report is run/simulation.md
+	@$(PYTHON_IN) -m tests.simulation --hours $(or $(HOURS),8) $(ARGS)
 
 # as root: hosts are network namespaces; the run's folder, with its story, is below run/
 jepsen: services  ## a cluster on network namespaces, with faults drawn from a seed, and a checker (MINUTES= SEED= ARGS= for its options)

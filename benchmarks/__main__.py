@@ -42,6 +42,7 @@ BENCHMARKS = {
     "latency": "benchmarks.batch_latency",
     "latency-spark": "benchmarks.batch_latency_spark",
     "blocks": "benchmarks.block_serving",
+    "levels": "benchmarks.storage_levels",
     "locality": "benchmarks.locality",
     "source": "benchmarks.kafka_source",
     "decoding": "benchmarks.decoding",

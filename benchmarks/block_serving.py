@@ -44,7 +44,7 @@ _AGENT = (
 
 def measure(setup: Setup) -> Iterator[Measured]:
     wanted = Threshold(0.6, at_least=True)
-    with setup.folder() as folder, _agent(folder) as (agent, pid):
+    with setup.folder() as folder, running_agent(folder) as (agent, pid):
         for block_id, megabytes in BLOCKS.items():
             path = local_path(folder / "blocks", STREAM, block_id)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
 
 
 @contextmanager
-def _agent(folder: Path) -> Iterator[tuple[str, int]]:
+def running_agent(folder: Path) -> Iterator[tuple[str, int]]:
     """Run an agent while open. Yields its URL and process id."""
     settings = {
         "stream": STREAM,

@@ -19,18 +19,24 @@ _COLORS = ("#1f6feb", "#d97706", "#15803d", "#7c3aed", "#be123c")
 
 
 def record(sheets: list[Sheet], about: Mapping[str, str], runs: int, docs: Path = DOCS) -> list[Path]:
-    """Write each sheet, and return the files. Raises LookupError if no page has a place for a sheet."""
+    """Write each sheet, and return the files. Raises LookupError as :func:`page_of`."""
     written: list[Path] = []
     for sheet in sheets:
-        page = next((page for page in sorted(docs.rglob("*.md")) if _place(sheet.name) in page.read_text()), None)
-        if page is None:
-            raise LookupError(f"no page below {docs} has the line {_place(sheet.name)}")
+        page = page_of(sheet, docs)
         image = docs / "images" / f"{sheet.name}.svg"
         image.parent.mkdir(exist_ok=True)
         draw(sheet, image)
         page.write_text(placed(page.read_text(), sheet, about, runs))
         written += [page, image]
     return written
+
+
+def page_of(sheet: Sheet, docs: Path = DOCS) -> Path:
+    """Return the page with the sheet's place. Raises LookupError if there is none."""
+    page = next((page for page in sorted(docs.rglob("*.md")) if _place(sheet.name) in page.read_text()), None)
+    if page is None:
+        raise LookupError(f"no page below {docs} has the line {_place(sheet.name)}")
+    return page
 
 
 def placed(text: str, sheet: Sheet, about: Mapping[str, str], runs: int) -> str:

@@ -14,6 +14,7 @@ from types import TracebackType
 
 from confluent_kafka import Producer
 
+from benchmarks.recording import page_of
 from benchmarks.sheets import Sheet
 from forebay.kafka.embedded.broker import KafkaBroker
 
@@ -39,7 +40,8 @@ class Setup:
     _open: ExitStack = field(default_factory=ExitStack)
 
     def keep(self, sheet: Sheet) -> None:
-        """Keep a table with plots, for ``--record``."""
+        """Keep a table with plots, for ``--record``. Raises LookupError if the docs have no place for it."""
+        page_of(sheet)
         self.sheets.append(sheet)
 
     def records(self, full: int) -> int:

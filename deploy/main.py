@@ -49,6 +49,7 @@ _COMMANDS = {
         "blocks": Entry("deploy.commands.inspection.lists", "Show the newest blocks, or one block with its records."),
         "receivers": Entry("deploy.commands.inspection.lists", "Show the receivers, with their state and last errors."),
         "hosts": Entry("deploy.commands.inspection.lists", "Show the hosts of local copies, with space and load."),
+        "states": Entry("deploy.commands.inspection.lists", "Show keyed states, with their keys, size and versions."),
         "audit": Entry("deploy.commands.inspection.audit", "Prove that each offset is in exactly one batch."),
         "debug": Entry("deploy.commands.debug.group", "Collect status, settings, logs and threads, without secrets."),
     },

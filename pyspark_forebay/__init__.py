@@ -50,6 +50,9 @@ class RefusedReader(DataSourceStreamReader):
     def initialOffset(self) -> NoReturn:  # noqa: N802 - Spark's name
         raise self._error.with_traceback(None)
 
+    def latestOffset(self, *_: object) -> NoReturn:  # noqa: N802 - Spark's name; before 4.2 its first call, without arguments
+        raise self._error.with_traceback(None)
+
     def read(self, partition: InputPartition) -> NoReturn:
         raise self._error
 
@@ -103,17 +106,22 @@ class DefaultSource(DataSource):
         return StreamReader(self.options, decoding=self._find_decoding())
 
     def writer(self, schema: StructType, overwrite: bool) -> AtLeastOnceWriter | TransactionalWriter:
-        from pyspark_forebay.sink.writers import writer_of
-
         if overwrite:
             raise UsageError("save mode overwrite is not allowed for Kafka: use append")
-        return writer_of(self.options, schema, streaming=False)
+        return self._writer(schema, streaming=False)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> AtLeastOnceWriter | TransactionalWriter:  # noqa: N802
         """Return the writer. ``overwrite`` is true in the output mode complete, which appends like the other modes."""
+        return self._writer(schema, streaming=True)
+
+    def _writer(self, schema: StructType, streaming: bool) -> AtLeastOnceWriter | TransactionalWriter:
+        try:
+            from pyspark.sql.datasource import DataSourceStreamArrowWriter as _  # noqa: F401 - writers take Arrow since 4.1
+        except ImportError:
+            raise UsageError(f"writing needs PySpark 4.1 or newer, not {pyspark.__version__}") from None
         from pyspark_forebay.sink.writers import writer_of
 
-        return writer_of(self.options, schema, streaming=True)
+        return writer_of(self.options, schema, streaming=streaming)
 
     @property
     def _headers(self) -> bool:

@@ -36,7 +36,9 @@ from receiver.machine import Identity, ReceiverMachine
 from receiver.metrics import ReceiverMetrics
 from receiver.service import Observer, ReceiverService
 from receiver.sources.source import Source
-from receiver.stores.replica_store import AgentReplicaSender, ReplicaStore
+from receiver.stores.optional_replicas import REPLICA_SECONDS_MAX, OptionalReplicas
+from receiver.stores.replica_store import ReplicaStore
+from receiver.stores.replication import AgentReplicaSender
 from receiver.stores.store import Store, StoreOptions
 from receiver.stores.wal_store import WalStore
 from receiver.traces import BlockTraces
@@ -161,7 +163,7 @@ def compose(
     if spans is not None:
         observers.append(BlockTraces(spans, clock))
     synced = metrics.synced if metrics is not None else lambda seconds: None
-    store_of = partial(_wal_store, settings, encoding, storage, clock, synced) if storage is not None else None
+    store_of = partial(_wal_store, settings, encoding, storage, clock, synced, access) if storage is not None else None
     service = ReceiverService(
         machine,
         settings,
@@ -184,6 +186,7 @@ def _wal_store(
     storage: Storage,
     clock: Clock,
     synced: Callable[[float], None],
+    access: Access,
     tell: Callable[[Input], None],
 ) -> Store:
     own, flush = settings.receiver, settings.wal.flush_interval
@@ -202,6 +205,9 @@ def _wal_store(
         reserve_bytes=int(settings.wal.reserve),
         local_directory=Path(settings.agent.blocks) if own.local_copies else None,
         local_quota_bytes=settings.agent.quota,
+        replicas=OptionalReplicas(AgentReplicaSender(REPLICA_SECONDS_MAX, access, durable=False), clock)
+        if own.copies > 1
+        else None,
     )
 
 
@@ -221,5 +227,5 @@ def _replica_store(
         tell,
         directory=Path(settings.agent.blocks),
         quota_bytes=settings.agent.quota,
-        sender=AgentReplicaSender(own.report_timeout, access) if own.copies > 1 else None,
+        sender=AgentReplicaSender(own.report_timeout, access, durable=True) if own.copies > 1 else None,
     )

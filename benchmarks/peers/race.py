@@ -68,7 +68,7 @@ def _sheet(contenders: list[Contender], rounds: list[list[Run]], records: int) -
         rated.append((contender.name, tuple(ratios)))
         spent.append((contender.name, tuple(micros)))
     return Sheet(
-        "peers", "Landing Kafka on disk",
+        "peers-landing", "Landing Kafka on disk",
         ("program", "rate, Forebay = 1", "records/s", "CPU per record, µs", "peak memory, MB", "durable at the end"),
         tuple(rows), (Bars("records per second, Forebay = 1", tuple(rated)), Bars("CPU per record, µs", tuple(spent))),
     )  # fmt: skip

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from driver.batches.batch import BatchWork
 
-#: partitions whose offsets are named; the others are counted
-PARTITIONS_SHOWN = 3
+#: length of the offsets after which partitions are counted, not named: Spark sends the description along with each task
+OFFSETS_LENGTH_MAX = 4_000
 
 
 class _Range(Protocol):
@@ -25,20 +25,24 @@ class _Range(Protocol):
     def until_offset(self) -> int: ...
 
 
-def offsets_in_words(ranges: Iterable[_Range]) -> str:
-    """Return the offsets of the first partitions, such as ``flights/0[0, 90), flights/1[5, 8) and 14 more partitions``; ""
-    without ranges."""
+def offsets_in_words(ranges: Iterable[_Range], length_max: int = OFFSETS_LENGTH_MAX) -> str:
+    """Return the offsets of each partition, such as ``flights/0[0, 90), flights/1[5, 8)``; "" without ranges.
+
+    After about ``length_max`` characters the partitions that are left are counted, as in ``… and 14 more partitions``.
+    """
     parts: dict[tuple[str, int], list[_Range]] = defaultdict(list)
     for r in ranges:
         parts[r.topic, r.partition].append(r)
-    shown = sorted(parts)[:PARTITIONS_SHOWN]
-    words = ", ".join(
-        f"{topic}/{partition}[{min(r.from_offset for r in parts[topic, partition])}, "
-        f"{max(r.until_offset for r in parts[topic, partition])})"
-        for topic, partition in shown
-    )
-    more = len(parts) - len(shown)
-    return words + (f" and {more} more partition{'s' if more > 1 else ''}" if more else "")
+    words: list[str] = []
+    length = 0
+    for (topic, partition), own in sorted(parts.items()):
+        if length >= length_max:
+            break
+        word = f"{topic}/{partition}[{min(r.from_offset for r in own)}, {max(r.until_offset for r in own)})"
+        words.append(word)
+        length += len(word) + 2
+    more = len(parts) - len(words)
+    return ", ".join(words) + (f" and {more} more partition{'s' if more > 1 else ''}" if more else "")
 
 
 def job_description(work: BatchWork) -> str:

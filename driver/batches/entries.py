@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
 from driver.journal.events import ReplayedBatch
-from driver.journal.history import FinishedBatch, FinishedRange
+from driver.journal.history import FinishedBatch
 from driver.journal.state import Batch, ReplayedRun, State
 from driver.journal.statistics import BatchStatistics
-from forebay.messages import BatchEntry, BatchRange
-from forebay.model.values import BlockRange
+from forebay.messages import BatchEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,20 +156,4 @@ def entry_of_replayed(run: ReplayedRun) -> BatchEntry:
         records=run.records,
         replay=run.replay,
         detail=skipped_detail(run.skipped),
-    )
-
-
-def batch_ranges(ranges: Iterable[FinishedRange | BlockRange]) -> tuple[BatchRange, ...]:
-    """Return ranges of a batch or block as messages."""
-    return tuple(
-        BatchRange(
-            topic=r.topic,
-            partition=r.partition,
-            incarnation=r.incarnation,
-            from_offset=r.from_offset,
-            until_offset=r.until_offset,
-            records=r.records,
-            bytes=r.bytes,
-        )
-        for r in ranges
     )

@@ -7,10 +7,10 @@ from itertools import chain
 from operator import attrgetter
 
 from driver.batches.batch import BatchWork
-from driver.batches.entries import batch_ranges
 from driver.journal.events import JobFailed
 from driver.journal.history import merge, ranges_of_spans
 from driver.journal.statistics import BatchStatistics
+from driver.listeners.offsets import batch_ranges
 from forebay.kafka.consume.planning import sizes
 from forebay.messages import BatchRange
 from forebay.model.values import total_size

@@ -83,8 +83,7 @@ def to_give_up(state: State, host: str, short_bytes: int) -> tuple[str, ...]:
     """
     going: list[str] = []
     for block in itertools.islice(reversed(state.blocks.values()), COPIES_AT_ONCE) if short_bytes > 0 else ():
-        own = block.in_wal and block.local and block.meta.host == host
-        if own and block.id not in state.cleaning_blocks:
+        if block.in_wal and host in block.hosts and block.id not in state.cleaning_blocks:
             going.append(block.id)
             short_bytes -= block.handle.length
             if short_bytes <= 0:

@@ -1,4 +1,4 @@
-"""The replica host of each receiver, in a stream without a WAL (``receiver.copies = 2``). Decision logic, without I/O.
+"""The replica host of each receiver (``receiver.copies = 2``). Decision logic, without I/O.
 
 The driver stores no choice. A receiver reports its replica host in each heartbeat and keeps it while that host can take
 replicas. So a new driver moves no receiver, and no choice contradicts an earlier one.

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from driver.batches.batch_log import BatchLog
-from driver.batches.entries import RunningBatch, batch_ranges, unfinished_entries
+from driver.batches.entries import RunningBatch, unfinished_entries
 from driver.journal import history
 from driver.journal.state import State
+from driver.listeners.offsets import batch_ranges
 from driver.tracker.requests import Ask, Read
 from forebay import messages as m
 from forebay.kafka.consume.spans import OffsetRange

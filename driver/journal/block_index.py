@@ -250,8 +250,8 @@ class BlockIndex:
             self.release((moved,), released_ms)
             if wanted:
                 self.hold(moved)
-        if not moved.local:
-            self.clean((block,))
+        for host in set(block.hosts).difference(moved.hosts):
+            self.clean((block,), host)
 
     def drop(self, path: str, blocks: Mapping[str, Block]) -> tuple[str, ...]:
         """Remove a deleted segment and return the ids of its blocks, which ``blocks`` must still contain."""

@@ -22,6 +22,8 @@ TOGETHER = 1_000
 _encoder = msgspec.msgpack.Encoder()
 #: a map's length in msgpack, as 4 bytes
 _MAP32 = b"\xdf"
+#: the fields of a state, in order, and their names in msgpack
+_NAMES = {field.name: field.encode_name for field in msgspec.structs.fields(State)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class EncodedState:
     @classmethod
     def of(cls, state: State) -> EncodedState:
         """Encode all but the blocks, which never change. Called in the decision loop."""
-        names = [field.name for field in msgspec.structs.fields(State)]
+        names = list(_NAMES)
         at = names.index("blocks")
         before, after = (_fields(state, part) for part in (names[:at], names[at + 1 :]))
         head = _MAP32 + len(names).to_bytes(4, "big")
@@ -54,8 +56,7 @@ class EncodedState:
 
 
 def _fields(state: State, names: list[str]) -> bytes:
-    encoded = {field.name: field.encode_name for field in msgspec.structs.fields(State)}
-    return b"".join(_encoder.encode(encoded[name]) + _encoder.encode(getattr(state, name)) for name in names)
+    return b"".join(_encoder.encode(_NAMES[name]) + _encoder.encode(getattr(state, name)) for name in names)
 
 
 def has_actions(state: State) -> bool:

@@ -11,13 +11,15 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from driver.journal import events as ev
 from driver.listeners.derivation import RecordsOf, happened_in, unknown_records
-from driver.listeners.events import METHODS, Happened
-from driver.listeners.sizes import event_bytes
+from driver.listeners.events import METHODS, BatchSubmitted, Happened
+from driver.listeners.offsets import OffsetsOf, SubmittedOffsets, unknown_offsets, with_offsets
+from driver.listeners.sizes import RANGE_BYTES, event_bytes
 from forebay.messages import TrackedListener
 from forebay.model.errors import SettingsError
 from forebay.settings.named import find
@@ -30,6 +32,9 @@ TOGETHER_MAX = 100
 LAST_SECONDS = 5.0
 #: default of ``driver.listener_queue_bytes``
 QUEUE_BYTES = 64_000_000
+
+
+_NO_OFFSETS: Mapping[int, SubmittedOffsets] = MappingProxyType({})
 
 
 class EventSink(Protocol):
@@ -84,7 +89,9 @@ class Channel:
     def __init__(self, sink: EventSink, queue_length: int, queue_bytes: int = QUEUE_BYTES) -> None:
         self._sink = sink
         self._queue_bytes = queue_bytes
-        self._queue: queue.Queue[tuple[Happened, int] | None] = queue.Queue(queue_length)
+        self._queue: queue.Queue[tuple[Happened, int, Mapping[int, SubmittedOffsets]] | None] = queue.Queue(
+            queue_length
+        )
         self._bytes = 0  # of events that wait or are being delivered
         self._bytes_lock = threading.Lock()
         self._dropped = 0
@@ -97,13 +104,14 @@ class Channel:
     def start(self) -> None:
         self._thread.start()
 
-    def tell(self, happened: Happened, size: int) -> None:
-        """Queue an event of ``size`` bytes, or drop it if the queue is full. Never blocks."""
+    def tell(self, happened: Happened, size: int, offsets: Mapping[int, SubmittedOffsets] = _NO_OFFSETS) -> None:
+        """Queue an event of ``size`` bytes, or drop it if the queue is full. Never blocks. ``offsets``: by batch id, those that
+        the channel's thread adds to the event."""
         with self._bytes_lock:
             fits = self._bytes + size <= self._queue_bytes
             if fits:
                 try:
-                    self._queue.put_nowait((happened, size))
+                    self._queue.put_nowait((happened, size, offsets))
                     self._bytes += size
                 except queue.Full:
                     fits = False
@@ -130,11 +138,12 @@ class Channel:
                 taken.append(self._queue.get())
             sized = [one for one in taken if one is not None]
             if sized:
-                lost = self._sink.take([event for event, _ in sized], self._dropped + self._lost)
+                happened = [with_offsets(event, offsets) for event, _, offsets in sized]
+                lost = self._sink.take(happened, self._dropped + self._lost)
                 self._lost += lost
                 self._delivered += len(sized) - lost
                 with self._bytes_lock:
-                    self._bytes -= sum(size for _, size in sized)
+                    self._bytes -= sum(size for _, size, _ in sized)
             if self._abandoned.is_set() or (self._ending.is_set() and self._queue.empty()):
                 return
 
@@ -181,6 +190,8 @@ class Listeners:
         self._taps: tuple[Tap, ...] = ()
         #: returns how many records an unfinished batch has; None: unknown. Called in the decision loop
         self.records_of: RecordsOf = unknown_records
+        #: returns the offsets of submitted batches. Called in the decision loop
+        self.offsets_of: OffsetsOf = unknown_offsets
         self._wall_ms = wall_ms
         self._running = False
         self._lock = threading.Lock()
@@ -213,20 +224,22 @@ class Listeners:
             tap.note(events, now_ms)
         if self._channels:
             for event in events:
-                self._queue(happened_in(event, now_ms, self.records_of))
+                self._queue(happened_in(event, now_ms, self.records_of), self.offsets_of(event))
 
     def tell_all(self, happened: Sequence[Happened]) -> None:
         for tap in self._taps:
             tap.tell(happened)
         self._queue(happened)
 
-    def _queue(self, happened: Sequence[Happened]) -> None:
+    def _queue(self, happened: Sequence[Happened], offsets: Mapping[int, SubmittedOffsets] = _NO_OFFSETS) -> None:
         if not self._channels:
             return
         for event in happened:
             size = event_bytes(event)
+            if isinstance(event, BatchSubmitted) and event.batch_id in offsets:
+                size += RANGE_BYTES * offsets[event.batch_id].expected
             for channel in self._channels:
-                channel.tell(event, size)
+                channel.tell(event, size, offsets)
 
     @property
     def status(self) -> tuple[TrackedListener, ...]:

@@ -36,6 +36,7 @@ from driver.journal.retention_clock import RetentionClock, newest_completion_ms
 from driver.journal.state import State
 from driver.journal.writing import Journal
 from driver.listeners.events import Happened
+from driver.listeners.offsets import submitted_offsets
 from driver.metrics.counting import Counting
 from driver.service.admission import Admission
 from driver.service.agents import ActiveAgents
@@ -122,6 +123,7 @@ def compose(
         reserve_bytes=int(settings.driver.journal_reserve),
     )
     given.listeners.records_of = lambda batch_id: state.index.records.get(batch_id)
+    given.listeners.offsets_of = partial(submitted_offsets, state)
     loop.answered, loop.synced = counting.answered, counting.synced
     adopter = Adopter(
         stores.wal,
@@ -379,9 +381,10 @@ def _managed(settings: Settings, state: State, driver_epoch: int) -> ManagedRece
 
 
 def _copy_rules(settings: Settings) -> CopyRules | None:
-    if settings.has_wal:
+    own = settings.receiver
+    if settings.has_wal and own.copies < 2:
         return None
-    return CopyRules(settings.receiver.copies, settings.driver.receiver_timeout, int(settings.receiver.memory))
+    return CopyRules(own.copies, settings.driver.receiver_timeout, int(own.memory), beside_wal=settings.has_wal)
 
 
 def _flush_seconds(settings: Settings, journal_storage: Storage) -> float:

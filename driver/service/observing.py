@@ -23,6 +23,8 @@ from driver.http.observation.blocks import (
     block_list,
 )
 from driver.http.observation.events import EventHub
+from driver.http.observation.keyed_states import KeyedStates, ReadKeyedStates
+from driver.http.observation.lists import Query
 from driver.http.observation.overview import Identity, PresentWork, lag_seconds, late, overview
 from driver.http.observation.records import records_answer
 from driver.http.observation.series import Sampler, Series
@@ -89,6 +91,7 @@ class Leading:
             storage=stores.journal,
             stream=given.settings.stream,
         )
+        self.states = KeyedStates(stores.wal)
         self._given = given
         self._blocks_lock, self._journal_lock = threading.Lock(), threading.Lock()
         self._blocks: tuple[float, BlockTable] | None = None
@@ -195,6 +198,7 @@ class Observing:
     def lead(self, parts: Parts, stores: Stores, view: LeaderView, failed: Callable[[BaseException], None]) -> Sampler:
         """Answer from ``parts`` from now on. Return the sampler, which the caller starts and stops."""
         self.hub.records_of = self._given.listeners.records_of
+        self.hub.offsets_of = self._given.listeners.offsets_of
         self._leading = leading = Leading(self._given, parts, stores, view, failed)
         return leading.sampler
 
@@ -250,6 +254,10 @@ class Observing:
     def wal(self) -> m.WalAnswer:
         leading = self._led()
         return wal_answer(self._given.settings, leading.shared.get(), leading.wal())
+
+    def states(self, query: Query) -> m.StatesAnswer:
+        leading = self._led()
+        return leading.states.answer(leading.ask(ReadKeyedStates()), query)
 
     def journal(self) -> m.JournalAnswer:
         return self._led().journal()

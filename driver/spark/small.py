@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
 from driver.batches.tasks import Count, read_task
+from forebay.model.arrow_columns import one_batch
 from forebay.model.errors import UnreadableBlockError
 from forebay.model.records import DATAFRAME_SCHEMA
 from pyspark_forebay.schema import spark_schema
@@ -93,7 +94,6 @@ class SmallBatches:
         near = msgspec.structs.replace(
             plan, tiers=tuple(_near(plan)), agent_timeout_seconds=AGENT_SECONDS, store_back=False
         )
-        concat: Any = getattr(pa, "concat_batches")  # noqa: B009 - the stubs do not know it
         schema = DATAFRAME_SCHEMA(plan.headers)
         parts, size = [], 0
         for task in tasks:
@@ -104,7 +104,7 @@ class SmallBatches:
                 if size > self._limit_bytes or size - size_before > TASK_BYTES_MAX:
                     return None
                 batches.append(batch)
-            parts.append(concat(batches) if batches else pa.RecordBatch.from_pylist([], schema))
+            parts.append(one_batch(batches) if batches else pa.RecordBatch.from_pylist([], schema))
         return parts
 
 

@@ -14,15 +14,17 @@ _DEFAULTS = DriverSettings(journal="")
 
 @dataclass(frozen=True, slots=True)
 class CopyRules:
-    """Replication in a stream without a WAL.
+    """Copies of blocks on hosts.
 
-    ``copies``: hosts that must hold a block before it is accepted. ``timeout_seconds``: how long after its agent's last
+    ``copies``: without a WAL, hosts that must hold a block before it is accepted; beside a WAL, hosts that hold it if they can.
+    ``beside_wal``: the stream has a WAL, which holds every block. ``timeout_seconds``: how long after its agent's last
     heartbeat a host counts as available. ``room_bytes``: free bytes that a host must have to take replicas.
     """
 
     copies: int
     timeout_seconds: float
     room_bytes: int
+    beside_wal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class TrackerOptions:
 
     ``on_gap``: "record" or "stop", as ``kafka.on_gap``. ``max_queued_batches``: maximum number of batches beyond the completed
     prefix; no further batch is allocated. ``retention``: when the WAL's segments are due for deletion, unless a request has
-    limits of its own. ``batch_limits``: the limits of one batch. ``copy_rules``: None if the stream has a WAL.
+    limits of its own. ``batch_limits``: the limits of one batch. ``copy_rules``: None if the stream has a WAL and no replicas.
     ``host_timeout_seconds``: how long after its last heartbeat an agent keeps its host's address. ``id_limits``: how many
     receiver ids the stream keeps. ``batch_interval_ms`` (0: no interval) and ``concurrent_jobs``: for the expectation of the next
     batch.
@@ -59,3 +61,7 @@ class TrackerOptions:
     id_limits: IdLimits = field(default_factory=IdLimits)
     batch_interval_ms: int = round(_DEFAULTS.batch_interval * 1000)
     concurrent_jobs: int = 1
+
+    @property
+    def has_wal(self) -> bool:
+        return self.copy_rules is None or self.copy_rules.beside_wal

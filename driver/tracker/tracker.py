@@ -138,7 +138,7 @@ class Tracker:
         self.batches = Batches(
             recorder=recorder, max_queued=options.max_queued_batches, limits=options.batch_limits, pace=pace
         )
-        self.cursors = Cursors(state=state, rules=options.cursor_rules, has_wal=options.copy_rules is None)
+        self.cursors = Cursors(state=state, rules=options.cursor_rules, has_wal=options.has_wal)
         self.deletion = Deletion(recorder=recorder, limits=options.retention)
 
     # ---- decisions ---------------------------------------------------------------------------------------------------

@@ -135,6 +135,10 @@ class Reads(Connection):
             offset=offset,
         )
 
+    def states(self, *, limit: int = 100, after: str = "", text: str = "") -> m.StatesAnswer:
+        """Return a page of keyed states, by name. ``limit``, ``after``, ``text``: as for :meth:`partitions`."""
+        return self._get("/v1/states", m.StatesAnswer, limit=limit, after=after, text=text)
+
     def each_partition(self, *, state: str = "", text: str = "") -> Iterator[m.TrackedPartition]:
         """Yield all partitions, page by page. Arguments as for :meth:`partitions`."""
         return _each(lambda after: self.partitions(limit=EACH_LIMIT, after=after, state=state, text=text), "partitions")
@@ -150,6 +154,10 @@ class Reads(Connection):
     def each_cursor(self, *, state: str = "", text: str = "") -> Iterator[m.TrackedCursor]:
         """Yield all cursors, page by page. Arguments as for :meth:`partitions`."""
         return _each(lambda after: self.cursors(limit=EACH_LIMIT, after=after, state=state, text=text), "cursors")
+
+    def each_state(self, *, text: str = "") -> Iterator[m.StateEntry]:
+        """Yield all keyed states, page by page, by name."""
+        return _each(lambda after: self.states(limit=EACH_LIMIT, after=after, text=text), "states")
 
     def each_batch(
         self, *, state: str = "", text: str = "", failed: bool = False, since_ms: int = 0

@@ -256,6 +256,40 @@ class WalAnswer(Message, frozen=True, kw_only=True):
     oldest: tuple[WalSegment, ...] = ()
 
 
+class StateEntry(Message, frozen=True, kw_only=True):
+    """A keyed state, as the newest completed batch that changed it left it.
+
+    ``columns``: name and Arrow type of each. ``keys_max``: rows in the files, which are at least as many as the keys; as many if
+    ``keys_exact``, which is so after a merge of all shards. ``bytes``, ``files``: of the newest version. ``batch_id``: the last
+    batch that changed the state. ``updated_ms``: time of the last update of a row. ``versions``: those that are kept;
+    ``oldest_batch_id``: the batch of the oldest one. ``replaced``: versions that a running replay replaces. ``detail``: why
+    fields are unknown.
+    """
+
+    name: str
+    key: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    shards: int = 0
+    files: int = 0
+    keys_max: int = 0
+    keys_exact: bool = False
+    bytes: int = 0
+    batch_id: int = 0
+    updated_ms: int | None = None
+    versions: int = 0
+    oldest_batch_id: int = 0
+    replaced: int = 0
+    detail: str = ""
+
+
+class StatesAnswer(Message, frozen=True, kw_only=True):
+    """GET /v1/states. Keyed states by name."""
+
+    total: int
+    next: str = ""
+    states: tuple[StateEntry, ...] = ()
+
+
 class JournalAnswer(Message, frozen=True, kw_only=True):
     """GET /v1/journal.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import pyarrow as pa
+
+from forebay.model.arrow_columns import one_batch
 
 #: a batch of as many rows, or bytes, is passed on as it is, without a copy
 LARGE_ROWS, LARGE_BYTES = 4_096, 1 << 20
@@ -22,7 +23,7 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         own_bytes = batch.nbytes
         large = batch.num_rows >= LARGE_ROWS or own_bytes >= LARGE_BYTES
         if waiting and (large or rows >= LARGE_ROWS or size >= LARGE_BYTES or batch.schema != waiting[0].schema):
-            yield _one(waiting)
+            yield one_batch(waiting)
             waiting, rows, size = [], 0, 0
         if large:
             yield batch
@@ -31,10 +32,4 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             rows += batch.num_rows
             size += own_bytes
     if waiting:
-        yield _one(waiting)
-
-
-def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    concat: Any = getattr(pa, "concat_batches")  # noqa: B009 - the stubs do not know it
-    joined_rows: pa.RecordBatch = batches[0] if len(batches) == 1 else concat(batches)
-    return joined_rows
+        yield one_batch(waiting)

@@ -118,13 +118,6 @@ def _memory(settings: Settings) -> Iterator[Broken]:
         yield Broken("receiver.memory", f"must be at least receiver.block_size ({shown(settings.receiver.block_size)})")
 
 
-def _copies(settings: Settings) -> Iterator[Broken]:
-    if settings.has_wal and settings.receiver.copies != 1:
-        yield Broken(
-            "receiver.copies", f'with a WAL, which holds every block, it must be 1; 2 is for wal.url = "{NO_WAL}"'
-        )
-
-
 def _local_copies(settings: Settings) -> Iterator[Broken]:
     if not settings.has_wal and not settings.receiver.local_copies:
         yield Broken("receiver.local_copies", f'wal.url = "{NO_WAL}" keeps blocks only as local copies: set it to true')
@@ -226,7 +219,6 @@ RULES: dict[Rule, tuple[str, ...]] = {
     _initial_rate: ("receiver.initial_rate", "driver.backpressure"),
     _partition_rates: ("receiver.min_rate_per_partition", "receiver.max_rate_per_partition"),
     _memory: ("receiver.memory", "receiver.block_size"),
-    _copies: ("wal.url", "receiver.copies"),
     _local_copies: ("wal.url", "receiver.local_copies"),
     _retention: ("wal.url", "wal.retention", "wal.retention_size", "wal.retention_blocks", "wal.retention_free"),
     _certificate: ("security.cert_file", "security.key_file"),

@@ -9,25 +9,18 @@ as a stray copy.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
-from urllib.parse import urlsplit
 
-import urllib3
-
-from forebay.http.connections import connections
 from forebay.messages import ReplicaHost
 from forebay.model.errors import ForebayError, OutOfSpaceError, StoreError
 from forebay.model.values import Block, BlockMeta, Handle
 from forebay.process.clock import Clock
-from forebay.security.access import Access
 from receiver.blocks.encoded_block import EncodedBlock, EncodingOptions
 from receiver.inputs import BlockStored, Input, OutOfSpace, StoreAway, StoreFailed
+from receiver.stores.replication import ReplicaSender, ReplicaTarget
 from receiver.stores.store import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, BlockWrite, Store, StoreOptions
 from wal.blocks import LocalRoom, local_frame, write_local_frame
-from wal.blocks.sending import give_frame
 from wal.segments.frame import HEADER_LENGTH, parse_header
 
 _log = logging.getLogger("forebay.receiver")
@@ -35,49 +28,6 @@ _log = logging.getLogger("forebay.receiver")
 #: values of ``OutOfSpace.lacking``
 LOCAL_SPACE = "space in this host's block directory"
 REPLICA_HOST = "replica host"
-#: how long heartbeats name a host that did not take a replica; the driver may then choose another one
-REFUSING_SECONDS = 60.0
-
-
-class ReplicaSender(Protocol):
-    """Sends replicas to other hosts. Called from one thread."""
-
-    def send(self, target: ReplicaHost, meta: BlockMeta, frame: bytes) -> None:
-        """Send a replica, which is synced on the host on return. May be repeated.
-
-        Raises ForebayError: the replica may exist or not.
-        """
-
-    def close(self) -> None: ...
-
-
-class AgentReplicaSender:
-    """Sends replicas to agents over HTTP. An agent has ``timeout_seconds`` to take a block."""
-
-    def __init__(self, timeout_seconds: float, access: Access) -> None:
-        self._timeout_seconds = timeout_seconds
-        self._access = access
-        self._pools: dict[str, urllib3.PoolManager] = {}  # by scheme
-
-    def send(self, target: ReplicaHost, meta: BlockMeta, frame: bytes) -> None:
-        scheme = urlsplit(target.url).scheme
-        pool = self._pools.get(scheme)
-        if pool is None:
-            pool = self._pools[scheme] = connections(target.url, self._access)
-        give_frame(
-            pool,
-            target.url,
-            meta,
-            [frame],
-            timeout_seconds=self._timeout_seconds,
-            durable=True,
-            host=target.host,
-            headers=self._access.headers(),
-        )
-
-    def close(self) -> None:
-        for pool in self._pools.values():
-            pool.clear()
 
 
 def copy_handle(frame: list[bytes]) -> Handle:
@@ -109,26 +59,21 @@ class ReplicaStore(Store):
         self._directory = directory
         self._room = LocalRoom(directory, quota_bytes)
         self._sender = sender
-        self._target: ReplicaHost | None = None
-        self._target_changed = threading.Condition()
-        self._refusing: dict[str, float] = {}  # host → until when heartbeats name it
+        self._target = ReplicaTarget(clock)
 
     def open_epoch(self, epoch: int) -> None:
         """Do nothing: the id of a block names its epoch."""
 
     def replicate_to(self, target: ReplicaHost) -> None:
-        with self._target_changed:
-            self._target = target
-            self._target_changed.notify_all()
+        self._target.name(target)
 
     @property
     def replica_host(self) -> str:
-        return self._target.host if self._target is not None else ""
+        return self._target.host
 
     @property
     def refusing_hosts(self) -> tuple[str, ...]:
-        now = self._clock.monotonic()
-        return tuple(sorted(host for host, until in self._refusing.copy().items() if now < until))
+        return self._target.refusing
 
     def _close(self) -> None:
         if self._sender is not None:
@@ -146,7 +91,7 @@ class ReplicaStore(Store):
             frame = local_frame(meta, item.block.payload)
             others: tuple[str, ...] = ()
             if self._sender is not None:
-                replica_host = self._send(self._sender, meta, b"".join(frame))
+                replica_host = self._send(self._sender, meta, frame)
                 if not replica_host:
                     return False
                 others = (replica_host,)
@@ -182,10 +127,10 @@ class ReplicaStore(Store):
             delay = min(2 * delay, RETRY_SECONDS_MAX)
         return False
 
-    def _send(self, sender: ReplicaSender, meta: BlockMeta, frame: bytes) -> str:
+    def _send(self, sender: ReplicaSender, meta: BlockMeta, frame: list[bytes]) -> str:
         """Send until a host has synced the replica; return that host. "": the process is ending."""
         while not self._closing.is_set():
-            target = self._await_target()
+            target = self._target.wait(RETRY_SECONDS_MAX)
             if target is None:
                 reason = "the driver knows no other host whose agent is live and has room"
                 self._tell(OutOfSpace(reason, REPLICA_HOST))
@@ -193,20 +138,10 @@ class ReplicaStore(Store):
             try:
                 sender.send(target, meta, frame)
             except ForebayError as error:
-                self._refusing[target.host] = self._clock.monotonic() + REFUSING_SECONDS
+                self._target.refused(target)
                 self._tell(OutOfSpace(f"host {target.host} did not take a replica: {error}", REPLICA_HOST))
-                self._await_other_target(target)
+                self._target.wait_for_another(target, RETRY_SECONDS_MAX, self._closing)
             else:
-                self._refusing.pop(target.host, None)
+                self._target.took(target)
                 return target.host
         return ""
-
-    def _await_target(self) -> ReplicaHost | None:
-        with self._target_changed:
-            self._target_changed.wait_for(lambda: self._target is not None, RETRY_SECONDS_MAX)
-            return self._target
-
-    def _await_other_target(self, failed: ReplicaHost) -> None:
-        """Wait until the driver names another host, at most ``RETRY_SECONDS_MAX``."""
-        with self._target_changed:
-            self._target_changed.wait_for(lambda: self._target != failed or self._closing.is_set(), RETRY_SECONDS_MAX)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import tenacity
@@ -18,6 +19,7 @@ from forebay.model.values import Block, timeline_of
 from forebay.process.clock import Clock
 from receiver.blocks.encoded_block import EncodedBlock, EncodingOptions
 from receiver.inputs import BlockStored, Fenced, Input, OutOfSpace, StoreAway, StoreFailed
+from receiver.stores.optional_replicas import REPLICA_SECONDS_MAX, OptionalReplicas
 from receiver.stores.store import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, BlockWrite, Store, StoreOptions
 from wal.blocks import LocalRoom, encode_meta, write_local
 from wal.segments.frame import FrameKind
@@ -36,6 +38,7 @@ def has_room(free_bytes: int | None, needed_bytes: int, reserve_bytes: int) -> b
 class WalStore(Store):
     """Stores blocks in the WAL, and a copy of each on this host if ``local_directory`` is not None.
 
+    ``replicas``: sends a replica of each; None: there are no replicas.
     ``reserve_bytes``: space in the WAL's store that blocks leave free, because clean-up needs it to free a full store. 0 for
     none. Blocks wait until they fit above the reserve.
     """
@@ -52,6 +55,7 @@ class WalStore(Store):
         reserve_bytes: int = 0,
         local_directory: Path | None = None,
         local_quota_bytes: int = 0,
+        replicas: OptionalReplicas | None = None,
     ) -> None:
         super().__init__(encoding, options, clock, tell)
         self._reserve_bytes = reserve_bytes
@@ -60,6 +64,7 @@ class WalStore(Store):
         self._limits = limits
         self._local_directory = local_directory
         self._room = LocalRoom(local_directory, local_quota_bytes) if local_directory is not None else None
+        self._replicas = replicas
         self._writer: LogWriter | None = None
         self._local_failure_logged = False
 
@@ -86,11 +91,22 @@ class WalStore(Store):
         return {**{f"wal_{name}": count for name, count in requests.items()}, "wal_seconds": seconds}
 
     def replicate_to(self, target: ReplicaHost) -> None:
-        """Do nothing: with a WAL there are no replicas."""
+        if self._replicas is not None:
+            self._replicas.target.name(target)
+
+    @property
+    def replica_host(self) -> str:
+        return self._replicas.target.host if self._replicas is not None else ""
+
+    @property
+    def refusing_hosts(self) -> tuple[str, ...]:
+        return self._replicas.target.refusing if self._replicas is not None else ()
 
     def _close(self) -> None:
         if self._writer is not None:
             self._writer.close()
+        if self._replicas is not None:
+            self._replicas.close()
 
     def _copy(self, block: EncodedBlock) -> bool:
         """A local copy is optional: readers have other tiers. The WAL's copy is not."""
@@ -121,7 +137,7 @@ class WalStore(Store):
                 self._writer.append(FrameKind.BLOCK, encode_meta(item.block.meta), item.block.payload)
                 for item in blocks
             ]
-            written = [(item.sequence, item.block.meta, item.local) for item in blocks]
+            written = [(item.sequence, item.block.meta, item.local, self._begin_replica(item.block)) for item in blocks]
             blocks.clear()
             if not self._sync():
                 return False
@@ -132,11 +148,16 @@ class WalStore(Store):
             self._tell(StoreFailed(f"the WAL failed for {self._timeout_seconds:g} s (receiver.store_timeout): {error}"))
             return False
         self._writer.sealed.clear()  # clean-up finds segments by the handles of their blocks
-        for (sequence, meta, copying), frame in zip(written, appended, strict=True):
+        until = self._clock.monotonic() + REPLICA_SECONDS_MAX
+        for (sequence, meta, copying, sending), frame in zip(written, appended, strict=True):
             assert frame.handle is not None
             local = copying.result()  # both must have finished before the block is reported
-            self._tell(BlockStored(sequence, Block(meta=meta, handle=frame.handle, local=local)))
+            others = self._replicas.end(sending, until) if self._replicas is not None else ()
+            self._tell(BlockStored(sequence, Block(meta=meta, handle=frame.handle, local=local, other_hosts=others)))
         return True
+
+    def _begin_replica(self, block: EncodedBlock) -> Future[str] | None:
+        return self._replicas.begin(block.meta, block.payload) if self._replicas is not None else None
 
     def _await_room(self, needed_bytes: int) -> bool:
         """Wait until the store has room for ``needed_bytes`` above its reserve. False: the process is ending."""

@@ -88,6 +88,12 @@ LINES = {
         "the same: CPU of the server per GB",
         "agent's memory for each of 64 readers",
     ],
+    "levels": [
+        "a task reads local copies in memory / on disk",
+        "a receiver stores blocks, local copies in memory / on disk",
+        "a task reads a lost host's blocks from replicas / from S3, 20 ms away",
+        "a receiver stores blocks with a replica / without",
+    ],
     "locality": ["ranges read on the task's own host, of 3"],
     "source": [
         "batch query, records/s",
@@ -173,6 +179,7 @@ NEEDS_SPARK = ("arrow", "latency-spark", "dataframe", "locality", "source", *_PE
 #: a cluster of its own, two Sparks, or much that does not get less with the records
 LONG = (
     "latency-spark",
+    "levels",
     "locality",
     "source",
     "opening",
@@ -211,7 +218,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
 def test_benchmark_prints_its_figures(name: str, tiny: Setup) -> None:
     if name in NEEDS_KAFKA:
         require_kafka()
-    if name in ("object-wal", "opening", "growth-s3"):
+    if name in ("object-wal", "opening", "levels", "growth-s3"):
         require_s3()
     if name in ("source", "peers-queries", "latency-spark"):
         require_jvm_spark(missing)

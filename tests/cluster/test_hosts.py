@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.conftest import missing, require_kafka
@@ -20,6 +21,8 @@ from tests.integration.test_spark import await_spark
 from tests.support.flow import Flow
 from tests.support.namespaces import Network, require_namespaces
 from tests.support.spark_hosts import DRIVER, KAFKA, HostBroker, SparkHosts
+from tests.support.states import read_past_the_driver
+from tests.support.witness import seen_by
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -31,11 +34,36 @@ PARTITIONS = 6
 #: the first Python worker of an executor takes seconds to start where much else runs, and its host's next task waits meanwhile
 SPARK = {"spark.locality.wait": "20s"}
 
+#: of some batches, so that most take no longer than they do without a state
+BATCHES_PER_COUNT = 10
+#: the workers write the shards of the state. The function is in a module that they have not installed
+JOB = f"""
+import pyarrow as pa
+
+import jobs
+
+
+def count(batch):
+    jobs.by_dataframe(batch)
+    if batch.id % {BATCHES_PER_COUNT} == 0:
+        state = batch.state("counts", "partition int, count bigint, sum bigint", "partition", shards=3)
+        state.update(batch.df.select("partition", "offset"), add)
+
+
+def add(known, rows):
+    new = rows.group_by("partition").aggregate([("offset", "count"), ("offset", "sum")])
+    new = new.rename_columns({{"offset_count": "count", "offset_sum": "sum"}}).select(known.column_names)
+    both = pa.concat_tables([known, new.cast(known.schema)]).group_by("partition")
+    total = both.aggregate([("count", "sum"), ("sum", "sum")]).rename_columns({{"count_sum": "count", "sum_sum": "sum"}})
+    return total.join(new.select(["partition"]), "partition", join_type="inner")
+"""
+
 
 @dataclass
 class Scene:
     cluster: SparkHosts
     flow: Flow
+    counts: bool
 
     @property
     def network(self) -> Network:
@@ -78,10 +106,24 @@ class Scene:
         self.flow.stop()
         self.cluster.await_completed(self.flow.truth.ends())
         self.cluster.check(self.flow.truth)
+        if self.counts:
+            counted = read_past_the_driver(self.cluster.wal_storage, self.cluster.state(), "counts")
+            assert counted.equals(self.expected_counts())
+
+    def expected_counts(self) -> pa.Table:
+        """Of the rows that the job saw in the completed batches that it counts."""
+        batches = [batch for batch in self.cluster.completed_batches() if batch % BATCHES_PER_COUNT == 0]
+        found = (
+            seen_by(self.cluster.seen, batches)
+            .group_by("partition")
+            .aggregate([("offset", "count"), ("offset", "sum")])
+        )
+        return found.rename_columns({"offset_count": "count", "offset_sum": "sum"}).sort_by("partition")
 
 
 @contextmanager
-def scene_of(folder: Path, **settings: Mapping[str, Any]) -> Iterator[Scene]:
+def scene_of(folder: Path, *, counts: bool = False, **settings: Mapping[str, Any]) -> Iterator[Scene]:
+    """``counts``: the job also counts records in a keyed state."""
     require_kafka()
     require_namespaces(missing)
     with (
@@ -89,25 +131,28 @@ def scene_of(folder: Path, **settings: Mapping[str, Any]) -> Iterator[Scene]:
         HostBroker(folder / "kafka", network[KAFKA]) as broker,
     ):
         broker.create_topic(TOPIC, PARTITIONS)
+        (folder / "counting.py").write_text(JOB)
         with SparkHosts(
             folder,
             network,
             WORKERS,
             broker.options,
             [TOPIC],
+            job="counting:count" if counts else "jobs:by_dataframe",
             **{**settings, "spark": {**SPARK, **settings.get("spark", {})}},
         ) as cluster:
             cluster.wait(lambda: on_hosts(cluster, *WORKERS), "a receiver on each host")
             await_spark(cluster)
             cluster.await_executors()
             with Flow(broker.options, TOPIC, partitions=range(PARTITIONS)) as flow:
-                yield Scene(cluster, flow)
+                yield Scene(cluster, flow, counts)
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     # what is tested are tasks: the driver would read these batches itself
-    with scene_of(tmp_path, agent={"store_back": True}, spark={"small_batch": "0B"}) as scene:
+    spark = {"small_batch": "0B", "modules": ["counting", "jobs"]}
+    with scene_of(tmp_path, counts=True, agent={"store_back": True}, spark=spark) as scene:
         yield scene
 
 
@@ -132,7 +177,8 @@ def share_of_local_reads(cluster: SparkHosts) -> float:
 
 @pytest.mark.timeout(1200)  # five Javas start, and the machine may be busy with other tests
 def test_tasks_read_what_their_host_holds_and_cut_lines_and_a_lost_host_cost_no_batch(scene: Scene) -> None:
-    """All cuts are in the long form, below. What lay on the lost host is read from the WAL, and stored back where it was read."""
+    """All cuts are in the long form, below. What lay on the lost host is read from the WAL, and stored back where it was read.
+    A keyed state that tasks on all hosts write counts each record once."""
     cluster, network = scene.cluster, scene.network
     scene.go_on(1000)
     assert share_of_local_reads(cluster) >= 0.9, cluster.describe()

@@ -1,14 +1,15 @@
 """The driver is killed at every step of a change of keyed state, and of its clean-up: each record is counted exactly once, and
 each window by time has the same batches in every run.
 
-The job counts the records of each partition and key. A state that missed a batch, saw a batch twice, or saw its own earlier run
-has other counts than Kafka's records. The state is read without the driver, from the journal and the files.
+The long form does the same with the WAL on S3 and on HDFS. The job counts the records of each partition and key. A state that
+missed a batch, saw a batch twice, or saw its own earlier run has other counts than Kafka's records. The state is read without the
+driver, from the journal and the files.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,9 +21,10 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from tests.support import witness
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow, Truth
+from tests.support.states import read_past_the_driver
+from tests.support.stores import STORES, Store
 from wal.keyed import files
-from wal.keyed.rows import newest, present
-from wal.storage import open_storage
+from wal.storage import Storage
 
 pytestmark = pytest.mark.kafka
 
@@ -82,24 +84,22 @@ def add(known, rows):
 """
 
 
-def counts_of(folder: Path, state: State) -> pa.Table:
-    """Return the rows of the state ``counts``, read past the driver."""
-    version = state.keyed["counts"].versions[-1]
-    wal = open_storage(f"file://{folder}/wal")
-    manifest = files.read_manifest(wal, version.manifest, version.sha256)
-    key = list(manifest.key)
-    shards = [newest([files.read_rows(wal, None, f) for f in shard], key) for shard in manifest.shards if shard]
-    return (
-        present(pa.concat_tables(shards), 0)
-        .select(["partition", "key", "count", "sum"])
-        .sort_by([("partition", "ascending"), ("key", "ascending")])
-    )
+@pytest.fixture(
+    params=[
+        "file",
+        pytest.param("s3", marks=pytest.mark.long),
+        pytest.param("hdfs", marks=[pytest.mark.hdfs, pytest.mark.long]),
+    ]
+)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with STORES[request.param](tmp_path / "store") as store:
+        store.begin()
+        yield store
 
 
-def left_over(folder: Path, state: State) -> list[str]:
+def left_over(wal: Storage, state: State) -> list[str]:
     """Return the stored files that no version needs."""
     versions = ReadNeededVersions().read(state)
-    wal = open_storage(f"file://{folder}/wal")
     needed = set(versions.manifests)
     for path, sha256 in versions.manifests.items():
         needed.update(f.path for shard in files.read_manifest(wal, path, sha256).shards for f in shard)
@@ -114,7 +114,7 @@ def expected_of(truth: Truth) -> pa.Table:
 
 
 def test_a_kill_at_any_step_counts_each_record_once(
-    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+    tmp_path: Path, store: Store, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """INV-3, INV-4, INV-8: with the batch, or not at all; what the killed runs left is deleted in the end."""
     topic = topic_name()
@@ -123,7 +123,7 @@ def test_a_kill_at_any_step_counts_each_record_once(
         Flow(kafka_broker.options, topic, rate=200) as flow,
         Cluster(
             tmp_path, kafka_broker.options, [topic], receivers=1, start=False, job="states:count",
-            wal={"cleanup_interval": "200ms"}, driver={"window": "3s"},
+            wal={"url": f"{store.url}/wal", "cleanup_interval": "200ms"}, driver={"window": "3s"}, storage=store.options,
         ) as cluster,
     ):  # fmt: skip
         (tmp_path / "jobs.py").write_text(witness.JOB)
@@ -139,9 +139,10 @@ def test_a_kill_at_any_step_counts_each_record_once(
             cluster.wait(lambda target=target: flow.records >= target, "more records")
         flow.stop()
         cluster.await_completed(flow.truth.ends())
-        cluster.wait(lambda: not left_over(tmp_path, cluster.state()), "the files of killed runs deleted")
+        cluster.wait(lambda: not left_over(cluster.wal_storage, cluster.state()), "the files of killed runs deleted")
         cluster.check(flow.truth)
-        assert counts_of(tmp_path, cluster.state()).equals(expected_of(flow.truth))
+        counted = read_past_the_driver(cluster.wal_storage, cluster.state(), "counts")
+        assert counted.equals(expected_of(flow.truth))
         check_windows(cluster)
 
 

@@ -462,6 +462,7 @@ def test_statistics_and_offsets_of_batches_reach_listeners_the_stream_and_the_hi
     assert (
         isinstance(submitted, BatchSubmitted) and isinstance(first, BatchStarted) and isinstance(done, BatchCompleted)
     )
+    assert submitted.ranges == first.ranges == done.ranges
     assert isinstance(second, BatchStarted) and (first.attempt, second.attempt) == (1, 2)
     assert [(r.partition, r.from_offset, r.until_offset, r.records) for r in done.ranges] == [
         (0, 0, 30, 30),

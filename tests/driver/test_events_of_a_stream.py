@@ -72,6 +72,7 @@ def test_events_from_the_start_of_a_stream_to_its_end(settings: Settings) -> Non
     ]  # fmt: skip
     submitted, completed = steps[0], steps[-1]
     assert (submitted.records, submitted.batch_time_ms) == (4, completed.batch_time_ms)
+    assert submitted.ranges == completed.ranges and submitted.ranges
     starts = heard.of(BatchStarted)
     assert [(event.output, event.attempt, event.first) for event in starts] == [
         ("job-0", 1, True), ("job-1", 1, False), ("job-1", 2, False),

@@ -28,6 +28,7 @@ from driver.listeners.events import (
     ReceiverStopped,
 )
 from driver.listeners.lag import measured
+from driver.listeners.offsets import submitted_offsets, with_offsets
 from driver.listeners.sizes import event_bytes
 from driver.listeners.web_hook import ATTEMPTS_MAX, WebHook
 from forebay.kafka.consume.spans import OffsetRange
@@ -105,6 +106,28 @@ def test_events_of_the_journal_become_events_for_listeners() -> None:
     (submitted,) = happened_in(allocated, 9, t.state.index.records.get)
     assert isinstance(submitted, BatchSubmitted)
     assert (submitted.records, submitted.batch_time_ms) == (5, allocated.time_ms)
+
+
+def test_offsets_of_a_submitted_batch_are_read_by_the_listener_and_not_by_the_decision_loop() -> None:
+    """A batch may have 500,000 ranges. Touching ones are joined; blocks that are deleted meanwhile leave no wrong offsets."""
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    for end in (5, 9):
+        t.take_in(epoch, token, end)
+    t.batch()
+    (allocated,) = [event for event in t.events if isinstance(event, ev.BatchAllocated)]
+    offsets = submitted_offsets(t.state, allocated)
+    (found,) = offsets.values()
+    assert (found.items, found.expected) == (2, 1)
+    (submitted,) = happened_in(allocated, 9)
+    read = with_offsets(submitted, offsets)
+    assert isinstance(read, BatchSubmitted)
+    assert [(r.partition, r.from_offset, r.until_offset, r.records) for r in read.ranges] == [(0, 0, 9, 9)]
+    assert submitted_offsets(t.state, allocated)[allocated.batch_id].ranges == read.ranges
+    late = submitted_offsets(t.state, allocated)
+    del t.state.blocks[allocated.tasks[0][0]]
+    assert with_offsets(submitted, late) == submitted
 
 
 def test_batch_of_a_direct_stream_is_submitted_with_its_time_and_number_of_offsets() -> None:

@@ -1,11 +1,12 @@
-"""Keyed state in Spark's tasks: the same files, shards and rows as without Spark, written by tasks in parallel."""
+"""Keyed state in Spark's tasks: the same files, shards and rows as without Spark, written by tasks in parallel, on S3 too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -14,8 +15,11 @@ from driver.batches.batch import Batch, BatchWork
 from driver.batches.local_engine import LocalEngine
 from driver.spark.engine import SparkEngine
 from forebay.model.errors import UsageError
+from forebay.settings.schema import Settings
+from tests.support import s3
 from tests.support.states import COUNTS, StateLine, as_dict, counts, table
 from tests.support.stored import Stored
+from tests.support.stores import STORES
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -23,18 +27,33 @@ pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWar
 @pytest.fixture
 def line(spark: Any, tmp_path: Path) -> StateLine:
     stored = Stored(tmp_path)
-    engine = SparkEngine(stored.settings(), dict, spark)
+    return line_of(stored, stored.settings(), spark)
+
+
+@pytest.fixture
+def line_on_s3(spark: Any, tmp_path: Path) -> Iterator[StateLine]:
+    with STORES["s3"](tmp_path / "s3") as store:
+        store.begin()
+        stored = Stored(tmp_path, store.url, store.options)
+        # the workers of this session were started without the store's environment
+        keys = {"key": s3.ACCESS_KEY, "secret": s3.SECRET_KEY}
+        settings = msgspec.structs.replace(stored.settings(), storage={"s3": {**store.options["s3"], **keys}})
+        yield line_of(stored, settings, spark)
+
+
+def line_of(stored: Stored, settings: Settings, spark: Any) -> StateLine:
+    engine = SparkEngine(settings, dict, spark)
 
     def run(stored: Stored, work: BatchWork, job: Callable[[Batch], Any]) -> None:
         engine.start()
         engine.run(work, job)
 
-    return StateLine(tmp_path, run, stored)
+    return StateLine(stored.root, run, stored)
 
 
-def test_spark_and_the_driver_write_and_read_the_same_shards(line: StateLine, spark: Any) -> None:
+def test_spark_and_the_driver_write_and_read_the_same_shards(line_on_s3: StateLine, spark: Any) -> None:
     """A batch may go through DataFrames or tables: both find each other's rows, and delete them."""
-    size = 500
+    line, size = line_on_s3, 500
 
     def frame(rows: dict[str, int]) -> Any:
         return spark.createDataFrame(list(rows.items()), "key string, count int")  # int fits a state's bigint

@@ -52,6 +52,7 @@ MAY = {
     "/v1/batches": ("reader", "operator"),
     "/v1/blocks": ("reader", "operator"),
     "/v1/blocks/{block_id}/records": ("query", "operator"),
+    "/v1/states": ("reader", "operator"),
     "/v1/wal": ("reader", "operator"),
     "/v1/journal": ("reader", "operator"),
     "/v1/settings": ("reader", "operator"),

@@ -1,19 +1,22 @@
-"""The simulation: real decisions, journal, WAL writers and receivers in one process, under a seeded scheduler.
+"""The simulation: the product's code in one process, under a seeded scheduler. There are no threads and no real time.
 
-What is real: ``driver.tracker``, ``driver.journal`` (including its opening, state and history), ``recovery.audit``, the
-scan of clean-up, ``wal.segments.writer``, ``wal.segments.scan``, ``receiver.machine``, the encoding of blocks, and what
-Kafka must prove before a task reads from it (``forebay.kafka.consume.block_ranges``; ``kafka_tier.py`` around it). What is
-modelled: Kafka (``kafka.py``), the network (``network.py``), the services around the machines (``driver_process.py``,
-``receiver_process.py``) and the disks (``tests.support.forgetful``, which forget unsynced bytes). There are no threads
-and no real time. A run is a list of *steps*, each named by a label such as ``r1.2 poll`` or ``deliver r1.2/report#3 d1``.
-Between any two steps a process may be killed or paused, a host may lose its page cache, and a message may be lost,
-repeated or delayed. ``invariants.py`` checks everything after every step.
+What is real: the decision loop, clean-up, snapshot copies and adoption as the driver runs them (``shells.py`` turns their
+threads into steps), ``driver.tracker``, ``driver.journal`` (including its opening, state, history and lease),
+``recovery.audit`` and ``recovery.rebuild``, ``wal.segments``, ``receiver.machine``, the encoding of blocks, what Kafka must
+prove before a task reads from it (``forebay.kafka.consume.block_ranges``), and the planning of queries over the intake.
+
+What is modelled, and which tests run the real code: docs/RELIABILITY.md, "Simulation".
+
+A run is a list of *steps*, each named by a label such as ``r1.2 poll`` or ``deliver r1.2/report#3 d1``. Between any two steps
+a process may be killed or paused, a host may lose its page cache, a message may be lost, repeated or delayed, and a store may
+answer wrongly (``faulty.py``). ``invariants.py`` checks everything after every step, by what is durable (``durable.py``).
 
 * ``python -m tests.simulation`` runs new seeds until it is stopped; ``--seed N`` runs one of them, ``--runs N`` a number of
   them, and ``--steps N`` sets the number of steps with faults. Then all faults end, and every record must be taken in and
   completed within a bounded number of steps.
-* A failure prints its seed and the steps that led to it, reduced to the relevant ones. It also writes them as a trace, a
-  JSON file that ``--replay FILE`` runs again.
+* ``--hours H`` runs on all cores, and continues runs that reached a decision in a new way (``coverage.py``, ``night.py``).
+* A failure prints its seed and, as a story, the steps that led to it, reduced to the relevant ones. It also writes them as a
+  trace, a JSON file that ``--replay FILE`` runs again.
 * ``traces/*.json`` are fixed traces, one for each old mistake: ``mistakes.py`` plants the mistake, and the trace was recorded
   from a script in ``scenarios.py`` (``--record`` records them anew after a change of the steps).
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import logging
 import sys
 import time
 from pathlib import Path
 from random import SystemRandom
 
-from tests.simulation import scenarios, traces
+from tests.simulation import night, scenarios, traces
 from tests.simulation.invariants import InvariantViolation
 from tests.simulation.mistakes import MISTAKES
-from tests.simulation.world import Options
+from tests.simulation.story import story
 
 #: maximum time for reducing a failing run, in seconds
 SHRINK_SECONDS = 60.0
@@ -23,28 +24,36 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="the first seed; alone it means one run")
     parser.add_argument("--runs", type=int, help="how many seeds; without it, until stopped")
-    parser.add_argument("--steps", type=int, default=1_500, help="steps with faults in each run (default: 1500)")
+    parser.add_argument(
+        "--steps", type=int, default=night.STEPS, help=f"steps with faults in each run (default: {night.STEPS})"
+    )
     parser.add_argument("--out", type=Path, default=Path("run"), help="folder for the trace of a failing run")
     kind = parser.add_mutually_exclusive_group()
     for name, words in (
-        ("--without-wal", "hosts' copies in place of the WAL"),
-        ("--forgetting", "ids of receivers change, and are forgotten"),
+        ("faulty", "faults of stores, clocks and messages"),
+        ("without-wal", "hosts' copies in place of the WAL"),
+        ("forgetting", "ids of receivers change, and are forgotten"),
     ):
-        kind.add_argument(name, dest="variant", action="store_const", const=name, help=words)
+        kind.add_argument(f"--{name}", dest="variant", action="store_const", const=name, help=words)
+    parser.add_argument("--hours", type=float, help="run on all cores, guided by coverage, and write a report")
+    parser.add_argument("--workers", type=int, help="processes of --hours (default: one for each core)")
     parser.add_argument("--replay", type=Path, help="run a trace again")
     parser.add_argument("--record", action="store_true", help="write traces/*.json anew from the scripts")
     chosen = parser.parse_args(arguments)
+    logging.getLogger().addHandler(logging.NullHandler())  # what the product logs in a run is no finding
     if chosen.record:
         return _record()
     if chosen.replay is not None:
         return _replay(chosen.replay)
     runs = chosen.runs if chosen.runs is not None else 1 if chosen.seed is not None else None
     first = chosen.seed if chosen.seed is not None else SystemRandom().getrandbits(40)
+    if chosen.hours is not None:
+        return _night(first, chosen.hours * 3600, chosen.workers, chosen.steps, chosen.out)
     return _explore(first, runs, chosen.steps, chosen.out, chosen.variant or "")
 
 
 def _explore(first: int, runs: int | None, steps: int, out: Path, variant: str) -> int:
-    drawn = {"": Options.drawn, "--without-wal": Options.without_wal, "--forgetting": Options.forgetting}[variant]
+    drawn = night.VARIANTS[variant]
     began = shown = time.monotonic()
     taken = 0
     for number in itertools.count():
@@ -53,13 +62,26 @@ def _explore(first: int, runs: int | None, steps: int, out: Path, variant: str) 
             return 0
         outcome = traces.explore(first + number, steps, drawn=drawn)
         if isinstance(outcome, traces.Failure):
-            return _tell(outcome, steps, out, f" {variant}" if variant else "")
+            return _tell(outcome, steps, out, f" --{variant}" if variant else "")
         taken += len(outcome.taken)
         if time.monotonic() - shown > PROGRESS_SECONDS:
             shown = time.monotonic()
             rate = taken / (shown - began)
             print(f"{number + 1} runs, {taken} steps ({rate:.0f}/s), now at seed {first + number}", flush=True)
     raise AssertionError("counting ends never")
+
+
+def _night(first: int, seconds: float, workers: int | None, steps: int, out: Path) -> int:
+    explored = night.explore(seconds, first, workers, steps)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "simulation.md"
+    path.write_text(night.report(explored, first, out))
+    print(
+        f"{explored.runs} runs, {explored.rate:.1f} a second on a core, {len(explored.reached)} decisions reached",
+        flush=True,
+    )
+    print(f"{len(explored.failures)} failures; the report is {path}", flush=True)
+    return 1 if explored.failures else 0
 
 
 def _tell(failure: traces.Failure, steps: int, out: Path, options: str) -> int:
@@ -70,7 +92,7 @@ def _tell(failure: traces.Failure, steps: int, out: Path, options: str) -> int:
     path = out / f"seed-{failure.seed}.json"
     out.mkdir(parents=True, exist_ok=True)
     traces.save(trace, path)
-    print(*trace.steps, sep="\n")
+    print(story(trace.steps, str(failure.violation)))
     print(
         f"{len(trace.steps)} steps{', then without faults' if trace.settle else ''}, written to {path}; again: --replay {path}"
     )

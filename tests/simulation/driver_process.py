@@ -1,8 +1,8 @@
-"""One process of a driver: the real tracker, journal, history and scan of clean-up; its threads as steps.
+"""One process of a driver: its threads run the product's code, step by step (``shells.py``).
 
-The decision loop (``driver.decision_loop.loop``) is split into its steps: decide, append, sync, check, release. So a
-kill, a pause or another driver can come between any two of them. The batch timer, the jobs and clean-up are tasks that
-send it requests.
+The decision loop (``driver.decision_loop.loop``) pauses before it appends, syncs, checks its epoch, and releases its answers.
+So a kill, a pause or another driver can come between any two of them. Clean-up, snapshot copies and adoption run in the same
+way. The batch timer, the jobs, discovery and queries are generators that do what the product's threads do.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -17,31 +18,25 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import pyarrow as pa
 
-from driver.background.adoption import advanced
-from driver.background.cleaner import CleanedWal, Cleaner, due_paths
+from driver.background.cleaner import CleanedWal, Cleaner
 from driver.background.discovery import check_commits
-from driver.background.snapshot_copies import Due, SnapshotCopies, copy_due
+from driver.background.snapshot_copies import SnapshotCopies
 from driver.batches.trigger import DueBatch, Trigger
-from driver.decision_loop.loop import GROWING, RESERVE_REACHED, is_down_to_reserve
+from driver.decision_loop.loop import DriverLoop
 from driver.decisions.batch_order import RunKey, following, window
+from driver.decisions.clean_up import CleanSegment
 from driver.decisions.intake import intake
-from driver.journal import history
-from driver.journal.encoding import EncodedState
-from driver.journal.events import Event, IncarnationStart, ReplayedBatch
+from driver.journal.events import IncarnationStart, ReplayedBatch
 from driver.journal.files import newest_claim
 from driver.journal.lease import LeaseKeeper
 from driver.journal.state import ADOPTER, Batch, State
 from driver.journal.writing import Journal
-from driver.tracker import CopyRules, Decision, DeleteSegment, Tracker
+from driver.tracker import CopyRules, Decision, Tracker
 from driver.tracker.options import CursorRules
 from driver.tracker.requests import (
     Allocate,
     AllocateNext,
-    Archived,
-    CleanedUp,
-    CleanLocalCopies,
     Complete,
-    Copied,
     FoundPartitions,
     KeepWindow,
     Request,
@@ -50,9 +45,9 @@ from forebay import messages as m
 from forebay.kafka.client.admin import Committed
 from forebay.kafka.consume.block_ranges import Wanted
 from forebay.model.errors import (
+    CorruptionError,
     FencedError,
-    ForebayError,
-    OutOfSpaceError,
+    NewerVersionError,
     RangeNotHeldError,
     RefusedError,
     StoreError,
@@ -67,23 +62,36 @@ from pyspark_forebay.intake.planning import BlockPart, next_end, plan_intake_bat
 from tests.simulation.hosts import copies_of
 from tests.simulation.network import Exchange
 from tests.simulation.scheduler import Step
+from tests.simulation.shells import (
+    AskedLoop,
+    SteppedEvent,
+    SteppedJournal,
+    SteppedLock,
+    SteppedQueue,
+    SteppedStore,
+    Task,
+    pause,
+    stepped,
+)
 from tests.support.columns import column_values
 from tests.support.forgetful import Crash
 from tests.support.reads import ReadBy
 from tests.support.tracked import tracker_options
 from wal.blocks import block_of_frame
 from wal.decisions.retention import Limits
-from wal.segments import layout
 from wal.segments.scan import read_frame
 from wal.segments.writer import SegmentLimits
+from wal.storage import Storage
 
 if TYPE_CHECKING:
     from tests.simulation.world import Query, World
 
+#: operations of clean-up on the WAL → the step before them
+CLEAN_UP_STEPS = {"list": "list", "size": "scan", "create": "copy", "put_new": "copy"}
+#: what a reader gets from a store with a fault
+DAMAGED = (CorruptionError, NewerVersionError, FileNotFoundError, StoreError, MemoryError)
 #: how long after its last heartbeat a host counts as live
 AGENT_SECONDS = 60.0
-#: what a task yields: the name of its next step, or a request to the decision loop, whose answer it receives
-Task = Generator[str | Request, Any, None]
 
 
 @dataclass(slots=True)
@@ -93,15 +101,6 @@ class Waiting:
     request: Request
     exchange: Exchange | None = None
     task: str = ""
-
-
-@dataclass(slots=True)
-class Decided:
-    """``refusal``: the error, if there is no decision."""
-
-    waiting: Waiting
-    decision: Decision
-    refusal: ForebayError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +113,37 @@ class Work:
     past: tuple[Work, ...] = ()
 
 
+class CheckedTracker:
+    """The tracker of a driver, whose decisions are checked."""
+
+    def __init__(self, driver: DriverProcess) -> None:
+        self._driver = driver
+
+    def decide(self, request: Request, now: float, now_ms: int) -> Decision:
+        driver = self._driver
+        driver.tracker.receivers.id_limits = driver.world.id_limits
+        return driver.world.invariants.decide(driver, request)
+
+
 class DriverProcess:
     """``name``: ``d<number>``, in order of start. The process is dead once ``killed`` is set or ``ended`` has a reason."""
+
+    asked_type = AskedLoop
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
         self.name = f"d{number}"
+        self.clock = world.clock_of(self.name)
         self.paused = False
         self.killed = False
         self.ended: BaseException | None = None
         self.journal: Journal
         self.tracker: Tracker
         self.leading = False
-        self.since_snapshot = 0
         self.queue: deque[Waiting] = deque()
-        self._group: list[Waiting] = []
-        self._deletes: deque[DeleteSegment] = deque()
+        self.loop: DriverLoop
+        self._undecided: list[Waiting] = []  # given to the decision loop, and not answered
+        self._outcomes: list[tuple[Waiting, Any]] = []  # with answers and refusals that are not released
         self._in_work: set[RunKey] = set()
         self._trigger = Trigger(0.0 if world.options.trigger == "continuous" else 1.0)
         self._main = self._run()
@@ -146,6 +160,11 @@ class DriverProcess:
     @property
     def running(self) -> bool:
         return self.alive and not self.paused
+
+    @property
+    def has_discovered(self) -> bool:
+        """Whether it leads, and its discovery of partitions has ended."""
+        return self.leading and "discover" not in self._tasks
 
     # ---- what can happen next ----------------------------------------------------------------------------------------
 
@@ -190,9 +209,16 @@ class DriverProcess:
             return True
         if task == "adopt":
             return any(p.fault is not None or p.owner == ADOPTER for p in state.partitions.values())
-        return bool(self._deletes or state.blocks or self.world.wal.list(f"{self.world.stream}/blocks"))
+        return bool(
+            not self._cleaner._actions.empty() or state.blocks or self.world.wal.has_any(f"{self.world.stream}/blocks")
+        )
+
+    def submit(self, request: Request) -> None:
+        """Queue a request whose answer no process awaits."""
+        self.queue.append(Waiting(request))
 
     def advance(self) -> None:
+        shown = self.world.faults.shown
         try:
             self._next = next(self._main)
         except StopIteration:
@@ -200,9 +226,10 @@ class DriverProcess:
         except AssertionError:
             raise
         except Exception as error:
-            self._end(error)
+            self._end(error, self.world.faults.shown != shown)
 
     def advance_task(self, task: str) -> None:
+        shown = self.world.faults.shown
         del self._task_next[task]
         answer = self._answers.pop(task, None)
         try:
@@ -210,11 +237,12 @@ class DriverProcess:
                 self._tasks[task].throw(answer) if isinstance(answer, Exception) else self._tasks[task].send(answer)
             )
         except StopIteration:
+            del self._tasks[task]
             return
         except AssertionError:
             raise
         except Exception as error:
-            self._end(error)
+            self._end(error, self.world.faults.shown != shown)
             return
         if isinstance(wanted, str):
             self._task_next[task] = wanted
@@ -241,17 +269,19 @@ class DriverProcess:
     def wake(self) -> None:
         self.paused = False
 
-    def _end(self, error: BaseException) -> None:
+    def _end(self, error: BaseException, was_faulty: bool) -> None:
+        """``was_faulty``: whether a store has just given a faulty answer."""
         self.ended = error
         self._drop_requests()
-        self.world.invariants.driver_ended(self, error)
+        self.world.coverage.ended(self.name, error)
+        self.world.invariants.driver_ended(self, error, was_faulty)
 
     def _drop_requests(self) -> None:
-        for waiting in [*self.queue, *self._group]:
+        for waiting in [*self.queue, *self._undecided]:
             if waiting.exchange is not None:
                 self.world.network.driver_died(waiting.exchange)
         self.queue.clear()
-        self._group = []
+        self._undecided = []
 
     def crash_in(self, step: Any, at: int) -> None:
         disk = self.world.journal
@@ -280,10 +310,18 @@ class DriverProcess:
         self._lead()
         while True:
             yield "decide"
-            self._group = list(self.queue)
-            self.queue.clear()
-            decided = self._decide()
-            yield from self._finish(decided)
+            taken = self._take_queued()
+            for waiting in taken:
+                self._undecided.append(waiting)
+                self.loop.submit(waiting.request).add_done_callback(partial(self._decided, waiting))
+            if taken:  # an empty round would wait in real time
+                yield from cast(Generator[str, None, None], stepped(self.loop._step))
+
+    def _take_queued(self) -> list[Waiting]:
+        """Return what the decision loop decides next."""
+        taken = list(self.queue)
+        self.queue.clear()
+        return taken
 
     def _open(self) -> Generator[str, None, None]:
         """``opening.lead``, step by step."""
@@ -292,7 +330,7 @@ class DriverProcess:
             world.journal,
             world.stream,
             self.name,
-            world.wall_ms,
+            self.clock.wall_ms(),
             lambda: world.now,
             world.new_uid,
             segment_bytes=1_000_000,
@@ -335,7 +373,7 @@ class DriverProcess:
         world = self.world
         if world.options.window_batches != self.tracker.state.window_batches:
             self.queue.append(Waiting(KeepWindow(world.options.window_batches)))
-        self._deletes.extend(self.tracker.pending_actions())
+        self.loop = self._new_loop()
         self._history = world.kinds.history(
             world.journal,
             world.stream,
@@ -345,25 +383,9 @@ class DriverProcess:
             new_uid=world.new_uid,
         )
         self._limits = Limits(world.options.retention_ms, world.options.retention_bytes)
-        self._copies = SnapshotCopies(
-            cast(Any, lambda _: None),  # requested by a thread that is never started
-            world.wal,
-            stream=world.stream,
-            epoch=self.journal.epoch,
-            clock=world.clock,
-            interval_seconds=0.0,
-            limits=self._limits,
-            new_uid=world.new_uid,
-        )
-        self._cleaner = Cleaner(
-            None,  # type: ignore[arg-type]  # its thread, which would ask the loop, is never started
-            CleanedWal(world.wal, self._limits, self._copies),
-            history_writer=self._history,
-            stream=world.stream,
-            clock=world.clock,
-            pause_seconds=1.0,
-            failed=lambda _: None,  # only its thread fails
-        )
+        self._cleaner = self._new_cleaner()
+        for action in self.tracker.pending_actions():
+            self._cleaner.perform(action)
         self.leading = True
         self._adopter = world.kinds.adopter(
             None if world.options.copies else world.wal,
@@ -373,7 +395,7 @@ class DriverProcess:
             compression="none",
             limits=SegmentLimits(world.options.segment_bytes, float("inf")),
             topic_ids=lambda topics: {topic: world.kafka.topic_id(topic) for topic in topics},
-            wall_ms=lambda: world.wall_ms,
+            wall_ms=lambda: self.clock.wall_ms(),
             new_uid=world.new_uid,
         )
         # the earlier user of the cursor died with its driver, so no answer is awaited
@@ -393,87 +415,74 @@ class DriverProcess:
             assert isinstance(first, str)
             self._task_next[name] = first
 
-    def _decide(self) -> list[Decided]:
-        decided = []
-        self.tracker.receivers.id_limits = self.world.id_limits
-        for waiting in self._group:
-            if self._is_turned_away(waiting.request):
-                self.world.reached["turned away"] += 1
-                decided.append(Decided(waiting, Decision(), TurnedAwayError(RESERVE_REACHED)))
-                continue
-            try:
-                decision = self.world.invariants.decide(self, waiting.request)
-            except (FencedError, RefusedError, UsageError) as refusal:
-                decided.append(Decided(waiting, Decision(), refusal))
-            else:
-                decided.append(Decided(waiting, decision))
-        return decided
+    def _new_loop(self) -> DriverLoop:
+        loop = self.world.kinds.loop(
+            cast(Any, CheckedTracker(self)),
+            cast(Any, SteppedJournal(self.journal, self, self.world.options.snapshot_events)),
+            self.clock,
+            perform=lambda action: self._cleaner.perform(action),
+            failed=lambda _: None,  # by its thread, which is never started
+            reserve_bytes=self.world.options.journal_reserve_bytes,
+        )
+        loop._stopping = cast(Any, SteppedEvent())
+        loop.answered = lambda _: self._release()
+        return loop
 
-    def _is_turned_away(self, request: Request) -> bool:
-        """As the gate of ``DriverLoop``, which here checks every request, not only some."""
-        return self._is_down_to_reserve() and isinstance(request, GROWING)
+    def _new_cleaner(self) -> Cleaner:
+        """Return the clean-up, whose thread is a task."""
+        world = self.world
+        storage = cast(Storage, SteppedStore(world.wal, CLEAN_UP_STEPS, partial(world.invariants.deleting, self)))
+        asked = cast(Any, self.asked_type({CleanSegment: "judge"}))
+        self._copies = SnapshotCopies(
+            asked.ask,
+            storage,
+            stream=world.stream,
+            epoch=self.journal.epoch,
+            clock=self.clock,
+            interval_seconds=0.0,
+            limits=self._limits,
+            new_uid=world.new_uid,
+        )
+        self._copies._lock = cast(Any, SteppedLock())
+        cleaner = Cleaner(
+            asked,
+            None if world.options.copies else CleanedWal(storage, self._limits, self._copies),
+            history_writer=cast(Any, SteppedStore(self._history, {"append": "archive"}, lambda _: None)),
+            stream=world.stream,
+            clock=self.clock,
+            pause_seconds=1.0,
+            failed=self._fail,
+        )
+        cleaner._actions = cast(Any, SteppedQueue("begin"))
+        cleaner._stopping = cast(Any, SteppedEvent())
+        return cleaner
 
-    def _is_down_to_reserve(self) -> bool:
-        reserve_bytes = self.world.options.journal_reserve_bytes
-        return bool(reserve_bytes) and is_down_to_reserve(self.journal.free_bytes(), reserve_bytes)
+    def _fail(self, error: BaseException) -> None:
+        """End the process, as ``driver.service.shutdown`` does with the error that ended a thread."""
+        raise error
 
-    def _finish(self, decided: list[Decided]) -> Generator[str, None, None]:
-        """``DriverLoop._commit``: no answer leaves before the group is durable and no newer epoch exists."""
-        events = [event for one in decided for event in one.decision.events]
-        if events:
-            yield from self._make_durable(events)
-        elif any(one.refusal is not None for one in decided):
-            yield "check"
-            self._check_before_refusal()
-        yield "release"
-        self._release(decided)
-
-    def _make_durable(self, events: Sequence[Event]) -> Generator[str, None, None]:
-        yield "append"
-        self.journal.append(events)
-        while True:
-            yield "sync"
-            try:
-                self.journal.sync()
-                break
-            except OutOfSpaceError:
-                continue
-        yield "check"
-        self._check()
-        self.since_snapshot += len(events)
-        if self.since_snapshot < self.world.options.snapshot_events:
-            return
-        yield "snapshot-again"
-        try:
-            self.journal.snapshot()
-        except OutOfSpaceError:
-            return
-        self.since_snapshot = 0
-        yield "check"
-        self._check()
-        yield "drop"
-        self.journal.drop_superseded()
-
-    def _check(self) -> None:
+    def check_epoch(self, before_refusal: bool) -> None:
         """Check that no newer epoch exists. Raises FencedError."""
         self.journal.check()
         self.world.invariants.checked(self)
 
-    def _check_before_refusal(self) -> None:
-        self._check()
+    def _decided(self, waiting: Waiting, future: Future[Any]) -> None:
+        """The decision loop has answered; the answer leaves when the whole group is answered."""
+        error = future.exception()
+        self._outcomes.append((waiting, future.result() if error is None else error))
 
-    def _release(self, decided: Sequence[Decided]) -> None:
-        self._group = []
-        for one in decided:
-            answer = one.refusal if one.refusal is not None else one.decision.answer
-            self.world.invariants.released(self, one.waiting.request, answer)
-            if one.waiting.exchange is not None:
-                self.world.network.answer(one.waiting.exchange, answer)
-            elif one.waiting.task:
-                self._answers[one.waiting.task] = answer
-                self._task_next[one.waiting.task] = "answered"
-        for one in decided:
-            self._deletes.extend(one.decision.actions)
+    def _release(self) -> None:
+        pause("release")
+        outcomes, self._outcomes, self._undecided = self._outcomes, [], []
+        for waiting, answer in outcomes:
+            if isinstance(answer, TurnedAwayError):
+                self.world.reached["turned away"] += 1
+            self.world.invariants.released(self, waiting.request, answer)
+            if waiting.exchange is not None:
+                self.world.network.answer(waiting.exchange, answer)
+            elif waiting.task:
+                self._answers[waiting.task] = answer
+                self._task_next[waiting.task] = "answered"
 
     # ---- tasks -------------------------------------------------------------------------------------------------------
 
@@ -485,35 +494,35 @@ class DriverProcess:
             IncarnationStart(tp.topic, tp.partition, world.kafka.log(tp).low, world.kafka.topic_id(tp.topic))
             for tp in world.kafka.partitions()
         )
-        yield FoundPartitions(starts, world.wall_ms, "simulated")
-        yield from self._copy()
+        yield FoundPartitions(starts, self.clock.wall_ms(), "simulated")
+        if not world.options.copies:
+            yield from stepped(self._copy_at_last)
         committed = {tp: Committed(c.offset, -1, c.metadata) for tp, c in world.kafka.group.committed.items()}
         positions = yield ReadBy(lambda s: {p.tp: (p.incarnation.number, p.position) for p in s.partitions.values()})
         check_commits(committed, "group", self.tracker.state.timeline, positions)
 
+    def _copy_at_last(self) -> None:
+        """Take the first snapshot copy, in rounds as ``driver.service.housekeeping``."""
+        while True:
+            try:
+                self._copies.keep_up()
+                return
+            except StoreError:
+                pause("copy-again")
+
     def _adopt(self) -> Task:
-        """The rounds of ``driver.background.adoption``. Each place where the driver may die is a step."""
+        thread = self.world.kinds.adoption(self._adopter, cast(Any, AskedLoop()), self._fail)
         while True:
             yield "begin"
-            steps = self._adopter.round()
-            answer: Any = None
-            while True:
-                try:
-                    wanted = advanced(steps, answer)
-                except StopIteration:
-                    break
-                try:
-                    answer = yield wanted
-                except TurnedAwayError as error:
-                    answer = error
+            yield from stepped(thread._round)
 
     def _timer(self) -> Task:
         while True:
             yield "begin"
             if self._workers_allocate:
-                self._trigger.end_interval(self.world.wall_ms)
+                self._trigger.end_interval(self.clock.wall_ms())
                 continue
-            yield Allocate(self.world.wall_ms, self.world.options.tasks, self._may_be_empty())
+            yield Allocate(self.clock.wall_ms(), self.world.options.tasks, self._may_be_empty())
 
     def _may_be_empty(self) -> bool:
         """Not after the faults have ended: the run would never end."""
@@ -537,7 +546,7 @@ class DriverProcess:
                 for task in before.tasks:
                     for block in task:
                         yield "read-window"
-                        self._read(block)
+                        yield from self._read_block(block)
                 past.append(before.batch_id)
             rows: list[tuple[tuple[str, ...], ...]] = []
             for task in work.tasks:
@@ -548,7 +557,7 @@ class DriverProcess:
             self.world.invariants.job_done(self, work.batch_id, work.replay, tuple(rows), tuple(past))
             yield "complete"
             try:
-                yield Complete(work.batch_id, self.world.wall_ms, 1, work.replay)
+                yield Complete(work.batch_id, self.clock.wall_ms(), 1, work.replay)
             except RefusedError:
                 raise AssertionError("each batch is in work once") from None
             self._in_work.discard((work.replay, work.batch_id))
@@ -576,11 +585,17 @@ class DriverProcess:
         return Work(batch.batch_id, replay, held(batch), past)
 
     def _read_block(self, block: Block) -> Generator[str, Any, list[str]]:
-        """Read from the WAL, or from Kafka if the WAL does not answer. If neither answers, retry."""
+        """Read from the WAL, or from Kafka if the WAL does not answer, or not rightly. If neither answers, retry."""
         while True:
             yield "read"
             if not self._wal_is_away:
-                return self._read(block)
+                shown = self.world.wal.shown
+                try:
+                    return self._read(block)
+                except DAMAGED:
+                    if self.world.wal.shown == shown:
+                        raise
+                    self.world.reached["damage noticed"] += 1
             with contextlib.suppress(RangeNotHeldError):
                 return (yield from self._read_from_kafka(block))
 
@@ -627,10 +642,14 @@ class DriverProcess:
         while True:
             yield "begin"
             query.runs += 1
+            shown = self.world.faults.shown
             try:
                 yield from self._run_query(query)
             except (FencedError, RefusedError, TurnedAwayError, UsageError):
                 continue
+            except DAMAGED:
+                if self.world.faults.shown == shown:
+                    raise
 
     def _run_query(self, query: Query) -> Task:
         world, run = self.world, query.runs
@@ -675,73 +694,7 @@ class DriverProcess:
             yield m.MoveCursorRequest(cursor="q", epoch=epoch, places=place_messages(query.finished))
 
     def _clean(self) -> Task:
-        """One round of ``driver.background.cleaner``, with its I/O as steps."""
-        world = self.world
-        while True:
-            yield "begin"
-            yield from self._delete()
-            batches = yield ReadBy(self._finished)
-            if batches:
-                yield "archive"
-                try:
-                    self._history.append(batches)
-                except OutOfSpaceError:
-                    continue
-                yield Archived(tuple(b.batch_id for b in batches))
-            yield CleanLocalCopies()
-            if world.options.copies:
-                continue
-            yield from self._copy()
-            limits = self._limits
-            due, named = yield ReadBy(partial(_due_and_named, limits=limits, now_ms=world.wall_ms))
-            yield "list"
-            segments: dict[tuple[str, int], list[tuple[int, str]]] = {}
-            for path in world.wal.list(f"{world.stream}/blocks"):
-                place = layout.parse_block(path)
-                if place is not None:
-                    segments.setdefault((place.receiver, place.epoch), []).append((place.sequence, path))
-            for (receiver, epoch), files in sorted(segments.items()):
-                files.sort()
-                for index, (_, path) in enumerate(files):
-                    if path in named and path not in due:
-                        continue
-                    yield "scan"
-                    try:
-                        sealed = index < len(files) - 1 or not world.wal.appendable
-                        facts = self._cleaner._facts(world.wal, path, receiver, epoch, sealed)
-                    except FileNotFoundError:
-                        continue
-                    yield "judge"
-                    yield facts
-            yield from self._delete()
-
-    def _finished(self, state: State) -> tuple[history.FinishedBatch, ...]:
-        return history.finished(state)
-
-    def _copy(self) -> Task:
-        """``SnapshotCopies.keep_up``, with its I/O as steps. Rounds of clean-up are rare, so no interval is needed."""
-        if self.world.options.copies:
-            return
-        due = yield ReadBy(lambda state: copy_due(state, self._limits, self.world.wall_ms))
-        if due not in (Due.NOW, Due.SOON):
-            return
-        state = yield ReadBy(EncodedState.of)
-        yield "copy"
-        try:
-            path = self._copies.write(state)
-        except OutOfSpaceError:
-            return
-        copies = yield Copied(state.next, path)
-        yield "prune"
-        self._copies.prune(copies)
-
-    def _delete(self) -> Task:
-        while self._deletes:
-            yield "delete"
-            action = self._deletes.popleft()
-            self.world.invariants.deleting(self, action.path)
-            self.world.wal.delete(action.path)
-            yield CleanedUp(action.number)
+        yield from stepped(self._cleaner._run)
 
 
 def _wanted(rows: Iterable[str], part: BlockPart) -> Iterator[str]:
@@ -752,7 +705,3 @@ def _wanted(rows: Iterable[str], part: BlockPart) -> Iterator[str]:
         begin, until = part.cuts.get(key, (0, 1 << 62))
         if key in ranges and begin <= int(offset) < until:
             yield row
-
-
-def _due_and_named(state: State, limits: Limits, now_ms: int) -> tuple[tuple[str, ...], frozenset[str]]:
-    return due_paths(state, limits, now_ms), frozenset(state.index.segments)

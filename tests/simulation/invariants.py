@@ -22,18 +22,24 @@ from driver.journal.timeline import TimelineFound
 from driver.tracker import Decision
 from driver.tracker.requests import Request
 from forebay import messages as m
-from forebay.model.errors import CorruptionError, FencedError, ForebayError, StoreError, UnreadableBlockError
+from forebay.model.errors import (
+    CorruptionError,
+    FencedError,
+    ForebayError,
+    NewerVersionError,
+    StoreError,
+    UnreadableBlockError,
+)
 from forebay.model.payload import decode_block
 from forebay.model.values import Block, BlockMeta, BlockRange, TopicPartition, count_of, timeline_of
 from recovery import audit
+from tests.simulation.durable import DurableJournal, SyncedImage
 from tests.simulation.hosts import copies_of
 from tests.simulation.kafka import RECORD
-from tests.support.forgetful import ForgetfulStorage
 from wal.blocks import StoredBlock, block_of_frame, decode_meta
 from wal.segments import layout
 from wal.segments.frame import Frame, FrameKind
 from wal.segments.scan import read_frame, scan_segment
-from wal.storage import Paths
 
 if TYPE_CHECKING:
     from tests.simulation.driver_process import DriverProcess
@@ -52,45 +58,11 @@ class InvariantViolation(AssertionError):
         self.invariant = invariant
 
 
-class SyncedImage:
-    """A store as the worst crash of its host would leave it: only the durable bytes of each file. Read-only."""
-
-    appendable = False
-
-    def __init__(self, storage: ForgetfulStorage) -> None:
-        self.url = storage.url
-        self._storage = storage
-
-    def list(self, prefix: str) -> Paths:
-        return [path for path in self._storage.paths(prefix) if self._storage.durable_bytes(path)]
-
-    def size(self, path: str) -> int:
-        return self._storage.durable_bytes(path)
-
-    def exists(self, path: str) -> bool:
-        return bool(self._storage.durable_bytes(path))
-
-    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        end = self._storage.durable_bytes(path)
-        if not end:
-            raise FileNotFoundError(path)
-        until = end if length is None else min(end, offset + length)
-        return self._storage.read(path, offset, max(0, until - offset))
-
-    def signature(self, prefix: str) -> tuple[tuple[str, int], ...]:
-        return tuple(
-            (path, size) for path in self._storage.paths(prefix) if (size := self._storage.durable_bytes(path))
-        )
-
-
 class Invariants:
     def __init__(self, world: World) -> None:
         self._world = world
-        self._journal = SyncedImage(world.journal)
+        self._journal = DurableJournal(world.journal, world.stream)
         self._wal = SyncedImage(world.wal)
-        self._journal_steps = -1
-        self._signature: Any = None
-        self._history_signature: Any = None
         self._durable_checked: Any = None
         self._copies_signature: Any = None
         self._covering: frozenset[str] | None = None
@@ -100,7 +72,6 @@ class Invariants:
         self._before: State | None = None  # what it durably said when it was lost
         self._finished_before: tuple[history.FinishedBatch, ...] = ()
         self._past: dict[int, int] = {}  # batches that were completed before a loss: id → number
-        self.finished: tuple[history.FinishedBatch, ...] = ()
         self._verified: dict[str, Block] = {}  # read back and compared with Kafka
         self._cleaned: set[str] = set()  # blocks whose deletion was durably intended
         self._accepted: dict[str, str] = {}  # answered as accepted: block → by which driver
@@ -117,6 +88,11 @@ class Invariants:
         ] = {}  # batch and replay → the batches before it in its window
         self.runs: dict[int, tuple[Any, ...]] = {}  # batch → packing and rows that the job saw
 
+    @property
+    def finished(self) -> tuple[history.FinishedBatch, ...]:
+        """The durable history."""
+        return self._journal.finished
+
     # ---- after every step --------------------------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -126,27 +102,17 @@ class Invariants:
 
     def _refresh(self) -> None:
         """Read the durable journal again if its bytes have changed, and check INV-7 and its content."""
-        if self._world.journal.steps == self._journal_steps:
-            return
-        self._journal_steps = self._world.journal.steps
-        signature = self._journal.signature(self._world.stream)
-        if signature == self._signature:
-            return
-        self._signature = signature
+        before, finished = self.durable, self.finished
         try:
-            reading = journal.read(self._journal, self._world.stream)  # type: ignore[arg-type]
-            if reading.state is None and self.durable is not None:
-                self._lose(self.durable)
-            finished_signature = tuple(entry for entry in signature if "/history/" in entry[0])
-            if finished_signature != self._history_signature:
-                self._history_signature = finished_signature
-                found = history.read(self._journal, self._world.stream)  # type: ignore[arg-type]
-                self.finished = tuple({b.batch_id: b for b in found}.values())
+            if not self._journal.refresh():
+                return
+            if self._journal.state is None and before is not None:
+                self._lose(before, finished)
         except BrokenInvariant as error:
             raise InvariantViolation("INV-7", f"the durable journal does not replay: {error}") from error
         except ForebayError as error:
             raise InvariantViolation("INV-7", f"the durable journal can't be read: {error}") from error
-        self.durable = reading.state
+        self.durable = self._journal.state
         if self.durable is not None:
             if self.lost:
                 self._rebuilt(self.durable)
@@ -173,10 +139,10 @@ class Invariants:
         self._refresh()
         return self.durable is not None and bool(self.durable.copies)
 
-    def _lose(self, before: State) -> None:
+    def _lose(self, before: State, finished: tuple[history.FinishedBatch, ...]) -> None:
         """The journal is lost, or a rebuild has begun a timeline that has no state yet."""
-        self.lost, self._before, self._finished_before = True, before, self.finished
-        self._past.update({batch.batch_id: batch.number for batch in self.finished})
+        self.lost, self._before, self._finished_before = True, before, finished
+        self._past.update({batch.batch_id: batch.number for batch in finished})
         self._past.update(
             {b.batch_id: b.number for b in before.batches.values() if b.number <= before.completed_number}
         )
@@ -287,6 +253,8 @@ class Invariants:
             return
         self._given_up.update({key: (len(p.gaps), len(p.incarnations)) for key, p in new.items()})
         for path in self._wal.list(f"{self._world.stream}/blocks"):
+            if path in self._world.wal.rotted:
+                continue  # a search passes over what is damaged
             for item in scan_segment(self._wal, path):
                 if isinstance(item, Frame) and item.header.kind == FrameKind.BLOCK:
                     meta = decode_meta(item.metadata, path, item.offset)
@@ -381,11 +349,15 @@ class Invariants:
         """INV-1: the WAL durably holds every accepted block whose deletion is not intended (INV-8)."""
         state = self.durable
         held = sum(len(host.files) for host in self._world.hosts.values())
-        now = (self._signature, self._world.wal.steps, held)
+        wal = self._world.wal
+        now = (self._journal.changes, wal.damages, wal.calls["delete"], held)
         if state is None or now == self._durable_checked:
             return
+        is_less = self._durable_checked is None or now[1:] != self._durable_checked[1:]
         sizes: dict[str, int] = {}
         for block in state.blocks.values():
+            if not is_less and self._verified.get(block.id) == block:
+                continue
             path = block.handle.path
             if path in state.cleaning_segments:
                 continue
@@ -485,7 +457,7 @@ class Invariants:
     def _check_commits(self) -> None:
         """INV-1: no commit of this intake is beyond the durable position of its incarnation."""
         group = self._world.kafka.group
-        now = (group.commits, self._signature)
+        now = (group.commits, self._journal.changes)
         if now == self._commits_checked:
             return
         self._commits_checked = now
@@ -571,6 +543,10 @@ class Invariants:
             decision = driver.tracker.decide(request, self._world.now, self._world.wall_ms)
         except BrokenInvariant as error:
             raise InvariantViolation(_named(error), f"{driver.name} decided it: {error}") from error
+        except ForebayError as refusal:
+            self._world.coverage.refused(driver.name, request, refusal)
+            raise
+        self._world.coverage.decided(driver.name, request, decision.events)
         self._world.reached.update(type(event).__name__ for event in decision.events)
         if isinstance(request, m.ReportRequest) and request.receiver_id == ADOPTER and decision.events:
             self._world.reached["adopted"] += 1
@@ -619,6 +595,8 @@ class Invariants:
     def deleting(self, driver: DriverProcess, path: str) -> None:
         """INV-8: bytes are deleted only after the journal durably says that nothing needs them."""
         self._refresh()
+        if layout.parse_block(path) is None:
+            return  # a snapshot copy: whether enough are left is checked where they cover a deletion
         if self._knows_no_loss(driver):
             self._cleaned.update(b.id for b in driver.tracker.state.blocks.values() if b.handle.path == path)
             return
@@ -673,8 +651,16 @@ class Invariants:
             query.read = rows
             query.rows += len(rows)
 
-    def driver_ended(self, driver: DriverProcess, error: BaseException) -> None:
-        """A driver may end when it is fenced and when its journal's store fails. Every other end is a violation."""
+    def driver_ended(self, driver: DriverProcess, error: BaseException, was_faulty: bool) -> None:
+        """A driver may end when it is fenced and when its journal's store fails. Every other end is a violation.
+
+        ``was_faulty``: a store gave a faulty answer. A driver survives every fault of the WAL once it leads.
+        """
+        if was_faulty and isinstance(error, StoreError) and driver.leading and self._world.wal.url in str(error):
+            raise InvariantViolation("progress", f"{driver.name} ended by a fault of the WAL: {error}") from error
+        refused = (CorruptionError, NewerVersionError, FileNotFoundError, MemoryError, TimelineFound)
+        if was_faulty and isinstance(error, refused):
+            return
         if isinstance(error, FencedError | StoreError) or (isinstance(error, TimelineFound) and self.lost):
             return
         if isinstance(error, LostJournal):

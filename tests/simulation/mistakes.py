@@ -8,20 +8,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import msgspec
 
 from driver.background.adoption import Adopter, Orphan, OrphanSearch, eligible
+from driver.background.cleaner import ReadLeaving
+from driver.decision_loop.loop import DriverLoop, is_down_to_reserve
 from driver.decisions.clean_up import CleanSegment
 from driver.journal import reading as journal
 from driver.journal.block_index import BlockIndex
 from driver.journal.events import BlockAdded, Event
 from driver.journal.files import newest_claim
-from driver.journal.history import FinishedBatch, HistoryWriter, finished
+from driver.journal.history import FinishedBatch, HistoryWriter, leaving
 from driver.journal.opening import opening_steps
-from driver.journal.state import ADOPTER, EndedEpoch, State
+from driver.journal.state import ADOPTER, EndedEpoch
 from driver.journal.writing import Journal
 from driver.tracker import Decision, Tracker
 from driver.tracker.requests import Complete, Request, Search
@@ -39,10 +42,12 @@ from receiver.machine.membership.partition import Partition, Phase
 from receiver.machine.membership.partitions import Partitions
 from receiver.machine.parts import Parts
 from recovery import rebuild
-from tests.simulation.driver_process import Decided, DriverProcess, Task
+from tests.simulation.driver_process import DriverProcess, Waiting
 from tests.simulation.kafka_tier import KafkaTier
 from tests.simulation.receiver_process import ReceiverProcess
+from tests.simulation.shells import AskedLoop, Task
 from tests.simulation.world import Kinds
+from tests.support.reads import ReadBy
 from wal.segments.frame import FrameKind
 from wal.segments.layout import BlockPlace
 from wal.segments.writer import LogWriter
@@ -180,7 +185,7 @@ class UnbarredAdopter(Adopter):
 
 
 class EndingDriver(DriverProcess):
-    """Ends the decision loop when it refuses the adopter."""
+    """Ends the adoption when the decision loop refuses it."""
 
     def _adopt(self) -> Task:
         steps = super()._adopt()
@@ -192,67 +197,53 @@ class EndingDriver(DriverProcess):
                 return
 
 
-class AnsweringEarlyDriver(DriverProcess):
+class AnsweringEarlyLoop(DriverLoop):
     """Answers reports as soon as they are decided, and makes them durable afterwards."""
 
-    def _finish(self, decided: list[Decided]) -> Generator[str, None, None]:
-        if not any(isinstance(one.waiting.request, m.ReportRequest) for one in decided):
-            yield from super()._finish(decided)
-            return
-        yield "release"
-        self._release(decided)
-        events = [event for one in decided for event in one.decision.events]
-        if events:
-            yield from self._make_durable(events)
+    def _commit(self, group: list[Any]) -> None:
+        self._late: list[Event] = []
+        super()._commit(group)
+        if self._late:
+            super()._make_durable(self._late)
+
+    def _make_durable(self, events: list[Event]) -> None:
+        if any(isinstance(event, BlockAdded) for event in events):
+            self._late = events
+        else:
+            super()._make_durable(events)
 
 
-class ReorderingDriver(DriverProcess):
+class ReorderingLoop(DriverLoop):
     """Journals the last decision first."""
 
-    def _make_durable(self, events: Sequence[Event]) -> Generator[str, None, None]:
-        yield from super()._make_durable(events[::-1])
+    def _make_durable(self, events: list[Event]) -> None:
+        super()._make_durable(events[::-1])
 
 
 class UncheckedDriver(DriverProcess):
     """Never checks whether a newer epoch was claimed."""
 
-    def _check(self) -> None:
+    def check_epoch(self, before_refusal: bool) -> None:
         pass
 
 
 class RefusingUncheckedDriver(DriverProcess):
     """Sends a refusal without checking whether a newer epoch was claimed, because a refusal changes nothing."""
 
-    def _check_before_refusal(self) -> None:
-        pass
+    def check_epoch(self, before_refusal: bool) -> None:
+        if not before_refusal:
+            super().check_epoch(before_refusal)
 
 
 class TurningAwayDriver(DriverProcess):
     """Below the reserve it also refuses completions and clean-up, because they are retried."""
 
-    def _decide(self) -> list[Decided]:
-        if self._is_down_to_reserve():
-            self.queue.extend(waiting for waiting in self._group if waiting.task)
-            self._group = [waiting for waiting in self._group if not waiting.task]
-        return super()._decide()
-
-
-class HastyTracker(Tracker):
-    """Assumes that a scan saw the whole segment, although its writer could still append during the scan."""
-
-    def decide(self, request: Request, now: float, now_ms: int) -> Decision:
-        share = self.state.index.segments.get(request.facts.path) if isinstance(request, CleanSegment) else None
-        if not isinstance(request, CleanSegment) or share is None:
-            return super().decide(request, now, now_ms)
-        seen = {frame.block_id for frame in request.facts.frames}
-        whole, held = share.blocks, share.held
-        share.blocks = {name: None for name in whole if name in seen}
-        unseen_held = sum(name not in seen and name not in self.state.released for name in whole)
-        try:
-            with mock.patch.object(BlockIndex, "is_due", return_value=held == unseen_held):
-                return super().decide(request, now, now_ms)
-        finally:
-            share.blocks = whole
+    def _take_queued(self) -> list[Waiting]:
+        taken = super()._take_queued()
+        if not is_down_to_reserve(self.journal.free_bytes(), self.world.options.journal_reserve_bytes):
+            return taken
+        self.queue.extend(waiting for waiting in taken if waiting.task)
+        return [waiting for waiting in taken if not waiting.task]
 
 
 class HopefulWriter(LogWriter):
@@ -383,11 +374,15 @@ class HighestTracker(Tracker):
         return replace(last, events=events + last.events)
 
 
+class ForgetfulOfWindowsLoop(AskedLoop):
+    def ask(self, request: Any) -> Any:
+        return super().ask(ReadBy(partial(leaving, windows=False)) if isinstance(request, ReadLeaving) else request)
+
+
 class ForgetfulOfWindowsDriver(DriverProcess):
     """Archives every completed batch, even if the window of a later batch reaches back to it."""
 
-    def _finished(self, state: State) -> tuple[FinishedBatch, ...]:
-        return finished(state, windows=False)
+    asked_type = ForgetfulOfWindowsLoop
 
 
 def trusting_rebuilt(evidence: rebuild.Evidence, new_timeline: int, time_ms: int, cause: str) -> rebuild.RebuildPlan:
@@ -420,8 +415,8 @@ def _mistake(name: str, invariant: str, **kinds: Callable[..., Any]) -> Mistake:
 
 MISTAKES = (
     _mistake("rewind-by-seek-alone", "INV-2", machine=SeekingMachine),
-    _mistake("answer-before-durable", "INV-1", driver=AnsweringEarlyDriver),
-    _mistake("journal-order-unlike-decisions", "INV-7", driver=ReorderingDriver),
+    _mistake("answer-before-durable", "INV-1", loop=AnsweringEarlyLoop),
+    _mistake("journal-order-unlike-decisions", "INV-7", loop=ReorderingLoop),
     _mistake("claim-without-compare-and-set", "INV-4", tracker=GrantingTracker),
     _mistake("append-after-take-over", "INV-4", driver=UncheckedDriver),
     _mistake("deletion-after-take-over", "INV-8", driver=UncheckedDriver),
@@ -448,6 +443,5 @@ MISTAKES = (
     _mistake("reserve-that-turns-completions-away", "progress", driver=TurningAwayDriver),
     # found by the simulation in the code itself
     _mistake("refusal-after-take-over", "INV-4", driver=RefusingUncheckedDriver),
-    _mistake("segment-scanned-before-its-writer-was-fenced", "INV-8", tracker=HastyTracker),
     _mistake("history-forgets-what-came-while-it-waited", "INV-2", history=ForgettingHistoryWriter),
 )

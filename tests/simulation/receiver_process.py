@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,8 @@ class ReceiverProcess:
         self.killed = False
         self.exit_code: int | None = None
         self.exit_reason = ""
-        self.host = f"host-{receiver_id}"
+        self.host = "host" if world.options.one_host_name else f"host-{receiver_id}"
+        self.clock = world.clock_of(self.name)
         self.machine = world.kinds.machine(
             Identity(world.stream, receiver_id, self.host, self.name, "simulated"), world.receiver_settings
         )
@@ -169,7 +171,9 @@ class ReceiverProcess:
     # ---- inputs of the machine ---------------------------------------------------------------------------------------
 
     def tell(self, event: inp.Input) -> None:
-        for action in self.machine.handle(event, self.world.now):
+        actions = self.machine.handle(event, self.world.now)
+        self.world.coverage.acted(self.name, event, actions)
+        for action in actions:
             self._hand_out(action)
 
     def _hand_out(self, action: act.Action) -> None:
@@ -257,9 +261,21 @@ class ReceiverProcess:
     # ---- the store ---------------------------------------------------------------------------------------------------
 
     def append(self) -> None:
+        with self._guarded():
+            self._append()
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """End the process by an error that breaks a thread of the store."""
+        try:
+            yield
+        except MemoryError as error:
+            self.tell(inp.Broken(f"a thread of the store broke: {error!r}"))
+
+    def _append(self) -> None:
         assert self._writer is not None
         pending = self._pending[0]
-        block = encode(pending, self._encoding, self.world.wall_ms)
+        block = encode(pending, self._encoding, self.clock.wall_ms())
         if not self._has_room(block.payload_bytes):
             self.world.reached["no room above the reserve"] += 1
             self.tell(inp.OutOfSpace("the WAL is down to its reserve"))
@@ -285,7 +301,7 @@ class ReceiverProcess:
 
     def begin_copying(self) -> None:
         pending = self._pending.popleft()
-        block = encode(pending, self._encoding, self.world.wall_ms)
+        block = encode(pending, self._encoding, self.clock.wall_ms())
         frame = b"".join(bytes(part) for part in local_frame(block.meta, block.payload))
         self._copying = Copying(pending.sequence, block, frame, waits_for_replica=self.world.options.copies > 1)
         self.world.invariants.block_written(block.meta)
@@ -336,6 +352,10 @@ class ReceiverProcess:
         return not reserve_bytes or has_room(self.world.wal.free_bytes(), needed_bytes, reserve_bytes)
 
     def sync(self) -> None:
+        with self._guarded():
+            self._sync()
+
+    def _sync(self) -> None:
         assert self._writer is not None
         try:
             self._writer.sync()

@@ -32,6 +32,14 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
+class Beginning:
+    """The steps up to one that reached a decision in a way that was new."""
+
+    options: Options
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     seed: int
     violation: InvariantViolation
@@ -49,6 +57,7 @@ def save(trace: Trace, path: Path) -> None:
 def replay(trace: Trace, kinds: Kinds | None = None) -> World:
     """Replay the trace. Raises InvariantViolation if it violates one, TraceMismatch if it does not fit the code."""
     world = World(trace.options, kinds)
+    world.warm_up()
     for label in trace.steps:
         if not label.startswith(OPTIONAL):
             world.take(label)
@@ -60,14 +69,24 @@ def replay(trace: Trace, kinds: Kinds | None = None) -> World:
 
 
 def explore(
-    seed: int, steps: int, kinds: Kinds | None = None, drawn: Callable[[int], Options] = Options.drawn
+    seed: int,
+    steps: int,
+    kinds: Kinds | None = None,
+    drawn: Callable[[int], Options] = Options.drawn,
+    begin: Beginning | None = None,
 ) -> Failure | World:
-    """Run ``steps`` with faults, drawn by ``seed`` with the options, then go on without faults."""
-    options = drawn(seed)
+    """Run ``steps`` with faults, drawn by ``seed`` with the options, then go on without faults.
+
+    ``begin``: the options and first steps of an earlier run, from which this one goes another way.
+    """
+    options = begin.options if begin is not None else drawn(seed)
     world = World(options, kinds)
     random = Random(seed)
     taken = 0
     try:
+        world.warm_up()
+        for label in begin.steps if begin is not None else ():
+            world.take(label)
         for _ in range(steps):
             world.step(random)
         taken = len(world.taken)
@@ -107,6 +126,7 @@ def _broken_by(trace: Trace, steps: Sequence[str], kinds: Kinds | None) -> list[
     world = World(trace.options, kinds)
     taken = 0
     try:
+        world.warm_up()
         for label in steps:
             if world.can(label):
                 world.take(label)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from driver.background.adoption import Adopter
+from driver.background.adoption import Adopter, AdoptionThread
+from driver.decision_loop.loop import DriverLoop
 from driver.decisions.replay import Horizon, RewindTo, needed
 from driver.journal import history
 from driver.journal import opening as journal
@@ -24,14 +25,17 @@ from driver.journal.state import ADOPTER, Partition
 from driver.tracker import Tracker
 from driver.tracker.requests import BeginReplay, EndHold, HoldForReset, Request, Reset
 from forebay import messages as m
-from forebay.model.errors import FencedError, StoreError
+from forebay.model.errors import CorruptionError, FencedError, NewerVersionError, StoreError
 from forebay.model.units import Duration, Size
 from forebay.model.values import TopicPartition
 from forebay.process.clock import ManualClock
 from forebay.settings.schema import ReceiverSettings
 from receiver.machine import ReceiverMachine
 from recovery import rebuild
+from tests.simulation.coverage import Coverage
 from tests.simulation.driver_process import DriverProcess, Waiting
+from tests.simulation.faults import Faults
+from tests.simulation.faulty import FaultyStorage
 from tests.simulation.hosts import Host, hosts_of, loss_steps
 from tests.simulation.invariants import Invariants, InvariantViolation
 from tests.simulation.kafka import Kafka
@@ -48,15 +52,26 @@ TOPIC = "t"
 STEP_SECONDS = 0.005
 #: rounds after the faults have ended within which all must be taken in and completed
 CALM_ROUNDS = 600
+#: calm rounds in which files are still rotten
+ROTTEN_ROUNDS = 10
+#: how often the steps of one process are taken in a calm round
+STEPS_IN_A_ROW = 5
+#: pause between two rounds before the faults begin
+WARM_SECONDS = 0.2
+#: a receiver that has other steps ticks in every such round
+TICK_ROUNDS = 4
 #: kinds of faults that a run may have
 #: weight of the fault that loses the journal, and how often it may occur
 LOSSES_MAX = 2
 FAULTS = ("receiver", "driver", "host", "network", "disk", "kafka", "journal", "replay")
+#: kinds of faults of stores, clocks and messages; a run has few of them, so that each shows its own effects
+MORE_FAULTS = ("rot", "store", "clock", "odd")
 #: maximum number of records produced in one run
 RECORDS_MAX = 400
 #: maximum number of replays requested in one run
 REPLAYS_MAX = 4
 _ALL_THERE_IS = 1 << 40
+_MORE_FAULTS = frozenset(MORE_FAULTS)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +106,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ids_silent_seconds: float = 0.0
     #: what makes a batch: "interval" (the timer), or a free worker: "late" (once an interval has ended), "continuous"
     trigger: str = "interval"
+    warm_rounds: int = 0  # rounds without faults before the first step
+    one_host_name: bool = False  # all receivers' hosts have the same name
     quiet: int = 5  # factor on the weight of each step that is no fault
 
     @classmethod
@@ -120,7 +137,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             empty_batches=random.random() < 0.2,
             queries=random.random() < 0.4,
             trigger=random.choice(("interval", "late", "late", "continuous")),
+            warm_rounds=random.choice((0, 5, 10)),
         )
+
+    @classmethod
+    def faulty(cls, seed: int) -> Options:
+        """As :meth:`drawn`, with faults of stores, clocks and messages, without rebuilds, which lose what is damaged."""
+        drawn, random = cls.drawn(seed), Random(seed)
+        more = tuple(fault for fault in MORE_FAULTS if random.random() < 0.5) or (random.choice(MORE_FAULTS),)
+        faults = tuple(fault for fault in drawn.faults if fault != "journal" and random.random() < 0.6)
+        return msgspec.structs.replace(drawn, faults=(*faults, *more), one_host_name=random.random() < 0.3)
 
     @classmethod
     def without_wal(cls, seed: int) -> Options:
@@ -164,6 +190,8 @@ class Kinds:
     rebuilt: Callable[..., rebuild.RebuildPlan] = rebuild.rebuilt
     writer: type[LogWriter] = LogWriter  # of the receivers
     adopter: type[Adopter] = Adopter
+    adoption: type[AdoptionThread] = AdoptionThread
+    loop: type[DriverLoop] = DriverLoop
     kafka_tier: type[KafkaTier] = KafkaTier
 
 
@@ -183,6 +211,20 @@ class Query:
     losses: int = 0  # journals that were lost when its cursor was opened
 
 
+class HostClock:
+    """A host's clock: its wall time may be off by ``off_ms()``."""
+
+    def __init__(self, clock: ManualClock, off_ms: Callable[[], int]) -> None:
+        self._clock = clock
+        self._off_ms = off_ms
+
+    def wall_ms(self) -> int:
+        return max(0, self._clock.wall_ms() + self._off_ms())
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+
 class World:
     def __init__(self, options: Options, kinds: Kinds | None = None) -> None:
         self.options = options
@@ -191,8 +233,8 @@ class World:
         self.clock = ManualClock(1_000_000)
         self.kafka = Kafka({TOPIC: options.partitions}, options.cooperative)
         self.network = Network()
-        self.journal = ForgetfulStorage("forgetful://journal", appendable=not options.journal_objects)
-        self.wal = ForgetfulStorage("forgetful://wal", appendable=not options.wal_objects)
+        self.journal = FaultyStorage("forgetful://journal", self.clock.advance, not options.journal_objects)
+        self.wal = FaultyStorage("forgetful://wal", self.clock.advance, not options.wal_objects)
         self.receiver_settings = ReceiverSettings(
             block_interval=Duration(0.2),
             block_size=Size(120),
@@ -210,7 +252,9 @@ class World:
         self.rebuilding: Generator[str, None, rebuild.RebuildPlan] | None = None
         self.losses = 0
         self.calm = False
+        self.steps_with_faults = 0  # once they have ended
         self.taken: list[str] = []
+        self.coverage = Coverage()
         self.reached: Counter[str] = Counter()  # what happened: kinds of decided events, and what has no event
         self._uids = itertools.count(1)
         self._started: dict[str, int] = {}
@@ -219,11 +263,17 @@ class World:
         self._replays = 0
         self.read_from_kafka = 0  # blocks
         self.query = Query()
+        self.faults = Faults(self)
         self.invariants = Invariants(self)
+        self._partition_steps = [self._steps_of(number) for number in range(options.partitions)]
 
     @property
     def now(self) -> float:
         return self.clock.monotonic()
+
+    def clock_of(self, process: str) -> HostClock:
+        """Return the clock of the host on which the process runs."""
+        return HostClock(self.clock, lambda: self.faults.clocks.get(process, 0))
 
     @property
     def wall_ms(self) -> int:
@@ -247,7 +297,7 @@ class World:
 
     def step(self, random: Random) -> str:
         """Take one step, drawn by ``random``. Raises InvariantViolation."""
-        choice = draw(self.steps(), random)
+        choice = draw(self.steps(), random, self.options.quiet)
         self._take(choice.label, choice.run)
         return choice.label
 
@@ -264,9 +314,12 @@ class World:
 
     def _take(self, label: str, run: Callable[[], None]) -> None:
         self.taken.append(label)
+        self.coverage.step = len(self.taken)
         run()
-        self.drivers = [d for d in self.drivers if d.alive]
-        self.zombies = [r for r in self.zombies if r.alive]
+        if not all(driver.alive for driver in self.drivers):
+            self.drivers = [d for d in self.drivers if d.alive]
+        if self.zombies:
+            self.zombies = [r for r in self.zombies if r.alive]
         self.clock.advance(STEP_SECONDS)
         self.invariants.check()
 
@@ -275,34 +328,70 @@ class World:
 
         Raises InvariantViolation if not all is taken in and completed within ``CALM_ROUNDS``.
         """
-        self.calm = True
+        self.calm, self.steps_with_faults = True, len(self.taken)
+        self.faults.end_outages()
         if not self.options.stays_full:
             self.journal.capacity_bytes = self.wal.capacity_bytes = None
-        for _ in range(CALM_ROUNDS):
+        for number in range(CALM_ROUNDS):
+            if number == ROTTEN_ROUNDS:
+                self.faults.heal()
             for tp in self.invariants.unnoticed():  # a recreated topic is noticed by its records
                 self._take(f"produce {tp} 1", partial(self._produce, tp.partition, 1))
             if self.invariants.settled():
                 self.invariants.check_completed()
                 return
-            for label in [step.label for step in self.steps()]:
-                choice = find(self.steps(), label)
-                if choice is not None:
-                    self._take(label, choice.run)
-            self.clock.advance(0.1)
+            is_busy = self._calm_round(number)
+            self.clock.advance(0.1 if is_busy else 1.0)
         raise InvariantViolation(
             "progress", f"not settled after {CALM_ROUNDS} calm rounds: {self.invariants.unsettled()}"
         )
+
+    def warm_up(self) -> None:
+        """Let the stream run without faults before they begin. Raises InvariantViolation."""
+        for number in range(self.options.warm_rounds):
+            self._warm_produce(number)
+            self._calm_round(number)
+            self.clock.advance(WARM_SECONDS)
+        self.taken.clear()
+
+    def _warm_produce(self, number: int) -> None:
+        for partition in range(self.options.partitions):
+            if number % 4 == partition:
+                self._produce(partition, 3)
+
+    def _calm_round(self, number: int) -> bool:
+        """Let every process take its steps, in turn. Return whether there were any but ticks."""
+        is_busy = False
+        for group in list(self._calm_groups()):
+            for again in range(STEPS_IN_A_ROW):
+                if not self._take_all(group, no_ticks=bool(number % TICK_ROUNDS or again)):
+                    break
+                is_busy = True
+        return is_busy
+
+    def _take_all(self, group: Callable[[], Iterable[Step]], no_ticks: bool) -> bool:
+        """Take the steps of a group, each once. Return whether there were any but ticks.
+
+        ``no_ticks``: a receiver that has other steps need not tick, since every input tells it the time.
+        """
+        labels = [step.label for step in group()]
+        is_busy = False
+        for label in labels:
+            is_tick = label.endswith(" tick")
+            if is_tick and (is_busy or no_ticks) and len(labels) > 1:
+                continue
+            choice = find(group(), label)
+            if choice is not None:
+                self._take(label, choice.run)
+                is_busy = is_busy or not is_tick
+        return is_busy
 
     # ---- what can happen next ----------------------------------------------------------------------------------------
 
     def steps(self) -> list[Step]:
         if self.calm:
-            return list(self._calm_steps())
-        found = list(self._steps())
-        for step in found:
-            if not step.fault:
-                step.weight *= self.options.quiet
-        return found
+            return [step for group in self._calm_groups() for step in group()]
+        return list(self._steps())
 
     def _processes(self) -> Iterator[ReceiverProcess]:
         yield from self.zombies
@@ -351,6 +440,8 @@ class World:
         if "journal" in faults and self._can_lose_journal():
             yield _fault(Step("lose journal", self._lose_journal, 1, range(2)))
         yield from self._rebuild_steps("journal" in faults)
+        if not _MORE_FAULTS.isdisjoint(faults):
+            yield from self.faults.steps()
         if "disk" in faults:
             for name, disk in (("journal", self.journal), ("wal", self.wal)):
                 if disk.capacity_bytes is None:
@@ -417,7 +508,10 @@ class World:
         name = exchange.label.partition("/")[0]
         if name in self.hosts:
             return self.hosts[name]
-        return next((process for process in self._processes() if process.name == name), None)
+        for process in (*self.receivers.values(), *self.zombies):
+            if process.name == name:
+                return process if process.alive else None
+        return None
 
     def _group_steps(self) -> Iterator[Step]:
         group = self.kafka.group
@@ -433,21 +527,21 @@ class World:
 
     def _kafka_steps(self) -> Iterator[Step]:
         topic = self.kafka.topics[TOPIC]
+        has_faults = "kafka" in self.options.faults
         for partition in range(topic.partitions):
-            where = f"{TOPIC}/{partition}"
+            steps = self._partition_steps[partition]
             log = topic.log(partition)
             if self._produced < RECORDS_MAX:
-                yield Step(f"produce {where}", partial(self._produce, partition), 5, range(1, 7))
-            if "kafka" not in self.options.faults:
+                yield steps["produce"]
+            if not has_faults:
                 continue
             if log.high and self._produced < RECORDS_MAX:
-                yield _fault(Step(f"end-transaction {where}", partial(topic.end_transaction, partition), 4))
+                yield steps["end-transaction"]
             if log.high - log.low > 2:
-                yield _fault(Step(f"compact {where}", partial(self._compact, partition), 2, range(1000)))
-                yield _fault(Step(f"retain {where}", partial(self._retain, partition), 1, range(1, 100)))
+                yield steps["compact"]
+                yield steps["retain"]
             if self._unread(partition):
-                weight = 60 * self.options.quiet if self._is_orphaned(partition) else 2
-                yield _fault(Step(f"outlive {where}", partial(self._outlive, partition), weight, range(1, 101)))
+                yield steps["outlive-orphan" if self._is_orphaned(partition) else "outlive"]
         if "kafka" in self.options.faults:
             if topic.incarnation < 3 and not self.losses:
                 yield _fault(Step("recreate", topic.recreate, 1))
@@ -456,6 +550,19 @@ class World:
             if self.options.resets and driver.leading and not driver.paused:
                 for held in driver.tracker.state.partitions.values():
                     yield from self._reset_steps(driver, held.tp)
+
+    def _steps_of(self, partition: int) -> dict[str, Step]:
+        """What may happen to a partition in Kafka, by name."""
+        where = f"{TOPIC}/{partition}"
+        outlive = partial(self._outlive, partition)
+        return {
+            "produce": Step(f"produce {where}", partial(self._produce, partition), 5, range(1, 7)),
+            "end-transaction": _fault(Step(f"end-transaction {where}", partial(self._end_transaction, partition), 4)),
+            "compact": _fault(Step(f"compact {where}", partial(self._compact, partition), 2, range(1000))),
+            "retain": _fault(Step(f"retain {where}", partial(self._retain, partition), 1, range(1, 100))),
+            "outlive": _fault(Step(f"outlive {where}", outlive, 2, range(1, 101))),
+            "outlive-orphan": _fault(Step(f"outlive {where}", outlive, 60 * self.options.quiet, range(1, 101))),
+        }
 
     def _operator_steps(self) -> Iterator[Step]:
         """An operator accepts the gap that the status shows."""
@@ -506,45 +613,51 @@ class World:
                 weight = max(2, self.options.quiet // 2)
                 yield _fault(Step(f"{driver.name} replay", partial(self._replay, driver), weight, range(1, 4)))
 
-    def _calm_steps(self) -> Iterator[Step]:
-        """End the faults: paused processes wake, dead ones start, messages arrive at the newest driver."""
+    def _calm_groups(self) -> Iterator[Callable[[], Iterable[Step]]]:
+        """End the faults: paused processes wake, dead ones start, messages arrive at the newest driver.
+
+        Each group offers the steps of one part of the world as they are when it is called.
+        """
         for host in self.hosts.values():
-            yield from host.steps()
-        for process in self._processes():
-            if process.paused:
-                yield Step(f"{process.name} wake", process.wake)
-            else:
-                yield from process.steps()
-        for driver in self.drivers:
-            if driver.paused:
-                yield Step(f"{driver.name} wake", driver.wake)
-            else:
-                yield from driver.steps()
+            yield host.steps
+        processes: list[ReceiverProcess | DriverProcess] = [*self._processes(), *self.drivers]
+        for process in processes:
+            yield partial(_calm_steps_of, process)
+        yield self._calm_starts
+        for exchange in list(self.network.exchanges.values()):
+            yield partial(self._calm_network_steps, exchange)
+        yield self._calm_group_steps
+        yield self._late_steps
+        yield partial(self._rebuild_steps, False)
+        yield self._operator_steps
+
+    def _calm_starts(self) -> Iterator[Step]:
         for number in range(1, self.options.receivers + 1):
             name = f"r{number}"
             if name not in self.receivers or not self.receivers[name].alive:
                 yield Step(f"start {name}", partial(self._start_receiver, name))
-        leading = [driver for driver in self.drivers if driver.leading]
         if not self.drivers:
             yield Step("start driver", self._start_driver)
-        for exchange in list(self.network.exchanges.values()):
-            sender = self._sender(exchange)
-            if exchange.copies and leading:
-                step = partial(self._deliver, exchange, leading[-1])
-                yield Step(f"deliver {exchange.label} {leading[-1].name}", step)
-            for number in exchange.answers:
-                if sender is not None and sender.running:
-                    yield Step(f"answer {exchange.label} {number}", partial(self._answer, exchange, number))
-            lost = not exchange.copies and not exchange.answers and not exchange.at_driver
-            if lost and sender is not None and sender.running and not exchange.given_up:
-                yield Step(f"give-up {exchange.label}", partial(self.network.give_up, exchange))
+
+    def _calm_network_steps(self, exchange: Exchange) -> Iterator[Step]:
+        sender = self._sender(exchange)
+        leading = [driver for driver in self.drivers if driver.leading]
+        if exchange.copies and leading:
+            step = partial(self._deliver, exchange, leading[-1])
+            yield Step(f"deliver {exchange.label} {leading[-1].name}", step)
+        if sender is None or not sender.running:
+            return
+        for number in exchange.answers:
+            yield Step(f"answer {exchange.label} {number}", partial(self._answer, exchange, number))
+        lost = not exchange.copies and not exchange.answers and not exchange.at_driver
+        if lost and not exchange.given_up:
+            yield Step(f"give-up {exchange.label}", partial(self.network.give_up, exchange))
+
+    def _calm_group_steps(self) -> Iterator[Step]:
         members = {process.member for process in self._processes()}
         for member in sorted(self.kafka.group.members):
             if member not in members:
                 yield Step(f"expire {member}", partial(self.kafka.group.leave, member))
-        yield from self._late_steps()
-        yield from self._rebuild_steps(False)
-        yield from self._operator_steps()
 
     # ---- the steps ---------------------------------------------------------------------------------------------------
 
@@ -626,6 +739,9 @@ class World:
         self._produced += records
         self.kafka.topics[TOPIC].produce(partition, records)
 
+    def _end_transaction(self, partition: int) -> None:
+        self.kafka.topics[TOPIC].end_transaction(partition)
+
     def _compact(self, partition: int, seed: int) -> None:
         topic = self.kafka.topics[TOPIC]
         log = topic.log(partition)
@@ -676,7 +792,10 @@ class World:
         self._replays += 1
         state = driver.tracker.state
         to = RewindTo(batch=max(1, state.completed_number + 1 - back))
-        archived = needed(history.read_back(self.journal, self.stream), Horizon.of(state), to)
+        try:
+            archived = needed(history.read_back(self.journal, self.stream), Horizon.of(state), to)
+        except (CorruptionError, NewerVersionError, StoreError):  # the operator gets the error
+            return
         driver.queue.append(Waiting(BeginReplay(to, archived, state.archived_number, "simulated")))
 
     def _crash_driver_host(self, seed: int) -> None:
@@ -712,6 +831,15 @@ class World:
         found = self._listed()
         self.journal.omitted = found[-1 - which % len(found)]
         self.reached["omitted"] += 1
+
+
+def _calm_steps_of(process: ReceiverProcess | DriverProcess) -> Iterator[Step]:
+    if not process.alive:
+        return
+    if process.paused:
+        yield Step(f"{process.name} wake", process.wake)
+    else:
+        yield from process.steps()
 
 
 def _fault(step: Step) -> Step:

@@ -50,6 +50,22 @@ class _Inode:
     def size(self) -> int:
         return sum(len(extent.data) for extent in self.extents)
 
+    @property
+    def durable_bytes(self) -> int:
+        """How many bytes at the beginning no crash can take."""
+        total = 0
+        for extent in self.extents:
+            if extent.state != "durable":
+                break
+            total += len(extent.data)
+        return total
+
+    def join(self) -> None:
+        """Keep what is durable from the beginning on in one piece."""
+        first = next((at for at, extent in enumerate(self.extents) if extent.state != "durable"), len(self.extents))
+        if first > 1:
+            self.extents[:first] = [_Extent(b"".join(extent.data for extent in self.extents[:first]), "durable")]
+
 
 class ForgetfulStorage:
     """``capacity_bytes``: what fits in all files together; None: no limit.
@@ -78,6 +94,8 @@ class ForgetfulStorage:
         self._failures: dict[tuple[str, int], Exception] = {}
         self._lands = "never"  # what becomes of the next put that fails
         self._hosts = 0
+        #: how often files changed by other means than a write: a crash of the host, a lost file
+        self.damages = 0
 
     # ---- what a test does to it --------------------------------------------------------------------------------------
 
@@ -111,6 +129,7 @@ class ForgetfulStorage:
     def forget(self, path: str) -> None:
         """Remove the file, as if the disk had lost it. A process that has it open writes into nothing."""
         self.steps += 1
+        self.damages += 1
         self._cached.pop(path, None)
         self._durable.pop(path, None)
 
@@ -127,6 +146,7 @@ class ForgetfulStorage:
         """
         self.crash_at_step = None
         self._hosts += 1
+        self.damages += 1
         names: dict[str, _Inode] = {}
         for path in sorted(self._cached.keys() | self._durable.keys()):
             cached, durable = self._cached.get(path), self._durable.get(path)
@@ -142,17 +162,30 @@ class ForgetfulStorage:
         start = f"{check_path(prefix)}/" if prefix else ""
         return sorted(path for path in self._cached if path.startswith(start))
 
+    def has_any(self, prefix: str) -> bool:
+        """Whether there is a file below ``prefix``."""
+        start = f"{prefix}/"
+        return any(path.startswith(start) for path in self._cached)
+
     def durable_bytes(self, path: str) -> int:
         """How many bytes at the beginning of the file no crash can take; 0 if even its name can go."""
         inode = self._durable.get(path)
-        if inode is None or self._cached.get(path) is not inode:
-            return 0
-        total = 0
-        for extent in inode.extents:
-            if extent.state != "durable":
-                break
-            total += len(extent.data)
-        return total
+        return 0 if inode is None or self._cached.get(path) is not inode else inode.durable_bytes
+
+    def durable_sizes(self, prefix: str) -> dict[str, int]:
+        """:meth:`durable_bytes` of every file below ``prefix`` that has any, by path, sorted."""
+        start = f"{prefix}/"
+        cached = self._cached
+        found = (
+            (path, inode.durable_bytes)
+            for path, inode in self._durable.items()
+            if path.startswith(start) and cached.get(path) is inode
+        )
+        return dict(sorted(item for item in found if item[1]))
+
+    def stored(self, path: str) -> bytes:
+        """All bytes of the file, for the tests' own checks: no fault that was armed acts on this read."""
+        return self._at(path).data
 
     # ---- Storage -----------------------------------------------------------------------------------------------------
 
@@ -265,6 +298,7 @@ class ForgetfulStorage:
         for extent in inode.extents:
             if extent.state == "dirty":
                 extent.state = "lost" if failure is not None else "durable"
+        inode.join()
         if failure is not None:
             raise failure
         self._step()

@@ -13,10 +13,12 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from typing_extensions import Self
 
 from forebay.kafka.embedded.jars import Libraries, find_java
 from forebay.model.errors import ForebayError, UnreachableError, UsageError
@@ -44,23 +46,35 @@ _TICK_SECONDS = 0.1
 class HdfsServer:
     """NameNode and DataNode with their data in ``directory``: same ports and same data after each restart.
 
-    ``properties`` go into hdfs-site.xml over the ones made here. ``host``: where it runs, instead of loopback.
+    ``properties`` go into hdfs-site.xml over the ones made here. ``java_options``: of each process. ``host``:
+    where it runs, instead of loopback.
     """
 
-    def __init__(self, directory: Path, properties: Mapping[str, str] | None = None, host: Host | None = None) -> None:
+    name_nodes: tuple[str, ...] = (NAME_NODE,)
+
+    def __init__(
+        self,
+        directory: Path,
+        properties: Mapping[str, str] | None = None,
+        host: Host | None = None,
+        java_options: Sequence[str] = (),
+    ) -> None:
         self._host = host
         self._address = "127.0.0.1" if host is None else host.address
         self.directory = directory
         self._properties = dict(properties or {})
-        self._ports: list[int] = []
+        self._java_options = tuple(java_options)
+        self._data_ports: list[int] = []
+        #: name node → its ports for requests and for HTTP
+        self._ports: dict[str, tuple[int, int]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
     def url(self) -> str:
-        return f"hdfs://{self._address}:{self._ports[0]}"
+        return f"hdfs://{self._address}:{self._ports[NAME_NODE][0]}"
 
-    def start(self, *nodes: str) -> HdfsServer:
-        """Starts what of ``nodes`` (default: both) does not run, and waits until it serves.
+    def start(self, *nodes: str) -> Self:
+        """Starts what of ``nodes`` (default: all) does not run, and waits until it serves.
 
         Raises UsageError if Java or the jars are missing, UnreachableError if it does not come up.
         """
@@ -71,20 +85,21 @@ class HdfsServer:
     def launch(self, *nodes: str) -> None:
         """As :meth:`start`, without waiting. The folder is formatted first if it is new."""
         if not self._ports:
-            self._ports = [free_port() for _ in range(5)]
+            self._data_ports = [free_port() for _ in range(3)]
+            self._ports = {node: (free_port(), free_port()) for node in self.name_nodes}
             self._write_settings()
             self._format()
-        for node in nodes or (NAME_NODE, DATA_NODE):
+        for node in nodes or (*self.name_nodes, DATA_NODE):
             if node not in self._processes:
                 self._spawn(node)
 
     def stop(self, *nodes: str) -> None:
-        """Ends ``nodes`` (default: both) in order, and kills what takes too long."""
-        self._end(signal.SIGTERM, nodes or (DATA_NODE, NAME_NODE))
+        """Ends ``nodes`` (default: all) in order, and kills what takes too long."""
+        self._end(signal.SIGTERM, nodes or (DATA_NODE, *self.name_nodes))
 
     def kill9(self, *nodes: str) -> None:
-        """Ends ``nodes`` (default: both) as a crash would."""
-        self._end(signal.SIGKILL, nodes or (DATA_NODE, NAME_NODE))
+        """Ends ``nodes`` (default: all) as a crash would."""
+        self._end(signal.SIGKILL, nodes or (DATA_NODE, *self.name_nodes))
 
     def restart(self, *nodes: str) -> None:
         """Kill -9 and start: same ports, same data."""
@@ -99,21 +114,15 @@ class HdfsServer:
         self._processes[node].send_signal(signal.SIGCONT)
 
     def send(self, number: signal.Signals) -> None:
-        """Sends a signal that ends neither, such as SIGSTOP, to both nodes."""
+        """Sends a signal that ends no process, such as SIGSTOP, to all nodes."""
         for process in self._processes.values():
             process.send_signal(number)
 
     def admin(self, *arguments: str) -> str:
         """Runs ``hdfs dfsadmin`` (quotas, safe mode), and returns what it says."""
-        done = subprocess.run(
-            [*self._java(128), "org.apache.hadoop.hdfs.tools.DFSAdmin", *arguments],
-            capture_output=True, text=True, timeout=_READY_SECONDS, check=False,
-        )  # fmt: skip
-        if done.returncode != 0:
-            raise ForebayError(f"dfsadmin {' '.join(arguments)}: {done.stdout}{done.stderr}")
-        return done.stdout
+        return self._run_tool("DFSAdmin", *arguments)
 
-    def __enter__(self) -> HdfsServer:
+    def __enter__(self) -> Self:
         try:
             return self.start()
         except BaseException:
@@ -127,9 +136,21 @@ class HdfsServer:
 
     # ---- inner parts -------------------------------------------------------------------------------------------------
 
+    def _run_tool(self, name: str, *arguments: str) -> str:
+        done = subprocess.run(
+            [*self._java(128), f"org.apache.hadoop.hdfs.tools.{name}", *arguments],
+            capture_output=True, text=True, timeout=_READY_SECONDS, check=False, env=self._environment_of_tools(),
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise ForebayError(f"{name} {' '.join(arguments)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def _environment_of_tools(self) -> Mapping[str, str]:
+        return os.environ
+
     def _java(self, heap_mib: int) -> list[str]:
         return [
-            find_java(), f"-Xmx{heap_mib}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k",
+            find_java(), f"-Xmx{heap_mib}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k", *self._java_options,
             "--add-opens=java.base/java.lang=ALL-UNNAMED", "-cp", f"{self.directory / 'conf'}:{HADOOP.fetch()}/*",
         ]  # fmt: skip
 
@@ -139,13 +160,17 @@ class HdfsServer:
     def _spawn(self, node: str) -> None:
         with (self.directory / f"{node}.log").open("ab") as log:
             self._processes[node] = subprocess.Popen(
-                tethered(self._on_its_host([*self._java(256), _CLASSES[node]])),
+                tethered(self._on_its_host([*self._java(256), *self._program(node)])),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.directory, start_new_session=True,
             )  # fmt: skip
 
+    def _program(self, node: str) -> Sequence[str]:
+        """Return the class that ``node`` runs, and its arguments."""
+        return (_CLASSES[node],)
+
     def _format(self) -> None:
         done = subprocess.run(
-            [*self._java(128), _CLASSES[NAME_NODE], "-format", "-nonInteractive", "-force"],
+            [*self._java(128), *self._program(NAME_NODE), "-format", "-nonInteractive", "-force"],
             capture_output=True, text=True, timeout=_READY_SECONDS, check=False, cwd=self.directory,
         )  # fmt: skip
         if done.returncode != 0:
@@ -165,22 +190,25 @@ class HdfsServer:
                 process.wait()
 
     def ready(self) -> bool:
-        """Whether all that runs does its work: the NameNode out of safe mode, and this DataNode, not one that was
-        killed, in touch with it."""
-        if NAME_NODE not in self._processes:
-            return True  # a DataNode alone has no NameNode to report to
-        name_node = self._bean("NameNode,name=NameNodeInfo")
-        if name_node is None or DATA_NODE not in self._processes:
-            return name_node is not None
-        live: dict[str, Any] = json.loads(name_node["LiveNodes"])
-        fresh = any(node["lastContact"] < 3 for node in live.values())
+        """Whether all that runs does its work: the name nodes out of safe mode, and this DataNode, not one that was
+        killed, in touch with them."""
+        running = [node for node in self.name_nodes if node in self._processes]
+        if DATA_NODE not in self._processes:
+            return all(self._bean(node, "NameNode,name=NameNodeInfo") is not None for node in running)
         with socket.socket() as probe:
             probe.settimeout(1.0)
-            listens = probe.connect_ex((self._address, self._ports[2])) == 0
-        return not name_node["Safemode"] and fresh and listens
+            listens = probe.connect_ex((self._address, self._data_ports[0])) == 0
+        return (listens or not running) and all(map(self._is_ready, running))
 
-    def _bean(self, name: str) -> dict[str, Any] | None:
-        url = f"http://{self._address}:{self._ports[1]}/jmx?qry=Hadoop:service={name}"
+    def _is_ready(self, name_node: str) -> bool:
+        found = self._bean(name_node, "NameNode,name=NameNodeInfo")
+        if found is None:
+            return False
+        live: dict[str, Any] = json.loads(found["LiveNodes"])
+        return not found["Safemode"] and any(node["lastContact"] < 3 for node in live.values())
+
+    def _bean(self, name_node: str, name: str) -> dict[str, Any] | None:
+        url = f"http://{self._address}:{self._ports[name_node][1]}/jmx?qry=Hadoop:service={name}"
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:
                 beans: list[dict[str, Any]] = json.load(answer)["beans"]
@@ -204,14 +232,14 @@ class HdfsServer:
         return f"the log of the {node} ends with:\n" + "\n".join(lines)
 
     def _write_settings(self) -> None:
-        name, name_http, data, data_http, data_ipc = self._ports
+        data, data_http, data_ipc = self._data_ports
         conf = self.directory / "conf"
         for folder in ("hdfs", "datanode", "static"):  # the jars hold no pages: empty folders are enough
             (conf / "webapps" / folder).mkdir(parents=True)
         _write_xml(
             conf / "core-site.xml",
             {
-                "fs.defaultFS": f"hdfs://{self._address}:{name}",
+                "fs.defaultFS": self.url,
                 "hadoop.tmp.dir": f"{self.directory}/tmp",
                 "hadoop.http.staticuser.user": "root",
             },
@@ -221,10 +249,7 @@ class HdfsServer:
             {
                 "dfs.replication": "1",
                 "dfs.permissions.enabled": "true",
-                "dfs.namenode.name.dir": f"file://{self.directory}/name",
                 "dfs.datanode.data.dir": f"file://{self.directory}/data",
-                "dfs.namenode.rpc-address": f"{self._address}:{name}",
-                "dfs.namenode.http-address": f"{self._address}:{name_http}",
                 "dfs.namenode.secondary.http-address": "127.0.0.1:0",
                 "dfs.datanode.hostname": self._address,
                 "dfs.datanode.address": f"{self._address}:{data}",
@@ -237,10 +262,19 @@ class HdfsServer:
                 "dfs.datanode.round-robin-volume-choosing-policy.additional-available-space": "0",
                 "dfs.datanode.du.reserved": "0",
                 "dfs.namenode.fs-limits.min-block-size": "4096",
+                **self._name_node_properties(),
                 **self._properties,
             },
         )
         (conf / "log4j.properties").write_text(_LOG4J)
+
+    def _name_node_properties(self) -> Mapping[str, str]:
+        requests, http = self._ports[NAME_NODE]
+        return {
+            "dfs.namenode.name.dir": f"file://{self.directory}/name",
+            "dfs.namenode.rpc-address": f"{self._address}:{requests}",
+            "dfs.namenode.http-address": f"{self._address}:{http}",
+        }
 
 
 _LOG4J = """\

@@ -76,6 +76,8 @@ class SparkHosts(Cluster):
         workers: Sequence[str],
         options: Mapping[str, str],
         topics: Sequence[str],
+        *,
+        job: str = "jobs:by_dataframe",
         **settings: Mapping[str, Any],
     ) -> None:
         self.network = network
@@ -101,7 +103,7 @@ class SparkHosts(Cluster):
             topics,
             receivers=0,
             engine="spark",
-            job="jobs:by_dataframe",
+            job=job,
             stream="stream",
             start=False,
             **merged,

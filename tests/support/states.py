@@ -1,4 +1,4 @@
-"""A keyed state over batches as a journal would complete them, without a driver."""
+"""A keyed state over batches as a journal would complete them, without a driver; and one read from its files."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from driver.journal.versions import StateCommit
 from forebay.model.values import numbered
 from tests.support.columns import schema_of
 from tests.support.stored import Stored
+from wal.keyed import files
+from wal.keyed.rows import newest, present
+from wal.storage import Storage
 
 COUNTS = schema_of(key=pa.string(), count=pa.int64())
 
@@ -64,3 +67,13 @@ def as_dict(rows: pa.Table) -> dict[str, int]:
     values: list[Any] = rows.column("count").to_pylist()
     assert len(set(keys)) == len(keys), "a key occurs twice"
     return dict(zip(keys, values, strict=True))
+
+
+def read_past_the_driver(wal: Storage, state: State, name: str) -> pa.Table:
+    """Return the rows of a state that has no timeout, sorted by key."""
+    version = state.keyed[name].versions[-1]
+    manifest = files.read_manifest(wal, version.manifest, version.sha256)
+    key = list(manifest.key)
+    shards = [newest([files.read_rows(wal, None, f) for f in shard], key) for shard in manifest.shards if shard]
+    rows = present(pa.concat_tables(shards), 0).select(manifest.columns.names)
+    return rows.sort_by([(column, "ascending") for column in key])

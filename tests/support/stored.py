@@ -14,19 +14,20 @@ from wal.blocks import encode_meta, write_local
 from wal.reading import BlockReference, ReadPlan, Tier
 from wal.segments.frame import FrameKind
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
-from wal.storage import open_storage
+from wal.storage import NO_OPTIONS, StorageOptions, open_storage
 
 
 class Stored:
     """A WAL and a block directory under ``root``."""
 
-    def __init__(self, root: Path, wal_url: str = "") -> None:
+    def __init__(self, root: Path, wal_url: str = "", storage: StorageOptions = NO_OPTIONS) -> None:
         self.root = root
         self.blocks_directory = root / "blocks"
         self.wal_url = wal_url or f"file://{root}/wal"
+        self._storage = storage
         uids = itertools.count(7)
         self._writer = LogWriter(
-            open_storage(self.wal_url),
+            open_storage(self.wal_url, storage),
             lambda sequence: f"s/r1/{sequence:08}.seg",
             SegmentIdentity("s", "r1", 1 << 40 | 1, 1),
             SegmentLimits(10_000_000, 1000.0),
@@ -66,5 +67,6 @@ class Stored:
                     "heartbeat_interval": "20ms",
                 },
                 "spark": spark,
+                "storage": self._storage,
             }
         )

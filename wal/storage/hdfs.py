@@ -7,7 +7,8 @@ many racing writers wins, and a partly written file never has a final name.
 
 Settings of the client (``[storage.hdfs]``): every ``dfs.*``, ``fs.*`` and ``hadoop.*`` key that hdfs-native knows; they override
 ``core-site.xml`` and ``hdfs-site.xml`` in ``HADOOP_CONF_DIR``. ``dfs.blocksize`` and ``dfs.replication`` apply to files written
-here. Kerberos: ``kerberos_principal``, ``kerberos_keytab``, ``kerberos_cache``.
+here. Kerberos: ``kerberos_principal``, ``kerberos_keytab``, ``kerberos_cache``. Each new connection logs in, so a keytab gets
+tickets as long as the process runs, and a cache must be kept fresh by another program.
 """
 
 from __future__ import annotations
@@ -63,6 +64,11 @@ _QUOTA = re.compile(r"Quota\w*ExceededException$")
 _FULL = re.compile(
     r"DiskOutOfSpaceException|No space left on device|[1-9]\d* datanode\(s\) running and no node\(s\) are excluded"
 )
+_KERBEROS = re.compile(r'^GSSAPIError\(.*?, "(?P<words>.*)"\)$', re.DOTALL)
+#: a KDC that restarts is waited for; what else a login can fail of needs a person
+_NO_KDC = "Cannot contact any KDC"
+#: how the client reports that a NameNode closed the connection, as one with Kerberos does if it gets no login
+_CLOSED = "RPC listener disconnected"
 _REMOTE = re.compile(r'(?:Fatal)?RPCError\("(?P<kind>[\w.$]+)", "(?P<words>.*)', re.DOTALL)
 
 Answer = TypeVar("Answer")
@@ -111,7 +117,7 @@ class HdfsStorage:
         self._retry_seconds = _own(own, "retry_timeout", parse_duration, 90.0)
         self._block_bytes = _own(own, "dfs.blocksize", int, 0)
         self._replication = _own(own, "dfs.replication", int, None)
-        self._options = _client_options(own, parts.port is not None)
+        self._options = own
         self._requests: Counter[str] = Counter()
         self._counting = threading.Lock()
 
@@ -314,7 +320,12 @@ class HdfsStorage:
         except asyncio.TimeoutError:
             raise TransientError(f"no answer within {seconds:g} s") from None
         except OSError as error:
-            raise TransientError(str(error)) from error
+            text = str(error)
+            if text == _CLOSED and not opened.logs_in:
+                text += (
+                    '; if HDFS asks for Kerberos, set "hadoop.security.authentication" = "kerberos" in [storage.hdfs]'
+                )
+            raise TransientError(text) from error
         except Exception as error:
             raise _store_error(error) from error
         except BaseException as error:
@@ -428,6 +439,11 @@ async def _close(client: AsyncClient, writer: AsyncFileWriter, path: str, length
 def _store_error(error: Exception) -> StoreError | NotADirectoryError:
     """Return the client's error as an error of the store."""
     words = str(error)
+    if kerberos := _KERBEROS.match(words):
+        login = f"the Kerberos login failed: {first_line(kerberos['words'])}"
+        if _NO_KDC in login:
+            return TransientError(login)
+        return StoreError(f"{login}; run kinit, or check kerberos_principal and kerberos_keytab in [storage.hdfs]")
     remote = _REMOTE.match(words)
     text = f"{remote['kind'].rpartition('.')[2]}: {first_line(remote['words'])}" if remote else first_line(words)
     if "(is not a directory)" in text:
@@ -435,14 +451,6 @@ def _store_error(error: Exception) -> StoreError | NotADirectoryError:
     if _FULL.search(words) or (remote and _QUOTA.search(remote["kind"])):
         return OutOfSpaceError(text)
     return StoreError(text) if remote and not _TRANSIENT.search(remote["kind"]) else TransientError(text)
-
-
-def _client_options(options: Mapping[str, str], one_name_node: bool) -> dict[str, str]:
-    """Return the client's options. Each request goes to each NameNode once, since :meth:`HdfsStorage._repeated` retries.
-
-    The client's own retries are not used, because their pauses panic in the asynchronous client.
-    """
-    return {"dfs.client.failover.max.attempts": "0" if one_name_node else "1", **options}
 
 
 def _own(options: dict[str, str], key: str, parse: Callable[[str], Value], default: Value) -> Value:

@@ -38,6 +38,7 @@ DRIVER_ANSWERS = {
     "batches.json": "/v1/batches?limit=200",
     "series.json": "/v1/series?points_max=1500",
     "wal.json": "/v1/wal",
+    "states.json": "/v1/states",
     "journal-of-driver.json": "/v1/journal",
     "listeners.json": "/v1/listeners",
     "direct.json": "/v1/direct",

@@ -1,4 +1,4 @@
-"""``forebay receivers``, ``hosts`` and ``blocks``: lists with filters, as the driver holds them."""
+"""``forebay receivers``, ``hosts``, ``blocks`` and ``states``: lists with filters, as the driver holds them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RECORDS_PAGE = 100
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _list_options(function: _Function) -> _Function:
+def _name_options(function: _Function) -> _Function:
     for decorate in (
         click.option(
             "--limit",
@@ -40,10 +40,15 @@ def _list_options(function: _Function) -> _Function:
             help=f"Maximum number [default: {LIMIT}].",
         ),
         click.option("--text", metavar="TEXT", default="", help="Only names with this text."),
-        click.option("--state", metavar="STATE", default="", help="Only those in this state."),
     ):
         function = decorate(function)
     return function
+
+
+def _list_options(function: _Function) -> _Function:
+    return click.option("--state", metavar="STATE", default="", help="Only those in this state.")(
+        _name_options(function)
+    )
 
 
 @click.command(
@@ -158,6 +163,43 @@ def blocks(
     invocation.write(m.BlockListAnswer(total=total, blocks=found), lambda: [_blocks_table(found)])
     _rest(invocation, len(found), total)
     return FINE
+
+
+@click.command(epilog=example("forebay states", "forebay states --text carriers", "forebay states --json"))
+@_name_options
+@shared_options
+@pass_invocation
+def states(invocation: Invocation, text: str, limit: int) -> int:
+    """List the keyed states by name: keys, bytes, shards, kept versions, and the last batch that changed them.
+
+    A number of keys with "<=" is the number of rows in the state's files: a key that was changed since the last merge has more
+    than one. --json prints the list as the API returns it, with columns and types.
+    """
+    with observer(invocation.settings()) as client:
+        found, total, _ = _pages(
+            lambda after, count: client.states(limit=count, after=after, text=text), "states", limit
+        )
+    invocation.write(m.StatesAnswer(total=total, states=found), lambda: [_states_table(found)])
+    _rest(invocation, len(found), total)
+    return FINE
+
+
+def _states_table(found: tuple[m.StateEntry, ...]) -> Group:
+    from rich.filesize import decimal
+
+    from deploy.console.table import table
+
+    return table(
+        "Keyed states",
+        ("state", "key", "keys", "size", "shards", "versions", "last batch", "updated", "fault"),
+        [
+            (
+                s.name, ", ".join(s.key) or "-", s.keys_max if s.keys_exact else f"<= {s.keys_max}", decimal(s.bytes), s.shards,
+                s.versions, s.batch_id or "-", moment(s.updated_ms) if s.updated_ms is not None else "-", s.detail or "-",
+            )
+            for s in found
+        ],
+    )  # fmt: skip
 
 
 def _pages(request: Callable[[str, int], Any], name: str, limit: int) -> tuple[tuple[Any, ...], int, list[Any]]:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
-from driver.batches.entries import batch_ranges
 from driver.http.observation.lists import LIMIT, check_limit
 from driver.journal.state import State
+from driver.listeners.offsets import batch_ranges
 from driver.tracker.requests import Read
 from forebay import messages as m
 from forebay.model.values import Block, total_size

@@ -11,7 +11,7 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ import msgspec
 from driver.journal import events as ev
 from driver.listeners.derivation import RecordsOf, happened_in, unknown_records
 from driver.listeners.events import Happened
+from driver.listeners.offsets import BLOCKS_SOON_MAX, OffsetsOf, unknown_offsets, with_offsets
 from driver.listeners.sizes import event_bytes
 from forebay import messages as m
 from forebay.model.errors import AccessError, ForebayError, TurnedAwayError
@@ -115,6 +116,8 @@ class EventHub:
         self._ticking: asyncio.Task[None] | None = None
         #: returns how many records an unfinished batch has; None: unknown
         self.records_of: RecordsOf = unknown_records
+        #: returns the offsets of submitted batches
+        self.offsets_of: OffsetsOf = unknown_offsets
         self._closed = self._failed = False
 
     # ---- any thread --------------------------------------------------------------------------------------------------
@@ -219,11 +222,18 @@ class EventHub:
         if overflown:
             self._end_all(frame("dropped", b'{"reason": "too many events at the same time"}'))
         for now_ms, events, happened in waiting:
-            derived = itertools.chain.from_iterable(happened_in(event, now_ms, self.records_of) for event in events)
+            derived = itertools.chain.from_iterable(self._derived(event, now_ms) for event in events)
             for one in itertools.chain(derived, happened):
                 data = frame(_kind(one), msgspec.json.encode(one), next(self._numbers))
                 for client in self._clients:
                     client.put(data)
+
+    def _derived(self, event: ev.Event, now_ms: int) -> Iterator[Happened]:
+        """Yield what follows from an event of the journal. The offsets of a large batch are left out: clients wait for this."""
+        offsets = {
+            batch_id: found for batch_id, found in self.offsets_of(event).items() if found.items <= BLOCKS_SOON_MAX
+        }
+        yield from (with_offsets(one, offsets) for one in happened_in(event, now_ms, self.records_of))
 
     def _end_all(self, last: bytes) -> None:
         for client in self._clients:

@@ -7,6 +7,7 @@ from typing import Protocol
 from driver.http.batches import BatchQuery
 from driver.http.observation.blocks import BlockQuery
 from driver.http.observation.events import EventHub
+from driver.http.observation.lists import Query
 from driver.http.observation.snapshot import Snapshot
 from forebay import messages as m
 
@@ -50,6 +51,9 @@ class Observer(Protocol):
 
     def wal(self) -> m.WalAnswer:
         """Return the state of the WAL."""
+
+    def states(self, query: Query) -> m.StatesAnswer:
+        """Return a page of the keyed states. May read the WAL's store."""
 
     def journal(self) -> m.JournalAnswer:
         """Return the state of the journal. Raises StoreError."""

@@ -233,7 +233,11 @@ def _block_routes(observer: Observer, history: _Few) -> list[HTTPRouteHandler]:
 
 
 def _storage_routes(observer: Observer) -> list[HTTPRouteHandler]:
-    files = _Few(1)
+    files, manifests = _Few(1), _Few(1)
+
+    @_watched("/v1/states", "Keyed states, with their keys, bytes and versions", dependencies=LISTED)
+    async def states(wanted: Wanted) -> m.StatesAnswer:
+        return await manifests.call(observer.states, wanted)
 
     @_watched("/v1/wal", "The WAL's segments, retention, and what waits for them")
     async def wal() -> m.WalAnswer:
@@ -247,7 +251,7 @@ def _storage_routes(observer: Observer) -> list[HTTPRouteHandler]:
     async def settings() -> m.SettingsAnswer:
         return await _away(observer.settings)
 
-    return [wal, journal, settings]
+    return [states, wal, journal, settings]
 
 
 class _EventStream(Response[None]):

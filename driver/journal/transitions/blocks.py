@@ -8,6 +8,7 @@ from driver.journal import events as ev
 from driver.journal.state import ADOPTER, BrokenInvariant, State
 from driver.journal.transitions.partition import partition_of
 from driver.journal.transitions.receivers import count_segment
+from forebay.model.values import Block
 
 
 def block_added(state: State, event: ev.BlockAdded) -> None:
@@ -50,9 +51,11 @@ def block_moved(state: State, event: ev.BlockMoved) -> None:
         raise BrokenInvariant(f"block {event.block_id} was moved to bytes that its local copy does not hold")
     if event.handle.path in state.cleaning_segments:
         raise BrokenInvariant(f"block {event.block_id} was moved into a segment that is being deleted (INV-8)")
-    sha256 = event.sha256
-    if sha256 is msgspec.UNSET and event.handle.checksum == block.handle.checksum:
+    sha256, others = event.sha256, block.other_hosts
+    if event.handle.checksum != block.handle.checksum:
+        others = ()  # the replicas hold other bytes
+    elif sha256 is msgspec.UNSET:
         sha256 = block.meta.sha256  # the same bytes at another place
     meta = msgspec.structs.replace(block.meta, sha256=sha256)
-    state.blocks[block.id] = msgspec.structs.replace(block, meta=meta, handle=event.handle, local=event.local)
+    state.blocks[block.id] = Block(meta, event.handle, event.local, others)
     state.index.move(block, state.blocks, state.released, state.replay_blocks())

@@ -1,8 +1,10 @@
-"""Where blocks are stored: in the WAL, or, in a stream without one, on several hosts."""
+"""Where blocks are stored: in the WAL, and on hosts beside it or, in a stream without a WAL, on hosts alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+import msgspec
 
 from driver.decisions.replica_hosts import HostSpace, loads, replica_host
 from driver.tracker.decision import Recorder
@@ -18,8 +20,8 @@ from wal.segments.layout import parse_block
 class Replicas:
     """Replica hosts, and the check that a block is stored where it must be.
 
-    ``rules``: None if the stream has a WAL. ``receiver_heartbeats`` and ``agent_heartbeats``: the last heartbeats, by receiver
-    id and by host.
+    ``rules``: None if the stream has a WAL and no replicas. ``receiver_heartbeats`` and ``agent_heartbeats``: the last
+    heartbeats, by receiver id and by host.
     """
 
     def __init__(
@@ -55,22 +57,37 @@ class Replicas:
     def check_place(self, block: Block) -> None:
         """Raise UsageError if the block is not stored where this stream keeps its blocks (INV-1)."""
         meta, rules = block.meta, self.rules
-        if rules is None:
+        check_names(*(("host", host) for host in block.hosts))
+        if rules is None or rules.beside_wal:
             place = parse_block(block.handle.path)
             if place is None or place[:3] != (meta.stream, meta.receiver_id, meta.epoch):
                 raise UsageError(
                     f"block {meta.id}: {block.handle.path!r} is not a segment of the receiver and epoch that wrote the block"
                 )
-            if block.other_hosts:
-                raise UsageError(f"block {meta.id} names a replica: only a stream without a WAL has replicas")
+            if len(block.other_hosts) > 1 or meta.host in block.other_hosts:
+                raise UsageError(
+                    f"block {meta.id} names replicas on {', '.join(block.other_hosts)}: beside a WAL a block has at most one, "
+                    "on another host than its receiver's"
+                )
             return
-        check_names(*(("host", host) for host in block.hosts))
         held = len(set(block.hosts))
         if block.in_wal or not block.local or held != len(block.hosts) or held < rules.copies:
             raise UsageError(
                 f"block {meta.id} is stored {'in a WAL' if block.in_wal else 'on ' + (', '.join(block.hosts) or 'no host')}; "
                 f'this stream has wal.url = "none" and receiver.copies = {rules.copies}: give the receiver the same settings'
             )
+
+    def without_unknown(self, block: Block) -> Block | None:
+        """Return the block as it can be accepted: with hosts alone that hold the receiver's replicas as far as this driver knows.
+
+        None: no reader could find a replica that the stream needs. Beside a WAL a replica is dispensable, and is left out.
+        """
+        known = self.hosts_of(block.meta.receiver_id)
+        if known.issuperset(block.other_hosts):
+            return block
+        if not block.in_wal:
+            return None
+        return msgspec.structs.replace(block, other_hosts=tuple(host for host in block.other_hosts if host in known))
 
     def _choose(self, request: m.HeartbeatRequest, now: float) -> m.ReplicaHost | None:
         rules = self.rules

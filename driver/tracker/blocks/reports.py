@@ -35,11 +35,12 @@ class Reports:
                 results.append(m.BlockResult(block_id=meta.id, accepted=True))  # reported again: the same answer
                 continue
             stale = tuple(s for r in meta.ranges if (s := self._stale(r, request)) is not None)
-            if not stale and not self._replicas.hosts_of(meta.receiver_id).issuperset(block.other_hosts):
-                # no reader could find the replica: the receiver cuts the block again and copies it to its present host
+            kept = self._replicas.without_unknown(block)
+            if not stale and kept is None:
+                # the receiver cuts the block again and copies it to its present host
                 stale = tuple(self._stale_for(r, "copy") for r in meta.ranges)
-            if not stale:
-                self._recorder.apply(ev.BlockAdded(block))
+            if not stale and kept is not None:
+                self._recorder.apply(ev.BlockAdded(kept))
             results.append(m.BlockResult(block_id=meta.id, accepted=not stale, stale=stale))
         following = self._pace.next_batch(now_ms)
         if following is None or state.pause is not None or state.replay is not None or state.failures:
@@ -54,7 +55,8 @@ class Reports:
         if meta.host != host:
             raise UsageError(f"block {meta.id} names host {meta.host!r}, but its receiver registered on host {host!r}")
         self._replicas.check_place(block)
-        if block.other_hosts and meta.id not in state.blocks and not self._replicas.hosts_of(meta.receiver_id):
+        waits = block.other_hosts and not block.in_wal and meta.id not in state.blocks
+        if waits and not self._replicas.hosts_of(meta.receiver_id):
             # this driver has just started, or no host takes replicas: the receiver reports the block again
             raise RefusedError(
                 f"block {meta.id} has replicas on {', '.join(block.other_hosts)}, but this driver knows no host yet that takes "

@@ -97,7 +97,10 @@ class ReceiverSettings(Section, frozen=True, kw_only=True):
         int,
         Meta(ge=1, le=2),
         allowed("allowed are 1 and 2"),
-        doc("without a WAL: number of hosts that hold a block before it is reported, 1 or 2"),
+        doc(
+            "number of hosts that hold a block, 1 or 2; without a WAL, a block is reported when all of them hold it; with a "
+            "WAL, another host gets a copy if it can take one"
+        ),
     ] = 1
     max_rate: Annotated[Count, doc("maximum number of records per second of one receiver; 0: no limit")] = 0
     max_rate_bytes: Annotated[Size, doc("maximum size of keys and values per second of one receiver; 0B: no limit")] = (

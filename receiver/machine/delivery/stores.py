@@ -64,6 +64,8 @@ class Stores:
             self.seconds = now - sealed.sealed_at
         if not event.block.local and self.settings.local_copies:
             self.outbox.counters["local_copies_given_up"] += 1
+        if event.block.in_wal and not event.block.other_hosts and self.settings.copies > 1:
+            self.outbox.counters["replicas_given_up"] += 1
 
     def went_away(self, event: inp.StoreAway, now: float) -> None:
         """Note that the store fails and is retried. It does not hang: ``StoreFailed`` follows after ``store_timeout``."""

@@ -13,7 +13,7 @@ import pytest
 from driver.background.batch_history import BatchHistory, fill_from_state
 from driver.batches.batch import Batch, BatchWork, NamedJob, Written
 from driver.batches.batch_log import BatchLog
-from driver.batches.description import job_description, offsets_in_words
+from driver.batches.description import OFFSETS_LENGTH_MAX, job_description, offsets_in_words
 from driver.batches.runner import AttemptRules, BatchHooks
 from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decisions.replay import RewindTo
@@ -368,11 +368,15 @@ def test_the_log_is_bounded_and_never_has_a_run_twice() -> None:
 # ---- in words --------------------------------------------------------------------------------------------------------
 
 
-def test_the_description_for_spark_names_the_first_partitions_and_counts_the_others() -> None:
+def test_the_description_for_spark_names_all_partitions_within_its_length() -> None:
+    """Spark sends it along with each task: the partitions beyond the limit are counted."""
     ranges = [offsets(start, start + 5, 1, partition) for partition in range(9, -1, -1) for start in (0, 5)]
-    assert offsets_in_words(ranges) == "t/0[0, 10), t/1[0, 10), t/2[0, 10) and 7 more partitions"
-    assert offsets_in_words(ranges[-8:]) == "t/0[0, 10), t/1[0, 10), t/2[0, 10) and 1 more partition"
+    assert offsets_in_words(ranges) == ", ".join(f"t/{partition}[0, 10)" for partition in range(10))
+    assert offsets_in_words(ranges, 30) == "t/0[0, 10), t/1[0, 10), t/2[0, 10) and 7 more partitions"
+    assert offsets_in_words(ranges[-8:], 30) == "t/0[0, 10), t/1[0, 10), t/2[0, 10) and 1 more partition"
     assert offsets_in_words([]) == ""
+    many = offsets_in_words([offsets(0, 5, 1, partition) for partition in range(1_000)])
+    assert len(many) < OFFSETS_LENGTH_MAX + 100 and many.endswith(" more partitions")
 
 
 def test_names_in_the_description_for_spark_are_text_and_no_markup() -> None:

@@ -96,6 +96,7 @@ def test_the_openapi_document_names_every_route_with_its_messages(url: str) -> N
         "/v1/blocks",
         "/v1/blocks/{block_id}",
         "/v1/blocks/{block_id}/records",
+        "/v1/states",
         "/v1/wal",
         "/v1/journal",
         "/v1/settings",

@@ -151,17 +151,6 @@ def test_a_stream_without_a_wal_has_no_cursors() -> None:
     assert not t.state.cursors
 
 
-def test_a_stream_with_a_wal_takes_no_block_with_a_second_copy() -> None:
-    t = Tracked()
-    epoch = t.register()
-    token = t.claim(epoch).view.token
-    made = t.block(epoch, [offsets(0, 5, token)])
-    with pytest.raises(UsageError, match="without a WAL"):
-        t.report(epoch, msgspec.structs.replace(made, other_hosts=("h2",)))
-    (result,) = t.report(epoch, made)
-    assert result.accepted
-
-
 def test_stream_with_a_wal_takes_no_block_that_is_on_hosts_alone() -> None:
     t = Copied()
     t.tracker.replicas.rules = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ from forebay.model.values import BlockMeta
 from forebay.process.clock import SystemClock
 from receiver import inputs as inp
 from receiver.stores import replica_store
-from receiver.stores.replica_store import LOCAL_SPACE, REPLICA_HOST, ReplicaSender, ReplicaStore
+from receiver.stores.replica_store import LOCAL_SPACE, REPLICA_HOST, ReplicaStore
+from receiver.stores.replication import ReplicaSender
 from receiver.stores.store import StoreOptions
 from tests.receiver.stores.test_wal_store import EPOCH, PATIENCE_SECONDS, WRITING, Told, pending
 from wal.blocks import local_path, read_local, read_stored
@@ -34,12 +36,12 @@ class Others:
         self.let.set()
         self.down: set[str] = set()
 
-    def send(self, second: ReplicaHost, meta: BlockMeta, frame: bytes) -> None:
+    def send(self, second: ReplicaHost, meta: BlockMeta, frame: Sequence[Any]) -> None:
         self.asked.release()
         assert self.let.wait(PATIENCE_SECONDS)
         if second.host in self.down:
             raise UnreachableError(f"{second.url} is down")
-        self.kept.append((second.host, meta.id, frame))
+        self.kept.append((second.host, meta.id, b"".join(frame)))
 
     def close(self) -> None: ...
 

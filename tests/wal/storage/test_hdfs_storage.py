@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -222,6 +223,23 @@ def test_a_node_that_hangs_is_an_error_of_the_store_in_bounded_time(
             impatient.read("a")
         hdfs_server.wake(node)
     assert HdfsStorage(url).read("a") == b"x"
+
+
+def test_the_active_name_node_of_a_service_is_found_behind_one_that_is_gone_and_one_that_hangs(
+    hdfs_server: HdfsServer, url: str
+) -> None:
+    """INV-6. Fail-overs of real NameNodes are in test_hdfs_failover.py."""
+    _, _, folder = url.removeprefix("hdfs://").partition("/")
+    with socket.create_server(("127.0.0.1", 0)) as hangs:
+        addresses = {"gone": "127.0.0.1:9", "hangs": f"127.0.0.1:{hangs.getsockname()[1]}"}
+        addresses["active"] = hdfs_server.url.removeprefix("hdfs://")
+        options = {f"dfs.namenode.rpc-address.service.{name}": address for name, address in addresses.items()}
+        options |= {"dfs.ha.namenodes.service": ",".join(addresses), "request_timeout": "500ms"}
+        storage = HdfsStorage(f"hdfs://service/{folder}", options)
+        storage.put_new("a", b"x")
+        once = storage.tried_for(0.0)
+        once.put_new("b", b"y")
+    assert {path: HdfsStorage(url).read(path) for path in once.list("")} == {"a": b"x", "b": b"y"}
 
 
 def test_error_names_the_unreachable_name_node() -> None:
@@ -450,13 +468,20 @@ def test_settings_reach_the_client_unchanged_and_those_of_kerberos_by_name(monke
             given.append((arguments, kerberos))
 
     monkeypatch.setattr(hdfs_connection, "AsyncClient", Client)
-    settings = {"dfs.ha.namenodes.here": "a,b", "hadoop.security.authentication": "kerberos", "dfs.replication": "2"}
+    settings = {
+        "dfs.namenode.rpc-address.here.a": "host:8020",
+        "hadoop.security.authentication": "kerberos",
+        "dfs.replication": "2",
+    }
     storage = open_storage("hdfs://here/x", {"hdfs": {**settings, "kerberos_principal": "forebay@EXAMPLE.COM"}})
     hdfs_connection.connection(storage._authority, storage._options)  # type: ignore[attr-defined]
     ((authority, configuration), kerberos) = given[0]
     assert authority == "hdfs://here"
     del settings["dfs.replication"]  # goes with each file
-    assert configuration == {**settings, "dfs.client.failover.max.attempts": "1"}
+    assert configuration == {
+        **settings,
+        "dfs.client.failover.max.attempts": "1",
+    }  # the names of NameNodes are not known
     assert kerberos == {"kerberos_principal": "forebay@EXAMPLE.COM"}
 
 

@@ -1,4 +1,4 @@
-"""The registry of stores: each kind opens, and each is in the contract's tests or is named here as untested."""
+"""The registry of stores: each kind opens, and each is in the contract's tests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from forebay.settings.stores import SCHEMES_WITH_FOLDERS, STORE_KINDS
 from tests.support.stores import STORES
 from wal.storage import open_folders, open_storage
 
-#: kinds that the documentation calls untested: there is no server of theirs for the contract's tests
-UNTESTED = {"gs", "abfs"}
 #: URLs of the form that each kind's entry shows
 URLS = {
     "file": "file:///tmp/a-store",
@@ -22,8 +20,8 @@ URLS = {
 }
 
 
-def test_each_kind_of_store_is_in_the_contracts_tests_or_named_as_untested() -> None:
-    assert {name.partition("-")[0] for name in STORES} | UNTESTED == set(STORE_KINDS)
+def test_each_kind_of_store_is_in_the_contracts_tests() -> None:
+    assert {name.partition("-")[0] for name in STORES} == set(STORE_KINDS)
 
 
 @pytest.mark.parametrize("scheme", list(STORE_KINDS))

@@ -1,0 +1,174 @@
+"""Faults of stores, clocks and messages: which may happen next, and what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tests.simulation.faulty import ERRORS, OLD_CHANGES_MAX, FaultyStorage
+from tests.simulation.network import Exchange
+from tests.simulation.scheduler import Step
+
+if TYPE_CHECKING:
+    from tests.simulation.driver_process import DriverProcess
+    from tests.simulation.receiver_process import ReceiverProcess
+    from tests.simulation.world import World
+
+#: by how many milliseconds a host's wall clock jumps
+JUMPS_MS = tuple(
+    sign * milliseconds
+    for milliseconds in (1_500, 60_000, 3_600_000, 86_400_000, 10 * 365 * 86_400_000)
+    for sign in (1, -1)
+)
+#: seconds that each operation of a slow store takes
+SLOW_SECONDS = (0.2, 3.0)
+#: numbers of a message that a sender may state wrongly, and extreme values of them
+ODD_FIELDS = frozenset(
+    {
+        "epoch",
+        "token",
+        "known_token",
+        "acknowledged",
+        "used_bytes",
+        "free_bytes",
+        "sequence",
+        "request",
+        "buffered_bytes",
+    }
+)
+ODD_NUMBERS = (0, 1, -1, 1 << 31, 1 << 53, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+
+
+class Faults:
+    """``clocks``: by how many milliseconds the wall clock of each process is off."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.clocks: dict[str, int] = {}
+        # steps that are no faults are more likely by this factor
+        self._often = 2 + world.options.quiet // 2
+        self._seldom = 1 + world.options.quiet // 8
+        self.stores = {"journal": world.journal, "wal": world.wal}
+
+    @property
+    def shown(self) -> int:
+        """How often a store gave another answer than it would have without a fault."""
+        return sum(store.shown for store in self.stores.values())
+
+    def end_outages(self) -> None:
+        """End the faults of stores, except rot."""
+        for store in self.stores.values():
+            store.end_outage()
+
+    def heal(self) -> None:
+        """End the faults of stores. Clocks stay wrong."""
+        for store in self.stores.values():
+            store.heal()
+
+    def steps(self) -> Iterator[Step]:
+        faults = self._world.options.faults
+        for name, store in self.stores.items():
+            if store.is_faulty:
+                yield Step(f"{name} heals", store.heal, 3)
+            if "rot" in faults:
+                yield from self._rot_steps(name, store)
+            if "store" in faults:
+                yield from self._store_steps(name, store)
+        if "clock" in faults:
+            processes: list[DriverProcess | ReceiverProcess] = [*self._world.drivers, *self._world.receivers.values()]
+            for process in processes:
+                if process.running:
+                    jump = partial(self._jump, process.name)
+                    yield _fault(Step(f"{process.name} clock", jump, self._seldom, range(len(JUMPS_MS))))
+        if "odd" in faults:
+            yield from self._odd_steps()
+
+    def _rot_steps(self, name: str, store: FaultyStorage) -> Iterator[Step]:
+        if any(store.durable_sizes(self._world.stream)):
+            yield _fault(Step(f"{name} rots", partial(self._rot, store), 2 * self._often, range(10_000)))
+        if name == "wal":
+            yield _fault(Step(f"{name} tears", store.tear, self._often, range(0, 400, 7)))
+
+    def _rot(self, store: FaultyStorage, seed: int) -> None:
+        """The journal may only rot: if its end is cut, events are missing that no other file counts. Claims have no checksum."""
+        stream = self._world.stream
+        paths = [path for path in store.durable_sizes(stream) if not path.startswith(f"{stream}/epochs/")]
+        needed = [path for path in paths if path in self._needed()]
+        if paths:
+            store.rot(needed if needed and seed % 4 else paths, seed, cuts=store is self._world.wal)
+        self._world.reached["rot"] += 1
+
+    def _needed(self) -> set[str]:
+        """Return the segments with blocks that a batch still has to read."""
+        state = self._world.invariants.durable
+        if state is None:
+            return set()
+        return {block.handle.path for block in state.blocks.values() if block.id not in state.released}
+
+    def _store_steps(self, name: str, store: FaultyStorage) -> Iterator[Step]:
+        yield _fault(Step(f"{name} errs", store.fail_next, 2 * self._often, range(len(ERRORS))))
+        yield _fault(Step(f"{name} lists-old", store.list_old, self._often, range(1, OLD_CHANGES_MAX + 1)))
+        if not store.is_away:
+            yield _fault(Step(f"{name} away", partial(self._away, store), self._seldom))
+        if not store.slow_seconds:
+            yield _fault(Step(f"{name} slow", partial(self._slow, store), self._seldom, range(len(SLOW_SECONDS))))
+
+    def _away(self, store: FaultyStorage) -> None:
+        store.is_away = True
+        self._world.reached["store away"] += 1
+
+    def _slow(self, store: FaultyStorage, number: int) -> None:
+        store.slow_seconds = SLOW_SECONDS[number]
+
+    def _jump(self, process: str, number: int) -> None:
+        self.clocks[process] = self.clocks.get(process, 0) + JUMPS_MS[number]
+
+    def _odd_steps(self) -> Iterator[Step]:
+        """A message with an extreme number reaches a driver, besides the right one. Its answer reaches no process."""
+        leading = [driver for driver in self._world.drivers if driver.leading and driver.running]
+        for exchange in self._world.network.exchanges.values():
+            if exchange.copies:
+                for driver in leading:
+                    odd = partial(self._deliver_odd, exchange, driver)
+                    yield _fault(Step(f"odd {exchange.label} {driver.name}", odd, self._seldom, range(1_000)))
+
+    def _deliver_odd(self, exchange: Exchange, driver: Any, seed: int) -> None:
+        random = Random(seed)
+        odd = _with_odd_number(msgspec.to_builtins(exchange.body), random)
+        try:
+            body = msgspec.json.decode(msgspec.json.encode(odd), type=type(exchange.body))
+        except (msgspec.ValidationError, OverflowError):
+            self._world.reached["odd message refused"] += 1  # by the bounds of its fields, with status 400
+            return
+        self._world.reached["odd message"] += 1
+        driver.submit(body)
+
+
+def _with_odd_number(value: Any, random: Random) -> Any:
+    """Return ``value`` with one of its numbers replaced by an extreme one."""
+    found: list[tuple[dict[str, Any], str]] = []
+    _find_numbers(value, found)
+    if found:
+        holder, key = random.choice(found)
+        holder[key] = random.choice(ODD_NUMBERS)
+    return value
+
+
+def _find_numbers(value: Any, found: list[tuple[dict[str, Any], str]]) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key in ODD_FIELDS and isinstance(item, int):
+                found.append((value, key))
+            _find_numbers(item, found)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _find_numbers(item, found)
+
+
+def _fault(step: Step) -> Step:
+    step.fault = True
+    return step

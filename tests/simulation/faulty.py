@@ -1,0 +1,177 @@
+"""A store whose answers are faulty: rot, cuts, torn reads, old listings, outages, errors of any operation.
+
+Faults change what the product sees. The files keep their bytes, so the invariants compare with what was stored, and a fault
+ends as if another copy of the disk took its place.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from forebay.model.errors import OutOfSpaceError, StoreError
+from tests.support.forgetful import ForgetfulStorage
+from wal.storage import AppendFile, Paths
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+#: newest changes of names that an old listing may lack
+OLD_CHANGES_MAX = 4
+#: what the next operation may fail with: name → the error, and whether a put is carried out all the same
+ERRORS: tuple[tuple[str, Callable[[str], Exception], str], ...] = (
+    ("EIO", lambda url: StoreError(f"{url}: {os.strerror(errno.EIO)}"), "never"),
+    ("EIO", lambda url: StoreError(f"{url}: no answer in time"), "now"),
+    ("EIO", lambda url: StoreError(f"{url}: no answer in time"), "late"),
+    ("EMFILE", lambda url: StoreError(f"{url}: {os.strerror(errno.EMFILE)}"), "never"),
+    ("EDQUOT", lambda url: OutOfSpaceError(f"{url}: {os.strerror(errno.EDQUOT)}"), "never"),
+    ("ENOMEM", lambda url: MemoryError(url), "never"),
+)
+
+
+class FaultyStorage(ForgetfulStorage):
+    """``shown``: how often the product got another answer than it would have without a fault."""
+
+    def __init__(self, url: str, pass_time: Callable[[float], None], appendable: bool = True) -> None:
+        super().__init__(url, appendable=appendable)
+        self.shown = 0
+        self.is_away = False
+        self.slow_seconds = 0.0
+        self._pass_time = pass_time
+        self._rot: dict[str, tuple[str, int]] = {}  # path → "flip" or "cut", at which byte
+        self.rotted: set[str] = set()  # all paths that ever had a fault
+        self._torn: int | None = None  # the next read is torn here
+        self._next: tuple[Exception, str] | None = None
+        self._changes: deque[tuple[str, bool]] = deque(maxlen=OLD_CHANGES_MAX)  # path, whether it was created
+        self._lists_old = 0
+
+    # ---- what the simulation does to it ------------------------------------------------------------------------------
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether a fault acts until it is ended."""
+        return self.is_away or bool(self._rot) or bool(self.slow_seconds)
+
+    def rot(self, paths: list[str], seed: int, cuts: bool) -> None:
+        """Flip a bit of one of ``paths``, or cut it, at any byte."""
+        random = Random(seed)
+        path = random.choice(paths)
+        kind = random.choice(("flip", "cut")) if cuts else "flip"
+        self._rot[path] = (kind, random.randrange(max(1, len(self.stored(path)))))
+        self.rotted.add(path)
+        self.steps += 1
+
+    def tear(self, at: int) -> None:
+        """Make the next read of more bytes than ``at`` end there."""
+        self._torn = at
+
+    def list_old(self, changes: int) -> None:
+        """Make the next listing lack this many of the newest changes."""
+        self._lists_old = changes
+
+    def fail_next(self, number: int) -> None:
+        """Make the next operation of any kind fail by ``ERRORS[number]``."""
+        _, error, lands = ERRORS[number]
+        self._next = error(self.url), lands
+
+    def heal(self) -> None:
+        """End all faults."""
+        self._rot.clear()
+        self.end_outage()
+
+    def end_outage(self) -> None:
+        """End all faults except rot."""
+        self.is_away, self.slow_seconds, self._torn, self._next, self._lists_old = False, 0.0, None, None, 0
+
+    # ---- Storage -----------------------------------------------------------------------------------------------------
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        data = super().read(path, offset, length)
+        if path in self._rot:
+            data = self._rotten(path, data, offset)
+        if self._torn is not None and len(data) > self._torn:
+            data, self._torn = data[: self._torn], None
+            self.shown += 1
+        return data
+
+    def size(self, path: str) -> int:
+        self._answer()
+        size = super().size(path)
+        kind, at = self._rot.get(path, ("", 0))
+        if kind == "cut" and at < size:
+            self.shown += 1
+            return at
+        return size
+
+    def exists(self, path: str) -> bool:
+        self._answer()
+        return super().exists(path)
+
+    def list(self, prefix: str) -> Paths:
+        self._answer()
+        found = super().list(prefix)
+        if not self._lists_old:
+            return found
+        changes, self._lists_old = list(self._changes)[-self._lists_old :], 0
+        old = set(found)
+        for path, created in reversed(changes):
+            if path.startswith(f"{prefix}/"):
+                (old.discard if created else old.add)(path)
+        self.shown += old != set(found)
+        return sorted(old)
+
+    def create(self, path: str) -> AppendFile:
+        file = super().create(path)
+        self._changes.append((path, True))
+        return file
+
+    def put_new(self, path: str, data: Buffer) -> None:
+        is_new = path not in self._cached
+        super().put_new(path, data)
+        if is_new:
+            self._changes.append((path, True))
+
+    def delete(self, path: str) -> None:
+        there = path in self._cached
+        super().delete(path)
+        if there:
+            self._changes.append((path, False))
+
+    # ---- inner parts -------------------------------------------------------------------------------------------------
+
+    def _rotten(self, path: str, data: bytes, offset: int) -> bytes:
+        kind, at = self._rot[path]
+        if at >= offset + len(data) or (kind == "flip" and at < offset):
+            return data
+        self.shown += 1
+        if kind == "cut":
+            return data[: max(0, at - offset)]
+        broken = bytearray(data)
+        broken[at - offset] ^= 1 << at % 8
+        return bytes(broken)
+
+    def _answer(self) -> None:
+        """Raise the error of an outage."""
+        if self.is_away:
+            self.shown += 1
+            raise StoreError(f"{self.url}: the store does not answer")
+
+    def _failure(self, operation: str) -> Exception | None:
+        if self.is_away:
+            self.shown += 1
+            self._lands = "never"
+            return StoreError(f"{self.url}: the store does not answer")
+        if self._next is not None:
+            (error, self._lands), self._next = self._next, None
+            self.shown += 1
+            return error
+        return super()._failure(operation)
+
+    def _step(self) -> None:
+        if self.slow_seconds:
+            self._pass_time(self.slow_seconds)
+        super()._step()
