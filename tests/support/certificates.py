@@ -27,7 +27,7 @@ class Authority:
         self.ca_file = folder / f"{name}.pem"
         self.ca_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, address: str = "127.0.0.1", valid_days: float = 1) -> dict[str, str]:
+    def issue(self, name: str, address: str = "127.0.0.1", valid_days: int = 1) -> dict[str, str]:
         """``cert_file`` and ``key_file`` of a host at ``address``; expired for a day with ``valid_days`` -1."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
@@ -45,9 +45,7 @@ class Authority:
         files["key_file"].chmod(0o600)
         return {kind: str(path) for kind, path in files.items()}
 
-    def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, valid_days: float
-    ) -> x509.CertificateBuilder:
+    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, valid_days: int) -> x509.CertificateBuilder:
         now = datetime.now(timezone.utc)
         return (
             x509.CertificateBuilder()

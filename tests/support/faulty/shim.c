@@ -1,4 +1,4 @@
-/* Faults of disk and clock in a process, and a log of what it writes: a library for LD_PRELOAD (tests/support/faulty/shim.py).
+/* Faults of the disk in a process, and a log of what it writes: a library for LD_PRELOAD (tests/support/faulty/shim.py).
  *
  * FOREBAY_SHIM names the control file, which the test changes while the process runs (struct control). FOREBAY_SHIM_ROOT names
  * the folder whose files the faults and the log concern. FOREBAY_SHIM_LOG names the log; all processes of a host append to one.
@@ -12,7 +12,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -23,7 +22,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -43,8 +41,6 @@ struct fault {
 };
 
 struct control {
-    int64_t clock_ns; /* added to the wall clock */
-    int64_t reserved;
     struct fault faults[FAULTS];
 };
 
@@ -403,63 +399,3 @@ int mkdirat(int folder, const char *path, mode_t mode) {
     return named('M', folder, path, 0, NULL, SYS_mkdirat, folder, (long)path, mode, 0, 0);
 }
 int mkdir(const char *path, mode_t mode) { return mkdirat(AT_FDCWD, path, mode); }
-
-/* ---- the wall clock --------------------------------------------------------------------------------------------------- */
-
-static int64_t shift(void) { return active() ? __atomic_load_n(&control->clock_ns, __ATOMIC_ACQUIRE) : 0; }
-
-static void move(struct timespec *time, int64_t by_ns) {
-    int64_t ns = time->tv_nsec + by_ns % 1000000000;
-    time->tv_sec += by_ns / 1000000000 + (ns >= 1000000000) - (ns < 0);
-    time->tv_nsec = ns + (ns < 0 ? 1000000000 : 0) - (ns >= 1000000000 ? 1000000000 : 0);
-}
-
-int clock_gettime(clockid_t clock, struct timespec *time) {
-    REAL(clock_gettime);
-    int result = real(clock, time);
-    if (!result && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) move(time, shift());
-    return result;
-}
-
-int gettimeofday(struct timeval *restrict time, void *restrict zone) {
-    struct timespec now;
-    (void)zone;
-    int result = clock_gettime(CLOCK_REALTIME, &now);
-    *time = (struct timeval){now.tv_sec, now.tv_nsec / 1000};
-    return result;
-}
-
-time_t time(time_t *out) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    if (out) *out = now.tv_sec;
-    return now.tv_sec;
-}
-
-int timespec_get(struct timespec *now, int base) {
-    if (base != TIME_UTC) return 0;
-    return clock_gettime(CLOCK_REALTIME, now) ? 0 : base;
-}
-
-/* deadlines by the wall clock were computed with the moved one */
-int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict mutex, const struct timespec *restrict until) {
-    static __typeof__(pthread_cond_timedwait) *real;
-    if (!real) real = (__typeof__(pthread_cond_timedwait) *)dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");
-    if (!real) real = (__typeof__(pthread_cond_timedwait) *)dlsym(RTLD_NEXT, "pthread_cond_timedwait");
-    struct timespec deadline = *until;
-    struct timespec now;
-    int64_t by = shift();
-    /* a condition may use the monotonic clock: its deadlines are near that clock's time */
-    if (by) {
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        if (until->tv_sec > now.tv_sec + 400 * 86400L) move(&deadline, -by);
-    }
-    return real(condition, mutex, &deadline);
-}
-
-int sem_timedwait(sem_t *restrict semaphore, const struct timespec *restrict until) {
-    REAL(sem_timedwait);
-    struct timespec deadline = *until;
-    move(&deadline, -shift());
-    return real(semaphore, &deadline);
-}

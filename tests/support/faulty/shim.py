@@ -1,4 +1,4 @@
-"""Loads ``shim.c`` into a service's process: faults of its disk, a wall clock that the test sets, and a log of its writes."""
+"""Loads ``shim.c`` into a service's process: faults of its disk, and a log of its writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tests.conftest import missing
 WRITE, SYNC, READ, OPEN, NAME = 1, 2, 4, 8, 16
 _SOURCE = Path(__file__).with_name("shim.c")
 _FAULT: Final = struct.Struct("=iiiiq104s")
-_CLOCK: Final = struct.Struct("=qq")
 _FAULTS = 8
 _FLAGS = ("-std=gnu11", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror")
 
@@ -28,9 +27,7 @@ def library() -> Path:
     """Return the compiled library. Skips the test, and fails in CI, if there is no C compiler or the system is not Linux."""
     compiler = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
     if compiler is None or os.uname().sysname != "Linux":
-        missing(
-            "a C compiler on Linux, for the library that makes disks and clocks faulty: apt-get install gcc libc6-dev"
-        )
+        missing("a C compiler on Linux, for the library that makes disks faulty: apt-get install gcc libc6-dev")
     made = Path(tempfile.mkdtemp(prefix="forebay-shim-")) / "shim.so"
     done = subprocess.run(
         [str(compiler), *_FLAGS, "-o", str(made), str(_SOURCE), "-ldl", "-lpthread"],
@@ -65,10 +62,6 @@ class Shim:
         found = {"LD_PRELOAD": str(library()), "FOREBAY_SHIM": str(self._control), "FOREBAY_SHIM_ROOT": str(self._root)}
         return found | ({"FOREBAY_SHIM_LOG": str(self._log)} if self._log is not None else {})
 
-    def set_clock(self, seconds: float) -> None:
-        """Set the wall clock ahead by ``seconds``, or back if they are negative."""
-        _CLOCK.pack_into(self._memory, 0, int(seconds * 1e9), 0)
-
     def fail(
         self, operations: int, error: int = 0, *, part: str = "", times: int = -1, delay_ms: int = 0, place: int = 0
     ) -> None:
@@ -96,4 +89,4 @@ class Shim:
     @staticmethod
     def _at(place: int) -> int:
         assert 0 <= place < _FAULTS
-        return _CLOCK.size + place * _FAULT.size
+        return place * _FAULT.size
