@@ -8,7 +8,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 # an import that is compiled anew takes twice as long, and the tests start hundreds of processes
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup kafka services demo test test-fast test-matrix test-long test-disks screenshots sim sim-night jepsen soak check docs bench bench-peers clean lock \
+.PHONY: help setup kafka services demo test test-fast test-matrix test-long test-disks screenshots sim sim-night jepsen soak fuzz licenses sbom audit-packages check docs bench bench-peers clean lock \
 	fetch-jars fetch-hdfs fetch-versitygw fetch-emulators fetch-jvm_spark fetch-apicurio fetch-packages fetch-deployment_tools
 
 help:  ## list what can be made
@@ -72,6 +72,18 @@ screenshots: services  ## take the pictures of the web page in docs/images again
 
 sim: setup  ## the simulation, with new seeds until it is stopped (ARGS= for its options)
 	@$(PYTHON_IN) -m tests.simulation $(ARGS)
+
+fuzz: setup  ## every parser of foreign bytes over mutated bytes, for MINUTES=10 (ARGS= for names of readers)
+	@$(PYTHON_IN) -m tests.fuzz.campaign --minutes $(or $(MINUTES),10) $(ARGS)
+
+licenses: setup  ## check the licences of all dependencies, and write docs/licenses.md
+	@$(PYTHON_IN) scripts/licenses.py
+
+sbom: setup  ## the list of all components, as CycloneDX, into dist/
+	@$(PYTHON_IN) scripts/sbom.py
+
+audit-packages: setup  ## known vulnerabilities of the locked packages, by pip-audit, which asks PyPI
+	@$(PYTHON_IN) -m uv tool run --quiet pip-audit --strict --require-hashes --disable-pip --requirement requirements.lock
 
 sim-night: setup  ## the simulation on all cores for HOURS (8), guided by coverage; the report is run/simulation.md
 	@$(PYTHON_IN) -m tests.simulation --hours $(or $(HOURS),8) $(ARGS)

@@ -58,7 +58,7 @@ LOST_RECORDS, LOST_BLOCK_RECORDS = 500_000, 5_000
 #: blocks that the receiver's store writes in a run, and copies that are kept meanwhile
 WRITTEN, KEPT = 100, 32
 _HOST = "h1"
-_MEMORY = Path("/dev/shm")
+_MEMORY = Path("/dev/shm")  # noqa: S108  the memory of this machine, which the benchmark measures
 
 
 def measure(setup: Setup) -> Iterator[Measured]:

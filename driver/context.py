@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from driver.batches.batch import Job, NamedJob
+from driver.batches.joint import JointJob, JointMember
 from driver.decision_loop.stopping import Summary
+from driver.joint_jobs import jobs_of, joining, joint_members
 from driver.listeners.events import Listener
-from driver.main import find_jobs, make_engine
+from driver.main import make_engine, refuse_joins
 from driver.service import Driver, DriverOptions
 from driver.several import sharing_spark
 from driver.spark.classic import classic
@@ -53,6 +55,7 @@ class IngestContext:
         self._thread: threading.Thread | None = None
         self._ending = Ending(ended=True)
         self._ended: Callable[[], None] = lambda: None
+        self._joint: JointMember | None = None
 
     def __enter__(self) -> IngestContext:
         return self
@@ -121,7 +124,9 @@ class IngestContext:
         with self._lock:
             if not self._ending.is_set:
                 return
-            jobs = self._jobs or find_jobs(self._settings)
+            if self._joint is None:
+                refuse_joins(self._settings)
+            jobs = jobs_of(self._settings, self._joint, self._jobs)
             driver: Driver
             engine = make_engine(self._settings, lambda: driver.agent_urls(), self._spark)
             driver = Driver(
@@ -130,7 +135,7 @@ class IngestContext:
                 engine=engine,
                 jobs=jobs,
                 clock=SystemClock(),
-                options=DriverOptions(release=version("forebay"), take_over=self._take_over),
+                options=DriverOptions(release=version("forebay"), take_over=self._take_over, joint=self._joint),
                 listeners=self._listeners,
             )
             try:
@@ -145,9 +150,11 @@ class IngestContext:
             self._thread.start()
 
     def _run(self, driver: Driver) -> None:
+        has_failed = False
         try:
             driver.run()
         except BaseException as error:
+            has_failed = True
             log.error("stream %s ends: %s", self._settings.stream, error)
             self._ending.fail(error)
         finally:
@@ -156,6 +163,8 @@ class IngestContext:
             finally:
                 self._ending.end()
                 self._ended()
+                if self._joint is not None and has_failed:
+                    self._joint.fail()  # only now, so that the first stream that ends is the one that failed
 
     def stop(self, drain: bool = False, timeout_seconds: float | None = None) -> None:
         """Let the running jobs finish, and end; with ``drain`` as :meth:`driver.service.driver.Driver.stop`.
@@ -194,15 +203,18 @@ class IngestStreams(Mapping[str, IngestContext]):
     A mapping from the stream's name to its context. Each stream has its own topics, receivers, journal, URL, interval and jobs.
     When one fails, the others go on; the failure is logged, and raised by ``await_…`` or when the context is left. For fair
     shares of Spark, set ``spark.scheduler.mode = FAIR`` in the session: each stream's jobs run in a pool of its name. Without a
-    session, Forebay makes one, with that setting. Raises SettingsError as :func:`driver.several.sharing_spark`.
+    session, Forebay makes one, with that setting. :meth:`foreach_joint` runs one job over the batches of all. Raises
+    SettingsError as :func:`driver.several.sharing_spark` and :func:`driver.joint_jobs.joint_members`.
     """
 
     def __init__(self, spark: Any, *settings: Settings | str | Path, take_over: bool = False) -> None:
         streams = sharing_spark([found if isinstance(found, Settings) else load(found) for found in settings])
         self._contexts = {found.stream: IngestContext(spark, found, take_over=take_over) for found in streams}
+        self._settings = streams
         self._changed = threading.Condition()
         for context in self._contexts.values():
             context._ended = self._tell
+        self._join(streams)
 
     def __getitem__(self, stream: str) -> IngestContext:
         return self._contexts[stream]
@@ -222,6 +234,38 @@ class IngestStreams(Mapping[str, IngestContext]):
         self.stop()
         if error is None:
             self._wait_and_raise(None)
+
+    def foreach_joint(self, job: JointJob, name: str | None = None) -> IngestStreams:
+        """Set a job over several streams, and start them; with a ``name``, add one of several outputs.
+
+        ``job`` gets a mapping from each stream to its batch, all of the same batch time. The first stream leads, over all others,
+        unless ``driver.joins`` in a configuration says otherwise. The job runs as the leader's: its attempts, failures and
+        completions are those of the leader's batches, and the batches of the others end with them. Raises SettingsError if the
+        streams do not fit together, otherwise as :meth:`IngestContext.foreach_batch`.
+        """
+        if not any(context._joint is not None for context in self._contexts.values()):
+            self._join(joining(self._settings))
+        leaders = [
+            context for context in self._contexts.values() if context._joint is not None and context._joint.leads
+        ]
+        if len(leaders) != 1:
+            raise UsageError(
+                f"foreach_joint needs one joint job, and there are {len(leaders)}: name the streams in driver.joins"
+            )
+        (leader,) = leaders
+        if name is None:
+            self._start_followers(leader)
+        leader.foreach_batch(job, name)  # type: ignore[arg-type]  # the leader's member passes it the mapping
+        return self
+
+    def _join(self, streams: Sequence[Settings]) -> None:
+        for stream, member in joint_members(streams).items():
+            self._contexts[stream]._joint = member
+
+    def _start_followers(self, leader: IngestContext) -> None:
+        assert leader._joint is not None
+        for stream in leader._joint.others:
+            self._contexts[stream].start()
 
     def start(self) -> None:
         """Start the streams that do not run. Raises as :meth:`IngestContext.start`; the streams started before run on."""
@@ -266,6 +310,8 @@ class IngestStreams(Mapping[str, IngestContext]):
         """Start the streams whose outputs were added by name and that were not started."""
         for context in self._contexts.values():
             if context._jobs and not context._begun:
+                if context._joint is not None and context._joint.leads:
+                    self._start_followers(context)
                 context.start()
 
     def _raise(self) -> bool:

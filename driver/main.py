@@ -42,6 +42,7 @@ def run(
     Exit codes: 0 stopped by a signal or caught up, 1 failed (the reason is logged), 2 wrong settings, 4 fenced.
     """
     logs.configure(settings.log.format, settings.log.level, service="driver", stream=settings.stream)
+    refuse_joins(settings)
     jobs = find_jobs(settings)
     try:
         with_engine(settings, jobs, variables, take_over, until_caught_up, standby)
@@ -116,6 +117,16 @@ def make_engine(settings: Settings, agent_urls: Callable[[], dict[str, str]], se
     from driver.spark.engine import SparkEngine
 
     return SparkEngine(settings, agent_urls, session)
+
+
+def refuse_joins(settings: Settings) -> None:
+    """Raise SettingsError if the job needs other streams, because this process runs none."""
+    if settings.driver.joins:
+        others = " ".join(f"--with {stream}.toml" for stream in settings.driver.joins)
+        raise SettingsError(
+            f"driver.joins: the job of stream {settings.stream!r} gets batches of {', '.join(settings.driver.joins)}: run these "
+            f"streams in one process, as in `forebay driver {others}`, or with IngestStreams"
+        )
 
 
 def find_jobs(settings: Settings) -> tuple[NamedJob, ...]:

@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from driver.batches.batch import NamedJob
-from driver.main import find_jobs, make_engine
+from driver.joint_jobs import jobs_of, joint_members
+from driver.main import make_engine
 from driver.service import Driver, DriverOptions
 from forebay.model.errors import EngineLostError, FencedError, ForebayError, SettingsError, UsageError
 from forebay.process.clock import Clock, SystemClock
@@ -49,7 +50,7 @@ def run_several(
     """Run the drivers of ``streams`` until a signal (SIGTERM, SIGINT) ends them, or all have ended. Return the exit code: 1 if
     Spark ended, else that of the first stream that failed for good, else 0. The arguments are those of ``driver.main.run``.
 
-    Raises SettingsError if the streams do not fit together, as :func:`sharing_spark`.
+    Raises SettingsError if the streams do not fit together, as :func:`sharing_spark` and :func:`driver.joint_jobs.joint_members`.
     """
     clock = SystemClock()
     options = DriverOptions(
@@ -60,7 +61,13 @@ def run_several(
         waits_when_failed=not until_caught_up,
     )
     streams = sharing_spark(streams)
-    notifier = Notifier.of(variables, clock, lambda: joint_status(runs), os.getpid())
+    members = joint_members(streams)
+    if members and standby:
+        raise SettingsError(
+            "--standby: the streams of a joint job (driver.joins) need one process, and each standby waits for a lease of its "
+            "own: have a supervisor start this process again instead"
+        )
+    notifier = Notifier.of(variables, clock, lambda: status_of(runs), os.getpid())
     stopping = threading.Event()
     ended = threading.Semaphore(0)
 
@@ -72,8 +79,8 @@ def run_several(
     runs = [
         StreamRun(
             settings,
-            find_jobs(settings),
-            options=options,
+            jobs_of(settings, members.get(settings.stream)),
+            options=replace(options, joint=members.get(settings.stream)),
             clock=clock,
             notifier=notifier,
             stopping=stopping,
@@ -176,7 +183,7 @@ class StreamRun:
 
     def _run_again_and_again(self) -> None:
         delay = RETRY_SECONDS_MIN
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and not (self._options.joint is not None and self._options.joint.is_over):
             began = self._clock.monotonic()
             try:
                 self._drive()
@@ -228,6 +235,8 @@ class StreamRun:
             return False
         self.failure, self._words = error, f"ended: {error}"
         log.error("stream %s ends: %s", self.stream, error)
+        if self._options.joint is not None:
+            self._options.joint.fail()
         return True
 
     def _leave(self) -> None:
@@ -252,7 +261,7 @@ class StreamRun:
         return f"{name} of {self.stream}"
 
 
-def joint_status(runs: Sequence[StreamRun]) -> ServiceStatus:
+def status_of(runs: Sequence[StreamRun]) -> ServiceStatus:
     """Return the status of a process with several streams: ready when all are."""
     statuses = [run.service_status() for run in runs]
     seconds = [status.stop_seconds for status in statuses if status.stop_seconds is not None]

@@ -23,6 +23,7 @@ run types $bin/mypy  # the folders are in pyproject.toml
 run imports $bin/lint-imports
 # a checkout overwrites ignored files: a tracked .cache would replace a developer's fetched jars
 run ignored sh -c 'git ls-files --cached --ignored --exclude-standard | { ! grep . ; }'
+run licences $bin/python scripts/licenses.py --check
 run docs $bin/python scripts/check_docs.py
 run site $bin/python scripts/site_pages.py --check
 run words $bin/python scripts/check_words.py

@@ -69,6 +69,8 @@ _FILE = re.compile(
     rf"(?<![\w./-])((?:{'|'.join((*_PACKAGES, 'tests', 'scripts', 'benchmarks'))})/[\w/.-]*\.(?:py|toml|md))"
 )
 
+_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+
 #: dotted names that are no modules
 _OTHER_NAMES = ("forebay.topic", "receiver.revoke", "driver.answer")  # a header of dead letters; failpoints
 
@@ -110,7 +112,12 @@ def unknown_names(page: Path, text: str) -> list[str]:
     place = page.relative_to(ROOT)
     names = [name for name in _DOTTED.findall(code) if not _is_known(name, keys)]
     files = [name for name in _FILE.findall(code) if not (ROOT / name).exists()]
-    return [f"{place}: {name}: no such module, name, file or setting" for name in (*names, *files)]
+    tests = [
+        f"{path}::{test}"
+        for path, test in _TEST.findall(code)
+        if (ROOT / path).exists() and test not in _names(ROOT / path)
+    ]
+    return [f"{place}: {name}: no such module, name, file, setting or test" for name in (*names, *files, *tests)]
 
 
 def main() -> int:

@@ -68,7 +68,7 @@ install_java() {
 }
 
 wanted() { # the set-up depends on these: the lock, the project's description, this script, the Python
-    "$1" - requirements.lock pyproject.toml scripts/setup.sh scripts/compile_native.py forebay/kafka/native/gather.c <<'EOF'
+    "$1" - requirements.lock scripts/tools.lock pyproject.toml scripts/setup.sh scripts/compile_native.py forebay/kafka/native/gather.c <<'EOF'
 import hashlib, pathlib, sys
 print(sys.version.split()[0], *(hashlib.sha256(pathlib.Path(name).read_bytes()).hexdigest()[:16] for name in sys.argv[1:]))
 EOF
@@ -84,17 +84,43 @@ make_venv() {
     "$python" -m venv --clear "$venv" || stop "python -m venv failed (see above)"
 }
 
+# Every package is compared with the SHA-256 of requirements.lock, and what installs and builds with that of scripts/tools.lock.
 install_packages() {
     say "installing the packages of requirements.lock"
     "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$venv/bin/python" -m ensurepip --upgrade >/dev/null
     pip="$venv/bin/python -m pip --disable-pip-version-check"
     # uv is several times faster than pip; if uv can't be installed or can't reach the index, pip does the same work
-    if $pip install -q uv 2>/dev/null && uv_install; then
+    if install_tool uv && uv_install; then
         return
     fi
     say "going on with pip"
     $pip install -q --require-hashes -r requirements.lock
-    $pip install -q --no-deps -e .
+    install_build_tools
+    $pip install -q --no-deps --no-build-isolation -e .
+}
+
+# Install the release of a tool that scripts/tools.lock names, unless .venv has it. A file with another SHA-256 ends the set-up.
+install_tool() {
+    lines=$(sed -n "/^$1==/,/[^\\\\]\$/p" scripts/tools.lock)
+    version=$(printf '%s\n' "$lines" | sed -n 's/^[^=]*==\([^ ]*\).*/\1/p')
+    "$venv/bin/python" -c 'import sys; from importlib.metadata import version; sys.exit(version(sys.argv[1]) != sys.argv[2])' \
+        "$1" "$version" 2>/dev/null && return
+    printf '%s\n' "$lines" >"$venv/tool.lock"
+    words=$($pip install -q --require-hashes --no-deps -r "$venv/tool.lock" 2>&1) && return
+    case $words in
+    *"DO NOT MATCH THE HASHES"*) stop "$words" ;;
+    esac
+    say "$1 $version could not be installed"
+    return 1
+}
+
+# What builds this project's own package: hatchling is in requirements.lock.
+install_build_tools() {
+    install_tool editables
+    for compiler in ${CC:-} cc gcc clang; do
+        command -v "$compiler" >/dev/null 2>&1 && return
+    done
+    install_tool ziglang || say "there is no C compiler: records will be gathered in Python, several times slower"
 }
 
 # Pass pip's settings to uv, which has other names for them.
@@ -111,7 +137,8 @@ uv_install() {
     UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-180}
     export UV_HTTP_TIMEOUT
     "$venv/bin/python" -m uv pip install -q --python "$venv/bin/python" --require-hashes -r requirements.lock &&
-        "$venv/bin/python" -m uv pip install -q --python "$venv/bin/python" --no-deps -e .
+        install_build_tools &&
+        "$venv/bin/python" -m uv pip install -q --python "$venv/bin/python" --no-deps --no-build-isolation -e .
 }
 
 python=$(find_python) || stop "Python 3.10 to 3.13 was not found: install it, or name it with PYTHON=/path/to/python make setup"

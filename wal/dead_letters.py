@@ -25,6 +25,7 @@ import xxhash
 from forebay.model.errors import CorruptionError
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.model.values import check_name
+from forebay.model.wire import UNDECODABLE
 from wal.storage import Storage
 
 #: columns after Kafka's own: why the record is a dead letter
@@ -41,8 +42,8 @@ _OWN: list[pa.Field[Any]] = [
 SCHEMA = pa.schema([*DATAFRAME_SCHEMA(True), *_OWN])
 
 _OBJECT = re.compile(
-    r"(?P<stream>[^/]+)/dead-letters/(?P<key>[0-9]+-[0-9]+-[0-9]+)/(?P<output>[^/]+)/(?P<epoch>[0-9a-f]{16})-(?P<attempt>[0-9]{6,})/"
-    r"(?:(?P<call>[0-9]+)-(?P<task>[0-9]+)-(?P<piece>[0-9]+)-(?P<records>[0-9]+)-[0-9a-f]{16}\.parquet"
+    r"(?P<stream>[^/]+)/dead-letters/(?P<key>[0-9]{1,20}-[0-9]{1,20}-[0-9]{1,20})/(?P<output>[^/]+)/(?P<epoch>[0-9a-f]{16})-(?P<attempt>[0-9]{6,18})/"
+    r"(?:(?P<call>[0-9]{1,18})-(?P<task>[0-9]{1,18})-(?P<piece>[0-9]{1,18})-(?P<records>[0-9]{1,18})-[0-9a-f]{16}\.parquet"
     r"|(?P<done>done)|(?P<sent_of>[^/]+\.parquet)\.[0-9a-f]{16}\.sent)"
 )
 
@@ -222,7 +223,7 @@ def read_marks(storage: Storage, letters: Letters) -> dict[Identity, Sent]:
     for path in letters.sent:
         try:
             sent = msgspec.json.decode(storage.read(path), type=Sent)
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             raise CorruptionError(f"{storage.url}/{path}", 0, f"it is no mark of dead letters: {error}") from None
         marks.update((Identity(*record), sent) for record in sent.records)
     return marks

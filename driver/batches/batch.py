@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from driver.batches.decoding import DeadLetterPlan, Decoder
 from driver.batches.keyed_state import STATES_MAX, KeyedState, StateOptions
 from driver.batches.time_windows import milliseconds, window_ends
+from driver.journal.state import JointBatch
 from driver.journal.versions import StateVersion
 from forebay.kafka.consume.planning import sizes
 from forebay.kafka.consume.spans import OffsetRange, without
@@ -53,6 +54,7 @@ class BatchWork:
     ``window_ms``: the longest window by time; ``earlier``: reads the batches that such windows may contain, in order.
     ``versions``: the newest version of each keyed state; ``opened``: the states that this run uses.
     ``since_ms``: the end of the oldest interval without a batch before this one, if this driver made it; 0: the batch's time.
+    ``joint``: the joint batch that it belongs to. ``follows``: whether another stream's job gets it.
     """
 
     batch_id: int
@@ -83,6 +85,8 @@ class BatchWork:
     opened: dict[str, KeyedState] = field(default_factory=dict, compare=False)
     window_ms: int = 0
     earlier: Callable[[], tuple[BatchWork, ...]] = field(default=tuple, compare=False)
+    joint: JointBatch | None = None
+    follows: bool = False
 
     @property
     def due_ms(self) -> int:
@@ -343,6 +347,11 @@ class Batch:
     def _over(self, work: BatchWork, rows: Rows) -> Batch:
         return Batch(work, rows)
 
+    def _beside(self, leading: Batch, attempt: int) -> Batch:
+        """Return this batch for one run of the job that gets it with the batch ``leading`` of another stream."""
+        own = replace(self._work, output=leading._work.output, attempt=attempt, decodes=[], opened={}, follows=True)
+        return self._over(own, self._rows.over(own))
+
     def state(
         self,
         name: str,
@@ -370,6 +379,10 @@ class Batch:
             return opened[name]
         if self.concurrent:
             raise UsageError(f"state {name!r} changes in the order of batches: set driver.concurrent_jobs = 1")
+        if self._work.follows:
+            raise UsageError(
+                f"state {name!r}: a joint batch has only states of the stream that leads: use state() of its batch"
+            )
         if len(opened) >= STATES_MAX:
             raise UsageError(f"a batch can use {STATES_MAX} states at most")
         columns = self._rows.arrow_schema(schema)

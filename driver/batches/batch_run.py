@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from driver.batches.batch import BatchWork, lived_without
 from driver.journal.events import ReplayedBatch
-from driver.journal.state import Batch, State
+from driver.journal.state import Batch, JointBatch, State
 from driver.journal.versions import StateVersion
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.values import Block
@@ -49,7 +49,7 @@ class _Looked:
 class BatchRun:
     """One run of a batch. ``batches``: the batches that its window contains, in order; the last one is the batch itself.
     ``topic_ids``: incarnation (as ``incarnation_key``) → topic id, of all partitions. ``versions``: the newest version of each
-    keyed state."""
+    keyed state. ``joint``: the stream's newest batch in a joint batch."""
 
     stream: str
     batches: tuple[_Looked, ...]
@@ -58,6 +58,7 @@ class BatchRun:
     rerun: bool
     topic_ids: Mapping[str, str]
     versions: Mapping[str, StateVersion]
+    joint: JointBatch | None = None
 
     @classmethod
     def of(cls, state: State, batches: Sequence[Batch | ReplayedBatch], replay: int, rerun: bool) -> BatchRun:
@@ -84,7 +85,8 @@ class BatchRun:
         }
         begun_ms = state.replays[-1].begun_ms if replay else 0
         versions = {name: known.versions[-1] for name, known in state.keyed.items() if known.versions}
-        return cls(state.stream, looked, replay, begun_ms, rerun, topic_ids, versions)
+        joint = state.joint if not replay else None
+        return cls(state.stream, looked, replay, begun_ms, rerun, topic_ids, versions, joint)
 
     def work(
         self,
@@ -118,6 +120,7 @@ class BatchRun:
                 spans=spans,
                 incarnations=incarnations,
                 versions=self.versions,
+                joint=self.joint if self.joint is not None and self.joint.batch_id == batch.batch_id else None,
             )
 
     def _topic_ids(self, blocks: Sequence[Block]) -> Mapping[str, str]:

@@ -23,7 +23,14 @@ from driver.journal.versions import StateCommit
 from driver.listeners.events import BatchCompleted, BatchFailed, BatchStarted, Happened, OutputCompleted
 from driver.tracker.requests import Complete, CompleteOutput, FailJob, SkipBatch
 from forebay.messages import BatchEntry, OperatorAnswer
-from forebay.model.errors import AfterReplayError, EngineLostError, FencedError, JobError, UnreadableBlockError
+from forebay.model.errors import (
+    EngineLostError,
+    FencedError,
+    JobError,
+    PartnerSkippedError,
+    RunAgainError,
+    UnreadableBlockError,
+)
 from forebay.process import failpoints
 from forebay.process.clock import Clock
 from forebay.process.logs import fields
@@ -59,9 +66,10 @@ class BatchHooks:
     wants events now; if not, the start of a batch names no ranges, so the job does not wait for them. ``lost``: after a failed
     attempt;
     returns whether some of what the batch reads no longer exists and was journalled as lost, so that the batch continues without
-    it; if it raises, the jobs end.
+    it; if it raises, the jobs end. ``check``: before each attempt; if it raises, the attempt has failed.
     """
 
+    check: Callable[[BatchWork], None] = lambda _: None
     completed: Completed | None = None
     confirm: Callable[[BatchWork], None] = lambda _: None
     tell: Callable[[Sequence[Happened]], None] = lambda _: None
@@ -116,11 +124,12 @@ class BatchRunner:
         driver may have ended during an attempt at this batch, so this attempt is journalled before it begins. Raises JobError
         if the failure of the batch ends the jobs; FencedError, EngineLostError.
 
-        Returns too, without a completion, if a replay began meanwhile that replaces a keyed state which the batch has read.
+        Returns too, without a completion, if a replay began meanwhile that replaces a keyed state which the batch has read, or if
+        the other streams of a joint batch do not go on.
         """
         try:
             self._run(work, left_over)
-        except AfterReplayError as error:
+        except RunAgainError as error:
             log.info("%s", error, extra=fields(stream=work.stream, batch=work.batch_id, number=work.number))
             self._reruns.add((work.replay, work.batch_id))
             self.running.pop(work.batch_id, None)
@@ -144,6 +153,7 @@ class BatchRunner:
             try:
                 failpoints.hit("driver.in-job")
                 self._hooks.tell([_started(run_of, measure, self._clock.wall_ms(), self._hooks.is_listening())])
+                self._hooks.check(run_of)
                 tiers = self._engine.run(run_of, left[0].function)
                 self._hooks.confirm(run_of)
                 states = commit_states(run_of.opened)
@@ -168,7 +178,10 @@ class BatchRunner:
                 )
                 if self._is_over(work, attempts, skip):
                     return
-            except (FencedError, EngineLostError):
+            except PartnerSkippedError as skipped:
+                self._skip(work, attempts, Skip(skipped.cause))
+                return
+            except (FencedError, EngineLostError, RunAgainError):
                 raise  # an output has seen a newer driver (INV-4), or no attempt can succeed in this process
             except (Exception, SystemExit) as error:
                 failure = measure.failure = self._failing.note(run_of, error)

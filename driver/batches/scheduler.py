@@ -22,6 +22,8 @@ from driver.batches.batch_log import BatchLog
 from driver.batches.batch_run import BatchRun
 from driver.batches.entries import RunningBatch
 from driver.batches.job_failures import FailingJobs
+from driver.batches.joint import JointLeader, JointMember
+from driver.batches.joint_streams import Port
 from driver.batches.progress import Progress, Skip
 from driver.batches.reads import EarlierBatches, NextBatch, ReadPause, ReadUnfinished, SameBatch
 from driver.batches.runner import AttemptRules, BatchHooks, BatchRunner
@@ -51,7 +53,7 @@ class BatchOptions:
     ``concurrent_jobs``, ``window_batches``, ``window_ms``: as in ``[driver]``.
     ``empty_batches``: whether an interval without blocks gives a batch too. ``ahead``: whether each interval gives a batch while
     all workers are busy. ``allocation``: for a direct stream, as in :class:`driver.batches.timer.BatchTimer`. ``copies``: returns
-    block id → hosts with a cached copy of the block.
+    block id → hosts with a cached copy of the block. ``joint``: the stream's part in a joint job.
     """
 
     batch_interval_seconds: float
@@ -65,6 +67,7 @@ class BatchOptions:
     ahead: bool = False
     allocation: Callable[[int], AllocateSpans | None] | None = None
     copies: Callable[[], Mapping[str, tuple[str, ...]]] = dict
+    joint: JointMember | None = None
 
 
 class Scheduler:
@@ -100,7 +103,10 @@ class Scheduler:
         self._progress = Progress()
         self._trigger = Trigger(options.batch_interval_seconds)
         self._due_since: dict[int, int] = {}  # batch id → DueBatch.since_ms, of the batches that this driver made
-        self._makes_batches = options.allocation is None  # a direct stream's are made by the timer alone
+        self._joint = options.joint
+        self._follows = self._joint is not None and not self._joint.leads
+        # a direct stream's are made by the timer alone, and those of a joint job's follower by the leader
+        self._makes_batches = options.allocation is None and not self._follows
         #: the newest completed batches
         self.batches = batches if batches is not None else BatchLog(BATCHES_KEPT)
         self._runner = BatchRunner(
@@ -150,7 +156,9 @@ class Scheduler:
         """Why a drain can complete no batch; "" if it can. A failed batch blocks the others, or the batches are paused."""
         if self._progress.waits_for_retry:
             return "a batch failed again"
-        return "the batches are paused" if self._progress.is_idle_in_pause else ""
+        if self._progress.is_idle_in_pause:
+            return "the batches are paused"
+        return self._joint.held_up if self._joint is not None else ""
 
     def start(self) -> None:
         """Start the timer. Every batch that is not completed in the journal counts as a rerun: it may have run in part."""
@@ -158,15 +166,34 @@ class Scheduler:
             log.info("batches stay paused, by %s", pause.cause)
         self._reruns.update((0, batch_id) for batch_id in self._loop.ask(ReadUnfinished()))
         self._failing.log_ended()
-        self._timer.start()
+        if self._joint is not None:
+            self._joint.attach(
+                Port(
+                    ask=self._loop.ask,
+                    tasks=self._options.tasks,
+                    wake=self._progress.wake,
+                    end_interval=self._end_interval,
+                    stopping=self._progress.stopping.is_set,
+                    held_up=lambda: self.held_up,
+                )
+            )
+        if not self._follows:
+            self._timer.start()
 
     def stop(self) -> None:
         """Allocate and start no more batches. Running jobs continue to their end."""
         self._progress.stop()
+        if self._joint is not None:
+            self._joint.wake()
 
     def join(self) -> None:
         """Wait for the end of the timer."""
         self._timer.join()
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._joint is not None:
+            self._joint.detach()
 
     def note(self, events: Sequence[Event]) -> None:
         """Process events that have become durable. Called in the decision loop."""
@@ -175,6 +202,8 @@ class Scheduler:
                 self._progress.pause(event.paused)
                 how = "paused" if event.paused else "resumed"
                 log.info("batches %s by %s", how, event.cause, extra=fields(paused=event.paused, cause=event.cause))
+        if self._joint is not None:
+            self._joint.note(events)
         losses = sum(isinstance(event, LossAccepted) for event in events)
         wanted = (ReplayBegun, BlockAdded) if self._trigger.continuous else ReplayBegun
         if losses or any(isinstance(event, wanted) for event in events):
@@ -190,7 +219,10 @@ class Scheduler:
         The future ends with RefusedError if the batch is not one, or if an attempt at it runs now.
         """
         skip = Skip(cause)
-        if not self._progress.skip(batch_id, skip):
+        if self._follows:
+            words = f"batch {batch_id} is for the job of another stream: skip that stream's batch, and this one is skipped too"
+            skip.answer.set_exception(RefusedError(words, "conflict"))
+        elif not self._progress.skip(batch_id, skip):
             known = self._runner.running.get(batch_id)
             words = (
                 f"attempt {known.attempts} at batch {batch_id} runs now: try again when it has failed"
@@ -208,11 +240,20 @@ class Scheduler:
     def drain(self) -> None:
         """Allocate no empty batch from now on, and begin the next attempt at a failed batch now."""
         self._timer.drain()
+        if isinstance(self._joint, JointLeader):
+            self._joint.empty = False
         self.retry()
 
     def allocate(self, time_ms: int) -> None:
         """Make a batch of the waiting blocks, unless too many batches are queued."""
-        self._timer.allocate(time_ms)
+        if self._joint is not None:
+            self._joint.request_batch(time_ms)
+        else:
+            self._timer.allocate(time_ms)
+
+    def _end_interval(self, time_ms: int) -> None:
+        self._trigger.end_interval(time_ms)
+        self._progress.wake()
 
     def in_job(self) -> bool:
         """Whether the calling thread runs batches or is the timer; it must not wait for the end of either."""
@@ -229,6 +270,7 @@ class Scheduler:
         self._work_on()
         for thread in others:
             thread.join()
+        self._leave()
         if self._error is not None:
             raise self._error
 
@@ -237,9 +279,10 @@ class Scheduler:
         left_over = True
         try:
             while (work := self._next()) is not None:
-                left_over = left_over and work.rerun and not self._is_direct
-                self._runner.run(work, left_over)
-                left_over = False
+                if not isinstance(self._joint, JointLeader) or self._joint.await_partners(work):
+                    left_over = left_over and work.rerun and not self._is_direct and not self._follows
+                    self._runner.run(work, left_over)
+                    left_over = False
                 self._progress.finish((work.replay, work.batch_id))
                 self._due_since.pop(work.batch_id, None)
         except BaseException as error:
@@ -267,7 +310,10 @@ class Scheduler:
         due = self._trigger.due() if self._makes_batches and not self._progress.held_up else None
         if due is None:
             return False
-        made = self._loop.ask(AllocateNext(due.time_ms, self._options.tasks()))
+        if isinstance(self._joint, JointLeader):
+            made = self._joint.allocate_next(due.time_ms)
+        else:
+            made = self._loop.ask(AllocateNext(due.time_ms, self._options.tasks()))
         self._trigger.settle(due, made.left)
         if made.batch_id is None:
             return False

@@ -111,8 +111,9 @@ class Drain:
     ``stopped``.
 
     ``held_up``: returns why no batch can be completed now, "" if one can; if it is set, the drain does not wait for batches.
-    ``allocate``: makes a batch of the waiting blocks. ``receivers``: the receivers that were ordered to drain. ``left``: what the
-    drain still waited for when it ended.
+    ``others``: gets whether something is left, and returns whether another stream of a joint job, which drains too, has
+    something left. ``allocate``: makes a batch of the waiting blocks. ``receivers``: the receivers that were ordered to drain.
+    ``left``: what the drain still waited for when it ended.
     """
 
     def __init__(
@@ -125,7 +126,9 @@ class Drain:
         clock: Clock,
         timeout_seconds: float,
         held_up: Callable[[], str] = lambda: "",
+        others: Callable[[bool], bool] = lambda busy: False,
     ) -> None:
+        self._others = others
         self._held_up = held_up
         self.hopeless = ""  # why no batch could be completed, if the drain ended because of that
         self._ask = ask
@@ -147,11 +150,11 @@ class Drain:
             self._order()
             while self._see().receivers and self._goes_on():
                 pass
-            while (left := self._see()).blocks or left.batches:
+            while self._is_something_left():
                 self.hopeless = self._held_up()
                 if self.hopeless:
                     break
-                if left.blocks:
+                if self.left.blocks:
                     self._allocate()
                 if not self._goes_on():
                     break
@@ -161,6 +164,11 @@ class Drain:
 
     def _order(self) -> None:
         self.receivers = self._ask(BeginDrain())
+
+    def _is_something_left(self) -> bool:
+        left = self._see()
+        busy = bool(left.blocks or left.batches)
+        return self._others(busy) or busy
 
     def _see(self) -> Remaining:
         self.left = self._ask(self._look)

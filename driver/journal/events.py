@@ -189,12 +189,15 @@ class GapRecorded(_Event, frozen=True, tag="gap-recorded"):
 
 
 class BatchAllocated(_Event, frozen=True, tag="batch-allocated"):
-    """The driver made a batch. ``tasks``: for each task its block ids, in order."""
+    """The driver made a batch. ``tasks``: for each task its block ids, in order. ``leader``: in a joint batch, the stream whose
+    job gets it; "" in others. ``partners``: in that stream, each other stream with its batch."""
 
     batch_id: Number
     number: Number
     time_ms: TimeMs
     tasks: tuple[tuple[str, ...], ...]
+    leader: str = ""
+    partners: dict[str, Number] = {}
 
 
 class OutputCompleted(_Event, frozen=True, tag="output-completed"):

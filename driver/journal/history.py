@@ -22,10 +22,10 @@ from forebay.kafka.consume.planning import sizes
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import CorruptionError, NewerVersionError
 from forebay.model.values import Block, BlockRange, timeline_of, total_size
-from forebay.model.wire import WIRE_NAMES
+from forebay.model.wire import UNDECODABLE, WIRE_NAMES
 from forebay.process import failpoints
 from wal.segments import layout
-from wal.segments.frame import UNDECODABLE, FrameKind
+from wal.segments.frame import FrameKind
 from wal.segments.scan import Damage, Newer, TornTail, scan_segment
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import Storage

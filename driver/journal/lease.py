@@ -20,6 +20,7 @@ import msgspec
 
 from driver.journal.processes import boot_and_start, has_ended, is_here, is_stopped, pid_namespace, process_start
 from forebay.model.errors import AlreadyRunningError, FencedError, StoreError
+from forebay.model.wire import UNDECODABLE
 from forebay.process.clock import Clock
 from wal.storage import Storage
 
@@ -84,7 +85,7 @@ def stored_lease(storage: Storage, stream: str) -> Lease | None:
         return msgspec.json.decode(storage.read(lease_path(stream)), type=Lease)
     except FileNotFoundError:
         return None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return None  # a damaged lease counts as none: the epoch protects the data
 
 

@@ -15,8 +15,9 @@ from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError
 from forebay.model.values import numbered, timeline_of
+from forebay.model.wire import UNDECODABLE
 from wal.segments import layout
-from wal.segments.frame import UNDECODABLE, Frame, FrameKind
+from wal.segments.frame import Frame, FrameKind
 from wal.segments.scan import Damage, Newer, Readable, TornTail, scan_segment
 from wal.storage import Storage
 

@@ -198,6 +198,16 @@ class Batch(msgspec.Struct, rename=WIRE_NAMES):
         return zip(self.spans, self.incarnations or itertools.repeat(1), strict=False)
 
 
+class JointBatch(msgspec.Struct, frozen=True):
+    """This stream's batch in a joint batch. ``leader``, ``partners``: as in ``BatchAllocated``. ``skipped``: who skipped it, and
+    why; "": it was not skipped."""
+
+    batch_id: int
+    leader: str
+    partners: dict[str, int] = {}
+    skipped: str = ""
+
+
 class Replay(msgspec.Struct):
     """A replay. ``lost``: range → who accepted its loss during the replay, and why. ``completed_ms``: None while it runs.
     ``reach``: as in ``ReplayBegun``."""
@@ -371,6 +381,7 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
     pause: ev.PauseChanged | None = None  # while an operator has paused the batches
     keyed: dict[str, KeyedVersions] = {}  # keyed state → its versions
     dropped_versions: dict[str, DroppedVersion] = {}  # by manifest; while a snapshot copy may still name it
+    joint: JointBatch | None = None  # the newest one
 
     @property
     def is_direct(self) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 
 from forebay.model.errors import FencedError, StoreError, UsageError
 from forebay.model.values import check_name
-from forebay.model.wire import WIRE_NAMES
+from forebay.model.wire import UNDECODABLE, WIRE_NAMES
 
 if TYPE_CHECKING:
     from driver.batches.batch import Batch
@@ -56,7 +56,7 @@ def decoded(text: str | bytes, place: str) -> OutputRun:
     """Return the marker in ``text``, which was read at ``place``. Raises StoreError if it is no marker."""
     try:
         return msgspec.json.decode(text, type=OutputRun)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise StoreError(f"{place} is no marker of Forebay ({error}): another program wrote there") from None
 
 

@@ -19,6 +19,7 @@ from driver.batches.backpressure import Backpressure
 from driver.batches.batch_log import BatchLog
 from driver.batches.dead_letters import confirm_dead_letters
 from driver.batches.job_failures import FailingJobs
+from driver.batches.joint import refuse_alone
 from driver.batches.keyed_state import newest_run
 from driver.batches.runner import AttemptRules, BatchHooks, Completed
 from driver.batches.scheduler import BatchOptions, Scheduler
@@ -221,9 +222,11 @@ def make_scheduler(
     traces: BatchTraces | None = None,
 ) -> Scheduler:
     """Make the scheduler of an intake's batches."""
-    settings, engine, driver = given.settings, given.engine, given.settings.driver
+    settings, engine, driver, joint = given.settings, given.engine, given.settings.driver, given.options.joint
 
     def tell(happened: Sequence[Happened]) -> None:
+        if joint is not None:
+            joint.tell(happened)
         given.listeners.tell_all(happened)
         counting.tell(happened)
         if traces is not None:
@@ -244,9 +247,10 @@ def make_scheduler(
             concurrent_jobs=driver.concurrent_jobs,
             window_batches=driver.window_batches,
             window_ms=round(driver.window * 1000),
-            empty_batches=driver.empty_batches == "deliver",
+            empty_batches=driver.empty_batches == "deliver" and joint is None,
             ahead=driver.max_queued_batches is not None,
             copies=copies,
+            joint=joint,
         ),
         rules=AttemptRules(
             max_failures=driver.job_max_failures,
@@ -255,6 +259,7 @@ def make_scheduler(
             waits_when_failed=given.options.waits_when_failed,
         ),
         hooks=BatchHooks(
+            check=joint.check if joint is not None else refuse_alone,
             completed=_backpressure(settings, loop, state, given.clock.wall_ms()),
             confirm=confirm_dead_letters,
             tell=tell,

@@ -99,6 +99,8 @@ class Driver:
             check_seconds=settings.driver.lease_duration,
             lost=self._shutdown.fail,
         )
+        if options.joint is not None:
+            options.joint.stopped_by(self.stop)
         self._closing = contextlib.ExitStack()
         # known once it leads
         self._parts: Parts | None = None
@@ -220,13 +222,14 @@ class Driver:
 
         With ``drain`` the driver registers no more receivers, the receivers drain, and the driver first completes all records
         that were taken in, within ``timeout_seconds`` (default: ``driver.stop_timeout``). The next driver runs the batches that
-        are not completed by then. May be called again: without ``drain`` it ends a drain.
+        are not completed by then. May be called again: without ``drain`` it ends a drain. If the stream leads a joint job, the
+        other streams stop in the same way.
         """
         self._shutdown.stop(drain, timeout_seconds)
 
     def close(self) -> None:
         """Stop all parts, in reverse order. Call it after :meth:`run` has returned."""
-        self.stop()
+        self._shutdown.end()
         if self._parts is not None:
             self._parts.scheduler.join()
         self._closing.close()
@@ -280,7 +283,7 @@ class Driver:
             activity=self._activity,
             admission=self._admission,
             is_draining=lambda: self._shutdown.is_draining,
-            caught_up=lambda: self.stop(drain=True),
+            caught_up=self._caught_up,
             failed=fail,
         )
         parts.reach.start()
@@ -313,6 +316,13 @@ class Driver:
         closing.callback(sampler.stop)
         if self._activity.stopping.is_set():  # stopped before there was a scheduler to stop
             parts.scheduler.stop()
+
+    def _caught_up(self) -> None:
+        joint = self._given.options.joint
+        if joint is not None:
+            joint.catch_up()
+        else:
+            self.stop(drain=True)
 
     def _led_parts(self) -> Parts | None:
         return self._parts

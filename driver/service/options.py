@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from driver.batches.batch import Engine, NamedJob
+from driver.batches.joint import JointMember
 from driver.listeners.dispatch import Listeners
 from forebay.process.clock import Clock
 from forebay.settings.schema import Settings
@@ -19,6 +20,7 @@ class DriverOptions:
     ``release``: Forebay's version, as the status shows it. ``take_over``: leads without waiting for another driver's lease to
     end. ``until_caught_up``: stops when all records that the source held at the start are completed. ``standby``: serves, and
     leads when no other driver does. ``waits_when_failed``: as in ``driver.batches.scheduler.Scheduler``.
+    ``joint``: the stream's part in a joint job; None: its batches are for its own job.
     """
 
     release: str
@@ -26,6 +28,7 @@ class DriverOptions:
     until_caught_up: bool = False
     standby: bool = False
     waits_when_failed: bool = False
+    joint: JointMember | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

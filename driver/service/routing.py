@@ -110,6 +110,12 @@ class ForgetSilent(Read[m.OperatorAnswer]):
         return m.OperatorAnswer(message=f"{self.name} is forgotten: its silence is no problem until its next heartbeat")
 
 
+_NO_JOINT_REPLAY = (
+    "the batches of this stream are for a job over several streams (driver.joins), and a replay runs those of one stream: stop "
+    "these streams, and run this one alone with a job of its own for the replay"
+)
+
+
 class Routing:
     """Answers requests. ``parts``: None until the driver leads. ``operator``: runs the long requests of operators, one at a
     time."""
@@ -147,6 +153,8 @@ class Routing:
                 return parts.loop.submit(ReadIntake(access))
             case m.SpanRequest():
                 return parts.loop.submit(ReadSpan(request, access))
+            case m.ReplayRequest() if self._given.options.joint is not None:
+                return failed(RefusedError(_NO_JOINT_REPLAY, "conflict"))
             case m.ReplayRequest():  # reads the history, while the decision loop goes on
                 storage = open_storage(settings.driver.journal, settings.storage)
                 window_ms = round(settings.driver.window * 1000)

@@ -77,13 +77,22 @@ class Shutdown:
 
     def stop(self, drain: bool = False, timeout_seconds: float | None = None) -> None:
         """Let the running jobs finish, and end. See :meth:`driver.service.driver.Driver.stop`."""
-        parts = self._parts()
+        parts, joint = self._parts(), self._given.options.joint
+        if joint is not None:
+            if drain and parts is not None and not self._activity.stopping.is_set():
+                joint.drain(True)  # before the others look whether this stream still needs them
+            joint.stop_others(drain, timeout_seconds)
         if drain and parts is not None:
             with self._drain_lock:
                 if self._drain is None and not self._activity.stopping.is_set():
                     self._begin_drain(parts, timeout_seconds)
             return
+        self.end()
+
+    def end(self) -> None:
+        """Let the running jobs of this driver finish, and end."""
         self._activity.stop()
+        parts = self._parts()
         if parts is not None:
             parts.scheduler.stop()
 
@@ -91,7 +100,7 @@ class Shutdown:
         """Stop because of ``error``, which the driver's run raises."""
         activity = self._activity
         activity.fail(error)
-        self.stop()
+        self.end()
         if isinstance(activity.failure, FencedError) and not activity.jobs_ended.is_set():
             # a newer driver runs these batches: what Spark still does for them here would write beside it (INV-4)
             self._given.engine.cancel()
@@ -119,6 +128,7 @@ class Shutdown:
 
     def _begin_drain(self, parts: Parts, timeout_seconds: float | None) -> None:
         clock, driver, scheduler = self._given.clock, self._given.settings.driver, parts.scheduler
+        joint = self._given.options.joint
         self._activity.drain()
         self._drain = Drain(
             ask=parts.loop.ask,
@@ -128,6 +138,7 @@ class Shutdown:
             clock=clock,
             timeout_seconds=driver.stop_timeout if timeout_seconds is None else timeout_seconds,
             held_up=lambda: scheduler.held_up,
+            others=joint.drain if joint is not None else lambda busy: False,
         )
         scheduler.drain()
         threading.Thread(target=self._drain_and_stop, args=(self._drain,), name="drain", daemon=True).start()
@@ -139,7 +150,7 @@ class Shutdown:
             self.fail(error)
             return
         cut_off = not drained and not self._activity.stopping.is_set()
-        self.stop()
+        self.end()
         if not cut_off:
             return
         why = drain.hopeless or "its time limit is reached"

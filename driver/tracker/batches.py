@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from operator import attrgetter
+from types import MappingProxyType
 
 import msgspec
 
 from driver.decisions.allocation import UNLIMITED, BatchLimits, longest_prefix
+from driver.decisions.joint_batches import joint_needs
 from driver.decisions.pace import Pace
 from driver.decisions.packing import pack
 from driver.decisions.replay import REPLAY_BLOCKS_MAX, plan, refuse
@@ -18,6 +21,7 @@ from driver.journal.state import Batch
 from driver.tracker.decision import Recorder
 from driver.tracker.requests import (
     Allocate,
+    AllocateJoint,
     AllocateNext,
     AllocateSpans,
     Archived,
@@ -37,6 +41,8 @@ from driver.tracker.requests import (
 )
 from forebay import messages as m
 from forebay.model.errors import AfterReplayError, RefusedError
+
+NO_PARTNERS: Mapping[str, int] = MappingProxyType({})
 
 
 class Batches:
@@ -99,8 +105,23 @@ class Batches:
         self._pace.begin(batch_id, now_ms)
         return NextAllocated(batch_id, bool(state.waiting))
 
-    def _allocate(self, time_ms: int, tasks: int) -> int:
-        """Make a batch of as many waiting blocks as its limits allow. Return its id.
+    def allocate_joint(self, request: AllocateJoint, now_ms: int) -> NextAllocated:
+        """Make this stream's batch of a joint batch, or return the one that an interrupted allocation has made before."""
+        state = self._recorder.state
+        named = request.named if request.leader != state.stream else None
+        needs = joint_needs(state, named)
+        if not needs.ready:
+            return NextAllocated(None, left=True)
+        batch_id = needs.batch_id
+        if batch_id is None:
+            time_ms = now_ms if request.time_ms is None else request.time_ms
+            batch_id = self._allocate(time_ms, request.tasks, request.leader, request.partners)
+            self._pace.begin(batch_id, now_ms)
+        return NextAllocated(batch_id, bool(state.waiting))
+
+    def _allocate(self, time_ms: int, tasks: int, leader: str = "", partners: Mapping[str, int] = NO_PARTNERS) -> int:
+        """Make a batch of as many waiting blocks as its limits allow. Return its id. ``leader``, ``partners``: as in
+        ``BatchAllocated``.
 
         With windows by time, its time is not before that of the batch before it, unless the clock was set back by more than the
         longest window: else a window would end twice.
@@ -118,6 +139,8 @@ class Batches:
             number=state.batch_count + 1,
             time_ms=time_ms,
             tasks=pack(blocks, max(1, tasks)),
+            leader=leader,
+            partners=dict(partners),
         )
         self._recorder.apply(allocated)
         self._keep_batches(time_ms)

@@ -94,6 +94,23 @@ class AllocateNext(Answered[NextAllocated]):
 
 
 @dataclass(frozen=True, slots=True)
+class AllocateJoint(Answered[NextAllocated]):
+    """Make this stream's batch of a joint batch, also without blocks. None is made while batches are paused, during a replay, and
+    while an earlier joint batch is unfinished.
+
+    ``leader``: the stream whose job gets it. ``partners``: if this stream leads, each other stream with its batch. ``named``: if
+    it follows, its batch in the leader's newest joint batch (0: none). Then an unfinished batch that the leader has not named is
+    the answer.
+    """
+
+    time_ms: int | None
+    tasks: int
+    leader: str
+    partners: Mapping[str, int] = field(default_factory=dict)
+    named: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class BeginSpans(Answered[None]):
     """Begin partitions of a direct stream, as in ``events.SpansBegun``."""
 
@@ -361,6 +378,7 @@ Request = (
     | FoundPartitions
     | Allocate
     | AllocateNext
+    | AllocateJoint
     | BeginSpans
     | EndSpans
     | SkipSpans

@@ -37,6 +37,7 @@ from driver.tracker.receivers import Receivers
 from driver.tracker.requests import (
     AdoptionBlocked,
     Allocate,
+    AllocateJoint,
     AllocateNext,
     AllocateSpans,
     Archived,
@@ -225,6 +226,8 @@ class Tracker:
                 return self.batches.allocate(request)
             case AllocateNext():
                 return self.batches.allocate_next(request, now_ms)
+            case AllocateJoint():
+                return self.batches.allocate_joint(request, now_ms)
             case BeginSpans():
                 self.batches.begin_spans(request)
             case EndSpans():

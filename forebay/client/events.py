@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from forebay.model.wire import UNDECODABLE
+
 #: maximum bytes of one event
 EVENT_BYTES_MAX = 16 << 20
 
@@ -56,5 +58,8 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def decoded(kind: str, data: bytes, number: int, overview: type[Any]) -> Event:
-    """Return the event. ``overview``: the type of an overview's data."""
-    return Event(kind, msgspec.json.decode(data, type=overview if kind == "overview" else Any), number)
+    """Return the event. ``overview``: the type of an overview's data. Raises ValueError for data that can't be decoded."""
+    try:
+        return Event(kind, msgspec.json.decode(data, type=overview if kind == "overview" else Any), number)
+    except UNDECODABLE as error:
+        raise ValueError(f"an event of kind {kind!r} can't be decoded: {error}") from None

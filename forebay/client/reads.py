@@ -59,13 +59,16 @@ class Reads(Connection):
         """Yield events as they happen, and an overview each second, until the driver or the caller ends it.
 
         The driver drops a client that falls behind by 10,000 events; the last event then is of kind "dropped". Raises
-        UnreachableError if the connection is lost.
+        UnreachableError if the connection is lost, or brings anything else than events.
         """
         with self._driver.stream("/v1/events", EVENT_SECONDS) as chunks:
-            for kind, data, number in parse_events(chunks):
-                yield decoded(kind, data, number, m.OverviewAnswer)
-                if kind in ("dropped", "end"):
-                    return
+            try:
+                for kind, data, number in parse_events(chunks):
+                    yield decoded(kind, data, number, m.OverviewAnswer)
+                    if kind in ("dropped", "end"):
+                        return
+            except ValueError as error:
+                raise UnreachableError(f"the answer to GET /v1/events: {error}") from None
 
     # ---- lists -------------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from forebay.http.threads import threads_route
 from forebay.model.errors import (
     AccessError,
 )
+from forebay.model.wire import UNDECODABLE
 from forebay.security.access import OPEN, Guard
 from forebay.security.roles import ANY_ROLE, EVERYBODY, ROLES, Caller, Role
 
@@ -100,7 +101,7 @@ class _Request(Request[Any, Any, Any]):
         except msgspec.ValidationError as error:
             message, _, place = str(error).partition(" - at `$")
             wrong = {"key": place.strip(".`") or "data", "message": message}
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise ClientException(str(error)) from None
         raise ValidationException(f"Validation failed for {self.method} {self.url.path}", extra=[wrong])
 
@@ -169,7 +170,7 @@ class Direct:
             events.append(await receive())
         try:
             data = decoder.decode(b"".join(event.get("body", b"") for event in events))
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNDECODABLE:
             unread = iter(events)
 
             async def again() -> Any:

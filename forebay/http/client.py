@@ -20,6 +20,7 @@ from forebay.model.errors import (
     UnreachableError,
     UsageError,
 )
+from forebay.model.wire import UNDECODABLE
 from forebay.security.access import NO_ACCESS, Access
 
 Answer = TypeVar("Answer")
@@ -43,20 +44,27 @@ class Client:
     def post(self, path: str, body: msgspec.Struct, answer: type[Answer]) -> Answer:
         """Send ``body``, and return the answer as type ``answer``.
 
-        Raises UnreachableError (no answer, or 5xx), its subclasses NotTakenError (no process could decide the request) and
-        AccessError (the service accepts no token of this process), FencedError, RefusedError, UsageError (400).
+        Raises UnreachableError (no answer, another program's, or 5xx), its subclasses NotTakenError (no process could decide the
+        request) and AccessError (the service accepts no token of this process), FencedError, RefusedError, UsageError (400).
         """
-        return msgspec.json.decode(self.request("POST", path, msgspec.json.encode(body)), type=answer)
+        return self._decoded("POST", path, self.request("POST", path, msgspec.json.encode(body)), answer)
 
     def get(self, path: str, answer: type[Answer]) -> Answer:
         """Request ``path``, and return the answer as type ``answer``. Raises as :meth:`post`."""
-        return msgspec.json.decode(self.request("GET", path), type=answer)
+        return self._decoded("GET", path, self.request("GET", path), answer)
 
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> bytes:
         """Return the body of a 2xx answer. Raises as :meth:`post`."""
         return self._request(method, path, body, headers or {}).data
+
+    def _decoded(self, method: str, path: str, data: bytes, answer: type[Answer]) -> Answer:
+        try:
+            return msgspec.json.decode(data, type=answer)
+        except UNDECODABLE as error:
+            words = f"the answer to {method} {path} can't be decoded ({error}): another program may listen there"
+            raise UnreachableError(f"{self._url}: {words}") from None
 
     @contextmanager
     def stream(self, path: str, idle_seconds: float) -> Iterator[Iterator[bytes]]:
@@ -99,7 +107,7 @@ class Client:
             return response
         try:
             refusal = msgspec.json.decode(body, type=messages.Refusal)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             refusal = messages.Refusal(code="unknown", message=f"HTTP {response.status}")
         if refusal.code == "fenced":
             raise FencedError(refusal.message)

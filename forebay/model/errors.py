@@ -134,7 +134,11 @@ class RefusedError(ForebayError):
         self.code = code
 
 
-class AfterReplayError(RefusedError):
+class RunAgainError(RefusedError):
+    """A run of a batch ended without a completion, by no failure of its job. The batch runs again."""
+
+
+class AfterReplayError(RunAgainError):
     """A batch was to change a keyed state during a replay. It runs again after the replay, since it has read what the replay
     replaces."""
 
@@ -224,6 +228,14 @@ class UnreadableBlockError(ForebayError):
 
 class LostBlockError(UnreadableBlockError):
     pass
+
+
+class PartnerSkippedError(ForebayError):
+    """An operator skipped the joint batch that a batch belongs to, so this batch is skipped too. ``cause``: who, and why."""
+
+    def __init__(self, message: str, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class EngineLostError(ForebayError):

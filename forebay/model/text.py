@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import SplitResult, urlsplit
 
 #: control characters except line feed, and characters that change the direction of text or are invisible
 _UNSAFE = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     "\U000e0000-\U000e0fff]"
 )
+
+
+def split_url(url: str) -> SplitResult:
+    """Return the parts of ``url``; empty ones if it is no URL: its port is no number, or its brackets hold no IPv6 address."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises ValueError too
+    except ValueError:
+        return urlsplit("")
+    return parts
 
 
 def printable(text: str) -> str:

@@ -1,8 +1,13 @@
-"""The names that fields have in JSON, in the journal and in headers, where those differ from the fields' names in the code."""
+"""How values are encoded in JSON, in the journal and in headers: names that differ from the fields', and errors of decoding."""
 
 from __future__ import annotations
 
 from typing import Final
+
+import msgspec
+
+#: what msgspec raises for bytes that it can't decode: of another type, no UTF-8, nested too deeply
+UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 #: for ``msgspec.Struct``'s ``rename``: field name → name on the wire and on disk
 WIRE_NAMES: Final = {

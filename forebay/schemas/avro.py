@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from forebay.kafka.registry.client import RegisteredSchema, missing_extra
 from forebay.model.errors import UsageError
-from forebay.schemas.bodies import Bodies, Decoded, built, cause_of
+from forebay.schemas.bodies import Bodies, Decoded, built, cause_of, parsing
 
 _PRIMITIVES: dict[str, Any] = {
     "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
@@ -43,27 +43,29 @@ class AvroFormat:
 
     def __init__(self, schema: RegisteredSchema) -> None:
         """Raises UsageError for a field that can't be a column, with its path, and for an invalid Avro schema."""
-        self._schema = _whole(schema)
-        found = _Types(str(schema))
-        self.type = found.of(self._schema, "", raw=False)
-        self._raw_type = found.of(self._schema, "", raw=True)
-        self._logical = dict(_logical_types(self._schema))
-        self._convert = _converter(self._schema)
+        with parsing(schema):
+            self._schema = _whole(schema)
+            found = _Types(str(schema))
+            self.type = found.of(self._schema, "", raw=False)
+            self._raw_type = found.of(self._schema, "", raw=True)
+            self._logical = dict(_logical_types(self._schema))
+            self._convert = _converter(self._schema)
 
     def writer(self, schema: RegisteredSchema) -> Callable[[Bodies], Decoded]:
-        written = _whole(schema)
-        theirs = dict(_logical_types(written))
-        # if both schemas give every number the same meaning, Arrow converts numbers to times
-        same = all(theirs.get(path) == self._logical.get(path) for path in theirs.keys() | self._logical.keys())
-        keep = frozenset({_DECIMAL} if same else {_DECIMAL, *(name for _, name in _TIMES)})
-        read_by, written_by = (_parsed(_stripped(one, keep)) for one in (self._schema, written))
-        return _BodyReader(
-            written_by,
-            None if _stripped(self._schema, keep) == _stripped(written, keep) else read_by,
-            self._raw_type,
-            self.type,
-            self._convert,
-        ).decode
+        with parsing(schema):
+            written = _whole(schema)
+            theirs = dict(_logical_types(written))
+            # if both schemas give every number the same meaning, Arrow converts numbers to times
+            same = all(theirs.get(path) == self._logical.get(path) for path in theirs.keys() | self._logical.keys())
+            keep = frozenset({_DECIMAL} if same else {_DECIMAL, *(name for _, name in _TIMES)})
+            read_by, written_by = (_parsed(_stripped(one, keep)) for one in (self._schema, written))
+            return _BodyReader(
+                written_by,
+                None if _stripped(self._schema, keep) == _stripped(written, keep) else read_by,
+                self._raw_type,
+                self.type,
+                self._convert,
+            ).decode
 
 
 class _BodyReader:
@@ -125,15 +127,12 @@ def _parsed(schema: Schema) -> Schema:
 
 
 def _whole(schema: RegisteredSchema) -> Schema:
-    """Return the schema with full names, and with the schemas that it refers to inserted at first use. Raises UsageError."""
+    """Return the schema with full names, and with the schemas that it refers to inserted at first use."""
     library = _library()
     named: dict[str, Any] = {}
-    try:
-        for _, text in schema.references:
-            library.parse_schema(json.loads(text), named)
-        parsed = library.parse_schema(json.loads(schema.text), named)
-    except Exception as error:  # fastavro raises various exceptions for an invalid schema
-        raise UsageError(f"cannot parse {schema}: {cause_of(error)}") from None
+    for _, text in schema.references:
+        library.parse_schema(json.loads(text), named)
+    parsed = library.parse_schema(json.loads(schema.text), named)
     return _inlined(parsed, named, set())
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
 from forebay.kafka.registry.client import RegisteredSchema
+from forebay.model.errors import ForebayError, UsageError
 
 T = TypeVar("T")
 
@@ -42,6 +44,17 @@ class Format(Protocol):
 
     def writer(self, schema: RegisteredSchema) -> Callable[[Bodies], Decoded]:
         """Return the decoder for records written with ``schema``. Raises ValueError if such records can't be decoded."""
+
+
+@contextmanager
+def parsing(schema: RegisteredSchema) -> Iterator[None]:
+    """Turn what libraries raise for an invalid schema, which are exceptions of many kinds, into UsageError."""
+    try:
+        yield
+    except (ForebayError, MemoryError):
+        raise
+    except Exception as error:
+        raise UsageError(f"cannot parse {schema}: {cause_of(error)}") from None
 
 
 def cause_of(error: BaseException) -> str:

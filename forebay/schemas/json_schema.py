@@ -6,6 +6,7 @@ Values must have the types of the reader's schema. Other constraints (lengths, p
 from __future__ import annotations
 
 import json
+import re
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +20,7 @@ import pyarrow.json as pa_json
 
 from forebay.kafka.registry.client import RegisteredSchema
 from forebay.model.errors import UsageError
-from forebay.schemas.bodies import Bodies, Decoded, built, rows_of
+from forebay.schemas.bodies import Bodies, Decoded, built, parsing, rows_of
 
 #: JSON Schema's type → Arrow's type, and the Python type for checking a value
 _SCALARS: dict[str, tuple[pa.DataType, Any]] = {
@@ -44,10 +45,11 @@ class JsonFormat:
 
     def __init__(self, schema: RegisteredSchema) -> None:
         """Raises UsageError for a property that can't be a column, with its path, and for an invalid JSON Schema."""
-        reading = _Types(schema)
-        self.type, checked = reading.of(reading.root, reading.base, "", ())
-        self._decode = msgspec.json.Decoder(_or_null(checked)).decode
-        self._together = _Together(self.type) if _readable_together(self.type) else None
+        with parsing(schema):
+            reading = _Types(schema)
+            self.type, checked = reading.of(reading.root, reading.base, "", ())
+            self._decode = msgspec.json.Decoder(_or_null(checked)).decode
+            self._together = _Together(self.type) if _readable_together(self.type) else None
 
     def writer(self, schema: RegisteredSchema) -> Callable[[Bodies], Decoded]:
         return self._bodies  # a document names its own properties
@@ -151,13 +153,15 @@ class _Types:
         for name, text in (*schema.references, ("", schema.text)):
             try:
                 document = json.loads(text)
-            except ValueError as error:
-                raise UsageError(f"cannot parse {schema}: {name or 'it'} is not JSON: {error}") from None
+                own = document.get("$id", "") if isinstance(document, Mapping) else ""
+                self.base = urldefrag(str(own)).url
+            except (ValueError, RecursionError) as error:
+                words = f"{name or 'it'} is not JSON, or its $id is no URI: {error}"
+                raise UsageError(f"cannot parse {schema}: {words}") from None
             self._documents[name] = document
-            if isinstance(document, Mapping) and isinstance(document.get("$id"), str):
-                self._documents.setdefault(urldefrag(document["$id"]).url, document)
+            if own and isinstance(own, str):
+                self._documents.setdefault(self.base, document)
             self.root = document
-        self.base = urldefrag(str(self.root.get("$id", ""))).url if isinstance(self.root, Mapping) else ""
 
     def of(self, node: Any, base: str, path: str, inside: tuple[str, ...]) -> tuple[pa.DataType, Any]:
         """Return Arrow's type of ``node``, and the Python type with which msgspec checks its values.
@@ -255,7 +259,7 @@ class _Types:
             step = step.replace("~1", "/").replace("~0", "~")
             if isinstance(found, Mapping) and step in found:
                 found = found[step]
-            elif isinstance(found, list) and step.isdigit() and int(step) < len(found):
+            elif isinstance(found, list) and re.fullmatch("[0-9]{1,9}", step) and int(step) < len(found):
                 found = found[int(step)]
             else:
                 raise self._refused(path, f"{reference} does not exist")

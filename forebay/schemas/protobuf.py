@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from forebay.kafka.registry.client import RegisteredSchema, descriptor_bytes, missing_extra
 from forebay.model.errors import UsageError
-from forebay.schemas.bodies import Bodies, Decoded, built, cause_of
+from forebay.schemas.bodies import Bodies, Decoded, built, cause_of, parsing
 from forebay.schemas.framing import message_indexes
 from forebay.schemas.proto_source import compiled, imports_of
 
@@ -52,8 +52,9 @@ class ProtobufFormat:
         self._schema = schema
         from google.protobuf import message_factory
 
-        self._parse = message_factory.GetMessageClass(self._message).FromString
-        self.type, self._build = _Types(schema).message(self._message, "", ())
+        with parsing(schema):
+            self._parse = message_factory.GetMessageClass(self._message).FromString
+            self.type, self._build = _Types(schema).message(self._message, "", ())
 
     def writer(self, schema: RegisteredSchema) -> Callable[[Bodies], Decoded]:
         try:
@@ -240,6 +241,8 @@ class _Types:
         get = attrgetter(field.name)
         if _is_map(field):
             entry = field.message_type
+            if not {"key", "value"} <= set(entry.fields_by_name):
+                raise self._refused(path, f"the map's entry {entry.full_name} has no key or no value")
             key, keys = self._value(entry.fields_by_name["key"], path, inside)
             held, values = self._value(entry.fields_by_name["value"], f"{path}[]", inside)
             arrow = pa.map_(key, held)

@@ -34,9 +34,20 @@ def override(raw: dict[str, Any], environment: Mapping[str, str], mistakes: Mist
     for name, text in sorted(environment.items()):
         if name.startswith(PREFIX):
             try:
+                if not _is_unicode(text):
+                    raise SettingsError("is not valid UTF-8")
                 mistakes.variables[_override(raw, name, text)] = name
             except SettingsError as error:
                 mistakes.add_at(name, str(error))
+
+
+def _is_unicode(text: str) -> bool:
+    """Return False for a variable whose bytes are not UTF-8, which Python shows as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _override(raw: dict[str, Any], name: str, text: str) -> str:
@@ -127,7 +138,8 @@ def _value(text: str, wanted: Any) -> Any:
     if wanted is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
     takes_list = get_origin(wanted) is tuple or ("," in text and any(get_origin(choice) is tuple for choice in choices))
-    if text[:1] in ("{", "[") and (takes_list or any(get_origin(choice) is dict for choice in choices)):
+    takes_table = dict in (get_origin(wanted), *map(get_origin, choices))
+    if text[:1] in ("{", "[") and (takes_list or takes_table):
         return _toml(text)
     if takes_list:
         return [part.strip() for part in text.split(",") if part.strip()]
@@ -137,5 +149,5 @@ def _value(text: str, wanted: Any) -> Any:
 def _toml(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also for a number of thousands of digits, and for deep nesting
         raise SettingsError(f"{text!r} is not valid TOML: {error}") from None

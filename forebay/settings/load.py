@@ -65,8 +65,9 @@ def _read(path: str | Path, environment: Mapping[str, str] | None) -> tuple[Sett
 
 def _toml(text: str, source: str) -> dict[str, Any]:
     try:
+        text.encode()  # a lone surrogate, which no file has
         raw: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also for a number of thousands of digits, and for deep nesting
         raise SettingsError(f"{source}: is not valid TOML: {error}") from None
     return raw
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import urlsplit
+
+from forebay.model.text import split_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +67,7 @@ SCHEMES_WITH_FOLDERS = tuple(scheme for scheme, kind in STORE_KINDS.items() if k
 
 def scheme_of(url: str) -> str:
     """Return the URL's scheme; "" for a text that is no URL."""
-    try:
-        return urlsplit(url).scheme
-    except ValueError:
-        return ""
+    return split_url(url).scheme
 
 
 def has_text_options(scheme: str) -> bool:
@@ -79,4 +77,4 @@ def has_text_options(scheme: str) -> bool:
 
 def local_path(url: str) -> str | None:
     """Return the path of a ``file://`` URL; None for every other URL."""
-    return urlsplit(url).path if url.startswith("file://") else None
+    return split_url(url).path if url.startswith("file://") else None

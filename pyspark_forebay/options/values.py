@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from urllib.parse import urlsplit
 
 from forebay.model.errors import UsageError
+from forebay.model.text import split_url
 from forebay.model.units import parse_duration
 
 #: greatest numbers of options, as of Java's int and long
@@ -87,7 +87,7 @@ def tracker_urls(text: str, name: str) -> tuple[str, ...]:
     """
     urls = tuple(url.strip() for url in text.split(",") if url.strip())
     for url in urls or ("",):
-        parts = urlsplit(url)
+        parts = split_url(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
             raise UsageError(
                 f"{name}: write where the stream's driver is, as in http://driver:7080, or all of them with commas"

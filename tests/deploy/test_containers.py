@@ -101,6 +101,13 @@ def test_services_mount_the_files_beside_the_compose_file() -> None:
             assert (FOLDER / source).exists() if source.startswith("./") else source in COMPOSE["volumes"]
 
 
+def test_services_have_a_read_only_root_and_no_capability() -> None:
+    for name, service in OURS.items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"] and "cap_add" not in service, name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+
+
 class _Answer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/v1/health" else 503)

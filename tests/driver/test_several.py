@@ -14,7 +14,7 @@ import pytest
 from deploy.commands.setup.validation import refuse_equal_modules
 from driver.context import IngestStreams
 from driver.service import DriverOptions
-from driver.several import StreamRun, exit_code, joint_status, sharing_spark
+from driver.several import StreamRun, exit_code, sharing_spark, status_of
 from forebay.http.client import Client
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.messages import StatusAnswer
@@ -42,7 +42,7 @@ def configure(tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], 
                 "kafka": {"topics": [topic], "group": f"{topic}-{stream}", **mock_broker.options},
                 "driver": {
                     "url": "http://127.0.0.1:0", "engine": "local", "batch_interval": "20ms", "job_retry_delay": "1ms",
-                    "job_max_failures": 1, **driver,
+                    "job_max_failures": 1, "receiver_timeout": "1s", **driver,
                 },
             }
         )  # fmt: skip
@@ -142,7 +142,7 @@ class _Failing(StreamRun):
 
     def __init__(self, settings: Settings, errors: list[BaseException], ended: Callable[[], None]) -> None:
         self.errors, self.took_over = errors, list[bool]()
-        notifier = Notifier("", 0.0, SystemClock(), lambda: joint_status([self]))
+        notifier = Notifier("", 0.0, SystemClock(), lambda: status_of([self]))
         super().__init__(
             settings, (), options=DriverOptions(release="test", take_over=True), clock=SystemClock(), notifier=notifier,
             stopping=threading.Event(), lost=lambda: None, ended=ended,
@@ -166,7 +166,7 @@ def test_whatever_ends_a_driver_the_stream_starts_again_or_counts_as_ended(
     fenced.thread.start()
     assert ended.acquire(timeout=30)
     assert isinstance(fenced.failure, FencedError)
-    assert joint_status([run, fenced]).ready and "ended: another driver leads" in joint_status([run, fenced]).words
+    assert status_of([run, fenced]).ready and "ended: another driver leads" in status_of([run, fenced]).words
 
 
 def test_end_of_spark_decides_the_exit_code() -> None:

@@ -27,6 +27,32 @@ _NUMBERS = (
 )
 
 
+#: parts of texts at which parsers fail: nesting, numbers, escapes and characters beyond their bounds
+_WORDS = (
+    b"[" * 20_000,
+    b'{"a":' * 20_000,
+    b"(" * 3_000,
+    b"9" * 5_000,
+    b"-" + b"9" * 400,
+    b"1e999",
+    b"NaN",
+    b"-0",
+    b"null",
+    b"\x00",
+    b"\xff\xfe",
+    b"\xed\xa0\x80",
+    b'"\\ud800"',
+    b"\\u0000",
+    b"\r\n\r\n",
+    b"\n",
+    b"=",
+    b'"',
+    b"../" * 40,
+    "\u0130\u2028\U0010ffff".encode(),
+    b"a" * 70_000,
+)
+
+
 def mutated(data: bytes, draw: random.Random) -> bytes:
     """``data`` with one to four changes."""
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
@@ -39,7 +65,7 @@ def _changed(data: bytes, draw: random.Random) -> bytes:
         return draw.randbytes(draw.randrange(1, 80))
     at = draw.randrange(len(data))
     until = min(len(data), at + draw.choice((1, 4, 8, 64, 300)))
-    kind = draw.randrange(9)
+    kind = draw.randrange(10)
     if kind <= 1:
         return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
     if kind == 2:
@@ -56,6 +82,8 @@ def _changed(data: bytes, draw: random.Random) -> bytes:
         return data[:at] + data[until:]
     if kind == 7:
         return data[:until] + data[at:until] * draw.choice((1, 3)) + data[until:]
+    if kind == 8:
+        return data[:at] + draw.choice(_WORDS) + data[draw.choice((at, until)) :]
     other = draw.randrange(len(data))
     return data[:at] + data[other : other + until - at] + data[until:]
 

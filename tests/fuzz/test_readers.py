@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from forebay.model.arrow_sizes import decompressed_sizes
 from forebay.model.errors import CorruptionError
 from forebay.model.payload import Compression, decode_block
+from tests.fuzz.readers import readers
 from tests.support.rows import Row, block, filler
 from wal.blocks import decode_meta, encode_meta
 from wal.segments.frame import FrameKind, decode_frame, encode_frame
@@ -42,6 +44,48 @@ def test_many_mutated_bytes_are_refused_as_documented() -> None:
     seed = random.SystemRandom().randrange(10**9)
     print(f"\npython -m tests.fuzz {seed} 8000")
     run(seed, 8000)
+
+
+_NESTED = b"[" * 100_000
+_DIGITS = b"9" * 5_000
+#: bytes at which a reader once raised something else than it documents
+_KNOWN: tuple[tuple[str, bytes], ...] = (
+    ("state manifest", b'{"format": 1, "stream": "\xc3("}'),
+    ("mark of sent dead letters", b'{"topic": "\x99"}'),
+    ("output marker", b'{"stream": "\xff"}'),
+    ("names of files", b"s/state/a/1-0000000000000001-" + _DIGITS + b"/manifest.json"),
+    ("names of files", b"s/dead-letters/1-2-" + _DIGITS + b"/o/0000000000000001-000001/done"),
+    ("settings", b"a = " + _NESTED),
+    ("settings", b"a = " + _DIGITS),
+    ("setting in a variable", b"KAFKA__TOPICS=" + _NESTED),
+    ("setting in a variable", b"RECEIVER__HOST=\xff"),
+    ("url of a store", b"hdfs://h:x/a"),
+    ("url of a store", b"s3://["),
+    ("urls of a tracker", b"http://["),
+    ("offsets of a query", _NESTED),
+    ("Avro schema", b'{"type": "record", "name": "R", "fields": [{"name": 1.5, "type": "int"}]}'),
+    ("JSON schema", b'{"$id": "http://[", "type": "string"}'),
+    ("JSON schema", b'{"type": "object", "properties": {"\\ud800": {"type": "string"}}}'),
+    ("JSON schema", _NESTED),
+    ("message /v1/cursors/move", b'{"cursor": "c", "unknown": ' + _NESTED),
+    (
+        "request",
+        b"POST /v1/partitions/claim HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer " + b"t" * 24
+        + b"\r\ncontent-type: application/json\r\ncontent-length: 100005\r\n\r\n" + b'{"a":' + _NESTED,
+    ),
+    (
+        "request",
+        b"POST /v1/operator/pause HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer " + b"t" * 24
+        + b"\r\ncontent-type: application/json\r\ncontent-length: 100005\r\n\r\n" + b'{"a":' + _NESTED,
+    ),
+)  # fmt: skip
+
+
+def test_bytes_that_once_caused_another_error_are_refused_as_documented() -> None:
+    known = readers()
+    for name, data in _KNOWN:
+        with contextlib.suppress(*known[name].allowed):
+            known[name].read(data)
 
 
 def test_endlessly_nested_metadata_are_damage() -> None:

@@ -4,7 +4,7 @@
 
 #include "gather.c"
 
-static uint64_t state = 88172645463325252ull;
+static uint64_t state = 88172645463325252ull; /* or another seed, the second argument */
 
 static uint64_t draw(uint64_t below) {
   state ^= state << 13, state ^= state >> 7, state ^= state << 17;
@@ -95,6 +95,7 @@ int main(int count, char **arguments) {
   library fake = {.timestamp = timestamp, .leader_epoch = leader_epoch, .headers = headers, .header_at = header_at};
   forebay_use(&fake);
   int rounds = count > 1 ? atoi(arguments[1]) : 100;
+  if (count > 2) state ^= strtoull(arguments[2], NULL, 10) << 20;
   for (int i = 0; i < rounds; i++) round_();
   printf("%d rounds\n", rounds);
   return 0;

@@ -218,6 +218,12 @@ def test_date_in_options_of_custom_source_stays_a_date(tmp_path: Path) -> None:
     assert loaded(tmp_path, {}, text).receiver.source_options == {"timestamp": moment}
 
 
+def test_table_in_environment_variable_is_read(tmp_path: Path) -> None:
+    text = GOOD.replace('topics = ["flights"]\n', "") + '[receiver]\nsource = "sources:Tail"\n'
+    environment = {"FOREBAY__RECEIVER__SOURCE_OPTIONS": '{folder = "/a", limit = 5}'}
+    assert loaded(tmp_path, environment, text).receiver.source_options == {"folder": "/a", "limit": 5}
+
+
 def test_starting_offsets_accept_section_of_partitions(tmp_path: Path) -> None:
     text = GOOD.replace("[wal]", '[kafka.starting_offsets]\n"a.b/0" = 5\n"a.b/1" = 6\n[wal]')
     assert loaded(tmp_path, {}, text).kafka.starting_offsets == {"a.b/0": 5, "a.b/1": 6}

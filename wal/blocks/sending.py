@@ -12,6 +12,7 @@ import urllib3
 from forebay.messages import Refusal
 from forebay.model.errors import OutOfSpaceError, RefusedError, UnreachableError
 from forebay.model.values import BlockMeta
+from forebay.model.wire import UNDECODABLE
 from wal.blocks.local_copies import local_frame
 
 #: bytes in one write; the connection's time-out applies to each
@@ -71,7 +72,7 @@ def give_frame(
         return
     try:
         refusal = msgspec.json.decode(response.data, type=Refusal)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         refusal = Refusal(code="unknown", message=f"HTTP {response.status}")
     if refusal.code == "no-room":
         raise OutOfSpaceError(f"PUT {target}: {refusal.message}")

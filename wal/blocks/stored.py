@@ -9,7 +9,8 @@ import msgspec
 
 from forebay.model.errors import CorruptionError
 from forebay.model.values import BlockMeta
-from wal.segments.frame import FLAG_ENCRYPTED, UNDECODABLE, Frame, FrameKind
+from forebay.model.wire import UNDECODABLE
+from wal.segments.frame import FLAG_ENCRYPTED, Frame, FrameKind
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(BlockMeta)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from forebay.model.errors import CorruptionError, NewerVersionError, UsageError
 from forebay.model.values import check_name
+from forebay.model.wire import UNDECODABLE
 from wal.blocks.encryption import KeyRing
 from wal.keyed.schema import UPDATED
 from wal.storage import Storage
@@ -25,7 +26,7 @@ SHARDS_MAX = 1_024
 
 _FORMAT_KEY = b"forebay.state.format"
 _FOLDER = re.compile(
-    r"(?P<stream>[^/]+)/state/(?P<name>[^/]+)/(?P<batch>[0-9]{1,20})-(?P<epoch>[0-9a-f]{16})-(?P<run>[0-9]{6,})/"
+    r"(?P<stream>[^/]+)/state/(?P<name>[^/]+)/(?P<batch>[0-9]{1,20})-(?P<epoch>[0-9a-f]{16})-(?P<run>[0-9]{6,18})/"
     r"(?:manifest\.json|[0-9]{4,}-[0-9a-f]{16}\.arrow)"
 )
 
@@ -124,7 +125,7 @@ def read_manifest(storage: Storage, path: str, sha256: bytes) -> Manifest:
         if version > FORMAT:
             raise NewerVersionError(where, 0, version, FORMAT)
         return msgspec.json.decode(data, type=Manifest)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise CorruptionError(where, 0, f"the manifest can't be decoded: {error}") from None
 
 

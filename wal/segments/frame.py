@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from forebay.model.errors import CorruptionError, NewerVersionError
-from forebay.model.wire import WIRE_NAMES
+from forebay.model.wire import UNDECODABLE, WIRE_NAMES
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -39,9 +39,6 @@ FLAG_ENCRYPTED = 1  # the block's payload is encrypted with the key that its met
 FLAG_ACTIONS = 2  # a snapshot or history has a pause or a skipped batch, which older releases would ignore
 #: a reader that does not know one of these bits can't read the frame; it may ignore the upper 16 bits
 CRITICAL_FLAGS = 0xFFFF
-
-#: what msgspec raises for bytes that it did not encode; each reader adds path and offset
-UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _HEADER = struct.Struct("<8sHBBIQQIIQIII")  # and 4 bytes of header checksum
 _CHECKSUM = struct.Struct("<I")

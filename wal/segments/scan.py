@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from forebay.model.errors import CorruptionError
 from forebay.model.values import Handle
+from forebay.model.wire import UNDECODABLE
 from wal.segments.frame import (
     ALIGNMENT,
     FORMAT_VERSION,
     HEADER_LENGTH,
     MAGIC,
     MAX_FRAME,
-    UNDECODABLE,
     Frame,
     FrameHeader,
     FrameKind,

@@ -25,12 +25,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from urllib.parse import urlsplit
 
 import tenacity
 from hdfs_native import AsyncClient, AsyncFileWriter, FileStatus, WriteOptions
 
 from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
+from forebay.model.text import split_url
 from forebay.model.units import parse_duration
 from wal.storage.hdfs_connection import connection, first_line
 from wal.storage.protocol import (
@@ -102,7 +102,7 @@ class HdfsStorage:
     appendable = False
 
     def __init__(self, url: str, options: Mapping[str, str] = MappingProxyType({})) -> None:
-        parts = urlsplit(url)
+        parts = split_url(url)
         if parts.scheme != "hdfs" or not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment:
             raise UsageError(
                 f"{url!r}: write a folder of HDFS as hdfs://name-node:port/folder or hdfs://name-service/folder"

@@ -8,11 +8,11 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 
 from forebay.model.errors import StoreError, UsageError
+from forebay.model.text import split_url
 from forebay.process.secret_file import make_private_folder
 from wal.storage.direct_writes import DirectWrites
 from wal.storage.directories import sync_above, sync_directory
@@ -38,7 +38,7 @@ def open_folders(url: str, options: Mapping[str, Any]) -> Folders:
 
 
 def _path_of(url: str) -> str:
-    parts = urlsplit(url)
+    parts = split_url(url)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise UsageError(f"{url!r}: write a local folder as file:///an/absolute/path")
     return parts.path

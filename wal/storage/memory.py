@@ -7,9 +7,9 @@ import os
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from forebay.model.errors import StoreError
+from forebay.model.text import split_url
 from wal.storage.protocol import AppendFile, Paths, check_path, not_appendable
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def open_store(url: str, options: Mapping[str, Any]) -> MemoryStorage:
     """Return the space at ``memory://name``, or ``memory://name?objects`` for one that stores whole objects only."""
-    parts = urlsplit(url)
+    parts = split_url(url)
     return MemoryStorage(parts.netloc + parts.path, appendable=parts.query != "objects")
 
 

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 import fsspec  # type: ignore[import-untyped]
 import tenacity
 from fsspec.asyn import sync  # type: ignore[import-untyped]
 
 from forebay.model.errors import StoreError, UsageError
+from forebay.model.text import split_url
 from wal.storage.object_errors import BeyondTheEndError, BrokenConnectionError, translated
 from wal.storage.object_options import ObjectLimits, refuse_unknown
 from wal.storage.protocol import AppendFile, Paths, TransientError, check_path, is_path, not_appendable
@@ -84,7 +84,7 @@ class _Process:
 
 def open_store(url: str, options: Mapping[str, Any]) -> ObjectStorage:
     """Return the store at ``s3://bucket/prefix`` (``gs``, ``abfs`` likewise). Raises UsageError for a URL of another form."""
-    parts = urlsplit(url)
+    parts = split_url(url)
     prefix = parts.path.strip("/")
     if not _BUCKET.fullmatch(parts.netloc) or parts.query or parts.fragment or not (not prefix or is_path(prefix)):
         # the URL is not shown: it may hold a key

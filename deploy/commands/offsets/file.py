@@ -23,7 +23,7 @@ from deploy.console.invocation import (
 from deploy.console.progress import spinner
 from forebay.model.errors import ForebayError, RefusedError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
-from forebay.model.wire import WIRE_NAMES
+from forebay.model.wire import UNDECODABLE, WIRE_NAMES
 from forebay.settings.schema import Settings
 from forebay.sources.kind import source_kind
 
@@ -140,7 +140,7 @@ def read_file(path: Path) -> ExportedOffsets:
                 f"{path}: has format {version}; this release reads formats up to {FORMAT}: use a newer release"
             )
         found = msgspec.json.decode(data, type=ExportedOffsets)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise UsageError(f"{path}: is not a file that `forebay offsets export` wrote: {error}") from None
     for p in found.partitions:
         if p.partition < 0 or p.incarnation < 1 or not 0 <= p.completed <= p.position < 1 << 63:

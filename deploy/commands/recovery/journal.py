@@ -30,7 +30,7 @@ from deploy.console.invocation import (
 from deploy.console.ownership import refuse_as_root
 from deploy.console.progress import spinner
 from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError, UsageError
-from forebay.model.wire import WIRE_NAMES
+from forebay.model.wire import UNDECODABLE, WIRE_NAMES
 from forebay.sources.kind import source_kind
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _epoch(storage: Storage, stream: str, epoch: int) -> EpochContent:
     try:
         claim = msgspec.json.decode(storage.read(claim_path(stream, epoch)), type=Claim)
         owner, claimed_ms = claim.owner, claim.time_ms
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (FileNotFoundError, *UNDECODABLE):
         damage.append("its claim is absent or can't be read")
     paths = segment_paths(storage, stream, epoch)
     for path in paths:
@@ -171,7 +171,7 @@ class _Kind(msgspec.Struct):
 def _kinds(payload: bytes) -> list[str]:
     try:
         return [one.event for one in msgspec.msgpack.decode(payload, type=list[_Kind])]
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return ["group of events that can't be decoded"]
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from driver.journal import events as ev
 from driver.journal.history import merge
-from driver.journal.state import Batch, BrokenInvariant, LearnedRate, State
+from driver.journal.state import Batch, BrokenInvariant, JointBatch, LearnedRate, State
 from driver.journal.transitions.direct import direct_partition
 from driver.journal.transitions.keyed_states import states_committed
 from driver.journal.transitions.partition import complete_gaps, partition_of
@@ -38,6 +38,8 @@ def batch_allocated(state: State, event: ev.BatchAllocated) -> None:
     state.batches[event.batch_id] = Batch(
         batch_id=event.batch_id, number=event.number, time_ms=event.time_ms, tasks=event.tasks
     )
+    if event.leader:
+        state.joint = JointBatch(event.batch_id, event.leader, event.partners)
 
 
 def output_completed(state: State, event: ev.OutputCompleted) -> None:
@@ -89,6 +91,8 @@ def batch_skipped(state: State, event: ev.BatchSkipped) -> None:
         return
     batch_completed(state, ev.BatchCompleted(event.batch_id, event.time_ms, event.attempts))
     state.batches[event.batch_id].skipped = event.cause
+    if state.joint is not None and state.joint.batch_id == event.batch_id:
+        state.joint = msgspec.structs.replace(state.joint, skipped=event.cause)
 
 
 def pause_changed(state: State, event: ev.PauseChanged) -> None:

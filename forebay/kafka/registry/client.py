@@ -7,13 +7,13 @@ import binascii
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 import tenacity
 
 from forebay.kafka.registry.oauth import PREFIX, ClientCredentials
 from forebay.model.errors import ForebayError, UnreachableError, UsageError
+from forebay.model.text import split_url
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema
@@ -281,7 +281,7 @@ def _tokens(access: RegistryAccess) -> ClientCredentials | None:
 
 def _client(access: RegistryAccess, tokens: ClientCredentials | None) -> Any:
     for url in access.url.split(","):
-        parts = urlsplit(url.strip())
+        parts = split_url(url.strip())
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(
                 f"option schema.registry.url: {shown(url)!r}: allowed are one or more URLs, separated by commas, as in "

@@ -10,9 +10,9 @@ import os
 import ssl
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from forebay.model.errors import UnreachableError, UsageError
+from forebay.model.text import split_url
 
 PREFIX = "bearer.auth."
 _ID, _SECRET, _ENDPOINT, _SCOPE = "client.id", "client.secret", "issuer.endpoint.url", "scope"
@@ -32,7 +32,7 @@ class ClientCredentials:
                 raise UsageError(
                     f"options schema.registry.{PREFIX}*: {name} is missing: OAuth needs {_ID}, {_SECRET} and {_ENDPOINT}"
                 )
-        parts = urlsplit(options[_ENDPOINT])
+        parts = split_url(options[_ENDPOINT])
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
             raise UsageError(
                 f"option schema.registry.{PREFIX}{_ENDPOINT}: allowed is the URL of a token endpoint, without user and "

@@ -10,6 +10,7 @@ from forebay.settings.schema.constraints import (
     KeptCount,
     ListenerName,
     NonEmptySize,
+    PathName,
     PeerUrl,
     PositiveCount,
     PositiveDuration,
@@ -40,6 +41,14 @@ class DriverSettings(Section, frozen=True, kw_only=True):
             example="jobs:process",
         ),
     ] = None
+    joins: Annotated[
+        tuple[PathName, ...],
+        doc(
+            "names of streams in the same driver process, with the same batch_interval: the job gets a batch of each with each "
+            "batch of this stream",
+            example=("clicks",),
+        ),
+    ] = ()
     engine: Annotated[
         Literal["spark", "local"], doc('"spark", or "local": the job runs in the driver process, without Spark')
     ] = "spark"

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from forebay.model.wire import UNDECODABLE
+
 #: a step of a path: a name, a number in brackets, a quoted name in brackets, or ``*``
 _STEP = re.compile(r"\.?([^.\[\]=]+)|\[(\d{1,9})\]|\[\"((?:\\.|[^\"\\])*)\"\]|\[(\*)\]")
 #: maximum number of values that ``*`` leads to
@@ -85,7 +87,7 @@ def _same(value: Any, wanted: str) -> bool:
         return value == wanted
     try:
         written = msgspec.json.decode(wanted)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return False
     return (
         type(written) in (type(value), int, float)

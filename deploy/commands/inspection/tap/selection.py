@@ -12,6 +12,7 @@ import msgspec
 
 from deploy.commands.inspection.tap.paths import Condition
 from forebay import messages as m
+from forebay.model.wire import UNDECODABLE
 
 #: maximum number of records in one answer of the driver
 PAGE = 100
@@ -69,7 +70,7 @@ def document_of(value: bytes | None) -> Any:
         return NO_DOCUMENT
     try:
         return msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return NO_DOCUMENT
 
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from urllib.parse import urlsplit
 
-import msgspec
-
 from deploy.commands.setup.doctor.findings import Finding
 from deploy.commands.setup.doctor.stores import clock_finding
 from deploy.console.driver_requests import observer
@@ -25,7 +23,7 @@ from forebay.settings.schema import Settings
 _AREA = "services"
 _ANSWER_SECONDS = 3.0
 #: an error that shows that the answer is no answer of a Forebay service
-_STRANGE = re.compile(r"HTTP \d{3}$")
+_STRANGE = re.compile(r"HTTP \d{3}$|can't be decoded")
 #: share of ranges that tasks read on their own host, in percent, below which local copies are of little use
 _LOCAL_SHARE_MIN = 50
 
@@ -89,8 +87,6 @@ def _listener(name: str, title: str, url: str, settings: Settings) -> Finding:
             client.get("/v1/health", Done)
     except NoListenerError as error:
         return Finding(_AREA, title, "unknown", f"{url}: in use, but {error.reason}")
-    except msgspec.MsgspecError:
-        return strange
     except ForebayError as error:
         if _STRANGE.search(str(error)) or "did not answer" in str(error):
             return strange
