@@ -22,7 +22,7 @@ from tests.support.flow import Flow
 
 pytestmark = pytest.mark.kafka
 
-SHORT_BOUNDARIES = 50
+SHORT_BOUNDARIES = 20
 WITHOUT_WAL: Final[dict[str, Any]] = {"wal": {"url": "none"}}
 
 
