@@ -11,7 +11,7 @@ from pathlib import Path
 
 from forebay.model.errors import CorruptionError, NewerVersionError, OutOfSpaceError, StoreError, UsageError
 from forebay.process import failpoints
-from wal.blocks import TEMPORARY_SUFFIX, read_local, sync_directory
+from wal.blocks import TEMPORARY_SUFFIX, read_local, sync_names
 
 
 class IncomingCopy:
@@ -71,7 +71,7 @@ class IncomingCopy:
             failpoints.hit("agent.before-copy-kept")
             self._temporary.rename(self._path)
             if durable:
-                sync_directory(self._path.parent)
+                sync_names(self._path.parent)
         except OSError as error:
             raise self._failed(error) from None
         self._kept = True

@@ -271,9 +271,10 @@ class Cluster:
                 )  # fmt: skip
 
     def _is_fork(self, service: _Service) -> bool:
-        """Return whether the process has what it imports in ``forked``, where pandas is missing."""
+        """Return whether the process has what it imports in ``forked``, where pandas is missing, and needs no new process."""
         has_imports = service.arguments[0] != "driver" or self._sections["driver"]["engine"] == "local"
-        return self.forks and has_imports and service.command == _COMMAND
+        preloaded = "LD_PRELOAD" in service.environment  # only a new process loads it
+        return self.forks and has_imports and service.command == _COMMAND and not preloaded
 
     def _on_its_host(self, service: _Service, command: Sequence[str]) -> Sequence[str]:
         """Return ``command`` so that it runs on the host of the service."""

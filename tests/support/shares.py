@@ -12,7 +12,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 #: where tests take seconds: these begin, and each runs in the next free process
-SLOW = ("tests/crash/", "tests/integration/", "tests/recovery/", "tests/simulation/")
+SLOW = ("tests/crash/", "tests/disks/", "tests/integration/", "tests/recovery/", "tests/simulation/")
 #: files that take longest, or start a server or a session of their own: these begin before all others; with the name of their
 #: share
 TOGETHER = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from forebay.model.values import BlockMeta, check_name
 from forebay.process.secret_file import make_private_folder
 from wal.blocks.stored import StoredBlock, block_of_frame, encode_meta
 from wal.segments.frame import FrameKind, aligned, decode_frame, encode_frame
+from wal.storage.directories import sync_above, sync_directory
 
 BLOCK_SUFFIX = ".block"
 #: of a cached copy, which another process sent to the host's agent
@@ -165,7 +167,7 @@ def write_local_frame(
             _write_file(temporary, frame, durable)
             temporary.rename(path)
             if durable:
-                sync_directory(path.parent)
+                sync_names(path.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -176,14 +178,17 @@ def write_local_frame(
     return path
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in the folder, and its own name, durable. Raises OSError."""
-    for folder in (path, path.parent):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def sync_names(folder: Path) -> None:
+    """Make the names of the copies in a stream's ``folder`` durable, with the names of all folders above. Raises OSError."""
+    sync_directory(folder)
+    sync_directory(folder.parent)
+    _sync_above_once(folder.parent)
+
+
+@functools.cache
+def _sync_above_once(directory: Path) -> None:
+    """The process that made the block directory, or a folder above it, may have been killed before it synced the name."""
+    sync_above(directory)
 
 
 def _write_file(path: Path, parts: Sequence[Any], durable: bool) -> None:

@@ -15,6 +15,7 @@ from forebay.model.errors import StoreError, UsageError
 from forebay.model.text import split_url
 from forebay.process.secret_file import make_private_folder
 from wal.storage.direct_writes import DirectWrites
+from wal.storage.directories import sync_above, sync_directory
 from wal.storage.protocol import TEMPORARY, AppendFile, Folders, Paths, check_path, store_error
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class LocalStorage:
             raise store_error(error, f"{full} can't be created") from error
         file = _LocalAppendFile(full, descriptor, self._past_cache)
         try:
-            _sync_directory(os.path.dirname(full))
+            sync_directory(os.path.dirname(full))
         except OSError as error:
             file.close()
             with suppress(OSError):  # leave no empty file behind if possible
@@ -85,7 +86,7 @@ class LocalStorage:
             finally:
                 os.unlink(temporary)
             # also if the name existed: its creator, such as an earlier attempt of this call, may have failed before its sync
-            _sync_directory(os.path.dirname(full))
+            sync_directory(os.path.dirname(full))
         except OSError as error:
             raise store_error(error, f"{full} can't be written") from error
         if not ours:
@@ -100,7 +101,7 @@ class LocalStorage:
             except OSError:
                 os.unlink(temporary)
                 raise
-            _sync_directory(os.path.dirname(full))
+            sync_directory(os.path.dirname(full))
         except OSError as error:
             raise store_error(error, f"{full} can't be replaced") from error
 
@@ -164,7 +165,7 @@ class LocalStorage:
             with suppress(FileNotFoundError, NotADirectoryError):
                 os.unlink(full)
             with suppress(FileNotFoundError, NotADirectoryError):
-                _sync_directory(os.path.dirname(full))
+                sync_directory(os.path.dirname(full))
         except OSError as error:
             raise store_error(error, f"{full} can't be deleted") from error
 
@@ -173,7 +174,7 @@ class LocalStorage:
         full = self._full(path)
         try:
             os.rmdir(full)
-            _sync_directory(os.path.dirname(full))
+            sync_directory(os.path.dirname(full))
         except FileNotFoundError:
             return
         except OSError as error:
@@ -263,12 +264,10 @@ class LocalStorage:
             make_private_folder(folder)
         except FileExistsError:  # a file has the folder's name: not the same as a taken name
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from None
-        for above in _above(self.root):
-            with suppress(PermissionError):  # the root may be in a folder that this process must not open
-                _sync_directory(above)
+        sync_above(self.root)
         place = self.root
         for part in os.path.relpath(folder, self.root).split(os.sep):
-            _sync_directory(place)
+            sync_directory(place)
             place = os.path.join(place, part)
         self._synced_directories.add(folder)
 
@@ -331,22 +330,3 @@ def _holds(full: str, data: Buffer) -> bool:
             return file.read(len(whole) + 1) == whole
     except (FileNotFoundError, IsADirectoryError):  # deleted since, or a folder
         return False
-
-
-def _above(folder: str) -> list[str]:
-    """Return the parent folders of ``folder`` on the same file system, the topmost first."""
-    found: list[str] = []
-    device = os.stat(folder).st_dev
-    place = os.path.dirname(folder)
-    while place not in found and os.stat(place).st_dev == device:
-        found.append(place)
-        place = os.path.dirname(place)
-    return found[::-1]
-
-
-def _sync_directory(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

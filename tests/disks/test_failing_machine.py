@@ -1,0 +1,112 @@
+"""Real processes whose disk fails, fills, or is slow, and which may open no more files.
+
+Faults that pass end no process. Faults that stay end the process that has them, with the reason, and its supervisor starts it
+again. Nothing is lost or repeated in either case (INV-2, INV-3).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.kafka.embedded.broker import KafkaBroker
+from tests.support.faulty.limits import no_more_descriptors
+from tests.support.faulty.machine import FaultyCluster
+from tests.support.faulty.shim import SYNC, WRITE
+from tests.support.flow import Flow
+
+pytestmark = pytest.mark.kafka
+
+SLOW_MS = 150
+
+
+@contextmanager
+def stream(folder: Path, broker: KafkaBroker, topic: str, **settings: Any) -> Iterator[tuple[FaultyCluster, Flow]]:
+    """Run a stream under load. At the end everything that was produced must be in exactly one batch."""
+    home = folder / "stream"
+    home.mkdir()
+    broker.create_topic(topic)
+    with (
+        Flow(broker.options, topic, rate=300) as flow,
+        FaultyCluster(home, broker.options, [topic], receivers=1, **settings) as cluster,
+    ):
+        cluster.await_records(50)
+        yield cluster, flow
+        flow.stop()
+        cluster.await_completed(flow.truth.ends())
+        cluster.check(flow.truth)
+
+
+def go_on(cluster: FaultyCluster) -> None:
+    """Wait until records that were taken in from now on are completed."""
+    status = cluster.wait(cluster.status, "status")
+    cluster.await_records(status.records_completed + 150)
+
+
+def test_faults_that_pass_end_no_process_and_lose_nothing(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    with stream(tmp_path, kafka_broker, topic_name()) as (cluster, _):
+        receiver, driver = cluster.shims["r1"], cluster.shims["driver"]
+
+        receiver.fail(SYNC, errno.EIO, part="/wal/", times=1)  # the segment is poisoned, its blocks go to the next one
+        cluster.wait(lambda: receiver.hits() == 1, "a failed sync of the WAL")
+        go_on(cluster)
+
+        receiver.fail(WRITE, errno.EDQUOT, part="/wal/")
+        cluster.wait(lambda: (r := cluster.receiver("r1")) and "no space" in r.detail, "r1 to wait for its quota")
+        receiver.heal()
+        go_on(cluster)
+
+        driver.fail(WRITE | SYNC, errno.EDQUOT, part="/journal/stream/epoch-")
+        cluster.wait(lambda: "journal waits for space" in cluster.health(), "the driver to wait for its quota")
+        driver.heal()
+        go_on(cluster)
+
+        for shim in cluster.shims.values():
+            shim.fail(SYNC, delay_ms=SLOW_MS)
+        go_on(cluster)
+        for shim in cluster.shims.values():
+            shim.heal()
+
+        assert all(cluster.starts(name) == 1 for name in cluster.names), cluster.describe()
+
+
+@pytest.mark.long
+def test_a_failed_journal_or_wal_ends_its_process_with_the_reason(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """A failed sync of the journal is never repeated (INV-1). A WAL that fails for ``store_timeout`` ends its receiver."""
+    with stream(tmp_path, kafka_broker, topic_name(), receiver={"store_timeout": "500ms"}) as (cluster, _):
+        for operation in (SYNC, WRITE):
+            cluster.shims["driver"].fail(operation, errno.EIO, part="/journal/stream/epoch-", times=1)
+            assert cluster.await_end("driver") == 1
+            assert "Input/output error" in cluster.log("driver")
+            cluster.restart("driver")
+            go_on(cluster)
+
+        cluster.shims["r1"].fail(WRITE, errno.EIO, part="/wal/")
+        assert cluster.await_end("r1") == 1
+        assert "(receiver.store_timeout)" in cluster.log("r1") and "Input/output error" in cluster.log("r1")
+        cluster.shims["r1"].heal()
+        cluster.restart("r1")
+        go_on(cluster)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["r1", "driver", "agent"])
+def test_service_without_free_descriptors_waits_or_ends_and_loses_nothing(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str], name: str
+) -> None:
+    with stream(tmp_path, kafka_broker, topic_name()) as (cluster, flow):
+        with no_more_descriptors(cluster.process(name).pid):
+            target = flow.records + 600
+            cluster.wait(lambda: flow.records >= target, "two seconds of records", may_end=[name])
+        if cluster.process(name).poll() is not None:
+            cluster.restart(name)
+        go_on(cluster)
