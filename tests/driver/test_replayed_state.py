@@ -39,7 +39,7 @@ def test_a_batch_that_runs_when_a_replay_begins_runs_again_after_it_and_every_re
 
     def count(batch: Batch) -> None:
         state = batch.state("totals", SCHEMA, "key")
-        known = sum(state.read().column("records").to_pylist())
+        known = sum(records or 0 for records in state.read().column("records").to_pylist())
         runs.append((batch.number, batch.replay, batch.rerun, known, batch.records))
         if len(runs) == 3:
             begun.set()

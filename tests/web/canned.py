@@ -19,6 +19,7 @@ from driver.http.api import tracker_application
 from driver.http.batches import BatchQuery, list_batches
 from driver.http.observation.blocks import RANGES_ALONE_MAX, BlockQuery, BlockTable, block_entry, block_list
 from driver.http.observation.events import EventHub
+from driver.http.observation.lists import Query
 from driver.http.observation.series import NAMES, Sample, Series
 from driver.http.observation.snapshot import Snapshot
 from driver.listeners.events import Happened
@@ -251,6 +252,9 @@ class MadeUpObserver:
         ids = tuple(one for one, its_batch in self._world.batch_of.items() if its_batch == found.batch_id)
         ranges = block_entry(block(1), "completed", found.batch_id).ranges
         return m.BatchDetail(batch=found, ranges=ranges, tasks=(6, 6), block_ids=ids)
+
+    def states(self, query: Query) -> m.StatesAnswer:
+        return m.StatesAnswer(total=0)
 
     def blocks(self, query: BlockQuery) -> m.BlockListAnswer:
         if query.batch_id:
