@@ -64,7 +64,8 @@ def _lease(data: bytes) -> None:
 
 
 def _manifest_reader() -> Reader:
-    schema = pa.schema({"word": pa.string(), "count": pa.int64()})
+    columns: dict[str, pa.DataType] = {"word": pa.string(), "count": pa.int64()}
+    schema = pa.schema(columns)
     file = files.ShardFile("s/state/counts/a.arrow", 100, "0" * 64, 5, 1, 2, "k")
     made = files.Manifest(
         format=files.FORMAT, stream="s", name="counts", batch_id=7, epoch=_EPOCH, key=("word",),
