@@ -89,10 +89,10 @@ sim-night: setup  ## the simulation on all cores for HOURS (8), guided by covera
 	@$(PYTHON_IN) -m tests.simulation --hours $(or $(HOURS),8) $(ARGS)
 
 # as root: hosts are network namespaces; the run's folder, with its story, is below run/
-jepsen: services  ## a cluster on network namespaces, with faults drawn from a seed, and a checker (MINUTES= SEED= ARGS= for its options)
+jepsen: services  ## as root: a cluster in network namespaces, with faults drawn from a seed, and a checker (MINUTES= SEED= ARGS= for its options)
 	@$(PYTHON_IN) -m tests.jepsen $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-soak: services  ## half of the capacity with a fault each minute, and a test that nothing grows (HOURS= SEED= ARGS= for its options)
+soak: services  ## as root: the same cluster at half of its capacity with a fault each minute, and a test that nothing grows (HOURS= SEED= ARGS= for its options)
 	@$(PYTHON_IN) -m tests.jepsen.soak $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 sim-mutations: setup  ## how many removed guards the simulation or a test notices; the table is run/mutations.md (ARGS=--share=1/8)

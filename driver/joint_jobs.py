@@ -57,7 +57,7 @@ def joint_members(streams: Sequence[Settings]) -> dict[str, JointMember]:
 def _obstacles(settings: Settings, leader: Settings) -> Iterator[str]:
     driver, leading = settings.driver, leader.driver
     if driver.batch_interval <= 0:
-        yield 'driver.batch_interval = "0s" ends no interval at which the streams could have a batch each: set an interval'
+        yield 'driver.batch_interval = "0s" ends no interval, and joint batches are made at the end of one: set an interval'
     if driver.batch_interval != leading.batch_interval:
         yield (
             f"driver.batch_interval is {driver.batch_interval:g} s, and that of {leader.stream!r} is "

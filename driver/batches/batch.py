@@ -381,7 +381,7 @@ class Batch:
             raise UsageError(f"state {name!r} changes in the order of batches: set driver.concurrent_jobs = 1")
         if self._work.follows:
             raise UsageError(
-                f"state {name!r}: a joint batch has only states of the stream that leads: use state() of its batch"
+                f"state {name!r}: a joint batch has only states of the stream that leads: use state() of that stream's batch"
             )
         if len(opened) >= STATES_MAX:
             raise UsageError(f"a batch can use {STATES_MAX} states at most")

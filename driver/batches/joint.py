@@ -313,7 +313,7 @@ class JointLeader(JointMember):
             if not streams.await_change(seen, None if noted else NOTE_SECONDS):
                 noted = True
                 log.warning(
-                    "batch %d waits for its part in %s: that stream's driver does not run, or can't read its batch",
+                    "batch %d waits for the batches of %s: the driver of that stream is not running, or can't read its batch",
                     work.batch_id,
                     ", ".join(missing),
                     extra=fields(stream=self._stream, batch=work.batch_id),

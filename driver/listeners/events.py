@@ -109,8 +109,8 @@ class BlockAdded(_Happened, frozen=True, tag="block-added"):
 class BatchSubmitted(_Happened, frozen=True, tag="batch-submitted"):
     """The journal has the batch, so it will run. ``blocks``: 0 in a direct stream. ``replay``: the number of the replay that runs
     it; 0 outside a replay. ``batch_time_ms``: the batch's time. ``records``: in a direct stream offsets; None if unknown, as in a
-    replay. ``ranges``: the offsets of the batch by partition. On the page's stream of events a batch of more than 1,000 blocks
-    has none."""
+    replay. ``ranges``: the offsets of the batch by partition. In the page's stream of events it is
+    empty for a batch of more than 1,000 blocks."""
 
     batch_id: int
     number: int

@@ -59,7 +59,7 @@ class Reads(Connection):
         """Yield events as they happen, and an overview each second, until the driver or the caller ends it.
 
         The driver drops a client that falls behind by 10,000 events; the last event then is of kind "dropped". Raises
-        UnreachableError if the connection is lost, or brings anything else than events.
+        UnreachableError if the connection is lost, or if the answer is not a stream of events.
         """
         with self._driver.stream("/v1/events", EVENT_SECONDS) as chunks:
             try:

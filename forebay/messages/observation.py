@@ -259,9 +259,10 @@ class WalAnswer(Message, frozen=True, kw_only=True):
 class StateEntry(Message, frozen=True, kw_only=True):
     """A keyed state, as the newest completed batch that changed it left it.
 
-    ``columns``: name and Arrow type of each. ``keys_max``: rows in the files, which are at least as many as the keys; as many if
-    ``keys_exact``, which is so after a merge of all shards. ``bytes``, ``files``: of the newest version. ``batch_id``: the last
-    batch that changed the state. ``updated_ms``: time of the last update of a row. ``versions``: those that are kept;
+    ``columns``: name and Arrow type of each. ``keys_max``: number of rows in the files, an upper bound of the
+    number of keys. ``keys_exact``: whether both are equal, as after a merge of all shards. ``bytes``, ``files``: of the newest
+    version. ``batch_id``: the last batch that changed the state.
+    ``updated_ms``: time of the last update of a row. ``versions``: those that are kept;
     ``oldest_batch_id``: the batch of the oldest one. ``replaced``: versions that a running replay replaces. ``detail``: why
     fields are unknown.
     """

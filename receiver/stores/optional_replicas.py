@@ -88,5 +88,7 @@ class OptionalReplicas:
         self.target.refused(target)
         self._resting = (target.host, self._clock.monotonic() + REST_SECONDS)
         if not self._failure_logged:
-            _log.warning("host %s took no replica, blocks are stored without one for now: %s", target.host, reason)
+            _log.warning(
+                "host %s did not take a replica; blocks are reported without one for now: %s", target.host, reason
+            )
         self._failure_logged = True

@@ -1,6 +1,6 @@
 """``python -m tests.jepsen.soak --hours 2``: half of the capacity, a fault each minute, and nothing may grow.
 
-The faults end no process of Forebay, so that each has the time to show what it collects. At the end the checker of
+No fault kills or stops a process of Forebay, so that each runs long enough to show a leak. At the end the checker of
 ``tests.jepsen`` reads what came out. The run's folder has the samples, and plots in ``soak-*.svg``.
 """
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-#: a series counts as growing below this probability that it has no trend …
+#: a series counts as growing if the p-value of the test for a trend is below this …
 _P_MAX = 0.01
 #: … and if it grows by more than this part of its median over the time that was looked at
 GROWTH_MAX = 0.1

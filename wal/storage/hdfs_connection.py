@@ -113,8 +113,8 @@ class Connection:
 def _by_name_node(authority: str, settings: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
     """Return the settings of a client for each NameNode of a name service; for a single NameNode, of one client.
 
-    The client's own retries are not used, because their pauses panic in the asynchronous client. Nor are observers: what they
-    answer may be old.
+    The client's own retries are not used, because their pauses panic in the asynchronous client. Observers are not used
+    either, because their answers may be old.
     """
     alone = {**settings, _ATTEMPTS: "0"}
     if urlsplit(authority).port is not None:

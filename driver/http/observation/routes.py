@@ -83,6 +83,14 @@ Wanted = NamedDependency[Query]
 LISTED = {"wanted": Provide(_query, sync_to_thread=False)}
 
 
+def _named(limit: Limit = LIMIT, after: After = "", text: PartOfName = "") -> Query:
+    return Query(limit=limit, after=after, text=text)
+
+
+#: of a list whose entries have no state
+NAMED = {"wanted": Provide(_named, sync_to_thread=False)}
+
+
 def observer_routes(observer: Observer, guard: Guard) -> list[HTTPRouteHandler]:
     """Return the routes. ``guard``: of the service."""
     history = _Few(2)
@@ -235,7 +243,7 @@ def _block_routes(observer: Observer, history: _Few) -> list[HTTPRouteHandler]:
 def _storage_routes(observer: Observer) -> list[HTTPRouteHandler]:
     files, manifests = _Few(1), _Few(1)
 
-    @_watched("/v1/states", "Keyed states, with their keys, bytes and versions", dependencies=LISTED)
+    @_watched("/v1/states", "Keyed states, with their keys, bytes and versions", dependencies=NAMED)
     async def states(wanted: Wanted) -> m.StatesAnswer:
         return await manifests.call(observer.states, wanted)
 

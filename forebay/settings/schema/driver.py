@@ -44,8 +44,8 @@ class DriverSettings(Section, frozen=True, kw_only=True):
     joins: Annotated[
         tuple[PathName, ...],
         doc(
-            "names of streams in the same driver process, with the same batch_interval: the job gets a batch of each with each "
-            "batch of this stream",
+            "names of the streams whose batches the job gets together with each batch of this stream; they run in the same "
+            "driver process with the same batch_interval",
             example=("clicks",),
         ),
     ] = ()

@@ -91,7 +91,7 @@ def test_lost_replica_host_delays_one_block_and_the_next_named_host_gets_the_rep
         assert line.put() == ("h2",)
         assert line.store.refusing_hosts == ()
     assert [record.getMessage() for record in caplog.records] == [
-        "host h2 took no replica, blocks are stored without one for now: http://h2:1 is down"
+        "host h2 did not take a replica; blocks are reported without one for now: http://h2:1 is down"
     ]
 
 
