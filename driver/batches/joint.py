@@ -28,7 +28,7 @@ from forebay.process.logs import fields
 
 log = logging.getLogger(__name__)
 
-#: time after which a wait for another stream is logged
+#: time after which a stream that waits for another one asks it again; the first time, the wait is logged
 NOTE_SECONDS = 10.0
 
 #: a job that gets stream → batch
@@ -217,7 +217,7 @@ class JointFollower(JointMember):
                     raise RunAgainError(
                         f"batch {batch.id} waits for stream {streams.leader!r}, and runs with the next driver"
                     )
-                streams.await_change(seen)
+                streams.await_change(seen, NOTE_SECONDS)  # an answer that came too late changes nothing, so ask again
         if fate.skipped:
             raise PartnerSkippedError(f"the joint batch of stream {streams.leader!r} is skipped", fate.skipped)
         if offer.fate is None:
@@ -310,7 +310,7 @@ class JointLeader(JointMember):
                 return True
             if port is None or port.stopping():
                 return False
-            if not streams.await_change(seen, None if noted else NOTE_SECONDS):
+            if not streams.await_change(seen, NOTE_SECONDS) and not noted:
                 noted = True
                 log.warning(
                     "batch %d waits for the batches of %s: the driver of that stream is not running, or can't read its batch",

@@ -135,7 +135,7 @@ class JointStreams:
         if leader is not None:
             leader.wake()
 
-    def await_change(self, seen: int, timeout_seconds: float | None = None) -> bool:
+    def await_change(self, seen: int, timeout_seconds: float) -> bool:
         """Wait until :attr:`changes` is no longer ``seen``. Return False if it still is after ``timeout_seconds``."""
         with self._changed:
             return self._changed.wait_for(lambda: self._changes != seen, timeout_seconds)

@@ -8,17 +8,21 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import TimeoutError as AnswerLate
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from driver.batches.batch import Batch
-from driver.batches.joint import JointJob
+from driver.batches.joint import JointFollower, JointJob
+from driver.batches.joint_streams import JointStreams, Port
 from driver.context import IngestContext, IngestStreams
+from driver.decisions.joint_batches import Fate
 from driver.joint_jobs import joining, joint_members
 from driver.journal import reading as journal
 from driver.journal.state import State
@@ -134,6 +138,32 @@ def state_of(settings: Settings) -> State:
     state = journal.read(open_storage(settings.driver.journal), settings.stream).state
     assert state is not None
     return state
+
+
+def test_a_stream_whose_answer_comes_too_late_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing changes in either stream after the answer that was late, so nothing wakes the one that waits."""
+    monkeypatch.setattr("driver.batches.joint.NOTE_SECONDS", 0.01)
+    fates = [None, None, Fate(True)]
+
+    def ask(request: object, timeout_seconds: float | None = None) -> Any:
+        fate = fates.pop(0)
+        if fate is None:
+            raise AnswerLate
+        return fate
+
+    streams = JointStreams("orders", ["clicks"])
+    port = Port(
+        ask=ask, tasks=lambda: 1, wake=lambda: None, end_interval=lambda time_ms: None, stopping=lambda: False,
+        held_up=lambda: "",
+    )  # fmt: skip
+    streams.attach("orders", port)
+    follower = JointFollower(streams, "clicks")
+    follower.attach(port)
+    (job,) = follower.jobs(())
+    running = threading.Thread(target=job.function, args=(SimpleNamespace(id=7),), daemon=True)
+    running.start()
+    running.join(60)
+    assert not running.is_alive() and not fates
 
 
 def test_a_job_gets_the_batches_of_both_streams_also_empty_ones(configure: Configure) -> None:
