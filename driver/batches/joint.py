@@ -40,15 +40,16 @@ _NONE_MADE = NextAllocated(None, left=True)
 
 
 class ReadNeeds(Read[JointNeeds]):
-    """Reads what a stream needs of the next joint batch. ``named``: as in :func:`joint_needs`."""
+    """Reads what a stream needs of the next joint batch. The arguments are those of :func:`joint_needs`."""
 
-    __slots__ = ("_named",)
+    __slots__ = ("_leader", "_named")
 
-    def __init__(self, named: int | None) -> None:
+    def __init__(self, leader: str, named: int = 0) -> None:
+        self._leader = leader
         self._named = named
 
     def read(self, state: State) -> JointNeeds:
-        return joint_needs(state, self._named)
+        return joint_needs(state, self._leader, self._named)
 
 
 class ReadNamed(Read[dict[str, int]]):
@@ -277,8 +278,10 @@ class JointLeader(JointMember):
         if port is None:
             return _NONE_MADE
         named = port.ask(ReadNamed())
-        needs = {stream: streams.ask(stream, ReadNeeds(named.get(stream, 0))) for stream in streams.followers}
-        known = [need for need in (port.ask(ReadNeeds(None)), *needs.values()) if need is not None]
+        needs = {
+            stream: streams.ask(stream, ReadNeeds(self._stream, named.get(stream, 0))) for stream in streams.followers
+        }
+        known = [need for need in (port.ask(ReadNeeds(self._stream)), *needs.values()) if need is not None]
         if len(known) <= len(needs) or not all(need.ready for need in known):
             return _NONE_MADE
         if not self.empty and not any(need.waits for need in known):

@@ -43,18 +43,20 @@ class Fate:
     skipped: str = ""
 
 
-def joint_needs(state: State, named: int | None) -> JointNeeds:
-    """Return what a stream needs. ``named``: if it follows, its batch in the leader's newest joint batch (0: there is none);
-    None: it leads."""
+def joint_needs(state: State, leader: str, named: int = 0) -> JointNeeds:
+    """Return what a stream needs. ``leader``: the stream that makes the joint batch. ``named``: if another stream leads, this
+    stream's batch in the leader's newest joint batch; 0: there is none. A batch made for another leader is waited for."""
     waits = bool(state.waiting)
     if not state.created or state.pause is not None or state.replay is not None:
         return JointNeeds(False, waits)
     unfinished = state.unfinished()
     if not unfinished:
         return JointNeeds(True, waits)
-    if named is None or any(batch.batch_id == named for batch in unfinished):
+    if leader == state.stream or any(batch.batch_id == named for batch in unfinished):
         return JointNeeds(False, waits)
-    first = unfinished[0]
+    first, joint = unfinished[0], state.joint
+    if joint is not None and joint.batch_id == first.batch_id and joint.leader != leader:
+        return JointNeeds(False, waits)
     return JointNeeds(True, True, first.batch_id, first.time_ms)
 
 

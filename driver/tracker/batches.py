@@ -108,8 +108,7 @@ class Batches:
     def allocate_joint(self, request: AllocateJoint, now_ms: int) -> NextAllocated:
         """Make this stream's batch of a joint batch, or return the one that an interrupted allocation has made before."""
         state = self._recorder.state
-        named = request.named if request.leader != state.stream else None
-        needs = joint_needs(state, named)
+        needs = joint_needs(state, request.leader, request.named)
         if not needs.ready:
             return NextAllocated(None, left=True)
         batch_id = needs.batch_id

@@ -28,6 +28,7 @@ from driver.journal import reading as journal
 from driver.journal.state import State
 from driver.main import refuse_joins
 from driver.service import DriverOptions
+from driver.tracker.requests import AllocateJoint
 from forebay import messages as m
 from forebay.http.client import Client
 from forebay.kafka.embedded.broker import MockBroker
@@ -40,6 +41,7 @@ from recovery.audit import audit
 from tests.support import forked
 from tests.support.played import PlayedReceiver
 from tests.support.ports import free_port
+from tests.support.tracked import Tracked
 from wal.storage import open_storage
 
 Seen = list[dict[str, tuple[int, int]]]
@@ -164,6 +166,19 @@ def test_a_stream_whose_answer_comes_too_late_is_asked_again(monkeypatch: pytest
     running.start()
     running.join(60)
     assert not running.is_alive() and not fates
+
+
+def test_a_batch_made_for_one_leader_is_not_given_to_another() -> None:
+    """INV-2. An operator may change which stream leads while a joint batch is unfinished."""
+    t = Tracked()
+    epoch = t.register()
+    t.take_in(epoch, t.claim(epoch).view.token, 10)
+    made = t.ask(AllocateJoint(1_000, 1, "orders")).batch_id
+    assert made is not None
+    assert t.ask(AllocateJoint(1_000, 1, "orders")).batch_id == made, "the leader has not named it yet"
+    assert t.ask(AllocateJoint(1_000, 1, "payments")).batch_id is None
+    t.complete(made)
+    assert t.ask(AllocateJoint(2_000, 1, "payments")).batch_id is not None
 
 
 def test_a_job_gets_the_batches_of_both_streams_also_empty_ones(configure: Configure) -> None:
