@@ -298,6 +298,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "driver.journal": ("x", 'write it as "file:///folder"'),
     "driver.batch_interval": NO_DURATION,
     "driver.job": ("jobs.process", 'write module:function, as in "jobs:process"'),
+    "driver.joins": NO_LIST,
     "driver.warm_standby": ("sometimes", 'allowed are "auto", "always", "never"'),
     "driver.engine": ("flink", 'allowed are "spark", "local"'),
     "driver.job_max_failures": NONE_AT_ALL,
