@@ -254,6 +254,7 @@ class IngestStreams(Mapping[str, IngestContext]):
             )
         (leader,) = leaders
         if name is None:
+            self._begin_again()
             self._start_followers(leader)
         leader.foreach_batch(job, name)  # type: ignore[arg-type]  # the leader's member passes it the mapping
         return self
@@ -262,6 +263,13 @@ class IngestStreams(Mapping[str, IngestContext]):
         for stream, member in joint_members(streams).items():
             self._contexts[stream]._joint = member
 
+    def _begin_again(self) -> None:
+        """If no stream runs, forget that one of a joint job has failed before."""
+        if not any(context.is_running for context in self._contexts.values()):
+            for context in self._contexts.values():
+                if context._joint is not None:
+                    context._joint.begin_again()
+
     def _start_followers(self, leader: IngestContext) -> None:
         assert leader._joint is not None
         for stream in leader._joint.others:
@@ -269,6 +277,7 @@ class IngestStreams(Mapping[str, IngestContext]):
 
     def start(self) -> None:
         """Start the streams that do not run. Raises as :meth:`IngestContext.start`; the streams started before run on."""
+        self._begin_again()
         for context in self._contexts.values():
             context.start()
 
@@ -308,6 +317,7 @@ class IngestStreams(Mapping[str, IngestContext]):
 
     def _start_named(self) -> None:
         """Start the streams whose outputs were added by name and that were not started."""
+        self._begin_again()
         for context in self._contexts.values():
             if context._jobs and not context._begun:
                 if context._joint is not None and context._joint.leads:

@@ -148,8 +148,14 @@ class JointMember(ABC):
         self._streams.fail(self._stream)
 
     def stopped_by(self, stop: Callable[[bool, float | None], None]) -> None:
-        """Set how this stream's driver is stopped."""
+        """Set how this stream's driver is stopped, and stop it if another stream has failed for good meanwhile."""
         self._streams.stops[self._stream] = stop
+        if self.is_over:  # set before it stops the others
+            stop(False, None)
+
+    def begin_again(self) -> None:
+        """Forget that a stream has failed: all are started again."""
+        self._streams.over.clear()
 
     def stop_others(self, drain: bool, timeout_seconds: float | None) -> None:
         """Stop the followers, because the leader's driver was asked to stop."""
@@ -300,19 +306,19 @@ class JointLeader(JointMember):
 
     # ---- running of batches ------------------------------------------------------------------------------------------
 
-    def await_partners(self, work: BatchWork) -> bool:
-        """Wait until the followers offer their batches. Return False if the driver stops before. A batch that can't run is not
-        waited for: its attempt fails with the reason."""
+    def await_partners(self, work: BatchWork, ends: Callable[[], bool]) -> bool:
+        """Wait until the followers offer their batches. Return False if ``ends`` returns true before; :meth:`wake` follows each
+        change of what it returns. A batch that can't run is not waited for: its attempt fails with the reason."""
         streams, port = self._streams, self._port
         partners = work.joint.partners if work.joint is not None else {}
         noted = False
         while True:
             seen = streams.changes
+            if port is None or ends():
+                return False
             missing = streams.missing(partners)
             if not missing or set(partners) != set(streams.followers) or self._gone(partners):
                 return True
-            if port is None or port.stopping():
-                return False
             if not streams.await_change(seen, NOTE_SECONDS) and not noted:
                 noted = True
                 log.warning(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,11 +97,11 @@ class Progress:
         with self._changed:
             return self.paused and self.in_work <= self._between
 
-    def skip(self, batch_id: int, skip: Skip) -> bool:
+    def skip(self, batch_id: int, skip: Skip, *, only_failed: bool = False) -> bool:
         """Have the thread that runs the batch end it. Return False if the batch is not between two attempts, or if the
-        next attempt only waits for the ordinary delay."""
+        next attempt only waits for the ordinary delay. ``only_failed``: also if the batch is not a failed one."""
         with self._changed:
-            skippable = self._between if self.paused else self._blocked
+            skippable = self._waiting if only_failed else self._between if self.paused else self._blocked
             run = next((run for run in skippable if run[1] == batch_id and run not in self._skips), None)
             if run is None:
                 return False
@@ -144,6 +145,25 @@ class Progress:
             self._waiting.discard(run)
             self._between.discard(run)
             self._blocked.discard(run)
+            return self._skips.pop(run, None)
+
+    @contextmanager
+    def blocked(self, run: RunKey) -> Iterator[Callable[[], bool]]:
+        """While open, the batch waits for its first attempt, and can be skipped. Yields a function that returns whether the wait
+        has to end: the batches are paused or stop, or an operator skips the batch."""
+        with self._changed:
+            self._between.add(run)
+            self._blocked.add(run)
+        try:
+            yield lambda: self.paused or self.stopping.is_set() or run in self._skips
+        finally:
+            with self._changed:
+                self._between.discard(run)
+                self._blocked.discard(run)
+
+    def take_skip(self, run: RunKey) -> Skip | None:
+        """Return an operator's request to skip the batch, which the caller carries out."""
+        with self._changed:
             return self._skips.pop(run, None)
 
     def await_change(self, seen: int) -> None:

@@ -181,7 +181,11 @@ class BatchRunner:
             except PartnerSkippedError as skipped:
                 self._skip(work, attempts, Skip(skipped.cause))
                 return
-            except (FencedError, EngineLostError, RunAgainError):
+            except RunAgainError:
+                if left_over:  # the process has not ended in this attempt
+                    self._loop.ask(FailJob(self._failing.unreadable(run_of)))
+                raise
+            except (FencedError, EngineLostError):
                 raise  # an output has seen a newer driver (INV-4), or no attempt can succeed in this process
             except (Exception, SystemExit) as error:
                 failure = measure.failure = self._failing.note(run_of, error)
@@ -288,6 +292,11 @@ class BatchRunner:
         self._hooks.tell([*outputs, _completed(entry, measure, ended_ms)])
         if self._hooks.completed is not None:
             self._hooks.completed(work, statistics, ended_ms)
+
+    def skip(self, work: BatchWork, skip: Skip) -> None:
+        """End a batch before its first attempt in this process, durably, and answer the operator."""
+        failure = self._failing.of(work.batch_id)
+        self._skip(work, failure.attempts if failure is not None else 0, skip)
 
     def _skip(self, work: BatchWork, attempts: int, skip: Skip) -> None:
         """End the batch without its job, durably, and answer the operator."""

@@ -202,6 +202,8 @@ class Scheduler:
                 self._progress.pause(event.paused)
                 how = "paused" if event.paused else "resumed"
                 log.info("batches %s by %s", how, event.cause, extra=fields(paused=event.paused, cause=event.cause))
+                if self._joint is not None:
+                    self._joint.wake()
         if self._joint is not None:
             self._joint.note(events)
         losses = sum(isinstance(event, LossAccepted) for event in events)
@@ -219,17 +221,17 @@ class Scheduler:
         The future ends with RefusedError if the batch is not one, or if an attempt at it runs now.
         """
         skip = Skip(cause)
-        if self._follows:
-            words = f"batch {batch_id} is for the job of another stream: skip that stream's batch, and this one is skipped too"
-            skip.answer.set_exception(RefusedError(words, "conflict"))
-        elif not self._progress.skip(batch_id, skip):
+        if not self._progress.skip(batch_id, skip, only_failed=self._follows):
             known = self._runner.running.get(batch_id)
-            words = (
-                f"attempt {known.attempts} at batch {batch_id} runs now: try again when it has failed"
-                if known is not None and known.state == "running" and known.detail
-                else f"batch {batch_id} is not a failed or unreadable batch; `forebay status` shows these batches"
-            )
+            if self._follows:
+                words = f"batch {batch_id} is for another stream's job: skip that stream's batch, and this one is skipped too"
+            elif known is not None and known.state == "running" and known.detail:
+                words = f"attempt {known.attempts} at batch {batch_id} runs now: try again when it has failed"
+            else:
+                words = f"batch {batch_id} is not a failed or unreadable batch; `forebay status` shows these batches"
             skip.answer.set_exception(RefusedError(words, "conflict"))
+        elif self._joint is not None:
+            self._joint.wake()
         return skip.answer
 
     @property
@@ -279,7 +281,7 @@ class Scheduler:
         left_over = True
         try:
             while (work := self._next()) is not None:
-                if not isinstance(self._joint, JointLeader) or self._joint.await_partners(work):
+                if self._begin(work):
                     left_over = left_over and work.rerun and not self._is_direct and not self._follows
                     self._runner.run(work, left_over)
                     left_over = False
@@ -289,6 +291,19 @@ class Scheduler:
             self._fail(error)
         finally:
             self._workers.discard(threading.get_ident())
+
+    def _begin(self, work: BatchWork) -> bool:
+        """Wait for the batches of the other streams, if the job gets them too. Return False if the batch does not run now: the
+        batches are paused or stop, or an operator has skipped it."""
+        if not isinstance(self._joint, JointLeader):
+            return True
+        run = (work.replay, work.batch_id)
+        with self._progress.blocked(run) as ends:
+            ready = self._joint.await_partners(work, ends)
+        if (skip := self._progress.take_skip(run)) is not None:
+            self._runner.skip(work, skip)
+            return False
+        return ready
 
     def _fail(self, error: BaseException) -> None:
         if self._error is None:

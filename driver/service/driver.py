@@ -99,13 +99,13 @@ class Driver:
             check_seconds=settings.driver.lease_duration,
             lost=self._shutdown.fail,
         )
-        if options.joint is not None:
-            options.joint.stopped_by(self.stop)
         self._closing = contextlib.ExitStack()
         # known once it leads
         self._parts: Parts | None = None
         self._leader_view: LeaderView | None = None
         self._housekeeping: Housekeeping | None = None
+        if options.joint is not None:
+            options.joint.stopped_by(self.stop)  # last: it may stop this driver immediately
 
     # ---- life cycle --------------------------------------------------------------------------------------------------
 

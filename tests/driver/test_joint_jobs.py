@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from driver.batches.batch import Batch
-from driver.batches.joint import JointFollower, JointJob
+from driver.batches.joint import JointFollower, JointJob, JointLeader
 from driver.batches.joint_streams import JointStreams, Port
 from driver.context import IngestContext, IngestStreams
 from driver.decisions.joint_batches import Fate
@@ -297,6 +297,45 @@ def test_a_follower_that_can_not_read_its_batch_shows_it_and_the_job_waits(confi
         job.until(orders=3, clicks=0)
         clicks(1)
         job.until(orders=3, clicks=1)
+
+
+def test_a_joint_batch_that_waits_for_a_stream_is_paused_and_skipped_as_a_failed_one(configure: Configure) -> None:
+    job = Recorded()
+    both = configure("orders"), configure("clicks", unreadable_retry="50ms")
+    with joint(job, *both) as (_, orders, clicks):
+        orders.post("pause", m.PauseRequest(paused=True, cause="anna"))
+        orders(3)
+        block = clicks(2)
+        stored = Path(both[1].data or "") / "wal" / block.handle.path
+        away = stored.rename(stored.with_suffix(".away"))
+        orders.post("pause", m.PauseRequest(paused=False, cause="anna"))
+        clicks.await_status(unreadable)
+        orders.post("pause", m.PauseRequest(paused=True, cause="anna"))
+        away.rename(stored)
+        clicks.await_status(lambda now: [batch for batch in now.batches if batch.state == "running"])
+        assert not job.seen, "the batches are paused"
+        stored.rename(away)
+        orders.post("pause", m.PauseRequest(paused=False, cause="anna"))
+        clicks.await_status(unreadable)
+        (batch,) = (batch for batch in orders.status().batches if batch.state != "completed")
+        orders.post("skip", m.SkipBatchRequest(batch_id=batch.batch_id, cause="anna: lost"))
+        clicks.await_status(lambda now: [b for b in now.batches if b.detail == "skipped by anna: lost"])
+        clicks(1)
+        job.until(orders=0, clicks=1)
+
+
+def test_a_stream_that_is_started_after_another_failed_for_good_ends_too() -> None:
+    streams = JointStreams("orders", ["clicks"])
+    orders, clicks = JointLeader(streams, "orders"), JointFollower(streams, "clicks")
+    stopped: list[bool] = []
+    orders.stopped_by(lambda drain, timeout_seconds: stopped.append(drain))
+    clicks.fail()
+    assert stopped == [False]
+    orders.stopped_by(lambda drain, timeout_seconds: stopped.append(drain))
+    assert stopped == [False, False], "a new driver, of which the failure knew nothing"
+    orders.begin_again()
+    orders.stopped_by(lambda drain, timeout_seconds: stopped.append(drain))
+    assert stopped == [False, False]
 
 
 def test_the_job_waits_for_a_stream_that_is_stopped_and_goes_on_when_it_is_started(configure: Configure) -> None:
