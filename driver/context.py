@@ -126,6 +126,11 @@ class IngestContext:
                 return
             if self._joint is None:
                 refuse_joins(self._settings)
+            elif self._joint.is_over:
+                raise UsageError(
+                    f"a stream of the joint job with {', '.join(self._joint.others)} has failed for good, and without it no "
+                    "batch runs: IngestStreams.start() starts all of them again"
+                )
             jobs = jobs_of(self._settings, self._joint, self._jobs)
             driver: Driver
             engine = make_engine(self._settings, lambda: driver.agent_urls(), self._spark)

@@ -231,6 +231,14 @@ def test_a_failed_joint_batch_runs_again_in_the_next_process_or_is_skipped_in_al
         with pytest.raises(JobError, match="no such carrier"):
             streams.await_any_termination(60)
         assert streams["clicks"].await_termination(60), "none goes on without the other"
+        with pytest.raises(
+            UsageError, match=r"has failed for good, .* IngestStreams.start\(\) starts all of them again"
+        ):
+            streams["clicks"].start()
+        streams.start()
+        with pytest.raises(JobError, match="no such carrier"):
+            streams.await_any_termination(60)
+        assert streams["clicks"].await_termination(60)
     first = job.seen[-1]
     assert sum(records for _, records in first.values()) > 0
 
@@ -301,7 +309,7 @@ def test_a_follower_that_can_not_read_its_batch_shows_it_and_the_job_waits(confi
 
 def test_a_joint_batch_that_waits_for_a_stream_is_paused_and_skipped_as_a_failed_one(configure: Configure) -> None:
     job = Recorded()
-    both = configure("orders"), configure("clicks", unreadable_retry="50ms")
+    both = configure("orders"), configure("clicks", unreadable_retry="1h")
     with joint(job, *both) as (_, orders, clicks):
         orders.post("pause", m.PauseRequest(paused=True, cause="anna"))
         orders(3)
@@ -312,16 +320,27 @@ def test_a_joint_batch_that_waits_for_a_stream_is_paused_and_skipped_as_a_failed
         clicks.await_status(unreadable)
         orders.post("pause", m.PauseRequest(paused=True, cause="anna"))
         away.rename(stored)
+        clicks.post("retry", m.RetryRequest(cause="anna"))
         clicks.await_status(lambda now: [batch for batch in now.batches if batch.state == "running"])
         assert not job.seen, "the batches are paused"
         stored.rename(away)
         orders.post("pause", m.PauseRequest(paused=False, cause="anna"))
         clicks.await_status(unreadable)
         (batch,) = (batch for batch in orders.status().batches if batch.state != "completed")
-        orders.post("skip", m.SkipBatchRequest(batch_id=batch.batch_id, cause="anna: lost"))
+        request = m.SkipBatchRequest(batch_id=batch.batch_id, cause="anna: lost")
+        orders.await_status(lambda now: accepted(orders, "skip", request))  # refused until the attempt has ended
+        clicks.post("retry", m.RetryRequest(cause="anna"))
         clicks.await_status(lambda now: [b for b in now.batches if b.detail == "skipped by anna: lost"])
         clicks(1)
         job.until(orders=0, clicks=1)
+
+
+def accepted(stream: Receiver, path: str, request: m.Message) -> bool:
+    try:
+        stream.post(path, request)
+    except RefusedError:
+        return False
+    return True
 
 
 def test_a_stream_that_is_started_after_another_failed_for_good_ends_too() -> None:
