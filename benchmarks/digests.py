@@ -17,12 +17,9 @@ import pyarrow as pa
 
 from benchmarks.measured import Measured, alternate, ratio
 from benchmarks.setup import Setup
-from benchmarks.stored_blocks import store, totals
-from forebay.model.columns import Columns
-from forebay.model.payload import decode_block
-from forebay.model.records import as_source
+from benchmarks.stored_blocks import pending_ranges, store, totals
 from receiver.blocks.encoded_block import EncodingOptions, encode
-from receiver.blocks.pending_block import PendingBlock, PendingRange, Piece
+from receiver.blocks.pending_block import PendingBlock
 from wal.blocks import local_path, read_local
 from wal.reading import BlockReference, ReadPlan, read_block
 
@@ -34,23 +31,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
         stored = store(folder, setup.records(RECORDS))
         settings = stored.settings
         copy = read_local(local_path(settings.agent.blocks, settings.stream, stored.blocks[0].id))
-        ranges = []
-        for held, batches in decode_block(copy.payload, copy.meta):
-            pieces = (_piece(batch, held.tp) for batch in batches)
-            ranges.append(
-                PendingRange(
-                    tp=held.tp,
-                    incarnation=1,
-                    token=1,
-                    from_offset=held.from_offset,
-                    until_offset=held.until_offset,
-                    leader_epoch=0,
-                    topic_id="",
-                    preceding_gap=None,
-                    pieces=tuple(pieces),
-                )
-            )
-        pending = PendingBlock(copy.meta.epoch, 1, tuple(ranges))
+        pending = PendingBlock(copy.meta.epoch, 1, tuple(pending_ranges(stored)))
         encoding = EncodingOptions(settings.stream, "r1", "h1", False, "none")
         payload = b"".join(encode(pending, encoding, 0).payload)
         pairs = alternate(
@@ -68,13 +49,6 @@ def measure(setup: Setup) -> Iterator[Measured]:
         ):
             sides = [partial(_rate, references, plan, use, stored.records) for references in (named, unnamed)]
             yield ratio("digests", f"{what}, compared / not", alternate(setup.runs, *sides), "records/s")
-
-
-def _piece(batch: pa.RecordBatch, tp: object) -> Piece:
-    rows = as_source(batch)
-    offsets = rows.column("offset")
-    first, last = offsets[0].as_py(), offsets[-1].as_py()
-    return Piece(first, Columns(tp, 1, first, last, rows.num_rows, rows.nbytes, 0, 0, rows))  # type: ignore[arg-type]
 
 
 def _cpu(run: Callable[[], object], times: int) -> float:

@@ -23,23 +23,19 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
 
 from benchmarks.block_serving import running_agent
 from benchmarks.measured import Measured, alternate, ratio
 from benchmarks.object_wal import LATENCY_SECONDS, slow_link
 from benchmarks.setup import Setup
-from benchmarks.stored_blocks import STREAM, StoredBlocks, store, totals
+from benchmarks.stored_blocks import STREAM, StoredBlocks, pending_ranges, store, totals
 from forebay.http.connections import connections
 from forebay.messages import ReplicaHost
-from forebay.model.columns import Columns
-from forebay.model.payload import decode_block
-from forebay.model.records import as_source
 from forebay.model.values import BlockMeta
 from forebay.process.clock import SystemClock
 from forebay.security.access import NO_ACCESS
 from receiver.blocks.encoded_block import EncodingOptions
-from receiver.blocks.pending_block import PendingBlock, PendingRange, Piece
+from receiver.blocks.pending_block import PendingBlock, PendingRange
 from receiver.inputs import BlockStored, Input
 from receiver.stores.optional_replicas import REPLICA_SECONDS_MAX, OptionalReplicas
 from receiver.stores.replication import AgentReplicaSender
@@ -65,7 +61,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
     with setup.folder() as folder, _memory() as memory:
         stored = store(folder, setup.records(RECORDS))
         yield from _local_copies(setup, stored, folder, memory)
-        blocks = _pending(stored)
+        blocks = pending_ranges(stored)
     with setup.folder() as folder:
         yield from _replicas(setup, blocks, folder)
 
@@ -94,7 +90,7 @@ def _local_copies(setup: Setup, stored: StoredBlocks, folder: Path, memory: Path
     pairs = alternate(setup.runs, *sides)
     yield ratio("levels", "a task reads local copies in memory / on disk", pairs, "records/s")
     shutil.rmtree(in_memory)
-    blocks = _pending(stored)
+    blocks = pending_ranges(stored)
     count = max(4, int(WRITTEN * setup.scale))
     writes = alternate(
         setup.runs,
@@ -113,44 +109,18 @@ def _read(references: Sequence[BlockReference], plan: ReadPlan, records: int) ->
     return records / (time.perf_counter() - began)
 
 
-def _pending(stored: StoredBlocks) -> list[PendingRange]:
-    """Return the ranges of one block before it is encoded."""
-    copy = read_local(local_path(stored.settings.agent.blocks, STREAM, stored.blocks[0].id))
-    return [
-        PendingRange(
-            tp=held.tp,
-            incarnation=1,
-            token=1,
-            from_offset=held.from_offset,
-            until_offset=held.until_offset,
-            leader_epoch=0,
-            topic_id="",
-            preceding_gap=None,
-            pieces=tuple(_piece(batch, held.tp) for batch in batches),
-        )
-        for held, batches in decode_block(copy.payload, copy.meta)
-    ]
-
-
-def _piece(batch: pa.RecordBatch, tp: object) -> Piece:
-    rows = as_source(batch)
-    offsets = rows.column("offset")
-    first, last = offsets[0].as_py(), offsets[-1].as_py()
-    return Piece(first, Columns(tp, 1, first, last, rows.num_rows, rows.nbytes, 0, 0, rows))  # type: ignore[arg-type]
-
-
 def _write(
     wal: Path, ranges: Sequence[PendingRange], count: int, copies: Path, replica: ReplicaHost | None = None
 ) -> float:
     """Return the megabytes per second that a receiver's store makes durable."""
-    told: queue.SimpleQueue[Input] = queue.SimpleQueue()
+    inputs: queue.SimpleQueue[Input] = queue.SimpleQueue()
     clock = SystemClock()
     sender = AgentReplicaSender(REPLICA_SECONDS_MAX, NO_ACCESS, durable=False)
     made = WalStore(
         EncodingOptions(STREAM, "r1", _HOST, False, "none"),
         StoreOptions(timeout_seconds=30.0, gather_bytes=32_000_000),
         clock,
-        told.put,
+        inputs.put,
         storage=past_cache(open_storage(f"file://{wal}")),
         limits=SegmentLimits(128_000_000, 3600.0),
         local_directory=copies,
@@ -168,7 +138,7 @@ def _write(
             for sequence in range(1, count + 1):
                 made.put(PendingBlock(1, sequence, tuple(ranges)))
             for _ in range(count):
-                event = told.get(timeout=60)
+                event = inputs.get(timeout=60)
                 assert isinstance(event, BlockStored) and event.block.local, event
                 assert replica is None or event.block.other_hosts, "the agent took no replica"
                 size += event.block.handle.length

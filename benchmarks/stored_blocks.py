@@ -20,13 +20,15 @@ from benchmarks.setup import PARTITIONS, RECORD_BYTES, values
 from driver.batches.batch import BatchWork
 from driver.decisions.packing import pack
 from forebay.model.arrow_columns import bytes_column, numbers_column
+from forebay.model.columns import Columns
 from forebay.model.digest import digest
-from forebay.model.payload import encode_block
-from forebay.model.records import SOURCE_SCHEMA, RangeRows
+from forebay.model.payload import decode_block, encode_block
+from forebay.model.records import SOURCE_SCHEMA, RangeRows, as_source
 from forebay.model.values import Block, BlockMeta, BlockRange, TopicPartition, block_id, numbered
 from forebay.settings.load import from_values
 from forebay.settings.schema import Settings
-from wal.blocks import encode_meta, local_path, write_local
+from receiver.blocks.pending_block import PendingRange, Piece
+from wal.blocks import encode_meta, local_path, read_local, write_local
 from wal.blocks.digests import completed
 from wal.reading import BlockReference, this_host
 from wal.segments.frame import FrameKind
@@ -198,3 +200,29 @@ def plain_totals(files: Sequence[tuple[str, int]], look_inside: bool) -> Totals:
                     yield from reader
 
     return totals(batches(), look_inside)
+
+
+def pending_ranges(stored: StoredBlocks) -> list[PendingRange]:
+    """Return the ranges of one block before it is encoded."""
+    copy = read_local(local_path(stored.settings.agent.blocks, STREAM, stored.blocks[0].id))
+    return [
+        PendingRange(
+            tp=held.tp,
+            incarnation=1,
+            token=1,
+            from_offset=held.from_offset,
+            until_offset=held.until_offset,
+            leader_epoch=0,
+            topic_id="",
+            preceding_gap=None,
+            pieces=tuple(_piece(batch, held.tp) for batch in batches),
+        )
+        for held, batches in decode_block(copy.payload, copy.meta)
+    ]
+
+
+def _piece(batch: pa.RecordBatch, tp: object) -> Piece:
+    rows = as_source(batch)
+    offsets = rows.column("offset")
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    return Piece(first, Columns(tp, 1, first, last, rows.num_rows, rows.nbytes, 0, 0, rows))  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ class OptionalReplicas:
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-replica")
         self._sending_to: ReplicaHost | None = None  # of the write in progress, or the last one
-        self._late: Future[str] | None = None  # a write that was given up and has not ended
+        self._overdue: Future[str] | None = None  # was given up, and has not ended
         self._resting: tuple[str, float] = ("", 0.0)  # a host that failed, and until when nothing is sent to it
         self._failure_logged = False
 
@@ -44,7 +44,7 @@ class OptionalReplicas:
         ``payload``: one bytes-like object or a sequence of them; not copied.
         """
         target = self.target.current
-        if target is None or self._is_resting(target) or (self._late is not None and not self._late.done()):
+        if target is None or self._is_resting(target) or (self._overdue is not None and not self._overdue.done()):
             return None
         return self._thread.submit(self._send, target, meta, payload)
 
@@ -56,7 +56,7 @@ class OptionalReplicas:
             host = sending.result(max(0.0, until - self._clock.monotonic()))
         except FutureTimeoutError:
             if not sending.cancel():
-                self._late = sending
+                self._overdue = sending
                 self._failed(self._sending_to, f"it takes longer than {REPLICA_SECONDS_MAX:g} s")
             return ()
         return (host,) if host else ()

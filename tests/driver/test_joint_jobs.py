@@ -351,7 +351,7 @@ def test_a_stream_that_is_started_after_another_failed_for_good_ends_too() -> No
     clicks.fail()
     assert stopped == [False]
     orders.stopped_by(lambda drain, timeout_seconds: stopped.append(drain))
-    assert stopped == [False, False], "a new driver, of which the failure knew nothing"
+    assert stopped == [False, False], "the failure had stopped only the driver before it"
     orders.begin_again()
     orders.stopped_by(lambda drain, timeout_seconds: stopped.append(drain))
     assert stopped == [False, False]
@@ -456,12 +456,12 @@ from pathlib import Path
 SEEN = Path(__file__).parent / "seen"
 
 def process(batches):
-    told = {name: [batch.id, [r.label for r in batch.ranges]] for name, batch in batches.items()}
+    given = {name: [batch.id, [r.label for r in batch.ranges]] for name, batch in batches.items()}
     path = SEEN / f"{batches['orders'].id}.json"
-    if path.exists() and json.loads(path.read_text()) != told:
-        (SEEN / f"other-{path.name}").write_text(json.dumps(told))  # INV-3 is broken
+    if path.exists() and json.loads(path.read_text()) != given:
+        (SEEN / f"other-{path.name}").write_text(json.dumps(given))  # INV-3 is broken
     half = path.with_suffix(".half")
-    half.write_text(json.dumps(told))
+    half.write_text(json.dumps(given))
     os.replace(half, path)
 """
 
@@ -508,7 +508,7 @@ class Process:
     def check(self) -> None:
         """INV-2, INV-3: each record that was taken in is in exactly one joint batch, whose streams' batches ended together."""
         assert not list((self.folder / "seen").glob("other-*"))
-        told = [json.loads(path.read_text()) for path in sorted((self.folder / "seen").glob("*.json"))]
+        given = [json.loads(path.read_text()) for path in sorted((self.folder / "seen").glob("*.json"))]
         for settings in self.settings:
             state = state_of(settings)
             assert not state.unfinished() and not state.waiting
@@ -516,12 +516,12 @@ class Process:
             partition = state.partitions[f"{settings.kafka.topics[0]}/0"]
             ranges = sorted(
                 tuple(map(int, label.partition("[")[2].rstrip(")").split(", ")))
-                for run in told
+                for run in given
                 for label in run[settings.stream][1]
             )
             ends = [until for _, until in ranges]
             assert [0, *ends] == [*(begin for begin, _ in ranges), partition.position], ranges
-            ids = [run[settings.stream][0] for run in told]
+            ids = [run[settings.stream][0] for run in given]
             assert len(set(ids)) == len(ids) == state.batch_count, "each batch is in one joint batch"
 
 
