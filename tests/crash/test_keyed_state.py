@@ -19,7 +19,13 @@ from tests.support.stores import STORES
 pytestmark = pytest.mark.kafka
 
 
-@pytest.mark.parametrize("store", ["file", "s3", "hdfs"])
+#: random kills in tests/integration count in a keyed state on S3 and HDFS too, and take less time
+STORES_OF_THE_STATE = (
+    "file", pytest.param("s3", marks=pytest.mark.long), pytest.param("hdfs", marks=(pytest.mark.long, pytest.mark.hdfs)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("store", STORES_OF_THE_STATE)
 def test_a_kill_at_any_step_counts_each_record_once(
     store: str, tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:

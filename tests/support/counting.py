@@ -8,6 +8,7 @@ has other counts than Kafka's records. The state is read without the driver, fro
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -80,14 +81,15 @@ SETTINGS = {"wal": {"cleanup_interval": "200ms"}, "driver": {"window": "3s"}}
 JOB_NAME = "states:count"
 
 
-def write_job(cluster: Cluster) -> None:
-    """Write the module of ``JOB_NAME`` into the folder of the cluster, which has begun."""
-    (cluster.folder / "states.py").write_text(JOB)
+def write_job(folder: Path) -> None:
+    """Write the module of ``JOB_NAME`` into the folder of a cluster."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "states.py").write_text(JOB)
 
 
 def kill_at_each_step(cluster: Cluster, flow: Flow) -> None:
     """Start the processes, and kill the driver at one step after the other while records flow."""
-    write_job(cluster)
+    write_job(cluster.folder)
     cluster.start_all()
     cluster.await_records(RECORDS_BETWEEN)
     for at, (failpoint, arrival) in enumerate(KILLS.items(), start=2):
