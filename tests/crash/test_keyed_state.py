@@ -38,7 +38,7 @@ def test_a_kill_at_any_step_counts_each_record_once(
         urls: dict[str, dict[str, Any]] = {
             "wal": {"url": f"{place.url}/wal"}, "driver": {"journal": f"{place.url}/journal"}, "storage": dict(place.options)
         }  # fmt: skip
-        settings = {name: {**SETTINGS.get(name, {}), **urls[name]} for name in urls}
+        settings: dict[str, Any] = {name: {**SETTINGS.get(name, {}), **urls[name]} for name in urls}
         with Cluster(
             tmp_path, kafka_broker.options, [topic], receivers=1, start=False, job=JOB_NAME, **settings
         ) as cluster:

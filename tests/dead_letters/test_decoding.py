@@ -17,7 +17,7 @@ from driver.batches.batch import Batch, BatchWork
 from driver.batches.dead_letters import confirm_dead_letters
 from driver.batches.decoding import DeadLetterPlan, Decoder, Part, as_records, decode_parts, of_records
 from driver.batches.local_engine import LocalEngine
-from driver.batches.tasks import KafkaRecord
+from driver.batches.tasks import KafkaRecord, read_task
 from forebay.kafka.produce import sender
 from forebay.model.errors import JobError, OutOfSpaceError, UsageError
 from forebay.model.records import DATAFRAME_SCHEMA
@@ -292,7 +292,6 @@ def test_a_task_that_spark_ran_twice_counts_each_record_once(tmp_path: Path, mon
     decoding = Decoding(tmp_path, max_fraction=0.0, records_allowed=4)
     monkeypatch.setattr(decoding_module, "_PIECE_BYTES", 1)  # a piece for each record batch
     work = decoding.work({("a", 0): numbers(4, bad=(0, 1, 2, 3))})
-    read_task = decoding_module.read_task
 
     def read_by(rows: int) -> Any:
         return lambda *given: (
