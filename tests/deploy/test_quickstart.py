@@ -113,7 +113,8 @@ def test_notebook_shows_records_in_a_dataframe_and_in_batches(folder: Path) -> N
     assert "has stopped all services" in output("forebay down")
     assert output("forebay broker --stop").count("has stopped") == 2
     assert "Traceback" not in shown
-    check_logs(folder / "data" / "logs", len(list((folder / "out").glob("batch=*"))))
+    (log,) = folder.rglob("driver.log")
+    check_logs(log.parent, len(list(folder.rglob("out/batch=*"))))
 
 
 def check_logs(logs: Path, batches: int) -> None:
