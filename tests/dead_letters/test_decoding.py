@@ -408,7 +408,7 @@ def test_dead_letters_of_a_task_are_written_in_pieces_of_bounded_size(
 ) -> None:
     """INV-6."""
     monkeypatch.setattr("driver.batches.decoding._PIECE_BYTES", 500)
-    monkeypatch.setattr("wal.reading.together.RUN_BYTES", 1)  # so that each block is decoded alone
+    monkeypatch.setattr("wal.reading.records.RUN_BYTES", 1)  # so that each block is decoded alone
     decoding = Decoding(tmp_path)
     blocks = [block({("a", n): numbers(10, bad=tuple(range(10)))}, sequence=n + 1) for n in range(4)]
     references = tuple(decoding.stored.add(*made) for made in blocks)
