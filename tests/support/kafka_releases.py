@@ -11,13 +11,17 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.embedded.jars import Libraries, find_java
+from forebay.model.errors import UnreachableError
 from forebay.process.tether import tethered
 from tests.support import debian
 from tests.support.ports import free_port
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 OLDEST_VERSION, NEWEST_VERSION = "2.8.0", "4.4.0"
 
@@ -46,6 +50,17 @@ class OldestBroker(KafkaBroker):
 
     def _jars(self) -> Path:
         return OLDEST.fetch(self._cache)
+
+    def start(self) -> Self:
+        """Start it, again if it ends because ZooKeeper still has the session that it had before it was killed."""
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                return super().start()
+            except UnreachableError:
+                self.kill9()
+                if time.monotonic() > deadline:
+                    raise
 
     def launch(self) -> None:
         if self._zookeeper is None:
