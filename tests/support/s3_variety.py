@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from botocore.config import Config
-from botocore.session import get_session
+from botocore.config import Config  # type: ignore[import-untyped]
+from botocore.session import get_session  # type: ignore[import-untyped]
 
 from forebay.kafka.embedded.jars import cache_directory
 from forebay.model.errors import UsageError
