@@ -22,7 +22,7 @@ from tests.support.rows import ODD_ROWS, block, filler
 from tests.support.stored import Stored
 from tests.wal.reading.test_stored_forms import OLD, key_file, sealed
 from wal.blocks import local_path, write_local
-from wal.reading import BlockReference, ReadPlan, TierCounts, per_process, read_block, read_blocks, together
+from wal.reading import BlockReference, ReadPlan, TierCounts, per_process, read_block, read_blocks, records
 from wal.storage.local import LocalStorage
 
 # an agent's server leaves its loop's sockets to the collector
@@ -148,13 +148,13 @@ def test_only_close_frames_are_one_read_of_the_wal(stored: Stored, monkeypatch: 
 def test_bytes_and_number_of_blocks_in_memory_are_bounded(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-6."""
     references = small(stored)
-    monkeypatch.setattr(together, "FETCH_BLOCKS", 4)
+    monkeypatch.setattr(records, "FETCH_BLOCKS", 4)
     reads = CountedReads(monkeypatch)
     assert len(list(read_blocks(references, stored.plan("wal")))) == 5
-    monkeypatch.setattr(together, "FETCH_BYTES", 2 * max(reference.handle.length for reference in references))
+    monkeypatch.setattr(records, "FETCH_BYTES", 2 * max(reference.handle.length for reference in references))
     assert len(list(read_blocks(references, stored.plan("wal")))) == 10
     assert len(reads.lengths) == 15
-    monkeypatch.setattr(together, "SMALL_BYTES", 1)
+    monkeypatch.setattr(records, "SMALL_BYTES", 1)
     assert same_as_alone(references, stored.plan()) == (TierCounts({"local": 40}), 20)
 
 
@@ -173,13 +173,13 @@ def test_compressed_blocks_count_with_their_decompressed_bytes(
     assert {reference.decoded_bytes > 60_000 for reference in references} == {counted}
     assert same_as_alone(references, stored.plan())[1] == 1
     limit = 200_000
-    monkeypatch.setattr(together, "FETCH_BYTES" if counted else "RUN_BYTES", limit)
+    monkeypatch.setattr(records, "FETCH_BYTES" if counted else "RUN_BYTES", limit)
     reads = CountedReads(monkeypatch)
     found = [batch for read in read_blocks(references, stored.plan("wal")) for batch in read.batches]
     assert len(found) == 7
     assert max(batch.nbytes for batch in found) <= limit
     assert len(reads.lengths) == (7 if counted else 1)
-    monkeypatch.setattr(together, "SMALL_BYTES", 50_000)
+    monkeypatch.setattr(records, "SMALL_BYTES", 50_000)
     assert len(list(read_blocks(references, stored.plan("wal")))) == (20 if counted else 7)
 
 
