@@ -139,8 +139,8 @@ def options(url: str, **more: Any) -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def s3_server(folder: Path, kind: type[S3Server] = S3Server) -> Iterator[S3Server]:
-    server = kind(folder)
+def s3_server(folder: Path, host: Host | None = None, kind: type[S3Server] = S3Server) -> Iterator[S3Server]:
+    server = kind(folder, host)
     server.start()
     try:
         yield server

@@ -84,7 +84,7 @@ def _s3_store(folder: Path, kind: type[s3.S3Server], durable: bool) -> Iterator[
     """``durable``: whether a crash of the server is to be survived; otherwise it has none."""
     with (
         pytest.MonkeyPatch.context() as patched,
-        s3.s3_server(folder, kind) as server,
+        s3.s3_server(folder, kind=kind) as server,
         FaultProxy(server.port) as proxy,
     ):
         for name, value in server.environment.items():

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.long, pytest.mark.variety]
 def served(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3.S3Server]:
     kind = KINDS[request.param]
     require_server(kind.program(), "s3_variety", kind.bring)
-    with s3.s3_server(tmp_path / "s3", kind.server) as server:
+    with s3.s3_server(tmp_path / "s3", kind=kind.server) as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         yield server
