@@ -8,7 +8,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 # an import that is compiled anew takes twice as long, and the tests start hundreds of processes
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup kafka services demo test test-fast test-matrix test-long test-disks screenshots sim sim-night sim-mutations jepsen soak fuzz licenses sbom audit-packages check docs bench bench-peers clean lock \
+.PHONY: help setup kafka services demo test test-fast test-matrix test-long test-variety test-disks screenshots sim sim-night sim-mutations jepsen soak fuzz licenses sbom audit-packages check docs bench bench-peers clean lock \
 	fetch-jars fetch-hdfs fetch-versitygw fetch-emulators fetch-jvm_spark fetch-apicurio fetch-packages fetch-deployment_tools
 
 help:  ## list what can be made
@@ -63,6 +63,10 @@ test-matrix: kafka fetch-versitygw fetch-hdfs  ## the releases of Python, pyspar
 
 test-long: services  ## the long random crash runs (ARGS= for pytest)
 	@$(PYTHON_IN) -m pytest -m long $(ARGS)
+
+test-variety: services  ## other S3 servers, the oldest and the newest Kafka, and earlier releases of Forebay, which it builds or fetches once (ARGS= for pytest)
+	@for module in s3_variety kafka_releases releases; do $(PYTHON_IN) -m tests.support.$$module || [ -z "$$CI" ]; done
+	@$(PYTHON_IN) -m pytest -m variety $(ARGS)
 
 test-disks: kafka  ## faulty machines: each boundary of the writes of real processes replayed as a power loss, memory limits (ARGS= for pytest)
 	@$(PYTHON_IN) -m pytest -m "long or not long" tests/disks $(ARGS)

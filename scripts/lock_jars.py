@@ -19,12 +19,18 @@ from forebay.kafka.embedded.jars import KAFKA, KAFKA_VERSION, Libraries, find_ja
 from tests.support.hdfs import HADOOP, HADOOP_VERSION
 from tests.support.jvm_spark import CONNECTOR
 from tests.support.jvm_spark import VERSION as SPARK_VERSION
+from tests.support.kafka_releases import NEWEST, NEWEST_VERSION, OLDEST, OLDEST_VERSION
 
 #: organisation, module and version, as Maven Central names them
 ROOTS: dict[Libraries, tuple[str, ...]] = {
     KAFKA: (
         f"org.apache.kafka kafka_2.13 {KAFKA_VERSION}",
         "org.apache.logging.log4j log4j-slf4j-impl 2.24.3",  # lets what Kafka logs through SLF4J reach its own log
+    ),
+    OLDEST: (f"org.apache.kafka kafka_2.13 {OLDEST_VERSION}", "org.slf4j slf4j-log4j12 1.7.30"),
+    NEWEST: (
+        f"org.apache.kafka kafka_2.13 {NEWEST_VERSION}",
+        "org.apache.logging.log4j log4j-slf4j-impl 2.24.3",
     ),
     # what NameNode and DataNode need, and no more
     HADOOP: tuple(
@@ -95,6 +101,8 @@ def resolve(libraries: Libraries, work: Path) -> list[str]:
 
 if __name__ == "__main__":
     for libraries in ROOTS:
+        if sys.argv[1:] and libraries.name not in sys.argv[1:]:  # those named alone
+            continue
         with tempfile.TemporaryDirectory() as work:
             lines = resolve(libraries, Path(work))
         libraries.lock.write_text("".join(lines))

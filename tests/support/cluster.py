@@ -43,7 +43,7 @@ from wal.storage import Storage, open_storage
 #: maximum wait of a test for an expected event; never asserted on
 PATIENCE_SECONDS = 240.0
 _TICK_SECONDS = 0.05
-_COMMAND = str(Path(sys.executable).with_name("forebay"))
+COMMAND = str(Path(sys.executable).with_name("forebay"))
 _ROOT = str(Path(__file__).parents[2])  # the processes run the code that the test sees
 _STREAM = "stream"
 _TAIL_LINES = 25
@@ -79,7 +79,7 @@ class _Service:
     name: str
     arguments: tuple[str, ...]
     process: Process | None = None
-    command: str = _COMMAND
+    command: str = COMMAND
     failpoints: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     wanted: bool = False  # restarted when a kill ended it
@@ -250,7 +250,7 @@ class Cluster:
             **{key: value for key, value in os.environ.items() if not key.startswith("FOREBAY")},
             "PYSPARK_PYTHON": sys.executable, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1",
             # a release of its own has its code with it
-            "PYTHONPATH": os.pathsep.join((str(self.folder), *([_ROOT] if service.command == _COMMAND else []))),
+            "PYTHONPATH": os.pathsep.join((str(self.folder), *([_ROOT] if service.command == COMMAND else []))),
             "FOREBAY_FAILPOINTS": service.failpoints, "FOREBAY_FAILPOINT_DIR": str(self.failpoint_folder),
             **service.environment,
         }  # fmt: skip
@@ -274,7 +274,7 @@ class Cluster:
         """Return whether the process has what it imports in ``forked``, where pandas is missing, and needs no new process."""
         has_imports = service.arguments[0] != "driver" or self._sections["driver"]["engine"] == "local"
         preloaded = "LD_PRELOAD" in service.environment  # only a new process loads it
-        return self.forks and has_imports and service.command == _COMMAND and not preloaded
+        return self.forks and has_imports and service.command == COMMAND and not preloaded
 
     def _on_its_host(self, service: _Service, command: Sequence[str]) -> Sequence[str]:
         """Return ``command`` so that it runs on the host of the service."""

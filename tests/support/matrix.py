@@ -109,7 +109,7 @@ def run_cell(cell: Cell, folder: Path, groups: Iterable[str]) -> Result:
                 return Result(cell, "failed", f"installation: {_tail(ended)}", seconds=time.monotonic() - began)
         done.touch()
     # old releases of anyio, a dependency of Litestar's, have a plug-in that a new pytest warns about
-    pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:anyio"]
+    pytest = [python, "-m", "pytest", "-q", "-m", "not long", "-p", "no:cacheprovider", "-p", "no:anyio"]
     failed, details = False, []
     for group in groups:
         ended = _run([*pytest, *GROUPS[group]], python)

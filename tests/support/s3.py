@@ -33,22 +33,45 @@ _START_SECONDS = 90.0
 
 class S3Server:
     """``folder`` holds the objects; the bucket ``forebay`` is made in it. Answers at ``url`` once started, on loopback or on
-    ``host``."""
+    ``host``.
+
+    This one is versitygw. Another server overrides :meth:`command`, :meth:`own_environment` and :meth:`prepare`.
+    """
 
     def __init__(self, folder: Path, host: Host | None = None) -> None:
         self._host = host
         self._address = "127.0.0.1" if host is None else host.address
-        self._objects = folder / "objects"
-        self._sidecar = folder / "metadata"
-        self._log = folder / "versitygw.log"
-        (self._objects / BUCKET).mkdir(parents=True)
-        self._sidecar.mkdir()
+        self.objects = folder / "objects"
+        self.metadata = folder / "metadata"
+        self._log = folder / "server.log"
+        self.objects.mkdir(parents=True)
+        self.metadata.mkdir()
         self.port = free_port()
+        self._prepared = False
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         return f"http://{self._address}:{self.port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a client of it finds in its environment."""
+        return ENVIRONMENT
+
+    @property
+    def own_environment(self) -> dict[str, str]:
+        """What the server finds in its environment."""
+        return {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
+
+    def command(self, address: str) -> list[str]:
+        """Return the command that serves at ``address`` in the foreground."""
+        (self.objects / BUCKET).mkdir(exist_ok=True)
+        command = [str(VERSITYGW.binary), "--port", address, "--keep-alive", "--quiet", "posix"]
+        return [*command, "--sidecar", str(self.metadata), str(self.objects)]
+
+    def prepare(self) -> None:
+        """Make the bucket, once the server answers for the first time."""
 
     @property
     def pid(self) -> int | None:
@@ -58,15 +81,13 @@ class S3Server:
         """Start it without waiting until it answers. No error if it runs."""
         if self._process is not None:
             return
-        environment = {**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
-        command = [str(VERSITYGW.binary), "--port", f"{self._address}:{self.port}", "--keep-alive", "--quiet", "posix"]
-        command += ["--sidecar", str(self._sidecar), str(self._objects)]
+        command = self.command(f"{self._address}:{self.port}")
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 tethered(command if self._host is None else self._host.command(*command)),
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env={**os.environ, **self.own_environment},
             )
 
     def start(self) -> None:
@@ -77,6 +98,9 @@ class S3Server:
                 self.kill()
                 raise AssertionError(f"the S3 server did not start: {self._log.read_text()[-1500:]}")
             time.sleep(0.02)
+        if not self._prepared:
+            self.prepare()
+            self._prepared = True
 
     def kill(self) -> None:
         """SIGKILL, as a crash would end it."""
@@ -115,8 +139,8 @@ def options(url: str, **more: Any) -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def s3_server(folder: Path, host: Host | None = None) -> Iterator[S3Server]:
-    server = S3Server(folder, host)
+def s3_server(folder: Path, host: Host | None = None, kind: type[S3Server] = S3Server) -> Iterator[S3Server]:
+    server = kind(folder, host)
     server.start()
     try:
         yield server

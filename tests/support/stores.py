@@ -8,17 +8,18 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from forebay.model.errors import UsageError
 from tests.conftest import missing, running_in_ci
-from tests.support import emulators, s3
+from tests.support import emulators, s3, s3_variety
 from tests.support.fault_proxy import FaultProxy
 from tests.support.hdfs import HdfsServer, require_hdfs
 from tests.support.versitygw import VERSITYGW
@@ -74,20 +75,41 @@ def _memory_objects(folder: Path) -> Iterator[Store]:
 @contextmanager
 def _s3(folder: Path) -> Iterator[Store]:
     require_s3()
+    with _s3_store(folder, s3.S3Server, durable=True) as store:
+        yield store
+
+
+@contextmanager
+def _s3_store(folder: Path, kind: type[s3.S3Server], durable: bool) -> Iterator[Store]:
+    """``durable``: whether a crash of the server is to be survived; otherwise it has none."""
     with (
         pytest.MonkeyPatch.context() as patched,
-        s3.s3_server(folder) as server,
+        s3.s3_server(folder, kind=kind) as server,
         FaultProxy(server.port) as proxy,
     ):
-        for name, value in s3.ENVIRONMENT.items():
+        for name, value in server.environment.items():
             patched.setenv(name, value)
 
         def crash() -> None:
-            server.kill()
-            server.start()
+            if durable:
+                server.kill()
+                server.start()
 
         options = s3.options(proxy.url, request_timeout="2s", retry_timeout="10s")
-        yield Store(f"s3://{s3.BUCKET}", options, crash, proxy, s3.ENVIRONMENT)
+        yield Store(f"s3://{s3.BUCKET}", options, crash, proxy, server.environment)
+
+
+def _varied(name: str) -> Callable[[Path], AbstractContextManager[Store]]:
+    """Return the store over an S3 server that only ``make test-variety`` uses."""
+    kind = s3_variety.KINDS[name]
+
+    @contextmanager
+    def opened(folder: Path) -> Iterator[Store]:
+        require_server(kind.program(), "s3_variety", kind.bring)
+        with _s3_store(folder, kind.server, kind.durable) as store:
+            yield store
+
+    return opened
 
 
 @contextmanager
@@ -172,7 +194,16 @@ STORES: dict[str, Callable[[Path], AbstractContextManager[Store]]] = {
     "hdfs": _hdfs,
 }
 
+#: of these, S3 servers that only `make test-variety` uses
+VARIED = tuple(f"s3-{name}" for name, kind in s3_variety.KINDS.items() if kind.usable)
+STORES |= {name: _varied(name.removeprefix("s3-")) for name in VARIED}
 #: of these, emulators, which need much longer for a request than a real store
 EMULATED = ("gs", "abfs")
 #: of these, those whose clients speak HTTP through a proxy
-BEHIND_A_PROXY = ("s3",)
+BEHIND_A_PROXY = ("s3", *VARIED)
+
+
+def parameters(names: Iterable[str]) -> list[ParameterSet]:
+    """Return the parameters of a test over stores; the tests over servers of :data:`VARIED` run only in `make test-variety`."""
+    marks = (pytest.mark.long, pytest.mark.variety)
+    return [pytest.param(name, marks=marks if name in VARIED else ()) for name in names]

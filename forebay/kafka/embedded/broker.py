@@ -153,7 +153,7 @@ class KafkaBroker:
         if self._process is not None:
             raise ForebayError("the broker runs already")
         java = find_java()
-        classpath = str(fetch_jars(self._cache) / "*")
+        classpath = str(self._jars() / "*")
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self.directory / "server.properties"
         if self._ports is None:
@@ -161,14 +161,19 @@ class KafkaBroker:
         properties.write_text("".join(f"{key}={value}\n" for key, value in self._server_properties().items()))
         if not (self.directory / "data" / "meta.properties").exists():
             (self.directory / "log4j2.properties").write_text(_LOG4J)
-            self._run_tool(
-                java, classpath, "kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(properties)
-            )
+            self._format(java, classpath, properties)
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 tethered([*self._java(java, classpath), "kafka.Kafka", str(properties)]),
                 stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.directory, start_new_session=True,
             )  # fmt: skip
+
+    def _jars(self) -> Path:
+        return fetch_jars(self._cache)
+
+    def _format(self, java: str, classpath: str, properties: Path) -> None:
+        tool = "kafka.tools.StorageTool"
+        self._run_tool(java, classpath, tool, "format", "-t", self._cluster_id, "-c", str(properties))
 
     def _choose_ports(self, properties: Path) -> tuple[int, int]:
         before = _ports_before(properties)

@@ -28,7 +28,7 @@ from forebay.model.values import Handle, numbered
 from forebay.settings.stores import STORE_KINDS, scheme_of
 from tests.support.forgetful import ForgetfulStorage
 from tests.support.segments import durable, writer
-from tests.support.stores import BEHIND_A_PROXY, EMULATED, STORES, Store
+from tests.support.stores import BEHIND_A_PROXY, EMULATED, STORES, Store, parameters
 from tests.support.unlisted import Unlisted
 from wal.segments.frame import FrameKind
 from wal.segments.scan import read_frame
@@ -63,29 +63,29 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         yield get
 
 
-@pytest.fixture(params=list(STORES))
+@pytest.fixture(params=parameters(STORES))
 def store(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> Store:
     return running(request.param)
 
 
-@pytest.fixture(params=[name for name in STORES if not name.startswith("memory")])
+@pytest.fixture(params=parameters(name for name in STORES if not name.startswith("memory")))
 def outliving(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> Store:
     """A store that does not end with the process that writes."""
     return running(request.param)
 
 
-@pytest.fixture(params=[name for name in STORES if name not in EMULATED])
+@pytest.fixture(params=parameters(name for name in STORES if name not in EMULATED))
 def quick(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> Store:
     """A store for tests of the log that need very many requests, and nothing that only an emulator does."""
     return running(request.param)
 
 
-@pytest.fixture(params=BEHIND_A_PROXY)
+@pytest.fixture(params=parameters(BEHIND_A_PROXY))
 def proxied(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> Store:
     return running(request.param)
 
 
-@pytest.fixture(params=[*STORES, "forgetful"])
+@pytest.fixture(params=parameters([*STORES, "forgetful"]))
 def storage(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> Storage:
     """Each store, and the store of the simulation."""
     return ForgetfulStorage() if request.param == "forgetful" else running(request.param).open()
