@@ -23,7 +23,14 @@ from driver.batches.batch import NamedJob
 from driver.joint_jobs import jobs_of, joint_members
 from driver.main import make_engine
 from driver.service import Driver, DriverOptions
-from forebay.model.errors import EngineLostError, FencedError, ForebayError, SettingsError, UsageError
+from forebay.model.errors import (
+    AlreadyRunningError,
+    EngineLostError,
+    FencedError,
+    ForebayError,
+    SettingsError,
+    UsageError,
+)
 from forebay.process.clock import Clock, SystemClock
 from forebay.process.notify import Notifier, ServiceStatus
 from forebay.process.signals import stop_signals
@@ -231,13 +238,26 @@ class StreamRun:
         """Note an error that ended the driver. Return whether the stream is not started again."""
         if isinstance(error, EngineLostError):
             self._lost()
-        elif not isinstance(error, FencedError | UsageError) and not self._options.until_caught_up:
+        elif not (
+            isinstance(error, FencedError | UsageError)
+            or self._options.until_caught_up
+            or self._is_led_elsewhere(error)
+        ):
             return False
         self.failure, self._words = error, f"ended: {error}"
         log.error("stream %s ends: %s", self.stream, error)
         if self._options.joint is not None:
             self._options.joint.fail()
         return True
+
+    def _is_led_elsewhere(self, error: ForebayError) -> bool:
+        """Return whether another process leads the joint job of this stream.
+
+        The process that leads the leader runs the job, and gets the followers. If both processes waited, each could lead one
+        stream, and no job would run.
+        """
+        joint = self._options.joint
+        return joint is not None and joint.leads and isinstance(error, AlreadyRunningError)
 
     def _leave(self) -> None:
         with self._lock:

@@ -71,6 +71,9 @@ _FILE = re.compile(
 
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
+#: a link to a module, and the name in it to open first
+_OPENED = re.compile(r"\[`([\w.]+)`\]\(([^)\s]+\.py)\):\s+`(\w+)(?:\.(\w+))?`")
+
 #: dotted names that are no modules
 _OTHER_NAMES = ("forebay.topic", "receiver.revoke", "driver.answer")  # a header of dead letters; failpoints
 
@@ -86,6 +89,26 @@ def _names(module: Path) -> set[str]:
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def _has_method(module: Path, cls: str, method: str) -> bool:
+    classes = [n for n in ast.parse(module.read_text(encoding="utf-8")).body if isinstance(n, ast.ClassDef)]
+    return any(n.name == cls and any(getattr(m, "name", "") == method for m in n.body) for n in classes)
+
+
+def names_not_in_linked_modules(page: Path, text: str) -> list[str]:
+    """Return the functions, classes and methods that stand after the link to a module that does not define them, and the links
+    to another file than the module that they name."""
+    found = []
+    for dotted, link, name, method in _OPENED.findall(text):
+        module = (page.parent / link).resolve()
+        if not module.exists():
+            continue  # broken_links names it
+        if str(module.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__init__") != dotted:
+            found.append(f"{page.relative_to(ROOT)}: {dotted}: the link is to {link}")
+        elif name not in _names(module) or (method and not _has_method(module, name, method)):
+            found.append(f"{page.relative_to(ROOT)}: {dotted} has no {name}{method and '.'}{method}")
     return found
 
 
@@ -132,7 +155,7 @@ def main() -> int:
         text = page.read_text(encoding="utf-8")
         problems += broken_links(page, text) + unknown_commands(page, text)
         if page.name != "CHANGELOG.md":
-            problems += unknown_names(page, text)
+            problems += unknown_names(page, text) + names_not_in_linked_modules(page, text)
     problems += [*metrics_page.problems(), *grafana_dashboard.problems()]
     problems += [*settings_page.problems(), *http_page.problems(), *reference_pages.problems(), *drawings.problems()]
     print("\n".join(problems))

@@ -21,7 +21,7 @@ from forebay.kafka.consume import block_ranges
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.kafka.embedded.jars import fetch_jars, find_java, jars_present
 from forebay.model.errors import ForebayError, UsageError
-from tests.support import forked, hangs, java_classes, not_tested, profile, shares
+from tests.support import forked, hangs, java_classes, not_tested, profile, rewritten, shares
 from tests.support.apicurio import SchemaRegistry, require_apicurio
 from tests.support.hdfs import HdfsServer, require_hdfs
 from tests.support.postgresql import PostgresServer, require_postgresql
@@ -46,7 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(profile.Profile(folder))
         if not hasattr(config, "workerinput"):
             config.pluginmanager.register(profile.Processes(folder))
-    java_classes.share(create=shares.workers(config) > 0 and not hasattr(config, "workerinput"))
+    first_of_many = shares.workers(config) > 0 and not hasattr(config, "workerinput")
+    with rewritten.rewriting() if first_of_many else contextlib.nullcontext():
+        java_classes.share(create=first_of_many)
 
 
 def pytest_collection_finish() -> None:

@@ -7,7 +7,8 @@
     <stream>/dead-letters/<batch key>/<output>/<epoch>-<attempt>/<name of an object>.<digest>.sent
 
 Every run of an output writes into a folder of its own, named after the driver's journal epoch and the attempt. An object's name
-depends on the records in it, so a task that Spark runs twice stores nothing twice. Of the runs of a batch only the newest one
+depends on the records in it, so a task that Spark runs twice stores nothing twice, unless the second attempt reads other copies
+and so cuts other pieces: readers return such a record once. Of the runs of a batch only the newest one
 with ``done`` counts. The others failed, and readers ignore their objects.
 """
 
@@ -15,7 +16,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -90,6 +92,12 @@ class Letters(NamedTuple):
     path: str
     records: int
     sent: tuple[str, ...]
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """The numbers of the call of ``decode``, the task and the piece."""
+        call, task, piece, _ = self.path.rpartition("/")[2].split("-", 3)
+        return int(call), int(task), int(piece)
 
 
 class CountedRun(NamedTuple):
@@ -215,6 +223,24 @@ def tables(storage: Storage, found: CountedRun) -> Iterator[tuple[Letters, pa.Ta
         fresh = [identity not in seen for identity in records]
         seen.update(records)
         yield letters, table if all(fresh) else table.filter(pa.array(fresh))
+
+
+def records_by_call(storage: Storage, found: CountedRun) -> Mapping[int, int]:
+    """Return how many dead letters each call of ``decode`` has. A record that several attempts of a task wrote counts once.
+
+    Objects are read only if attempts of a task have cut their pieces differently. Raises CorruptionError, StoreError.
+    """
+    tasks: dict[tuple[int, int], list[Letters]] = defaultdict(list)
+    for letters in found.letters:
+        tasks[letters.place[:2]].append(letters)
+    counts: Counter[int] = Counter()
+    for (call, _), pieces in tasks.items():
+        if len({letters.place for letters in pieces}) == len(pieces):
+            counts[call] += sum(letters.records for letters in pieces)
+        else:
+            read_pieces = tables(storage, found._replace(letters=tuple(pieces)))
+            counts[call] += sum(table.num_rows for _, table in read_pieces)
+    return counts
 
 
 def read_marks(storage: Storage, letters: Letters) -> dict[Identity, Sent]:

@@ -42,7 +42,9 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class Due(Enum):
-    NOW = "there is none, or the newest does not know a partition or a life"
+    NOW = (
+        "there is none, or the newest does not know a partition, an incarnation or the end of a replay of keyed states"
+    )
     SOON = "clean-up waits for one"
     LATER = "the journal has gone on since"
     NO = "the newest says all there is"

@@ -27,10 +27,7 @@ def confirm_dead_letters(work: BatchWork) -> None:
         return
     own = [path for path in paths if path.startswith(f"{place.run.folder}/")]
     counted = [found for found in dead_letters.counting(own) if found.run == place.run]
-    by_call: dict[int, int] = {}
-    for letters in (letters for found in counted for letters in found.letters):
-        call = int(letters.path.rpartition("/")[2].partition("-")[0])
-        by_call[call] = by_call.get(call, 0) + letters.records
+    by_call = dead_letters.records_by_call(storage, counted[0]) if counted else {}
     for plan in work.decodes:
         if by_call.get(plan.call, 0) > plan.limit:
             raise too_many(by_call[plan.call], plan, f"they are in {place.url} below {place.run.folder}")

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 
+from forebay.model.arrow_columns import one_batch
 from forebay.model.errors import UnreadableBlockError
-from forebay.model.small_batches import joined
 from forebay.process.worker_process import freeze_modules
 from wal.reading import BlockReference, ReadPlan, TierCounts, read_blocks
 
@@ -21,7 +21,8 @@ _MARKER = re.compile(_MARKED.format("(.*?)"), re.DOTALL)
 
 Count = Callable[[TierCounts], None]
 
-
+#: a record batch of as many rows, or bytes, is passed on as it is, without a copy
+LARGE_ROWS, LARGE_BYTES = 4_096, 1 << 20
 #: of a task's blocks: the number of bytes that follow when they are decompressed
 _SIZE = struct.Struct("<Q")
 
@@ -100,6 +101,30 @@ def read_in_task(references: Sequence[BlockReference], plan: ReadPlan, count: Co
         yield from joined(read_task(references, plan, count))
     except UnreadableBlockError as error:
         raise marked(error) from None
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return the same rows in the same order, with successive small batches of one schema joined until they are large, because
+    each batch that a task passes on costs Spark, Arrow and the job a fixed time.
+
+    At most ``LARGE_BYTES`` and one further small batch wait for the next batch.
+    """
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        own_bytes = batch.nbytes
+        large = batch.num_rows >= LARGE_ROWS or own_bytes >= LARGE_BYTES
+        if waiting and (large or rows >= LARGE_ROWS or size >= LARGE_BYTES or batch.schema != waiting[0].schema):
+            yield one_batch(waiting)
+            waiting, rows, size = [], 0, 0
+        if large:
+            yield batch
+        else:
+            waiting.append(batch)
+            rows += batch.num_rows
+            size += own_bytes
+    if waiting:
+        yield one_batch(waiting)
 
 
 def marked(error: UnreadableBlockError) -> UnreadableBlockError:

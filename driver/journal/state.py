@@ -365,7 +365,8 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
     replay_window: dict[int, ev.ReplayedBatch] = {}  # the batches before them that their windows contain, in order
     replayed: list[ReplayedRun] = []  # the newest batches that replays have completed, in order
     window_batches: int = 0  # number of batches before an uncompleted one that stay readable
-    shaped: int = 0  # the number after that of the newest event that added a partition or began an incarnation
+    #: the number after that of the newest event that added a partition, began an incarnation or ended a replay of keyed states
+    shaped: int = 0
     copies: tuple[SnapshotCopy, ...] = ()  # the last two, the older first
     uncovered: dict[str, int] = {}  # released block → event that released it, while a copy does not contain that event
     unbarred: list[EndedEpoch] = []  # oldest first; only a store of whole objects needs barriers

@@ -51,6 +51,10 @@ _SESSION_LOCK = threading.Lock()
 _SESSION_USERS: set[object] = set()
 
 
+#: (stream, run) → job group of a failed attempt whose tasks still ran when its engine stopped. The next engine of the stream in
+#: this process waits for them, because the session runs on
+_LEFT_BEHIND: dict[tuple[str, RunKey], str] = {}
+
 #: numbers of engines, for the names of job groups: one session may serve several engines and remembers cancelled groups
 _ENGINES = itertools.count(1)
 
@@ -85,6 +89,7 @@ class SparkJobs(ABC):
         self._lock = threading.Lock()
         self._attempts = 0
         self._number = next(_ENGINES)
+        self._stream = ""  # of the batches that it runs
         self._groups: dict[RunKey, str] = {}  # job groups of attempts that run or failed
         self._stopping = threading.Event()
         self._wanted = threading.Event()  # a batch has come: no time to warm
@@ -201,7 +206,7 @@ class SparkJobs(ABC):
         if self._given is None:
             # with several streams always: the levels are the JVM's, and an attempt of one may be the first of another
             _log_task_failures(context, work.attempt == 1 or len(_SESSION_USERS) > 1)
-        run = (work.replay, work.batch_id)
+        self._stream, run = work.stream, (work.replay, work.batch_id)
         self._await_old_tasks(context, run)
         self._check_executors(context)
         counts = tier_counts(context)
@@ -257,10 +262,10 @@ class SparkJobs(ABC):
             for run, group in tuple(self._groups.items()):
                 try:
                     self._await_end(self._session.sparkContext, group, threading.Event())
-                except JobError as error:  # the next attempt waits again, if this engine is started again
+                except JobError as error:
                     log.error("%s", error)
-                else:
-                    del self._groups[run]
+                    _LEFT_BEHIND[self._stream, run] = group
+                del self._groups[run]
         self._session = self._given
 
     def _leave_session(self) -> bool:
@@ -270,10 +275,11 @@ class SparkJobs(ABC):
 
     def _await_old_tasks(self, context: SparkContext, run: RunKey) -> None:
         """Wait until no task of the failed attempt runs: a late task could overwrite the retry's output."""
-        group = self._groups.get(run)
+        group = self._groups.get(run) or _LEFT_BEHIND.get((self._stream, run))
         if group is None:
             return
         self._await_end(context, group, self._stopping)
+        _LEFT_BEHIND.pop((self._stream, run), None)
         with self._lock:
             self._groups.pop(run, None)
 

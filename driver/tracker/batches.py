@@ -292,8 +292,15 @@ class Batches:
         )
 
     def archive(self, request: Archived) -> None:
-        """Journal that the history durably holds the batches."""
-        self._recorder.apply(ev.BatchesArchived(request.batch_ids))
+        """Journal that the history durably holds the batches.
+
+        While the history was written, a longer window can have reached back to some of them. They stay in the state, and the
+        history gets them again later.
+        """
+        state = self._recorder.state
+        gone = itertools.takewhile(lambda batch_id: state.is_past(state.batches[batch_id].number), request.batch_ids)
+        if batch_ids := tuple(gone):
+            self._recorder.apply(ev.BatchesArchived(batch_ids))
 
     # ---- replays -----------------------------------------------------------------------------------------------------
 

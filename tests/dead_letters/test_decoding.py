@@ -12,11 +12,12 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+import driver.batches.decoding as decoding_module
 from driver.batches.batch import Batch, BatchWork
 from driver.batches.dead_letters import confirm_dead_letters
 from driver.batches.decoding import DeadLetterPlan, Decoder, Part, as_records, decode_parts, of_records
 from driver.batches.local_engine import LocalEngine
-from driver.batches.tasks import KafkaRecord
+from driver.batches.tasks import KafkaRecord, read_task
 from forebay.kafka.produce import sender
 from forebay.model.errors import JobError, OutOfSpaceError, UsageError
 from forebay.model.records import DATAFRAME_SCHEMA
@@ -286,6 +287,24 @@ def test_too_many_are_noticed_though_no_task_alone_has_them(tmp_path: Path) -> N
     assert not decoding.found()[0].done
 
 
+def test_a_task_that_spark_ran_twice_counts_each_record_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second attempt read other copies, whose record batches have other sizes, so its pieces are cut elsewhere."""
+    decoding = Decoding(tmp_path, max_fraction=0.0, records_allowed=4)
+    monkeypatch.setattr(decoding_module, "_PIECE_BYTES", 1)  # a piece for each record batch
+    work = decoding.work({("a", 0): numbers(4, bad=(0, 1, 2, 3))})
+
+    def read_by(rows: int) -> Any:
+        return lambda *given: (
+            part.slice(at, rows) for part in read_task(*given) for at in range(0, part.num_rows, rows)
+        )
+
+    for rows, settled in ((3, False), (2, True)):
+        monkeypatch.setattr(decoding_module, "read_task", read_by(rows))
+        decoding.run(work, decode([]), settled=settled)
+    assert [letters.records for letters in decoding.found()[0].letters] == [2, 3, 1, 2]
+    assert [row["offset"] for row in decoding.rows()] == [0, 1, 2, 3]
+
+
 def test_a_few_bad_records_of_a_small_batch_are_always_allowed(tmp_path: Path) -> None:
     decoding = Decoding(tmp_path)
     decoding.run(decoding.work({("a", 0): numbers(3, bad=(0, 1, 2))}), decode([]))
@@ -389,7 +408,7 @@ def test_dead_letters_of_a_task_are_written_in_pieces_of_bounded_size(
 ) -> None:
     """INV-6."""
     monkeypatch.setattr("driver.batches.decoding._PIECE_BYTES", 500)
-    monkeypatch.setattr("wal.reading.together.RUN_BYTES", 1)  # so that each block is decoded alone
+    monkeypatch.setattr("wal.reading.records.RUN_BYTES", 1)  # so that each block is decoded alone
     decoding = Decoding(tmp_path)
     blocks = [block({("a", n): numbers(10, bad=tuple(range(10)))}, sequence=n + 1) for n in range(4)]
     references = tuple(decoding.stored.add(*made) for made in blocks)

@@ -28,7 +28,8 @@ def states() -> Iterator[str]:
     """Every text that the services' code gives to something called ``state``."""
     for service in SERVICES:
         for path in (ROOT / service).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = path.read_text(encoding="utf-8")
+            for node in ast.walk(ast.parse(text)) if "state" in text else ():
                 if isinstance(node, ast.keyword):
                     yield from _texts(node.value) if node.arg == "state" else ()
                 elif isinstance(node, ast.Assign):

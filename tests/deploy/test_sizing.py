@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -66,6 +67,16 @@ def test_longer_retention_takes_space_and_memory_in_proportion() -> None:
     assert week.wal_bytes / day.wal_bytes == pytest.approx(ratio)
     assert week.wal_blocks / day.wal_blocks == pytest.approx(ratio)
     assert week.driver_memory_bytes > day.driver_memory_bytes and week.local_bytes == day.local_bytes
+
+
+def test_replicas_double_the_local_copies_and_need_another_host() -> None:
+    one = replace(SMALL, hosts=2, block_interval_seconds=1.0)
+    two = replace(one, copies=2)
+    assert sizes(two).local_bytes == pytest.approx(2 * sizes(one).local_bytes, abs=1)
+    assert sizes(two).wal_bytes == sizes(one).wal_bytes and sizes(two).notes == ()
+    assert "copies = 2" in sizing.settings_of(two, sizes(two))
+    (note,) = sizes(replace(two, hosts=1)).notes
+    assert "receiver.copies = 2 needs 2 hosts" in note
 
 
 def test_too_many_blocks_are_named_with_an_interval_that_makes_fewer() -> None:

@@ -12,13 +12,15 @@ import msgspec
 import pytest
 
 from deploy.commands.setup.validation import refuse_equal_modules
+from driver.batches.joint import JointMember
 from driver.context import IngestStreams
+from driver.joint_jobs import joint_members
 from driver.service import DriverOptions
 from driver.several import StreamRun, exit_code, sharing_spark, status_of
 from forebay.http.client import Client
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.messages import StatusAnswer
-from forebay.model.errors import EngineLostError, FencedError, JobError, SettingsError, StoreError
+from forebay.model.errors import AlreadyRunningError, EngineLostError, FencedError, JobError, SettingsError, StoreError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
 from forebay.process.notify import Notifier, Pulse
@@ -140,12 +142,18 @@ def test_a_loop_that_has_ended_holds_up_no_ping() -> None:
 class _Failing(StreamRun):
     """A stream whose driver ends with the given errors, one after the other, and then by itself."""
 
-    def __init__(self, settings: Settings, errors: list[BaseException], ended: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        errors: list[BaseException],
+        ended: Callable[[], None],
+        joint: JointMember | None = None,
+    ) -> None:
         self.errors, self.took_over = errors, list[bool]()
         notifier = Notifier("", 0.0, SystemClock(), lambda: status_of([self]))
         super().__init__(
-            settings, (), options=DriverOptions(release="test", take_over=True), clock=SystemClock(), notifier=notifier,
-            stopping=threading.Event(), lost=lambda: None, ended=ended,
+            settings, (), options=DriverOptions(release="test", take_over=True, joint=joint), clock=SystemClock(),
+            notifier=notifier, stopping=threading.Event(), lost=lambda: None, ended=ended,
         )  # fmt: skip
 
     def _drive(self) -> None:
@@ -167,6 +175,26 @@ def test_whatever_ends_a_driver_the_stream_starts_again_or_counts_as_ended(
     assert ended.acquire(timeout=30)
     assert isinstance(fenced.failure, FencedError)
     assert status_of([run, fenced]).ready and "ended: another driver leads" in status_of([run, fenced]).words
+
+
+def test_a_process_beside_the_one_that_leads_a_joint_job_ends(
+    configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If both waited, each could get the lease of one stream, and no job would run. A follower alone waits for its lease."""
+    monkeypatch.setattr("driver.several.RETRY_SECONDS_MIN", 0.01)
+    orders, clicks = configure("orders", joins=["clicks"], job="jobs:process"), configure("clicks")
+    members = joint_members([orders, clicks])
+    ended = threading.Semaphore(0)
+    held = AlreadyRunningError("another driver leads")
+    follower = _Failing(clicks, [held, held], ended.release, members["clicks"])
+    follower.thread.start()
+    assert ended.acquire(timeout=30)
+    assert follower.errors == [] and follower.failure is None and not members["clicks"].is_over
+    leader = _Failing(orders, [held, held], ended.release, members["orders"])
+    leader.thread.start()
+    assert ended.acquire(timeout=30)
+    assert leader.failure is held and exit_code([held]) == 5
+    assert members["clicks"].is_over, "the follower ends too, and leaves its lease"
 
 
 def test_end_of_spark_decides_the_exit_code() -> None:

@@ -289,6 +289,11 @@ def test_a_retry_begins_only_when_the_old_tasks_have_ended(engine: SparkEngine, 
         patched.setattr(spark_engine, "_running_tasks", lambda context, group: 2)  # Spark kills a worker before long
         with pytest.raises(JobError, match=r"2 tasks .* 0\.1 s .*driver\.old_tasks_timeout"):
             impatient.run(work, lambda _: pytest.fail("the retry did not wait"))
+        impatient.stop()  # as IngestContext.stop() does, before start() makes another engine
+        assert not impatient._groups
+        another = SparkEngine(msgspec.structs.replace(settings, driver=driver), dict, engine.session)
+        with pytest.raises(JobError, match=r"driver\.old_tasks_timeout"):
+            another.run(work, lambda _: pytest.fail("the next engine did not wait"))
     seen: list[int] = []
     letting_go = threading.Timer(1.0, (tmp_path / "let-go").touch)  # while the retry waits for them
     letting_go.start()

@@ -1,4 +1,5 @@
-"""Keyed state in Spark's tasks: the same files, shards and rows as without Spark, written by tasks in parallel, on S3 too."""
+"""Keyed state in Spark's tasks: the same files, shards and rows as without Spark, written by tasks in parallel, on S3 and HDFS
+too."""
 
 from __future__ import annotations
 
@@ -30,15 +31,16 @@ def line(spark: Any, tmp_path: Path) -> StateLine:
     return line_of(stored, stored.settings(), spark)
 
 
-@pytest.fixture
-def line_on_s3(spark: Any, tmp_path: Path) -> Iterator[StateLine]:
-    with STORES["s3"](tmp_path / "s3") as store:
+@pytest.fixture(params=["s3", pytest.param("hdfs", marks=(pytest.mark.long, pytest.mark.hdfs))])
+def line_in_store(request: pytest.FixtureRequest, spark: Any, tmp_path: Path) -> Iterator[StateLine]:
+    (tmp_path / "store").mkdir()
+    with STORES[request.param](tmp_path / "store") as store:
         store.begin()
         stored = Stored(tmp_path, store.url, store.options)
         # the workers of this session were started without the store's environment
-        keys = {"key": s3.ACCESS_KEY, "secret": s3.SECRET_KEY}
-        settings = msgspec.structs.replace(stored.settings(), storage={"s3": {**store.options["s3"], **keys}})
-        yield line_of(stored, settings, spark)
+        keys = {"s3": {"key": s3.ACCESS_KEY, "secret": s3.SECRET_KEY}}
+        options = {scheme: {**options, **keys[scheme]} for scheme, options in store.options.items()}
+        yield line_of(stored, msgspec.structs.replace(stored.settings(), storage=options), spark)
 
 
 def line_of(stored: Stored, settings: Settings, spark: Any) -> StateLine:
@@ -51,9 +53,9 @@ def line_of(stored: Stored, settings: Settings, spark: Any) -> StateLine:
     return StateLine(stored.root, run, stored)
 
 
-def test_spark_and_the_driver_write_and_read_the_same_shards(line_on_s3: StateLine, spark: Any) -> None:
+def test_spark_and_the_driver_write_and_read_the_same_shards(line_in_store: StateLine, spark: Any) -> None:
     """A batch may go through DataFrames or tables: both find each other's rows, and delete them."""
-    line, size = line_on_s3, 500
+    line, size = line_in_store, 500
 
     def frame(rows: dict[str, int]) -> Any:
         return spark.createDataFrame(list(rows.items()), "key string, count int")  # int fits a state's bigint

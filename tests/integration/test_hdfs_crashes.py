@@ -1,6 +1,7 @@
 """Kill -9 at random moments, of the stream's processes and of HDFS's, with WAL and journal on HDFS.
 
-Every offset is in exactly one completed batch. The seed is printed (tests/integration/test_random_crashes.py).
+Every offset is in exactly one completed batch, and counted once in a keyed state. The seed is printed
+(tests/integration/test_random_crashes.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pytest
 from forebay.kafka.embedded.broker import KafkaBroker
 from tests.integration.test_random_crashes import crash_on, draw_seed
 from tests.support.cluster import Cluster
+from tests.support.counting import JOB_NAME, SETTINGS, check_counts, write_job
 from tests.support.flow import Flow
 from tests.support.hdfs import DATA_NODE, NAME_NODE, HdfsServer
 
@@ -24,10 +26,14 @@ pytestmark = [pytest.mark.kafka, pytest.mark.hdfs]
 
 
 def on_hdfs(folder: Path, broker: KafkaBroker, topic: str, server: HdfsServer, **wal: str) -> Cluster:
+    """Return a cluster whose job counts records in a keyed state."""
     root = f"{server.url}/{folder.name}"
+    write_job(folder)
     return Cluster(
-        folder, broker.options, [topic], wal={"url": f"{root}/wal", **wal}, driver={"journal": f"{root}/journal"}
-    )
+        folder, broker.options, [topic], job=JOB_NAME,
+        wal={**SETTINGS["wal"], "url": f"{root}/wal", **wal},
+        driver={**SETTINGS["driver"], "journal": f"{root}/journal"},
+    )  # fmt: skip
 
 
 def test_random_kills_and_restarts_of_name_node_and_data_node_lose_and_repeat_nothing(
@@ -49,6 +55,7 @@ def test_random_kills_and_restarts_of_name_node_and_data_node_lose_and_repeat_no
         flow.stop()
         cluster.await_completed(flow.truth.ends())
         cluster.check(flow.truth)
+        check_counts(cluster, flow.truth)
         cluster.drain()
     print(f"{flow.records} records, {dict(killed)} killed, both nodes killed once: each record in exactly one batch")
 
@@ -79,6 +86,7 @@ def test_many_random_kills_on_hdfs_lose_and_repeat_nothing(
         flow.stop()
         cluster.await_completed(flow.truth.ends(), seconds=300.0)
         report = cluster.check(flow.truth)
+        check_counts(cluster, flow.truth)
         cluster.drain()
     print(
         f"{flow.records} records, {killed.total()} kills {dict(killed)}, {report.batches_completed} batches, "

@@ -1,6 +1,7 @@
 """WAL and journal on S3: kill -9 at random moments, of the stream's processes and of the store; and a faulty network.
 
-Every offset is in exactly one completed batch. The seed is printed (tests/integration/test_random_crashes.py).
+Every offset is in exactly one completed batch, and counted once in a keyed state. The seed is printed
+(tests/integration/test_random_crashes.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from tests.integration.test_random_crashes import crash_on, draw_seed
 from tests.support import s3
 from tests.support.cluster import Cluster
+from tests.support.counting import JOB_NAME, SETTINGS, check_counts, write_job
 from tests.support.fault_proxy import FaultProxy
 from tests.support.flow import Flow
 from tests.support.stores import require_s3
@@ -39,13 +41,16 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3.S3Ser
 
 
 def on_s3(folder: Path, broker: KafkaBroker, topic: str, url: str, **settings: Any) -> Cluster:
+    """Return a cluster whose job counts records in a keyed state."""
     options = s3.options(url, request_timeout="2s")
+    write_job(folder / "cluster")
     return Cluster(
         folder / "cluster",
         broker.options,
         [topic],
-        wal={"url": f"s3://{s3.BUCKET}/wal"},
-        driver={"journal": f"s3://{s3.BUCKET}/journal"},
+        job=JOB_NAME,
+        wal={**SETTINGS["wal"], "url": f"s3://{s3.BUCKET}/wal"},
+        driver={**SETTINGS["driver"], "journal": f"s3://{s3.BUCKET}/journal"},
         storage=options,
         **settings,
     )
@@ -70,6 +75,7 @@ def test_random_kills_and_restarts_of_the_store_lose_and_repeat_nothing(
         flow.stop()
         cluster.await_completed(flow.truth.ends())
         cluster.check(flow.truth)
+        check_counts(cluster, flow.truth)
         cluster.drain()
     print(f"{flow.records} records, {dict(killed)} killed, the store killed once: each record in exactly one batch")
 
@@ -124,6 +130,7 @@ def test_a_bad_network_between_processes_and_store_loses_and_repeats_nothing(
         assert all(receiver.counters["wal_put"] > 0 for receiver in status.receivers)
         assert "requests/min" in cluster.command("status").stdout
         cluster.check(flow.truth)
+        check_counts(cluster, flow.truth)
         cluster.drain()
 
 
@@ -156,6 +163,7 @@ def test_many_random_kills_on_s3_lose_and_repeat_nothing(
         flow.stop()
         cluster.await_completed(flow.truth.ends(), seconds=300.0)
         report = cluster.check(flow.truth)
+        check_counts(cluster, flow.truth)
         cluster.drain()
     print(
         f"{flow.records} records, {killed.total()} kills {dict(killed)}, {report.batches_completed} batches, "

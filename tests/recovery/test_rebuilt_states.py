@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from driver.background.snapshot_copies import Due, copy_due
 from driver.decisions.replay import RewindTo
 from driver.journal import history
 from driver.journal.versions import StateCommit
@@ -11,6 +12,7 @@ from driver.tracker.requests import BeginReplay, Complete, CompleteOutput
 from forebay.model.values import numbered
 from tests.recovery.test_rebuild import Lost, numbers
 from tests.support.tracked import STREAM, offsets
+from wal.decisions.retention import Limits
 
 
 class LostWithState(Lost):
@@ -84,6 +86,22 @@ def test_a_replay_that_the_rebuild_cuts_off_leaves_the_versions_before_it() -> N
     lost.complete(batches[1], "d", replay=1)
     lost.copy()
     assert lost.rebuilt() == ["a", "b", "c"]
+
+
+def test_the_end_of_a_replay_makes_a_copy_due_from_which_the_rebuild_has_its_versions() -> None:
+    """An older copy knows only the versions that the replay has replaced."""
+    lost = LostWithState()
+    batches = [lost.allocate() for _ in range(2)]
+    for batch, name in zip(batches, "ab", strict=True):
+        lost.complete(batch, name)
+    lost.copy()
+    lost.t.say(BeginReplay(RewindTo(batches[0]), (), 0, "ann"))
+    for batch, name in zip(batches, "cd", strict=True):
+        assert copy_due(lost.t.state, Limits(10**9), 0) is Due.LATER
+        lost.complete(batch, name, replay=1)
+    assert copy_due(lost.t.state, Limits(10**9), 0) is Due.NOW
+    lost.copy()
+    assert lost.rebuilt() == ["c", "d"]
 
 
 def test_versions_that_an_old_copy_may_name_are_kept_until_the_new_journal_has_two_copies() -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from forebay.settings import reference
-from forebay.settings.fitting import fitted
+from forebay.settings.conversion import fitted
 from forebay.settings.load import from_values, load
 from forebay.settings.schema import Section, Settings
 from forebay.settings.toml_text import toml_text

@@ -29,6 +29,22 @@ def test_child():
 """
 
 
+def test_process_is_named_by_its_program_and_not_by_a_tests_folder(tmp_path: Path) -> None:
+    """Most programs that tests start have a folder of pytest in their command line."""
+    folder = "/tmp/pytest-of-root/pytest-3/popen-gw1/test_kafka_and_node0"
+    for command, kind in {
+        f"/a/python {folder}/bin/forebay driver --config {folder}/f.toml": "Python: commands",
+        f"/a/python -m benchmarks.race {folder}/x": "Python: other: benchmarks.race",
+        f"/a/python {folder}/job.py --to {folder}": "Python: other: job.py",
+        "/a/python -u -c import sys;exec(eval(sys.stdin.readline()))": "Python: workers of pytest",
+        "/a/python -m tests.support.forked": "Python: fork of driver",
+        f"/a/versitygw posix {folder}": "S3 server",
+        f"/a/chromium --type=renderer --user-data-dir={folder}": "Chromium",
+        f"/a/strange {folder}/data": "other: driver",
+    }.items():
+        assert profile.kind_of(command, "driver") == kind
+
+
 def test_profile_counts_processor_time_of_tests_and_of_their_processes(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(PLUGIN)
     (tmp_path / "test_cases.py").write_text(CASES)
@@ -42,7 +58,7 @@ def test_profile_counts_processor_time_of_tests_and_of_their_processes(tmp_path:
     assert child.children_cpu_seconds > child.own_cpu_seconds
     assert child.wall_seconds > 0 and child.start >= own.start
     kinds = profile.read_kinds(tmp_path / "profile")
-    assert kinds["Python: pytest"][0] == kinds["Python: other"][0] == 1, kinds
+    assert kinds["Python: first process of pytest"][0] == kinds["Python: other"][0] == 1, kinds
     assert child.children_cpu_seconds / 2 < kinds["Python: other"][1] < child.children_cpu_seconds * 1.5
     lines = list(profile.report(found.values(), kinds))
     assert lines[0].startswith("2 tests: wall ") and any("Python: other" in line for line in lines)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -29,17 +30,21 @@ _KINDS_FILE = "processes.json"
 _SAMPLE_SECONDS = 0.5
 _SAMPLES_WRITTEN = 20
 _FORKS = "tests.support.forked"
-#: part of a command line → kind of process; the first one that fits counts
+_PYTHON = "Python: other"
+#: part of a command line → kind of process; the first one that fits counts. Folders of tests do not count (`_FOLDERS_OF_TESTS`)
 _KINDS = {
     "kafka.tools.": "Java: Kafka's tools", "kafka.Kafka": "Java: Kafka", "org.apache.spark": "Java: Spark",
     "org.apache.hadoop": "Java: HDFS", "quarkus": "Java: schema registry", "java": "Java: other",
     "pyspark.daemon": "Python: Spark's workers", "forebay_start.daemon": "Python: Spark's workers",
     "python_streaming_source_runner": "Python: Spark's planners", "pyspark": "Python: Spark's planners",
-    _FORKS: "Python: fork", "xdist": "Python: pytest", "execnet": "Python: pytest", "pytest": "Python: pytest",
-    "bin/forebay": "Python: commands", "tether.py": "Python: tethers", "tests.support": "Python: helpers of tests",
-    "python": "Python: other", "chrom": "Chromium", "headless_shell": "Chromium", "node": "Node",
-    "postgres": "PostgreSQL", "versitygw": "S3 server",
+    _FORKS: "Python: fork", "exec(eval(sys.stdin.readline()))": "Python: workers of pytest",
+    "-m pytest": "Python: first process of pytest", "bin/forebay": "Python: commands", "tether.py": "Python: tethers",
+    "tests.support": "Python: helpers of tests", "--type=": "Chromium", "chrom": "Chromium",
+    "versitygw": "S3 server", "postgres": "PostgreSQL", "node": "Node", "python": _PYTHON,
 }  # fmt: skip
+#: the module or the script that Python runs
+_PROGRAM = re.compile(r" (?:-m )?((?<=-m )\S+|\S+\.py)(?: |$)")
+_FOLDERS_OF_TESTS = re.compile(r"\S*/pytest-of-[^/\s]+/pytest-\d+(/popen-gw\d+)?/[^/\s]+")
 
 #: kinds that a process may leave: for another command, or another name
 _PASSING = ("", "Python: tethers", "Python: fork of python")
@@ -152,10 +157,17 @@ def _kind(pid: int) -> str:
         name = Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:  # it has ended
         return ""
-    if not command.strip():  # it is ending
-        return ""
+    return kind_of(command, name) if command.strip() else ""  # without one, it is ending
+
+
+def kind_of(command: str, name: str) -> str:
+    """Return the kind of a process from its command line and from the name that it gave itself."""
+    command = _FOLDERS_OF_TESTS.sub("", command)
     part, kind = next(((part, kind) for part, kind in _KINDS.items() if part in command), ("", f"other: {name}"))
-    return f"{kind} of {name}" if part == _FORKS else kind
+    if part == _FORKS:
+        return f"{kind} of {name}"
+    program = _PROGRAM.search(command) if kind == _PYTHON else None
+    return f"{kind}: {Path(program[1]).name}" if program else kind
 
 
 def _clocks() -> tuple[float, float, float]:

@@ -9,12 +9,10 @@ together.
 
 from __future__ import annotations
 
-from wal.reading.block import read_block
 from wal.reading.outcome import FINAL_FAILURES, BlockRead, TierCounts, TierFailure
-from wal.reading.plan import TIERS, ReadPlan, Tier
-from wal.reading.reference import BlockReference, check_same, incarnation_key
+from wal.reading.records import BlocksRead, read_block, read_blocks
+from wal.reading.reference import TIERS, BlockReference, ReadPlan, Tier, check_same, incarnation_key
 from wal.reading.tiers import stored_copy, this_host
-from wal.reading.together import BlocksRead, read_blocks
 
 __all__ = [
     "FINAL_FAILURES",

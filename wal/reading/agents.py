@@ -20,8 +20,7 @@ from forebay.security.access import Access
 from wal.blocks import StoredBlock, read_stored
 from wal.reading import per_process
 from wal.reading.outcome import TierFailure
-from wal.reading.plan import ReadPlan
-from wal.reading.reference import BlockReference, Fetched, check_same
+from wal.reading.reference import BlockReference, Fetched, ReadPlan, check_same
 from wal.segments.frame import aligned
 
 #: requests for one block to its agent; each after the first continues where the connection broke

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
-from wal.reading.plan import Tier
+from forebay.model.errors import (
+    AccessError,
+    CorruptionError,
+    ForebayError,
+    MissingKeyError,
+    NewerVersionError,
+    RangeNotHeldError,
+    UnreachableError,
+)
+from wal.reading.reference import Tier
 
 #: kinds of a tier's failure that another attempt does not change
 FINAL_FAILURES = ("missing", "damaged")
@@ -26,6 +35,27 @@ class TierFailure:
     tier: Tier
     kind: str
     detail: str
+
+    @classmethod
+    def of(cls, tier: Tier, error: ForebayError | OSError) -> TierFailure:
+        """Return the failure of ``tier`` that ``error``, raised by a read, means."""
+        match error:
+            case FileNotFoundError():
+                return cls(tier, "missing", "it is not there")
+            case RangeNotHeldError():
+                return cls(tier, "missing", str(error))
+            case CorruptionError():
+                return cls(tier, "damaged", str(error))
+            case NewerVersionError():
+                return cls(tier, "newer", str(error))
+            case MissingKeyError():
+                return cls(tier, "locked", str(error))
+            case AccessError():
+                return cls(tier, "refused", str(error))
+            case ConnectionError() | UnreachableError():
+                return cls(tier, "unreachable", str(error))
+            case _:
+                return cls(tier, "failed", str(error))
 
 
 @dataclass(frozen=True, slots=True)

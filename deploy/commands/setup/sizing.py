@@ -55,7 +55,7 @@ class Load:
 
     ``compressed``: bytes of compressed keys and values for each byte of them; 1.0 with ``wal.compression = "none"``.
     ``outage_seconds``: the longest time in which no batch completes. ``retention_seconds``: how long completed batches stay.
-    ``receiver_rate``, ``receiver_bytes``: what one receiver takes in per second.
+    ``copies``: hosts that hold each block. ``receiver_rate``, ``receiver_bytes``: what one receiver takes in per second.
     """
 
     records_per_second: int
@@ -69,6 +69,7 @@ class Load:
     block_bytes: int = 16_000_000
     batch_interval_seconds: float = 1.0
     window_batches: int = 0
+    copies: int = 1
     receiver_memory_bytes: int = 64_000_000
     receiver_rate: int = 100_000
     receiver_bytes: int = 50_000_000
@@ -115,7 +116,7 @@ def sizes(load: Load) -> Sizes:
         blocks_per_second=blocks,
         wal_bytes=math.ceil(stored * kept_seconds),
         wal_blocks=wal_blocks,
-        local_bytes=math.ceil(stored / load.hosts * local_seconds),
+        local_bytes=math.ceil(stored * load.copies / load.hosts * local_seconds),
         receiver_memory_bytes=RECEIVER_BASE_BYTES + 2 * load.receiver_memory_bytes,
         driver_memory_bytes=DRIVER_BASE_BYTES + DRIVER_BLOCK_BYTES * wal_blocks,
         journal_bytes=2 * SNAPSHOT_BLOCK_BYTES * wal_blocks + 128_000_000,
@@ -131,6 +132,8 @@ def _notes(load: Load, needed: int, wal_blocks: int) -> Iterator[str]:
             f"{needed} receivers are needed, but {load.partitions} partitions keep only {load.partitions} of them busy: "
             "create the topic with more partitions"
         )
+    if load.copies > load.hosts:
+        yield f"receiver.copies = {load.copies} needs {load.copies} hosts: add hosts with agents, or omit --copies"
     if wal_blocks > BLOCKS_MANY:
         longer = load.block_interval_seconds * math.ceil(wal_blocks / BLOCKS_MANY)
         yield (
@@ -144,6 +147,7 @@ def settings_of(load: Load, needed: Sizes) -> list[str]:
     return [
         "[receiver]",
         f"count = {needed.receivers}",
+        *([f"copies = {load.copies}"] if load.copies > 1 else []),
         "",
         "[wal]",
         f'retention = "{round(load.retention_seconds)}s"',
@@ -227,6 +231,7 @@ def tables(load: Load, needed: Sizes) -> list[Group]:
     help="As driver.batch_interval; if that is 0s, the time that the job takes.",
 )
 @click.option("--window", type=click.IntRange(min=0), default=0, show_default=True, help="As driver.window_batches.")
+@click.option("--copies", type=click.IntRange(1, 2), default=1, show_default=True, help="As receiver.copies.")
 @click.option("--memory", type=SizeType(), default="64MB", show_default=True, help="As receiver.memory.")
 @click.option(
     "--receiver-rate",
@@ -256,6 +261,7 @@ def size(
     block_interval: Duration,
     batch_interval: Duration,
     window: int,
+    copies: int,
     memory: Size,
     receiver_rate: int,
     receiver_bytes: Size,
@@ -282,6 +288,7 @@ def size(
         block_interval_seconds=block_interval,
         batch_interval_seconds=batch_interval,
         window_batches=window,
+        copies=copies,
         receiver_memory_bytes=memory,
         receiver_rate=receiver_rate,
         receiver_bytes=receiver_bytes,

@@ -59,6 +59,8 @@ def replay_completed(state: State, event: ev.ReplayCompleted) -> None:
     replay.attempts += event.attempts
     if not state.replaying:
         replay.completed_ms = event.time_ms
+        if state.keyed:
+            state.shaped = state.events + 1  # a rebuild from an older copy would take the replaced versions
         states_replayed(state)
 
 

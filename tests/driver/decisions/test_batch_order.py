@@ -174,6 +174,26 @@ def test_a_smaller_window_releases_batches_and_a_larger_one_contains_those_still
     assert [b.batch_id for b in window(t.state, t.state.batches[fourth], False)] == ids[1:]
 
 
+def test_batches_that_a_longer_window_contains_meanwhile_are_archived_later() -> None:
+    """INV-8: the window grew after clean-up had read which batches leave, and while it wrote the history."""
+    t = batches()
+    t.say(KeepWindow(1))
+    ids = []
+    for _ in range(3):
+        ids.append(t.allocate())
+        t.complete(ids[-1])
+    leaving = tuple(batch.batch_id for batch in history.finished(t.state))
+    assert leaving == tuple(ids[:2])
+    t.say(KeepWindow(2))
+    t.say(Archived(leaving))
+    assert t.state.archived_number == 1
+    fourth = t.allocate()
+    assert [b.batch_id for b in window(t.state, t.state.batches[fourth], False)] == ids[1:]
+    assert not t.decide(Archived(tuple(ids[1:2]))).events
+    t.complete(fourth)
+    assert t.archive_all() == [2]
+
+
 def test_an_unchanged_window_costs_no_event() -> None:
     t = batches()
     t.say(KeepWindow(1))

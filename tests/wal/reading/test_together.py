@@ -23,7 +23,7 @@ from tests.support.rows import ODD_ROWS, block, filler
 from tests.support.stored import Stored
 from tests.wal.reading.test_stored_forms import OLD, key_file, sealed
 from wal.blocks import local_path, write_local
-from wal.reading import BlockReference, ReadPlan, TierCounts, per_process, read_block, read_blocks, together
+from wal.reading import BlockReference, ReadPlan, TierCounts, per_process, read_block, read_blocks, records
 from wal.storage.local import LocalStorage
 
 # an agent's server leaves its loop's sockets to the collector
@@ -149,13 +149,13 @@ def test_only_close_frames_are_one_read_of_the_wal(stored: Stored, monkeypatch: 
 def test_bytes_and_number_of_blocks_in_memory_are_bounded(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-6."""
     references = small(stored)
-    monkeypatch.setattr(together, "FETCH_BLOCKS", 4)
+    monkeypatch.setattr(records, "FETCH_BLOCKS", 4)
     reads = CountedReads(monkeypatch)
     assert len(list(read_blocks(references, stored.plan("wal")))) == 5
-    monkeypatch.setattr(together, "FETCH_BYTES", 2 * max(reference.handle.length for reference in references))
+    monkeypatch.setattr(records, "FETCH_BYTES", 2 * max(reference.handle.length for reference in references))
     assert len(list(read_blocks(references, stored.plan("wal")))) == 10
     assert len(reads.lengths) == 15
-    monkeypatch.setattr(together, "SMALL_BYTES", 1)
+    monkeypatch.setattr(records, "SMALL_BYTES", 1)
     assert same_as_alone(references, stored.plan()) == (TierCounts({"local": 40}), 20)
 
 
@@ -174,13 +174,13 @@ def test_compressed_blocks_count_with_their_decompressed_bytes(
     assert {reference.decoded_bytes > 60_000 for reference in references} == {counted}
     assert same_as_alone(references, stored.plan())[1] == 1
     limit = 200_000
-    monkeypatch.setattr(together, "FETCH_BYTES" if counted else "RUN_BYTES", limit)
+    monkeypatch.setattr(records, "FETCH_BYTES" if counted else "RUN_BYTES", limit)
     reads = CountedReads(monkeypatch)
     found = [batch for read in read_blocks(references, stored.plan("wal")) for batch in read.batches]
     assert len(found) == 7
     assert max(batch.nbytes for batch in found) <= limit
     assert len(reads.lengths) == (7 if counted else 1)
-    monkeypatch.setattr(together, "SMALL_BYTES", 50_000)
+    monkeypatch.setattr(records, "SMALL_BYTES", 50_000)
     assert len(list(read_blocks(references, stored.plan("wal")))) == (20 if counted else 7)
 
 
@@ -201,16 +201,16 @@ def test_next_group_is_read_while_the_caller_uses_one_and_a_large_block_is_not(
     """INV-6: one group is read ahead, not two; no large block is in memory beside another."""
     large = stored.add(*block({("a", 0): filler(20_000)}, sequence=90))
     references = [*small(stored, count=12), large]
-    monkeypatch.setattr(together, "FETCH_BLOCKS", 4)
+    monkeypatch.setattr(records, "FETCH_BLOCKS", 4)
     read: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
-    plain = together._read
+    plain = records._read
 
-    def noted(group: Sequence[BlockReference], plan: ReadPlan) -> list[together.BlocksRead]:
+    def noted(group: Sequence[BlockReference], plan: ReadPlan) -> list[records.BlocksRead]:
         found = plain(group, plan)
         read.put((len(group), threading.current_thread().name.rpartition("_")[0]))
         return found
 
-    monkeypatch.setattr(together, "_read", noted)
+    monkeypatch.setattr(records, "_read", noted)
     reads = read_blocks(references, stored.plan())
     seen = []
     next(reads)
@@ -232,7 +232,7 @@ def test_unreadable_block_of_the_next_group_fails_the_read_after_the_records_bef
 ) -> None:
     """INV-5: an error of the thread that reads ahead is raised to the caller."""
     references = small(stored, count=8)
-    monkeypatch.setattr(together, "FETCH_BLOCKS", 4)
+    monkeypatch.setattr(records, "FETCH_BLOCKS", 4)
     copy_of(stored, references[5]).unlink()
     reads = read_blocks(references, stored.plan("local"))
     rows = sum(batch.num_rows for batch in next(reads).batches)
@@ -243,7 +243,7 @@ def test_unreadable_block_of_the_next_group_fails_the_read_after_the_records_bef
 
 def test_reading_that_ends_early_leaves_no_thread(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     references = small(stored, count=12)
-    monkeypatch.setattr(together, "FETCH_BLOCKS", 4)
+    monkeypatch.setattr(records, "FETCH_BLOCKS", 4)
     reads = read_blocks(references, stored.plan())
     next(reads)
     reads.close()  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.model.small_batches import LARGE_BYTES, LARGE_ROWS, joined
+from driver.batches.tasks import LARGE_BYTES, LARGE_ROWS, joined
 
 
 def _batch(first: int, rows: int, value_bytes: int = 3) -> pa.RecordBatch:

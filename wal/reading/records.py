@@ -1,4 +1,4 @@
-"""Reading of a task's blocks: each large one by itself, successive small ones together.
+"""Records of a task's blocks, from the first tier that has them: each large block by itself, successive small ones together.
 
 Small blocks are fetched together, along the same tiers and with the same checks of each block as by ``read_block``, and decoded
 together. ``read_block`` reads a block again, alone, if no tier had it, or if it can't be decoded with the others: so an error
@@ -16,15 +16,12 @@ from itertools import groupby
 import pyarrow as pa
 
 from forebay.model.block_runs import OpenBlock, decode_run, open_block
-from forebay.model.errors import ForebayError
-from forebay.model.records import topics_to_dataframe
-from wal.blocks import StoredBlock
-from wal.reading.block import failure_of, places, plain_payload, read_block
-from wal.reading.outcome import TierCounts, TierFailure
-from wal.reading.plan import ReadPlan, Tier
-from wal.reading.reference import BlockReference, check_same
-from wal.reading.several import fetch
-from wal.reading.tiers import this_host
+from forebay.model.errors import ForebayError, LostBlockError, UnreadableBlockError
+from forebay.model.payload import decode_block
+from forebay.model.records import to_dataframe, topics_to_dataframe
+from wal.reading.outcome import FINAL_FAILURES, BlockRead, TierCounts, TierFailure
+from wal.reading.reference import BlockReference, ReadPlan, Tier
+from wal.reading.tiers import VerifiedBlock, places, read_from_kafka, read_one, read_several, this_host
 
 #: blocks that are larger after decoding are read alone: they are mapped into memory, and decoded without a copy
 SMALL_BYTES = 256 << 10
@@ -51,6 +48,58 @@ class _Search:
     failures: list[TierFailure] = field(default_factory=list)
     tier: Tier | None = None
     opened: OpenBlock | None = None
+
+
+def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
+    """Return the records of one block from the first tier that has them.
+
+    Raises UnreadableBlockError if no tier has the block (INV-5); it names the block, each of its ranges and each tier's reason.
+    It is a LostBlockError if another attempt can't find the block either.
+    """
+    wanted = [range_ for range_ in reference.ranges if range_.label not in plan.lost]
+    if not wanted:
+        return BlockRead((), None, 0)
+    failures: list[TierFailure] = []
+    for tier, host in places(reference, plan):
+        try:
+            found = read_one(reference, plan, tier, host)
+            if tier == "kafka":
+                batches = read_from_kafka(reference, plan, wanted)
+            else:
+                batches = _records(found, plan) if found is not None else None
+            if batches is None:
+                continue
+        except (ForebayError, OSError) as error:
+            failures.append(TierFailure.of(tier, error))
+        else:
+            if found is not None:
+                failures += _stored_back(found, plan, tier)
+            return BlockRead(batches, tier, len(wanted), tuple(failures))
+    lost = all(failure.kind in FINAL_FAILURES for failure in failures)
+    raise (LostBlockError if lost else UnreadableBlockError)(
+        f"no tier can read block {reference.id} with {', '.join(range_.label for range_ in wanted)}: "
+        + ("; ".join(f"{f.tier}: {f.detail}" for f in failures) or "no tier keeps it")
+    )
+
+
+def _records(block: VerifiedBlock, plan: ReadPlan) -> tuple[pa.RecordBatch, ...]:
+    """Return the rows of the block that the plan wants."""
+    decoded = decode_block(block.payload, block.stored.meta, verify_digests=plan.verify_digests, path=block.where)
+    return tuple(
+        to_dataframe(batch, range_.topic, plan.headers)
+        for range_, batches in decoded
+        if range_.label not in plan.lost
+        for batch in batches
+    )
+
+
+def _stored_back(block: VerifiedBlock, plan: ReadPlan, tier: Tier) -> list[TierFailure]:
+    """Send this host's agent a copy of a block that was read from the WAL, if the plan says so."""
+    if tier != "wal" or not plan.store_back:
+        return []
+    from wal.reading.agents import store_back
+
+    return store_back(block.stored, plan, this_host())
 
 
 def read_blocks(references: Iterable[BlockReference], plan: ReadPlan) -> Iterator[BlocksRead]:
@@ -114,41 +163,26 @@ def _fetch_all(searches: Sequence[_Search], plan: ReadPlan) -> None:
             if search.places and search.places[0][0] != "kafka":
                 by_place.setdefault(search.places.pop(0), {})[search.reference.id] = search
         for (tier, host), asking in by_place.items():
-            for reference, found in fetch([search.reference for search in asking.values()], plan, tier, host):
-                head = _take(asking[reference.id], found, plan, (tier, host), head)
+            for reference, found in read_several([search.reference for search in asking.values()], plan, tier, host):
+                head = _take(asking[reference.id], found, plan, tier, head)
         waiting = [search for asking in by_place.values() for search in asking.values() if search.tier is None]
 
 
 def _take(
-    search: _Search,
-    found: StoredBlock | ForebayError | OSError | None,
-    plan: ReadPlan,
-    place: tuple[Tier, str],
-    head: bytes,
+    search: _Search, found: VerifiedBlock | ForebayError | OSError | None, plan: ReadPlan, tier: Tier, head: bytes
 ) -> bytes:
-    """Take what ``place`` returned if it is the block, or note its failure. ``head``: that of the block before it; return that of
-    this one."""
+    """Take what ``tier`` returned, or note its failure. ``head``: that of the block before it; return that of this one."""
     if found is None:
         return head
-    tier, host = place
-    where = f"{tier} {host}".strip() + f" copy of block {search.reference.id}"
-    try:
-        if not isinstance(found, StoredBlock):
-            raise found
-        check_same(search.reference, found, where, by_digest=tier != "local")
-        payload = plain_payload(found, plan, where)
-    except (ForebayError, OSError) as error:
-        search.failures.append(failure_of(tier, error))
+    if not isinstance(found, VerifiedBlock):
+        search.failures.append(TierFailure.of(tier, found))
         return head
     search.tier = tier
     try:
-        search.opened = open_block(payload, found.meta, head)
+        search.opened = open_block(found.payload, found.stored.meta, head)
     except ValueError:
         return head  # read_block says what is wrong with it
-    if tier == "wal" and plan.store_back:
-        from wal.reading.agents import store_back
-
-        search.failures += store_back(found, plan, this_host())
+    search.failures += _stored_back(found, plan, tier)
     return search.opened.head
 
 
