@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -23,8 +22,11 @@ NAMES = frozenset(
 )  # fmt: skip
 
 
-class _OwnPackages(MetaPathFinder):
-    """Finds ``NAMES`` in the parent folder of this package, before any folder on ``sys.path``."""
+class _OwnPackages:
+    """Finds ``NAMES`` in the parent folder of this package, before any folder on ``sys.path``.
+
+    It has no base class: ``importlib.abc`` loads a dozen modules, which is a part of a short command's start.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

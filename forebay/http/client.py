@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
-import urllib3
 
 from forebay import messages
-from forebay.http.connections import connections
+from forebay.http.kept import Answered, Kept, NoAnswerError, NotConnectedError
 from forebay.model.errors import (
     AccessError,
     FencedError,
+    ForebayError,
     NoListenerError,
     NotTakenError,
     RefusedError,
@@ -25,6 +25,8 @@ from forebay.security.access import NO_ACCESS, Access
 
 Answer = TypeVar("Answer")
 
+#: maximum time to connect
+_CONNECT_SECONDS = 5.0
 #: maximum bytes of a part of an answer that is read as it arrives
 _PART_BYTES = 1 << 16
 
@@ -35,7 +37,8 @@ class Client:
     def __init__(self, url: str, timeout_seconds: float = 10.0, access: Access = NO_ACCESS) -> None:
         self._url = url.rstrip("/")
         self._access = access
-        self._pool = connections(url, access, urllib3.Timeout(connect=min(timeout_seconds, 5.0), read=timeout_seconds))
+        self._timeout_seconds = timeout_seconds
+        self._connections = Kept(self._url, access, min(timeout_seconds, _CONNECT_SECONDS))
 
     @property
     def url(self) -> str:
@@ -57,7 +60,11 @@ class Client:
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> bytes:
         """Return the body of a 2xx answer. Raises as :meth:`post`."""
-        return self._request(method, path, body, headers or {}).data
+        answer = self._request(method, path, body, headers or {}, self._timeout_seconds)
+        try:
+            return answer.read()
+        except NoAnswerError as error:
+            raise self._no_answer(method, path, error) from None
 
     def _decoded(self, method: str, path: str, data: bytes, answer: type[Answer]) -> Answer:
         try:
@@ -70,60 +77,56 @@ class Client:
     def stream(self, path: str, idle_seconds: float) -> Iterator[Iterator[bytes]]:
         """Request ``path``, and give the parts of the body as they arrive. Raises as :meth:`post`; also UnreachableError if no
         part arrives for ``idle_seconds``."""
-        timeout = urllib3.Timeout(connect=min(idle_seconds, 5.0), read=idle_seconds)
-        response = self._request("GET", path, None, {}, preload_content=False, timeout=timeout)
+        answer = self._request("GET", path, None, {}, idle_seconds)
         try:
-            yield self._parts(path, response)
+            yield self._parts(path, answer)
         finally:
-            response.close()  # its connection has unread bytes
+            answer.close()  # its connection has unread bytes
 
-    def _parts(self, path: str, response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    def _parts(self, path: str, answer: Answered) -> Iterator[bytes]:
         try:
-            yield from response.stream(_PART_BYTES)
-        except urllib3.exceptions.HTTPError as error:
-            raise UnreachableError(f"{self._url}: the answer to GET {path} broke off: {_reason(error)}") from None
+            while part := answer.part(_PART_BYTES):
+                yield part
+        except NoAnswerError as error:
+            raise UnreachableError(f"{self._url}: the answer to GET {path} broke off: {error}") from None
 
     def _request(
-        self, method: str, path: str, body: bytes | None, headers: dict[str, str], **how: Any
-    ) -> urllib3.BaseHTTPResponse:
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str], idle_seconds: float
+    ) -> Answered:
         """Return a 2xx answer. Raises as :meth:`post`."""
+        sent = {"content-type": "application/json", **self._access.headers(), **headers}
         try:
-            response = self._pool.request(
-                method,
-                self._url + path,
-                body=body,
-                headers={"content-type": "application/json", **self._access.headers(), **headers},
-                redirect=False,
-                **how,
-            )
-            is_answer = 200 <= response.status < 300
-            body = b"" if is_answer else response.data
-        except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
-            words = f"{self._url} did not answer {method} {path}: {_reason(error)}"
-            raise NoListenerError(words, _reason(error)) from None
-        except urllib3.exceptions.HTTPError as error:
-            raise UnreachableError(f"{self._url} did not answer {method} {path}: {_reason(error)}") from None
-        if is_answer:
-            return response
+            answer = self._connections.request(method, path, body, sent, idle_seconds)
+            if 200 <= answer.status < 300:
+                return answer
+            found = answer.read()
+        except NotConnectedError as error:
+            raise NoListenerError(f"{self._url} did not answer {method} {path}: {error}", str(error)) from None
+        except NoAnswerError as error:
+            raise self._no_answer(method, path, error) from None
+        raise self._refused(method, path, answer.status, found)
+
+    def _no_answer(self, method: str, path: str, error: NoAnswerError) -> UnreachableError:
+        return UnreachableError(f"{self._url} did not answer {method} {path}: {error}")
+
+    def _refused(self, method: str, path: str, status: int, body: bytes) -> ForebayError:
+        """Return the error of an answer that is not 2xx."""
         try:
             refusal = msgspec.json.decode(body, type=messages.Refusal)
         except UNDECODABLE:
-            refusal = messages.Refusal(code="unknown", message=f"HTTP {response.status}")
+            refusal = messages.Refusal(code="unknown", message=f"HTTP {status}")
         if refusal.code == "fenced":
-            raise FencedError(refusal.message)
+            return FencedError(refusal.message)
         if refusal.code in ("unauthenticated", "forbidden"):
-            raise AccessError(f"{self._url} refused {method} {path}: {refusal.message}", refusal.code)
+            return AccessError(f"{self._url} refused {method} {path}: {refusal.message}", refusal.code)
         if refusal.code == "bad-request":
-            raise UsageError(refusal.message)
+            return UsageError(refusal.message)
         if refusal.leader is not None:
-            raise NotTakenError(f"{self._url}: {refusal.message}", refusal.leader)
-        if response.status >= 500:
-            raise UnreachableError(f"{self._url}: {refusal.message}")
-        raise RefusedError(refusal.message, refusal.code)
+            return NotTakenError(f"{self._url}: {refusal.message}", refusal.leader)
+        if status >= 500:
+            return UnreachableError(f"{self._url}: {refusal.message}")
+        return RefusedError(refusal.message, refusal.code)
 
     def close(self) -> None:
-        self._pool.clear()
-
-
-def _reason(error: Exception) -> str:
-    return str(getattr(error, "reason", None) or error)
+        """Close the connections that no request uses."""
+        self._connections.close()

@@ -129,7 +129,8 @@ LINES = {
     ],
     "take-over": [
         "killed leader to the standby's next batch, without the lease",
-        "restart to the next batch, beyond the start of a Spark session",
+        "restart to the next batch, beyond a Spark session and its first Python job",
+        "the same, beyond the session alone",
         "start of a Spark session",
         "its first Python job, in Spark alone",
         "standby: first batch / tenth",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ import pytest
 from tests.conftest import missing, require_kafka
 from tests.integration.test_managed_receivers import managed, on_hosts
 from tests.integration.test_spark import await_spark
+from tests.support import s3
 from tests.support.flow import Flow
 from tests.support.namespaces import Network, require_namespaces
 from tests.support.spark_hosts import DRIVER, KAFKA, HostBroker, SparkHosts
 from tests.support.states import read_past_the_driver
+from tests.support.stores import require_s3
 from tests.support.witness import seen_by
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -122,14 +124,23 @@ class Scene:
 
 
 @contextmanager
-def scene_of(folder: Path, *, counts: bool = False, **settings: Mapping[str, Any]) -> Iterator[Scene]:
-    """``counts``: the job also counts records in a keyed state."""
+def scene_of(
+    folder: Path, *, counts: bool = False, on_s3: bool = False, **settings: Mapping[str, Any]
+) -> Iterator[Scene]:
+    """``counts``: the job also counts records in a keyed state. ``on_s3``: WAL and journal are in a store on Kafka's host."""
     require_kafka()
     require_namespaces(missing)
     with (
         Network(folder, [DRIVER, KAFKA, *WORKERS], ["blocks"]) as network,
         HostBroker(folder / "kafka", network[KAFKA]) as broker,
+        ExitStack() as more,
     ):
+        if on_s3:
+            (folder / "s3").mkdir()
+            server = more.enter_context(s3.s3_server(folder / "s3", network[KAFKA]))
+            urls = {"wal": {"url": f"s3://{s3.BUCKET}/wal"}, "driver": {"journal": f"s3://{s3.BUCKET}/journal"}}
+            settings |= {"storage": s3.options(server.url)}
+            settings |= {name: {**settings.get(name, {}), **own} for name, own in urls.items()}
         broker.create_topic(TOPIC, PARTITIONS)
         (folder / "counting.py").write_text(JOB)
         with SparkHosts(
@@ -196,6 +207,24 @@ def test_tasks_read_what_their_host_holds_and_cut_lines_and_a_lost_host_cost_no_
     network.mend_way("w2", KAFKA)
     scene.lose_for_good("w3")
     scene.end()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_keyed_state_on_s3_that_tasks_of_all_hosts_write_counts_each_record_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-3: also when one of the hosts is lost."""
+    require_s3()
+    for name, value in s3.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    spark = {"small_batch": "0B", "modules": ["counting", "jobs"]}
+    with scene_of(tmp_path, counts=True, on_s3=True, spark=spark) as scene:
+        scene.go_on(1000)
+        scene.network.cut_off("w3")
+        scene.go_on()
+        scene.lose_for_good("w3")
+        scene.end()
 
 
 @pytest.mark.long

@@ -31,6 +31,7 @@ _STORES = ("s3fs", "hdfs_native", "aiohttp")
                 "urllib3",
             ),
         ),
+        ("forebay.client", ("urllib3", "asyncio")),
         ("receiver.main", (*_SERVER, *_SPARK, *_STORES, "rich", "opentelemetry")),
         ("executor_agent.main", (*_SPARK, *_STORES, "rich", "confluent_kafka", "opentelemetry", "cryptography")),
         ("driver.main", (*_SPARK, *_STORES, "rich", "opentelemetry")),

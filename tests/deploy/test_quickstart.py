@@ -113,3 +113,22 @@ def test_notebook_shows_records_in_a_dataframe_and_in_batches(folder: Path) -> N
     assert "has stopped all services" in output("forebay down")
     assert output("forebay broker --stop").count("has stopped") == 2
     assert "Traceback" not in shown
+    (log,) = folder.rglob("driver.log")
+    check_logs(log.parent, len(list(folder.rglob("out/batch=*"))))
+
+
+def check_logs(logs: Path, batches: int) -> None:
+    """Each batch has one line with its fields, and nothing warns from the start to the first batch."""
+    lines = (logs / "driver.log").read_text(encoding="utf-8").splitlines()
+    completed = [line for line in lines if "batch completed" in line]
+    fields = r"stream=flights batch=\d+ number=\d+.* records=\d+ .*scheduling_delay_ms=\d+ .*processing_ms=.* offsets=flights/"
+    assert len(completed) == batches and all(re.search(fields, line) for line in completed), completed
+    first = completed[0].split()[0]  # times of one format have the order of texts
+    begun = [
+        line
+        for log in logs.glob("*.log")
+        for line in log.read_text(encoding="utf-8").splitlines()
+        if re.match(r"\d{4}-\d\d-\d\dT", line) and line.split()[0] <= first
+    ]
+    assert len(begun) > 8 and [line for line in begun if " INFO " not in line] == []
+    assert "WARN" not in "\n".join(lines[: lines.index(completed[0])])  # Java's lines have another format

@@ -115,8 +115,8 @@ def options(url: str, **more: Any) -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[S3Server]:
-    server = S3Server(folder)
+def s3_server(folder: Path, host: Host | None = None) -> Iterator[S3Server]:
+    server = S3Server(folder, host)
     server.start()
     try:
         yield server

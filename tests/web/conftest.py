@@ -71,7 +71,12 @@ class Watched:
         prepare: Callable[[Page], object] = lambda page: None,
     ) -> Page:
         """A page in a profile of its own. ``prepare``: called before it loads."""
-        context = self.browser.new_context(viewport=SIZES[size], color_scheme=theme)  # type: ignore[arg-type]
+        # without motion: a moving background is painted sixty times a second, by the processor, while a test waits
+        context = self.browser.new_context(
+            viewport=SIZES[size],
+            color_scheme=theme,  # type: ignore[arg-type]
+            reduced_motion="reduce",
+        )
         context.set_default_timeout(PATIENCE_MS)
         self.contexts.append(context)
         return self.tab(context, url, view, prepare)

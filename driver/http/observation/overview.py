@@ -63,7 +63,7 @@ def overview(snapshot: Snapshot, identity: Identity, work: PresentWork) -> m.Ove
         problem_count=len(found),
         pending=tuple(map(_short, pending[:PROBLEMS_MAX])),
         pending_count=len(pending),
-        steps=steps(snapshot, work.rates),
+        steps=steps(snapshot, work.rates, work.last_batch),
         partitions=_counts(partition.state for partition in partitions),
         receivers=_counts(receiver_state(receiver, identity.heartbeat_seconds) for receiver in snapshot.receivers),
         hosts=_counts(agent_state(agent, around.receiver_timeout) for agent in snapshot.agents),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from driver.http.observation.snapshot import Snapshot
 from forebay import messages as m
-from forebay.model.values import Block, TopicPartition
+from forebay.model.values import Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,16 +19,16 @@ class Rates:
     completed: float | None = None
 
 
-def steps(snapshot: Snapshot, rates: Rates) -> tuple[m.Step, ...]:
+def steps(snapshot: Snapshot, rates: Rates, last_batch: m.BatchEntry | None = None) -> tuple[m.Step, ...]:
     """Return the six steps in order.
 
     ``delay_seconds`` is the number of waiting records divided by the rate (Little's law), where the rate is above 0. Of the step
-    "wal" it is the time from the seal of a block until it is durable. Values of receivers are those of their last heartbeats.
+    "wal" it is the time from the seal of a block until it is durable. Of the step "batches", if no batch runs, it is the total
+    delay of ``last_batch``, the batch completed last. Values of receivers are those of their last heartbeats.
     """
     totals, now_ms = snapshot.totals, snapshot.now_ms
     lags = [partition.lag for partition in snapshot.tracked_partitions]
     in_kafka = None if not lags or None in lags else sum(lag for lag in lags if lag is not None)
-    at_receivers = _at_receivers(snapshot)
     beats = [
         last.heartbeat
         for last in snapshot.receiver_heartbeats.values()
@@ -37,12 +39,23 @@ def steps(snapshot: Snapshot, rates: Rates) -> tuple[m.Step, ...]:
     first_unfinished = snapshot.oldest_blocks[0] if totals.unfinished_records and snapshot.oldest_blocks else None
     buffered = sum(last.heartbeat.buffered_bytes for last in snapshot.receiver_heartbeats.values())
     batches = len(snapshot.unfinished)
+    in_batches = _step(
+        "batches",
+        rates.completed,
+        totals.unfinished_records,
+        _age(first_unfinished, now_ms),
+        f"{batches} batch{'es' if batches != 1 else ''} not completed",
+    )
+    if not totals.unfinished_records:
+        in_batches = msgspec.structs.replace(in_batches, delay_seconds=_total_delay(last_batch))
     return (
         _step("kafka", rates.taken, in_kafka, _oldest_in_kafka(snapshot, in_kafka), "not taken in yet"),
         _step(
             "blocks",
             rates.taken,
-            None if at_receivers is None else max(0, at_receivers - storing),
+            None
+            if not beats or min(beat.open_records for beat in beats) < 0
+            else sum(beat.open_records for beat in beats),
             max((beat.open_seconds for beat in beats), default=None),
             f"{buffered} bytes buffered at receivers",
         ),
@@ -61,13 +74,7 @@ def steps(snapshot: Snapshot, rates: Rates) -> tuple[m.Step, ...]:
             _age(snapshot.first_waiting, now_ms),
             f"{totals.waiting_blocks} blocks wait for a batch",
         ),
-        _step(
-            "batches",
-            rates.completed,
-            totals.unfinished_records,
-            _age(first_unfinished, now_ms),
-            f"{batches} batch{'es' if batches != 1 else ''} not completed",
-        ),
+        in_batches,
         m.Step(
             name="committed",
             records_per_second=rates.completed,
@@ -92,20 +99,8 @@ def _age(block: Block | None, now_ms: int) -> float | None:
     return None if block is None else round(max(0, now_ms - block.meta.created_ms) / 1000, 1)
 
 
-def _at_receivers(snapshot: Snapshot) -> int | None:
-    """Return the offsets that receivers have polled and the journal does not have, by the last heartbeats; None if no receiver
-    has claimed a partition."""
-    polled: dict[tuple[str, TopicPartition], int] = {
-        (receiver_id, TopicPartition(p.topic, p.partition)): p.position
-        for receiver_id, last in snapshot.receiver_heartbeats.items()
-        for p in last.heartbeat.partitions
-    }
-    known = [
-        max(0, position - partition.position)
-        for partition in snapshot.partitions.values()
-        if (position := polled.get((partition.owner, partition.tp), -1)) >= 0
-    ]
-    return sum(known) if known else None
+def _total_delay(batch: m.BatchEntry | None) -> float | None:
+    return None if batch is None or batch.total_delay_ms is None else round(batch.total_delay_ms / 1000, 3)
 
 
 def _oldest_in_kafka(snapshot: Snapshot, waiting: int | None) -> float | None:

@@ -118,3 +118,6 @@ export function asHex(data) {
   }
   return lines.join("\n");
 }
+
+/** Return the number of a batch in its timeline: the low 40 bits of its id. */
+export const batchNumber = (id) => id % 2 ** 40;

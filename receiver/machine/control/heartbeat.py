@@ -114,8 +114,9 @@ class Heartbeat:
             rate=self.flow.throttle.rate,
             errors=self.outbox.errors.notes(now),
             open_seconds=round(self.buffer.open_seconds(now), 3),
-            storing_seconds=round(now - storing[0].sealed_at, 3) if storing else 0.0,
             # a custom source may skip many offsets
+            open_records=min(NUMBER_MAX, self.buffer.open_offsets),
+            storing_seconds=round(now - storing[0].sealed_at, 3) if storing else 0.0,
             storing_records=min(NUMBER_MAX, sum(sealed.pending.offsets for sealed in storing)),
             store_seconds=round(self.stores.seconds, 3),
         )

@@ -57,6 +57,11 @@ class Buffer:
         """Return the age of the open block; 0 without one."""
         return now - self._open.opened_at if self.has_open else 0.0
 
+    @property
+    def open_offsets(self) -> int:
+        """The number of offsets in the open block."""
+        return sum(part.until_offset - part.from_offset for part in self._open.ranges.values())
+
     def seconds_until_seal(self, now: float) -> float:
         """Return the seconds until the open block is sealed if no record is added; the block interval if no block is open."""
         if not self.has_open:

@@ -1043,24 +1043,25 @@ def test_heartbeats_tell_how_long_records_wait_for_the_seal_and_for_the_store() 
     stage = Stage(block_interval=Duration(1.0), heartbeat_interval=Duration(0.25))
     start = stage.own(P0)[P0]
 
-    def beat(seconds: float) -> tuple[float, float, int, float]:
+    def beat(seconds: float) -> tuple[float, int, float, int, float]:
         """Return what the heartbeat after ``seconds`` tells. The one before is answered only then."""
         before = stage.one(act.Heartbeat)
         stage.now += seconds
         stage.tell(inp.HeartbeatAnswered(before.request, numbered(1, 1), ()))
         (sent,) = (action for action in stage.actions if isinstance(action, act.Heartbeat))
         message = sent.message
-        return message.open_seconds, message.storing_seconds, message.storing_records, message.store_seconds
+        storing = message.storing_seconds, message.storing_records
+        return message.open_seconds, message.open_records, *storing, message.store_seconds
 
-    assert beat(0.25) == (0, 0, 0, 0)
+    assert beat(0.25) == (0, 0, 0, 0, 0)
     stage.poll(start, range(10))
-    assert beat(0.5) == (0.5, 0, 0, 0)
+    assert beat(0.5) == (0.5, 10, 0, 0, 0)
     stage.wait(0.5)
     (first,) = stage.sealed()
     stage.poll(start, range(10, 30))
-    assert beat(0.75) == (0.75, 0.75, 10, 0)
+    assert beat(0.75) == (0.75, 20, 0.75, 10, 0)
     stage.store(first)
-    assert beat(0.25) == (0, 0, 20, 0.75), "the second block is sealed now"
+    assert beat(0.25) == (0, 0, 0, 20, 0.75), "the second block is sealed now"
 
 
 def test_heartbeat_of_a_block_that_skips_nearly_all_offsets_has_a_number_that_the_driver_accepts() -> None:

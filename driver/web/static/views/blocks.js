@@ -1,6 +1,6 @@
 // Blocks, one block with its ranges, and a look into its records.
 import { get } from "../api.js";
-import { asHex, asJson, asText, bytes, count, fromBase64, plain, utc } from "../format.js";
+import { asHex, asJson, asText, batchNumber, bytes, count, fromBase64, plain, utc } from "../format.js";
 import { Component, html } from "../html.js";
 import { Age, Empty, Facts, Failure, Fetching, Moment, Name, State, rangeText, sizeOf } from "../parts.js";
 import { href, refine } from "../route.js";
@@ -31,7 +31,7 @@ export const blocks = {
     { name: "records", title: "Records", numeric: true, sort: (row) => row.records, show: (row) => count(row.records) },
     { name: "bytes", title: "Bytes", numeric: true, wide: true, sort: (row) => row.bytes, show: (row) => sizeOf(row.bytes) },
     { name: "host", title: "Host", wide: true, sort: (row) => row.host, show: (row) => html`<${Name} text=${row.host} />` },
-    { name: "batch", title: "Batch", numeric: true, sort: (row) => row.batch_id, show: (row) => row.batch_id || "none yet" },
+    { name: "batch", title: "Batch", numeric: true, sort: (row) => row.batch_id, show: (row) => (row.batch_id ? count(batchNumber(row.batch_id)) : "none yet") },
     { name: "ranges", title: "Ranges", wide: true, show: (row) => html`<${Name} text=${row.ranges.slice(0, 3).map(rangeText).join(", ") + (row.range_count > 3 ? ` and ${row.range_count - 3} more` : "")} />` },
   ],
 };
@@ -48,7 +48,7 @@ export class BlockView extends Fetching {
   render({ store, route }, { block, error }) {
     const id = this.question();
     return html`
-      <nav class="path" aria-label="Path"><a href=${href("blocks")}>Blocks</a>${block?.batch_id ? html` <a href=${href("batches", [block.batch_id])}>Batch ${block.batch_id}</a>` : ""}</nav>
+      <nav class="path" aria-label="Path"><a href=${href("blocks")}>Blocks</a>${block?.batch_id ? html` <a href=${href("batches", [block.batch_id])}>Batch ${count(batchNumber(block.batch_id))}</a>` : ""}</nav>
       <h1 tabindex="-1">Block <${Name} text=${id} /> ${block && html`<${State} state=${block.state} />`}</h1>
       ${error?.status === 404 ? html`<${Empty}>The journal does not name this block any more. Blocks leave it when nothing needs them.<//>` : error && html`<${Failure} error=${error} />`}
       ${block &&

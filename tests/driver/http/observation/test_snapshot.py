@@ -110,6 +110,7 @@ def test_steps_before_the_driver_are_as_in_the_heartbeats_of_receivers_that_are_
         m.HeartbeatRequest(
             receiver_id="r1", epoch=epoch, state="active", detail="", acknowledged=0, buffered_bytes=1, records=5,
             partitions=(own,), open_seconds=0.2, storing_seconds=1.5, storing_records=10, store_seconds=0.04,
+            open_records=15,
         )
     )  # fmt: skip
 
@@ -118,8 +119,24 @@ def test_steps_before_the_driver_are_as_in_the_heartbeats_of_receivers_that_are_
         return {step.name: (step.waiting_records, step.oldest_seconds, step.delay_seconds) for step in found}
 
     now = t.now_ms / 1000
+    t.take_in(epoch, token, 30)  # after the heartbeat
     assert (shown(now)["blocks"], shown(now)["wal"]) == ((15, 0.2, 1.5), (10, 1.5, 0.04))
-    assert shown(now + 31)["wal"] == (None, None, None)
+    assert shown(now + 31)["wal"] == shown(now + 31)["blocks"] == (None, None, None)
+    assert shown(now)["kafka"][0] is None, "the ends of partitions are unknown"
+
+
+def test_batches_take_as_long_as_the_last_one_while_none_runs() -> None:
+    taken = snapshot(Tracked())
+
+    def delay(total_delay_ms: int | None) -> float | None:
+        entry = m.BatchEntry(
+            batch_id=1, number=1, time_ms=1, state="completed", blocks=1, records=1, attempts=1, total_delay_ms=total_delay_ms
+        )  # fmt: skip
+        found = overview(taken, IDENTITY, PresentWork(rates=Rates(10.0, 10.0), last_batch=entry)).steps
+        return {step.name: step.delay_seconds for step in found}["batches"]
+
+    assert delay(1_250) == 1.25
+    assert delay(None) is None
 
 
 def test_lag_in_seconds_is_that_of_the_oldest_record_that_is_not_completed() -> None:

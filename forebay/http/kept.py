@@ -1,0 +1,179 @@
+"""Kept HTTP connections to one service, on the standard library's ``http.client``.
+
+Every command calls the driver, and importing urllib3 would be a quarter of the time that a short command takes.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import weakref
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from select import POLLIN, poll
+from urllib.parse import urlsplit
+
+from forebay.security.access import Access
+
+#: maximum of connections that are kept while no request uses them
+KEPT_MAX = 4
+_PORTS = {"http": 80, "https": 443}
+
+
+class NotConnectedError(Exception):
+    """No connection could be made, so the service has not seen the request. Its text is the reason."""
+
+
+class NoAnswerError(Exception):
+    """A connection was made, but no complete answer arrived. Its text is the reason."""
+
+
+class Answered:
+    """The head of an answer. Its body must be read with :meth:`read` or :meth:`parts`, or dropped with :meth:`close`."""
+
+    def __init__(self, kept: Kept, connection: HTTPConnection, response: HTTPResponse, idle_seconds: float) -> None:
+        self.status = response.status
+        self._kept = kept
+        self._connection = connection
+        self._response = response
+        self._idle_seconds = idle_seconds
+
+    def read(self) -> bytes:
+        """Return the whole body, and keep the connection for the next request. Raises NoAnswerError."""
+        try:
+            body = self._response.read()
+        except (OSError, HTTPException) as error:
+            self.close()
+            raise NoAnswerError(_reason(error, self._idle_seconds)) from None
+        self._kept.give_back(self._connection)
+        return body
+
+    def part(self, bytes_max: int) -> bytes:
+        """Return the next bytes of the body when some have arrived; b"" at its end. Raises NoAnswerError."""
+        try:
+            return self._response.read1(bytes_max)
+        except (OSError, HTTPException) as error:
+            raise NoAnswerError(_reason(error, self._idle_seconds)) from None
+
+    def close(self) -> None:
+        """Close the connection, with what is unread."""
+        self._response.close()
+        self._connection.close()
+
+
+class Kept:
+    """Connections to the service at ``url``, used by one request at a time each. Thread-safe.
+
+    A connection that is not used is kept for the next request, unless the certificates have changed since it was made. A request
+    is sent once: over a kept connection only if the service has not closed it.
+    """
+
+    def __init__(self, url: str, access: Access, connect_seconds: float) -> None:
+        """Raises SettingsError for unreadable certificates."""
+        scheme, self._host, self._port, self._path = _address(url)
+        self._access = access if scheme == "https" else None
+        self._connect_seconds = connect_seconds
+        self._lock = threading.Lock()
+        self._free: list[tuple[HTTPConnection, ssl.SSLContext | None]] = []
+        weakref.finalize(self, _close_all, self._free)  # a client that is never closed leaves no connection open
+        self._tls()
+
+    def request(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str], idle_seconds: float
+    ) -> Answered:
+        """Send a request, and return its answer when its head has arrived. ``idle_seconds``: the maximum time without a byte.
+
+        Raises NotConnectedError, NoAnswerError; SettingsError for certificates that were never readable.
+        """
+        connection = self._taken() or self._connected()
+        try:
+            connection.sock.settimeout(idle_seconds)
+            # the service may have answered before it closed the connection, as it refuses a body that is too large
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(method, self._path + path, body, headers)
+            response = connection.getresponse()
+        except (OSError, HTTPException) as error:
+            connection.close()
+            raise NoAnswerError(_reason(error, idle_seconds)) from None
+        return Answered(self, connection, response, idle_seconds)
+
+    def give_back(self, connection: HTTPConnection) -> None:
+        """Keep a connection whose answer has been read. Called by :class:`Answered`."""
+        if connection.sock is None:  # the service ended it with its answer
+            return
+        tls = connection.sock.context if isinstance(connection.sock, ssl.SSLSocket) else None
+        with self._lock:
+            if len(self._free) < KEPT_MAX:
+                self._free.append((connection, tls))
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """Close the connections that no request uses."""
+        with self._lock:
+            _close_all(self._free)
+
+    def _tls(self) -> ssl.SSLContext | None:
+        return self._access.tls() if self._access is not None else None
+
+    def _taken(self) -> HTTPConnection | None:
+        """Return a kept connection that the service has not closed; None without one."""
+        current = self._tls()
+        while True:
+            with self._lock:
+                if not self._free:
+                    return None
+                connection, tls = self._free.pop()
+            if tls is current and not _is_readable(connection.sock):
+                return connection
+            connection.close()
+
+    def _connected(self) -> HTTPConnection:
+        """Raises NotConnectedError, NoAnswerError."""
+        if not self._host:
+            raise NotConnectedError("not the URL of a service, as in http://HOST:PORT")
+        tls = self._tls()
+        try:
+            sock = socket.create_connection((self._host, self._port), self._connect_seconds)
+        except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+            raise NotConnectedError(_reason(error, self._connect_seconds)) from None
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                sock = tls.wrap_socket(sock, server_hostname=self._host)
+        except OSError as error:
+            sock.close()
+            raise NoAnswerError(_reason(error, self._connect_seconds)) from None
+        connection = HTTPConnection(self._host, self._port)
+        connection.auto_open = 0  # else a request could be sent twice, or without TLS
+        connection.sock = sock
+        return connection
+
+
+def _close_all(free: list[tuple[HTTPConnection, ssl.SSLContext | None]]) -> None:
+    while free:
+        free.pop()[0].close()
+
+
+def _address(url: str) -> tuple[str, str, int, str]:
+    """Return scheme (in lower case), host, port and path of ``url``; the host is empty if it is not the URL of a service."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname if parts.scheme in _PORTS else None
+        return parts.scheme, host or "", parts.port or _PORTS.get(parts.scheme, 0), parts.path
+    except ValueError:  # no such port, or no such address
+        return "", "", 0, ""
+
+
+def _is_readable(sock: socket.socket) -> bool:
+    """Return whether bytes or the end of the connection have arrived although no request is open."""
+    waiting = poll()
+    waiting.register(sock, POLLIN)
+    return bool(waiting.poll(0))
+
+
+def _reason(error: Exception, seconds: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"timed out after {seconds:g} s"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

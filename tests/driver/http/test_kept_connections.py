@@ -1,0 +1,115 @@
+"""Connections of the HTTP client: used again, never twice for a request, closed when they cannot be used."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from forebay.http.client import Client
+from forebay.model.errors import NoListenerError, NotTakenError, UnreachableError
+
+FINE = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfine"
+
+
+@contextmanager
+def service(*connections: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A service that handles its connections by ``connections``, one after the other, and accepts no more."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for handle in connections:
+                accepted, _ = listener.accept()
+                with accepted:
+                    handle(accepted)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(10)
+        assert not thread.is_alive(), "the client made fewer connections than expected"
+
+
+def answering(*answers: bytes) -> Callable[[socket.socket], None]:
+    """Answers a request with each of ``answers``, then closes the connection."""
+
+    def handle(accepted: socket.socket) -> None:
+        for answer in answers:
+            assert accepted.recv(65_536)
+            accepted.sendall(answer)
+
+    return handle
+
+
+def test_requests_use_the_kept_connection_and_a_new_one_after_the_service_closed_it() -> None:
+    with service(answering(FINE, FINE), answering(FINE)) as url, closing(Client(url, 5)) as client:
+        assert [client.request("GET", "/") for _ in range(2)] == [b"fine"] * 2
+        # the second connection is accepted only after the first one was closed
+        assert client.request("GET", "/") == b"fine"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"no HTTP\r\n\r\n", FINE[:-2], b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"],
+    ids=["none", "of another program", "cut", "wrong chunk"],
+)
+def test_request_without_a_whole_answer_is_not_sent_again(answer: bytes) -> None:
+    """The service may have decided it. A second connection would find no listener that accepts."""
+    with (
+        service(answering(answer)) as url,
+        closing(Client(url, 5)) as client,
+        pytest.raises(UnreachableError) as caught,
+    ):
+        client.request("POST", "/v1/x", b"{}")
+    assert not isinstance(caught.value, NotTakenError)
+    assert f"{url} did not answer POST /v1/x: " in str(caught.value)
+
+
+def test_answer_to_a_body_that_was_not_read_is_still_read() -> None:
+    refusal = b'{"code": "unknown", "message": "too large"}'
+
+    def refuse(accepted: socket.socket) -> None:
+        accepted.recv(1)
+        accepted.sendall(b"HTTP/1.1 413 Large\r\ncontent-length: %d\r\n\r\n%s" % (len(refusal), refusal))
+        accepted.shutdown(socket.SHUT_WR)
+        while accepted.recv(1 << 20):  # a reset would drop the answer
+            pass
+
+    with service(refuse) as url, closing(Client(url, 5)) as client, pytest.raises(Exception, match="too large"):
+        client.request("POST", "/", b"x" * (8 << 20))
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://127.0.0.1", "http://", "http://127.0.0.1:99999", "http://" + "x" * 70 + ".invalid"]
+)
+def test_url_that_is_no_service_has_no_listener(url: str) -> None:
+    with closing(Client(url, 5)) as client, pytest.raises(NoListenerError):
+        client.request("GET", "/")
+
+
+def test_closed_port_has_no_listener_and_the_error_says_why() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with closing(Client(url, 5)) as client, pytest.raises(NoListenerError, match="GET /: Connection refused"):
+        client.request("GET", "/")
+
+
+def test_stream_gives_parts_as_they_arrive_and_fails_when_none_arrives_in_time() -> None:
+    came = threading.Event()
+
+    def send(accepted: socket.socket) -> None:
+        accepted.recv(65_536)
+        accepted.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n")
+        assert came.wait(5)
+        accepted.sendall(b"3\r\ntwo\r\n")
+        accepted.recv(1)  # until the client closes
+
+    with service(send) as url, closing(Client(url, 5)) as client, client.stream("/", 0.2) as parts:
+        assert next(parts) == b"one"
+        came.set()
+        assert next(parts) == b"two"
+        with pytest.raises(UnreachableError, match=r"the answer to GET / broke off: timed out after 0\.2 s"):
+            next(parts)
