@@ -2,12 +2,14 @@
 
 Small blocks are fetched together, along the same tiers and with the same checks of each block as by ``read_block``, and decoded
 together. ``read_block`` reads a block again, alone, if no tier had it, or if it can't be decoded with the others: so an error
-names the block, and its damage costs no other block.
+names the block, and its damage costs no other block. While the caller uses the rows of one group of small blocks, a thread reads
+the next group: files, connections and Arrow's functions release Python's lock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -102,18 +104,27 @@ def _stored_back(block: VerifiedBlock, plan: ReadPlan, tier: Tier) -> list[TierF
 
 def read_blocks(references: Iterable[BlockReference], plan: ReadPlan) -> Iterator[BlocksRead]:
     """Yield the records of the blocks, in order. In memory is one large block at a time, or small ones of ``FETCH_BYTES``
-    (``BlockReference.decoded_bytes``).
+    (``BlockReference.decoded_bytes``), and beside it the next small ones of at most ``FETCH_BYTES``, which are read ahead.
 
-    Raises UnreadableBlockError as ``read_block``.
+    Raises UnreadableBlockError as ``read_block``, after all records of the groups before it.
     """
-    for group in _groups(references, plan):
-        if len(group) == 1:
-            yield _alone(group[0], plan)
-            continue
-        searches = [_Search(reference, list(places(reference, plan))) for reference in group]
-        _fetch_all(searches, plan)
-        for run in _runs(searches):
-            yield from _decoded(run, plan)
+    groups = _groups(references, plan)
+    with ThreadPoolExecutor(1, "forebay-read-ahead") as ahead:  # it starts its thread at the first use
+        group = next(groups, None)
+        begun: Future[list[BlocksRead]] | None = None
+        while group is not None:
+            found = _read(group, plan) if begun is None else begun.result()
+            group = next(groups, None)
+            begun = ahead.submit(_read, group, plan) if group is not None and len(group) > 1 else None
+            yield from found
+
+
+def _read(group: Sequence[BlockReference], plan: ReadPlan) -> list[BlocksRead]:
+    if len(group) == 1:
+        return [_alone(group[0], plan)]
+    searches = [_Search(reference, list(places(reference, plan))) for reference in group]
+    _fetch_all(searches, plan)
+    return [read for run in _runs(searches) for read in _decoded(run, plan)]
 
 
 def _groups(references: Iterable[BlockReference], plan: ReadPlan) -> Iterator[list[BlockReference]]:

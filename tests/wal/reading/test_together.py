@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -192,6 +193,61 @@ def test_damaged_copy_costs_only_its_own_block_another_tier(stored: Stored) -> N
     written.replace(copy_of(stored, references[12]))
     counts, _ = same_as_alone(references, stored.plan())
     assert counts == TierCounts({"local": 34, "wal": 6}, {"local: damaged": 3})
+
+
+def test_next_group_is_read_while_the_caller_uses_one_and_a_large_block_is_not(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-6: one group is read ahead, not two; no large block is in memory beside another."""
+    large = stored.add(*block({("a", 0): filler(20_000)}, sequence=90))
+    references = [*small(stored, count=12), large]
+    monkeypatch.setattr(records, "FETCH_BLOCKS", 4)
+    read: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+    plain = records._read
+
+    def noted(group: Sequence[BlockReference], plan: ReadPlan) -> list[records.BlocksRead]:
+        found = plain(group, plan)
+        read.put((len(group), threading.current_thread().name.rpartition("_")[0]))
+        return found
+
+    monkeypatch.setattr(records, "_read", noted)
+    reads = read_blocks(references, stored.plan())
+    seen = []
+    next(reads)
+    seen += [read.get(timeout=30), read.get(timeout=30)]  # the second one without a call of the caller
+    assert read.empty()
+    next(reads)
+    next(reads)
+    seen.append(read.get(timeout=30))
+    assert read.empty()
+    assert [size for size, _ in seen] == [4, 4, 4]
+    assert seen[0][1] == ""
+    assert {thread for _, thread in seen[1:]} == {"forebay-read-ahead"}
+    assert len(list(reads)) == 1
+    assert read.get(timeout=30) == (1, "")
+
+
+def test_unreadable_block_of_the_next_group_fails_the_read_after_the_records_before_it(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-5: an error of the thread that reads ahead is raised to the caller."""
+    references = small(stored, count=8)
+    monkeypatch.setattr(records, "FETCH_BLOCKS", 4)
+    copy_of(stored, references[5]).unlink()
+    reads = read_blocks(references, stored.plan("local"))
+    rows = sum(batch.num_rows for batch in next(reads).batches)
+    assert rows == sum(reference.records for reference in references[:4])
+    with pytest.raises(LostBlockError, match=references[5].id):
+        next(reads)
+
+
+def test_reading_that_ends_early_leaves_no_thread(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    references = small(stored, count=12)
+    monkeypatch.setattr(records, "FETCH_BLOCKS", 4)
+    reads = read_blocks(references, stored.plan())
+    next(reads)
+    reads.close()  # type: ignore[attr-defined]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("forebay-read-ahead")]
 
 
 def test_lost_copies_are_read_from_the_wal_in_one_read(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
