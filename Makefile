@@ -62,7 +62,7 @@ test-matrix: kafka fetch-versitygw fetch-hdfs  ## the releases of Python, pyspar
 	@$(PYTHON_IN) -m tests.support.matrix $(ARGS)
 
 test-long: services  ## the long random crash runs (ARGS= for pytest)
-	@$(PYTHON_IN) -m pytest -m long $(ARGS)
+	@$(PYTHON_IN) -m pytest -m "long and not variety" $(ARGS)
 
 test-variety: services  ## other S3 servers, the oldest and the newest Kafka, and earlier releases of Forebay, which it builds or fetches once (ARGS= for pytest)
 	@for module in s3_variety kafka_releases releases; do $(PYTHON_IN) -m tests.support.$$module || [ -z "$$CI" ]; done

@@ -2,10 +2,10 @@
 
 One receiver takes in 1,000 records/s, the batch interval is 200 ms, and each batch is an aggregate over `batch.df`. The standby
 runs on the same machine, so it sees the leader's end without waiting for the lease; on another machine the lease's duration is
-added. Spark's own start is that of a PySpark program with the same options and nothing of Forebay, until the end of its first
-DataFrame job with a Python task and an aggregate, as a batch's is. It is measured in the same run, and restarts count as the
-difference to it; the difference to the session alone is recorded too. The first batch of a warm standby is compared with its
-tenth.
+added. Spark's own start is measured in the same run, by a PySpark program with the same options and without Forebay. It lasts
+until the end of the first DataFrame job, which has a Python task and an aggregate, as a batch has. The result of a restart is its
+time less Spark's own start. Its time less that of the session alone is recorded too. The first batch of a warm standby is
+compared with its tenth.
 
 The driver's log says where the time goes: until it leads (start of the process, lease, journal), until its engine runs, and until
 the first job has ended. The archive of classes is made before, as a driver does after its first start,

@@ -251,10 +251,10 @@ class StreamRun:
         return True
 
     def _is_led_elsewhere(self, error: ForebayError) -> bool:
-        """Return whether another process leads the joint job of this stream.
+        """Return whether this is the leading stream of a joint job, and another process has its lease.
 
-        The process that leads the leader runs the job, and gets the followers. If both processes waited, each could lead one
-        stream, and no job would run.
+        The job runs only in a process that has the leases of all its streams. If both processes waited, each could get the lease
+        of one stream, and no job would run. So this one ends and frees the other streams.
         """
         joint = self._options.joint
         return joint is not None and joint.leads and isinstance(error, AlreadyRunningError)

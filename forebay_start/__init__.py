@@ -25,7 +25,7 @@ NAMES = frozenset(
 class _OwnPackages:
     """Finds ``NAMES`` in the parent folder of this package, before any folder on ``sys.path``.
 
-    It has no base class: ``importlib.abc`` loads a dozen modules, which is a part of a short command's start.
+    It has no base class: ``importlib.abc`` imports further modules, which would make the start of a command slower.
     """
 
     def __init__(self, folder: str) -> None:

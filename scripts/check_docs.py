@@ -98,13 +98,13 @@ def _has_method(module: Path, cls: str, method: str) -> bool:
 
 
 def names_not_in_linked_modules(page: Path, text: str) -> list[str]:
-    """Return the functions, classes and methods that stand after the link to a module that does not define them, and the links
-    to another file than the module that they name."""
+    """Return each function, class or method that is named after a link to a module without it, and each link whose text is not
+    the module of its file."""
     found = []
     for dotted, link, name, method in _OPENED.findall(text):
         module = (page.parent / link).resolve()
         if not module.exists():
-            continue  # broken_links names it
+            continue  # broken_links reports it
         if str(module.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__init__") != dotted:
             found.append(f"{page.relative_to(ROOT)}: {dotted}: the link is to {link}")
         elif name not in _names(module) or (method and not _has_method(module, name, method)):

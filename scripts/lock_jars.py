@@ -101,7 +101,7 @@ def resolve(libraries: Libraries, work: Path) -> list[str]:
 
 if __name__ == "__main__":
     for libraries in ROOTS:
-        if sys.argv[1:] and libraries.name not in sys.argv[1:]:  # those named alone
+        if sys.argv[1:] and libraries.name not in sys.argv[1:]:  # only those named as arguments
             continue
         with tempfile.TemporaryDirectory() as work:
             lines = resolve(libraries, Path(work))

@@ -7,8 +7,8 @@
     <stream>/dead-letters/<batch key>/<output>/<epoch>-<attempt>/<name of an object>.<digest>.sent
 
 Every run of an output writes into a folder of its own, named after the driver's journal epoch and the attempt. An object's name
-depends on the records in it, so a task that Spark runs twice stores nothing twice, unless the second attempt reads other copies
-and so cuts other pieces: readers return such a record once. Of the runs of a batch only the newest one
+depends on the records in it, so a second attempt of a Spark task usually stores no object twice. If it reads other copies, it can
+put a record into another object; readers return such a record once. Of the runs of a batch only the newest one
 with ``done`` counts. The others failed, and readers ignore their objects.
 """
 
@@ -228,7 +228,7 @@ def tables(storage: Storage, found: CountedRun) -> Iterator[tuple[Letters, pa.Ta
 def records_by_call(storage: Storage, found: CountedRun) -> Mapping[int, int]:
     """Return how many dead letters each call of ``decode`` has. A record that several attempts of a task wrote counts once.
 
-    Objects are read only if attempts of a task have cut their pieces differently. Raises CorruptionError, StoreError.
+    Objects are read only if two attempts of a task divided the records differently. Raises CorruptionError, StoreError.
     """
     tasks: dict[tuple[int, int], list[Letters]] = defaultdict(list)
     for letters in found.letters:

@@ -21,7 +21,7 @@ _MARKER = re.compile(_MARKED.format("(.*?)"), re.DOTALL)
 
 Count = Callable[[TierCounts], None]
 
-#: a record batch of as many rows, or bytes, is passed on as it is, without a copy
+#: a record batch with at least this number of rows or bytes is passed on without a copy
 LARGE_ROWS, LARGE_BYTES = 4_096, 1 << 20
 #: of a task's blocks: the number of bytes that follow when they are decompressed
 _SIZE = struct.Struct("<Q")
@@ -104,9 +104,9 @@ def read_in_task(references: Sequence[BlockReference], plan: ReadPlan, count: Co
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return the same rows in the same order, with successive small batches of one schema joined until they are large, because
-    each batch that a task passes on costs Spark, Arrow and the job a fixed time.
+    """Return the same rows in the same order, with successive small batches of one schema joined until they are large.
 
+    Each batch that a task passes on costs Spark, Arrow and the job a fixed time.
     At most ``LARGE_BYTES`` and one further small batch wait for the next batch.
     """
     waiting: list[pa.RecordBatch] = []

@@ -51,8 +51,8 @@ _SESSION_LOCK = threading.Lock()
 _SESSION_USERS: set[object] = set()
 
 
-#: (stream, run) → job group of a failed attempt whose tasks still ran when its engine stopped. The next engine of the stream in
-#: this process waits for them, because the session runs on
+#: (stream, run) → job group of a failed attempt whose tasks still ran when its engine stopped. Their session still runs,
+#: so the next engine of the stream in this process waits for them
 _LEFT_BEHIND: dict[tuple[str, RunKey], str] = {}
 
 #: numbers of engines, for the names of job groups: one session may serve several engines and remembers cancelled groups

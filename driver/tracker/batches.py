@@ -294,8 +294,8 @@ class Batches:
     def archive(self, request: Archived) -> None:
         """Journal that the history durably holds the batches.
 
-        While the history was written, a longer window can have reached back to some of them. They stay in the state, and the
-        history gets them again later.
+        If a window became longer while the history was written, it can contain some of these batches. They stay in the state,
+        and a later request archives them again.
         """
         state = self._recorder.state
         gone = itertools.takewhile(lambda batch_id: state.is_past(state.batches[batch_id].number), request.batch_ids)

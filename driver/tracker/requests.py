@@ -253,7 +253,7 @@ class CleanedUp(Answered[None]):
 
 @dataclass(frozen=True, slots=True)
 class Archived(Answered[None]):
-    """Drop batches from the state, because the history durably has them. Batches that a window reaches back to stay."""
+    """Drop batches from the state, because the history durably has them. Batches that a window contains stay."""
 
     batch_ids: tuple[int, ...]
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from forebay import messages
-from forebay.http.kept import Answered, Kept, NoAnswerError, NotConnectedError
+from forebay.http.kept import Response, Kept, NoAnswerError, NotConnectedError
 from forebay.model.errors import (
     AccessError,
     FencedError,
@@ -83,7 +83,7 @@ class Client:
         finally:
             answer.close()  # its connection has unread bytes
 
-    def _parts(self, path: str, answer: Answered) -> Iterator[bytes]:
+    def _parts(self, path: str, answer: Response) -> Iterator[bytes]:
         try:
             while part := answer.part(_PART_BYTES):
                 yield part
@@ -92,7 +92,7 @@ class Client:
 
     def _request(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str], idle_seconds: float
-    ) -> Answered:
+    ) -> Response:
         """Return a 2xx answer. Raises as :meth:`post`."""
         sent = {"content-type": "application/json", **self._access.headers(), **headers}
         try:

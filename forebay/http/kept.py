@@ -1,6 +1,6 @@
 """Kept HTTP connections to one service, on the standard library's ``http.client``.
 
-Every command calls the driver, and importing urllib3 would be a quarter of the time that a short command takes.
+Nearly every command calls a service, and importing urllib3 would make its start slower.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from forebay.security.access import Access
 
-#: maximum of connections that are kept while no request uses them
+#: maximum number of connections that are kept while no request uses them
 KEPT_MAX = 4
 _PORTS = {"http": 80, "https": 443}
 
@@ -29,8 +29,8 @@ class NoAnswerError(Exception):
     """A connection was made, but no complete answer arrived. Its text is the reason."""
 
 
-class Answered:
-    """The head of an answer. Its body must be read with :meth:`read` or :meth:`parts`, or dropped with :meth:`close`."""
+class Response:
+    """The head of an answer. Its body must be read with :meth:`read` or :meth:`part`, or dropped with :meth:`close`."""
 
     def __init__(self, kept: Kept, connection: HTTPConnection, response: HTTPResponse, idle_seconds: float) -> None:
         self.status = response.status
@@ -57,16 +57,16 @@ class Answered:
             raise NoAnswerError(_reason(error, self._idle_seconds)) from None
 
     def close(self) -> None:
-        """Close the connection, with what is unread."""
+        """Close the connection. Unread bytes of the body are lost."""
         self._response.close()
         self._connection.close()
 
 
 class Kept:
-    """Connections to the service at ``url``, used by one request at a time each. Thread-safe.
+    """Connections to the service at ``url``. Each is used by one request at a time. Thread-safe.
 
-    A connection that is not used is kept for the next request, unless the certificates have changed since it was made. A request
-    is sent once: over a kept connection only if the service has not closed it.
+    An unused connection is kept for the next request. It is closed instead if the certificates have changed since it was made,
+    or if the service has closed it. A request is never sent twice.
     """
 
     def __init__(self, url: str, access: Access, connect_seconds: float) -> None:
@@ -81,7 +81,7 @@ class Kept:
 
     def request(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str], idle_seconds: float
-    ) -> Answered:
+    ) -> Response:
         """Send a request, and return its answer when its head has arrived. ``idle_seconds``: the maximum time without a byte.
 
         Raises NotConnectedError, NoAnswerError; SettingsError for certificates that were never readable.
@@ -96,10 +96,10 @@ class Kept:
         except (OSError, HTTPException) as error:
             connection.close()
             raise NoAnswerError(_reason(error, idle_seconds)) from None
-        return Answered(self, connection, response, idle_seconds)
+        return Response(self, connection, response, idle_seconds)
 
     def give_back(self, connection: HTTPConnection) -> None:
-        """Keep a connection whose answer has been read. Called by :class:`Answered`."""
+        """Keep a connection whose answer has been read. Called by :class:`Response`."""
         if connection.sock is None:  # the service ended it with its answer
             return
         tls = connection.sock.context if isinstance(connection.sock, ssl.SSLSocket) else None
@@ -136,7 +136,7 @@ class Kept:
         tls = self._tls()
         try:
             sock = socket.create_connection((self._host, self._port), self._connect_seconds)
-        except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
             raise NotConnectedError(_reason(error, self._connect_seconds)) from None
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -146,7 +146,7 @@ class Kept:
             sock.close()
             raise NoAnswerError(_reason(error, self._connect_seconds)) from None
         connection = HTTPConnection(self._host, self._port)
-        connection.auto_open = 0  # else a request could be sent twice, or without TLS
+        connection.auto_open = 0  # otherwise http.client could send a request again, or without TLS
         connection.sock = sock
         return connection
 
@@ -162,7 +162,7 @@ def _address(url: str) -> tuple[str, str, int, str]:
         parts = urlsplit(url)
         host = parts.hostname if parts.scheme in _PORTS else None
         return parts.scheme, host or "", parts.port or _PORTS.get(parts.scheme, 0), parts.path
-    except ValueError:  # no such port, or no such address
+    except ValueError:  # not a valid port or address
         return "", "", 0, ""
 
 

@@ -102,7 +102,7 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True):
     storing_records: Number = 0  # offsets in its sealed blocks that are not durable
     #: time from the seal until it was durable, of the newest durable block; 0: none yet
     store_seconds: Amount = 0.0
-    open_records: NumberOrNone = -1  # offsets in its open block; -1: an older release, which does not count them
+    open_records: NumberOrNone = -1  # offsets in its open block; -1: a receiver of an older release
 
 
 class ReplicaHost(Message, frozen=True, kw_only=True):

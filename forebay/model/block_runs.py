@@ -55,7 +55,7 @@ def open_block(payload: Any, meta: BlockMeta, known_head: bytes = b"") -> OpenBl
     Raises ValueError if that is not so, if the stream is of another form, or if the block has no record.
     """
     view = memoryview(payload).cast("B")
-    # bytes, because views are compared item by item
+    # compared as bytes, because Python compares two views item by item
     head = known_head if bytes(view[: len(known_head)]) == known_head else b""
     sizes: list[tuple[int, ...]] = []
     try:

@@ -127,7 +127,7 @@ class Scene:
 def scene_of(
     folder: Path, *, counts: bool = False, on_s3: bool = False, **settings: Mapping[str, Any]
 ) -> Iterator[Scene]:
-    """``counts``: the job also counts records in a keyed state. ``on_s3``: WAL and journal are in a store on Kafka's host."""
+    """``counts``: the job also counts records in a keyed state. ``on_s3``: WAL and journal are on S3, on Kafka's host."""
     require_kafka()
     require_namespaces(missing)
     with (

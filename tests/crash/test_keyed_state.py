@@ -1,5 +1,5 @@
 """The driver is killed at every step of a change of keyed state, and of its clean-up: each record is counted exactly once, and
-each window by time has the same batches in every run. On files, on a real S3 server and on a real HDFS.
+each window by time has the same batches in every run. WAL and journal are in files, on a real S3 server or on a real HDFS.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.stores import STORES
 pytestmark = pytest.mark.kafka
 
 
-#: random kills in tests/integration count in a keyed state on S3 and HDFS too, and take less time
+#: S3 and HDFS only in `make test-long`, because the random kills in tests/integration test a keyed state on them in less time
 STORES_OF_THE_STATE = (
     "file", pytest.param("s3", marks=pytest.mark.long), pytest.param("hdfs", marks=(pytest.mark.long, pytest.mark.hdfs)),
 )  # fmt: skip

@@ -118,7 +118,7 @@ def test_notebook_shows_records_in_a_dataframe_and_in_batches(folder: Path) -> N
 
 
 def check_logs(logs: Path, batches: int) -> None:
-    """Each batch has one line with its fields, and nothing warns from the start to the first batch."""
+    """Each batch has one line with its fields, and no service logs a warning from the start to the first batch."""
     lines = (logs / "driver.log").read_text(encoding="utf-8").splitlines()
     completed = [line for line in lines if "batch completed" in line]
     fields = r"stream=flights batch=\d+ number=\d+.* records=\d+ .*scheduling_delay_ms=\d+ .*processing_ms=.* offsets=flights/"

@@ -1,7 +1,7 @@
 """Writes the golden files of a release: ``python -m tests.golden.make_release NAME…`` (names: tests/support/releases.py).
 
-Its driver, agent and receivers run on a real Kafka, and all are killed while a job runs and blocks wait. As ``make_v1``: what is
-there is never edited and never written over.
+Its driver, agent and receivers run on a real Kafka, and all are killed while a job runs and blocks wait. As in ``make_v1``,
+existing golden files are never edited or overwritten.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOPIC = "t"
 def make(release: Release, folder: Path, broker: KafkaBroker) -> None:
     if release.golden.exists():
         raise SystemExit(f"{release.golden} exists: golden files are never written over")
-    # no clean-up in the middle, which would leave files that no journal names
+    # without a clean-up, because a kill during one would leave files that no journal names
     with Cluster(folder, broker.options, [TOPIC], start=False, driver={"batch_interval": "1s"}) as cluster:
         for name in cluster.names:
             cluster.install(name, release.unpack())

@@ -1,5 +1,5 @@
-"""A job that counts records in a keyed state and notes its windows; the steps at which its driver is killed; and the checks of
-what the state and the windows hold in the end.
+"""A job that counts records in a keyed state and notes its windows, the steps at which its driver is killed, and the checks of
+the final state and windows.
 
 The job counts the records of each partition and key. A state that missed a batch, saw a batch twice, or saw its own earlier run
 has other counts than Kafka's records. The state is read without the driver, from the journal and the files.

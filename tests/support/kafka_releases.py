@@ -36,12 +36,14 @@ _START_SECONDS = 60.0
 
 
 class NewestBroker(KafkaBroker):
+    """A broker of the newest release."""
+
     def _jars(self) -> Path:
         return NEWEST.fetch(self._cache)
 
 
 class OldestBroker(KafkaBroker):
-    """A broker of the oldest release, beside a ZooKeeper of its own, as clusters of that time ran."""
+    """A broker of the oldest release, with its own ZooKeeper, as clusters of that release were run."""
 
     def __init__(self, directory: Path, **more: Any) -> None:
         super().__init__(directory, **more)
@@ -52,7 +54,7 @@ class OldestBroker(KafkaBroker):
         return OLDEST.fetch(self._cache)
 
     def start(self) -> Self:
-        """Start it, again if it ends because ZooKeeper still has the session that it had before it was killed."""
+        """Start the broker. Retry while ZooKeeper still has the session of the killed one, which ends a new broker."""
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:

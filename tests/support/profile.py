@@ -31,7 +31,7 @@ _SAMPLE_SECONDS = 0.5
 _SAMPLES_WRITTEN = 20
 _FORKS = "tests.support.forked"
 _PYTHON = "Python: other"
-#: part of a command line → kind of process; the first one that fits counts. Folders of tests do not count (`_FOLDERS_OF_TESTS`)
+#: part of a command line → kind of process; the first match counts. `_FOLDERS_OF_TESTS` are removed from the command line before
 _KINDS = {
     "kafka.tools.": "Java: Kafka's tools", "kafka.Kafka": "Java: Kafka", "org.apache.spark": "Java: Spark",
     "org.apache.hadoop": "Java: HDFS", "quarkus": "Java: schema registry", "java": "Java: other",

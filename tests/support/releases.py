@@ -25,7 +25,7 @@ GOLDEN = ROOT / "tests" / "golden" / "releases"
 
 @dataclass(frozen=True)
 class Release:
-    """``name``: its date and time (UTC), which also names its golden files. ``about``: what came after it."""
+    """``name``: its date and time (UTC), which also names its golden files. ``about``: features added after it."""
 
     name: str
     commit: str

@@ -1,7 +1,7 @@
 """Pytest's rewritten test modules, cached before the processes of a run start.
 
-In a fresh checkout each process would rewrite the assertions of all test modules itself, because all of them begin at the same
-time: 13 seconds of processor time in each one. With the cache, a process reads the modules in less than a second.
+In a fresh checkout each process would rewrite the assertions of all test modules itself, because all processes start at the same
+time. With the cache, a process only reads the modules.
 
 ``python -m tests.support.rewritten SHARE SHARES`` writes the cache of one share of the modules.
 """

@@ -1,8 +1,8 @@
 """The server that all processes of a run share: Kafka.
 
-The first process of the run starts it when a worker first asks for it, and ends it after the run. The kernel ends it if that
-process is killed. A worker that ends or is killed takes nothing from the others, and a later run has an address of its own, so it
-never meets the server of an earlier one.
+The first process of the run starts it at the first request of a worker, and ends it after the run. If that process is killed, the
+kernel ends the server. The end of a worker does not affect the server. Each run has its own address, so it never uses the server
+of an earlier run.
 """
 
 from __future__ import annotations

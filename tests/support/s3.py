@@ -56,12 +56,12 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a client of it finds in its environment."""
+        """Environment variables for clients of the server."""
         return ENVIRONMENT
 
     @property
     def own_environment(self) -> dict[str, str]:
-        """What the server finds in its environment."""
+        """Environment variables for the server."""
         return {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
 
     def command(self, address: str) -> list[str]:
@@ -71,7 +71,7 @@ class S3Server:
         return [*command, "--sidecar", str(self.metadata), str(self.objects)]
 
     def prepare(self) -> None:
-        """Make the bucket, once the server answers for the first time."""
+        """Make the bucket. Called once, when the server answers for the first time."""
 
     @property
     def pid(self) -> int | None:

@@ -1,4 +1,4 @@
-"""S3 servers beside versitygw, on which the contract of stores and the kills also run (``make test-variety``).
+"""S3 servers other than versitygw, for the contract of stores and the random kills (``make test-variety``).
 
 ``python -m tests.support.s3_variety`` builds or fetches all of them into the cache.
 """
@@ -96,7 +96,7 @@ class Moto(S3Server):
 
 
 class S3rver(S3Server):
-    """s3rver, of before conditional requests."""
+    """s3rver, which does not know conditional requests."""
 
     def command(self, address: str) -> list[str]:
         host, _, port = address.rpartition(":")
@@ -123,8 +123,8 @@ def make_bucket(server: S3Server) -> None:
 
 @dataclass(frozen=True)
 class Kind:
-    """``bring``: builds or fetches ``program``. ``refused``: part of the probe's message, if it refuses this server.
-    ``durable``: whether what it has answered exists after SIGKILL."""
+    """A kind of S3 server. ``bring``: builds or fetches ``program``. ``refused``: part of the error with which the probe refuses
+    this server; "": the probe accepts it. ``durable``: whether acknowledged objects survive SIGKILL."""
 
     server: type[S3Server]
     program: Callable[[], Path]

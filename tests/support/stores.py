@@ -81,7 +81,7 @@ def _s3(folder: Path) -> Iterator[Store]:
 
 @contextmanager
 def _s3_store(folder: Path, kind: type[s3.S3Server], durable: bool) -> Iterator[Store]:
-    """``durable``: whether a crash of the server is to be survived; otherwise it has none."""
+    """Yield the store over one S3 server. ``durable``: whether ``crash`` kills and restarts it; if not, it does nothing."""
     with (
         pytest.MonkeyPatch.context() as patched,
         s3.s3_server(folder, kind=kind) as server,

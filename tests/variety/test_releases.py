@@ -27,7 +27,7 @@ def kill_in_the_middle(cluster: Cluster) -> int:
 
 
 def start(cluster: Cluster, command: Path, job: str) -> None:
-    """Start all processes of the release of ``command``, and let jobs go on."""
+    """Start all processes with the release of ``command``. Jobs are not held any more."""
     for name in cluster.names:
         cluster.install(name, command)
     (cluster.folder / "jobs.py").write_text(job)

@@ -1,4 +1,4 @@
-"""S3 servers of several makers: which ones the probe takes, and kills of the stream's processes and of the server.
+"""S3 servers of several makers: which ones the probe refuses, and kills of the stream's processes and of the server.
 
 The contract of stores runs over them in tests/wal/storage/test_storage_contract.py.
 """

@@ -71,7 +71,7 @@ class Watched:
         prepare: Callable[[Page], object] = lambda page: None,
     ) -> Page:
         """A page in a profile of its own. ``prepare``: called before it loads."""
-        # without motion: a moving background is painted sixty times a second, by the processor, while a test waits
+        # without motion: otherwise the processor paints a moving background the whole time while a test waits
         context = self.browser.new_context(
             viewport=SIZES[size],
             color_scheme=theme,  # type: ignore[arg-type]

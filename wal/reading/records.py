@@ -94,7 +94,7 @@ def _records(block: VerifiedBlock, plan: ReadPlan) -> tuple[pa.RecordBatch, ...]
 
 
 def _stored_back(block: VerifiedBlock, plan: ReadPlan, tier: Tier) -> list[TierFailure]:
-    """Send this host's agent a copy of a block that was read from the WAL, if the plan says so."""
+    """Send a block that was read from the WAL to the agent of this host, if the plan has ``store_back``. Return the failures."""
     if tier != "wal" or not plan.store_back:
         return []
     from wal.reading.agents import store_back
@@ -103,10 +103,12 @@ def _stored_back(block: VerifiedBlock, plan: ReadPlan, tier: Tier) -> list[TierF
 
 
 def read_blocks(references: Iterable[BlockReference], plan: ReadPlan) -> Iterator[BlocksRead]:
-    """Yield the records of the blocks, in order. In memory is one large block at a time, or small ones of ``FETCH_BYTES``
-    (``BlockReference.decoded_bytes``), and beside it the next small ones of at most ``FETCH_BYTES``, which are read ahead.
+    """Yield the records of the blocks, in order.
 
-    Raises UnreadableBlockError as ``read_block``, after all records of the groups before it.
+    Memory holds one large block, or small blocks of at most ``FETCH_BYTES`` (``BlockReference.decoded_bytes``), and the next
+    small blocks of at most ``FETCH_BYTES``, which are read ahead.
+
+    Raises UnreadableBlockError as ``read_block``, after the records of all earlier groups.
     """
     groups = _groups(references, plan)
     with ThreadPoolExecutor(1, "forebay-read-ahead") as ahead:  # it starts its thread at the first use
@@ -171,7 +173,7 @@ def _fetch_all(searches: Sequence[_Search], plan: ReadPlan) -> None:
 def _take(
     search: _Search, found: VerifiedBlock | ForebayError | OSError | None, plan: ReadPlan, tier: Tier, head: bytes
 ) -> bytes:
-    """Take what ``tier`` returned, or note its failure. ``head``: that of the block before it; return that of this one."""
+    """Note the block that ``tier`` returned, or its failure. ``head``: that of the block before; return that of this one."""
     if found is None:
         return head
     if not isinstance(found, VerifiedBlock):

@@ -1,4 +1,4 @@
-"""What a task is given to read: the blocks as the journal names them, and the plan of how it may read them."""
+"""The input of a reading task: references to its blocks, as the journal has them, and the plan that says how to read them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The tiers: what each of them has of one block or of several, each block verified and decrypted.
+"""Reading of one block or of several from one tier. Each block is verified and decrypted.
 
-``read_one`` raises why a tier did not return the block; ``read_several`` yields it, so that one block's failure costs no other
-block.
+``read_one`` raises the error of a tier that does not return the block. ``read_several`` yields it in place of the block, so that
+the failure of one block costs no other block.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PLACE = attrgetter("handle.path", "handle.offset")
 
 @dataclass(frozen=True, slots=True)
 class VerifiedBlock:
-    """A block that is the very one that the journal names. ``payload``: decrypted. ``where``: for errors."""
+    """A block that matches its entry in the journal. ``payload``: decrypted. ``where``: the tier and host, for errors."""
 
     stored: StoredBlock
     payload: Any
@@ -58,7 +58,7 @@ def this_host() -> str:
 
 
 def read_one(reference: BlockReference, plan: ReadPlan, tier: Tier, host: str) -> VerifiedBlock | None:
-    """Return the block of ``tier``; None if the tier does not apply. ``host``: whose agent to ask, for the agent tier.
+    """Return the block from ``tier``; None if the tier does not apply. ``host``: for the agent tier, the host of the agent.
 
     Raises FileNotFoundError, ForebayError, OSError.
     """
@@ -69,9 +69,9 @@ def read_one(reference: BlockReference, plan: ReadPlan, tier: Tier, host: str) -
 def read_several(
     references: Sequence[BlockReference], plan: ReadPlan, tier: Tier, host: str
 ) -> Iterator[tuple[BlockReference, VerifiedBlock | ForebayError | OSError | None]]:
-    """Yield what ``tier`` has of each block, in any order. As :func:`read_one`, but yields an error instead of raising it.
+    """Yield for each block the outcome of :func:`read_one`, in any order. Errors are yielded, not raised.
 
-    An agent gets one request; neighbouring frames of the WAL are one ranged read.
+    An agent gets one request for all blocks. Neighbouring frames of the WAL are read by one ranged request.
     """
     for reference, found in _fetched(references, plan, tier, host):
         if not isinstance(found, StoredBlock):

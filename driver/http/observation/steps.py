@@ -23,8 +23,9 @@ def steps(snapshot: Snapshot, rates: Rates, last_batch: m.BatchEntry | None = No
     """Return the six steps in order.
 
     ``delay_seconds`` is the number of waiting records divided by the rate (Little's law), where the rate is above 0. Of the step
-    "wal" it is the time from the seal of a block until it is durable. Of the step "batches", if no batch runs, it is the total
-    delay of ``last_batch``, the batch completed last. Values of receivers are those of their last heartbeats.
+    "wal" it is the time from the seal of a block until it is durable. While no record is in an uncompleted batch, it is, for the
+    step "batches", the total delay of ``last_batch``, the one completed last.
+    Values of receivers are those of their last heartbeats.
     """
     totals, now_ms = snapshot.totals, snapshot.now_ms
     lags = [partition.lag for partition in snapshot.tracked_partitions]
