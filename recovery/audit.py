@@ -199,21 +199,25 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
                 if label.startswith(f"{r.topic}/{r.partition}[") and label.endswith(f"){incarnation}")
             )
 
-    in_history = {batch.batch_id: batch for batch in archived if not state.is_void(batch.batch_id, batch.number)}
+    # a batch that a window contains is in both: the state's is the later one, which can have accepted losses
+    in_history = {
+        batch.batch_id: batch
+        for batch in archived
+        if batch.batch_id not in state.batches and not state.is_void(batch.batch_id, batch.number)
+    }
     for batch in in_history.values():
         add(batch.ranges, batch.batch_id, batch.lost, batch.loss_causes, batch.skipped)
     for pending in state.batches.values():
-        if pending.batch_id not in in_history:
-            blocks = [state.blocks[block_id] for block_id in pending.block_ids]
-            add(
-                history.merge(
-                    chain((r for b in blocks for r in b.meta.ranges), history.ranges_of_spans(pending.lived_spans))
-                ),
-                pending.batch_id,
-                pending.lost,
-                pending.loss_causes,
-                pending.skipped,
-            )
+        blocks = [state.blocks[block_id] for block_id in pending.block_ids]
+        add(
+            history.merge(
+                chain((r for b in blocks for r in b.meta.ranges), history.ranges_of_spans(pending.lived_spans))
+            ),
+            pending.batch_id,
+            pending.lost,
+            pending.loss_causes,
+            pending.skipped,
+        )
     add(history.merge(r for b in state.waiting for r in state.blocks[b].meta.ranges), WAITING, ())
 
     for rebuild in state.rebuilds:
@@ -267,9 +271,7 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
             for p in line.pieces
         ]
     findings += _changed_replays(state, in_history)
-    finished_only_in_state = [
-        b for b in state.batches.values() if b.completed_ms is not None and b.batch_id not in in_history
-    ]
+    finished_only_in_state = [b for b in state.batches.values() if b.completed_ms is not None]
     return AuditReport(
         stream=state.stream,
         timeline=state.timeline,

@@ -265,7 +265,7 @@ class SparkJobs(ABC):
                 except JobError as error:
                     log.error("%s", error)
                     _LEFT_BEHIND[self._stream, run] = group
-                del self._groups[run]
+                self._groups.pop(run, None)  # a run that has ended meanwhile has removed it
         self._session = self._given
 
     def _leave_session(self) -> bool:
@@ -279,6 +279,8 @@ class SparkJobs(ABC):
         if group is None:
             return
         self._await_end(context, group, self._stopping)
+        if self._stopping.is_set():  # they may still run: whoever runs the batch next waits for them
+            raise EngineLostError("the engine was stopped; the batch is intact and runs again with the next driver")
         _LEFT_BEHIND.pop((self._stream, run), None)
         with self._lock:
             self._groups.pop(run, None)

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from forebay import messages
-from forebay.http.kept import Response, Kept, NoAnswerError, NotConnectedError
+from forebay.http.kept import Kept, NoAnswerError, NotConnectedError, Response
 from forebay.model.errors import (
     AccessError,
     FencedError,

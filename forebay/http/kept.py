@@ -19,6 +19,8 @@ from forebay.security.access import Access
 #: maximum number of connections that are kept while no request uses them
 KEPT_MAX = 4
 _PORTS = {"http": 80, "https": 443}
+#: what a broken connection or the answer of another program raises; ValueError: a chunk of negative size
+_BROKEN = (OSError, HTTPException, ValueError)
 
 
 class NotConnectedError(Exception):
@@ -43,7 +45,7 @@ class Response:
         """Return the whole body, and keep the connection for the next request. Raises NoAnswerError."""
         try:
             body = self._response.read()
-        except (OSError, HTTPException) as error:
+        except _BROKEN as error:
             self.close()
             raise NoAnswerError(_reason(error, self._idle_seconds)) from None
         self._kept.give_back(self._connection)
@@ -52,9 +54,12 @@ class Response:
     def part(self, bytes_max: int) -> bytes:
         """Return the next bytes of the body when some have arrived; b"" at its end. Raises NoAnswerError."""
         try:
-            return self._response.read1(bytes_max)
-        except (OSError, HTTPException) as error:
+            part = self._response.read1(bytes_max)
+        except _BROKEN as error:
             raise NoAnswerError(_reason(error, self._idle_seconds)) from None
+        if not part and self._response.length:  # read1 raises no error at an early end
+            raise NoAnswerError(f"it ended {self._response.length} bytes early")
+        return part
 
     def close(self) -> None:
         """Close the connection. Unread bytes of the body are lost."""
@@ -93,7 +98,7 @@ class Kept:
             with suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(method, self._path + path, body, headers)
             response = connection.getresponse()
-        except (OSError, HTTPException) as error:
+        except _BROKEN as error:
             connection.close()
             raise NoAnswerError(_reason(error, idle_seconds)) from None
         return Response(self, connection, response, idle_seconds)
@@ -141,7 +146,8 @@ class Kept:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
-                sock = tls.wrap_socket(sock, server_hostname=self._host)
+                # certificates name hosts without a final dot, and addresses without a zone
+                sock = tls.wrap_socket(sock, server_hostname=self._host.partition("%")[0].rstrip("."))
         except OSError as error:
             sock.close()
             raise NoAnswerError(_reason(error, self._connect_seconds)) from None

@@ -294,6 +294,10 @@ def test_a_retry_begins_only_when_the_old_tasks_have_ended(engine: SparkEngine, 
         another = SparkEngine(msgspec.structs.replace(settings, driver=driver), dict, engine.session)
         with pytest.raises(JobError, match=r"driver\.old_tasks_timeout"):
             another.run(work, lambda _: pytest.fail("the next engine did not wait"))
+        another._stopping.set()
+        with pytest.raises(EngineLostError):
+            another.run(work, lambda _: pytest.fail("the job ran beside the old tasks"))
+        assert spark_engine._LEFT_BEHIND
     seen: list[int] = []
     letting_go = threading.Timer(1.0, (tmp_path / "let-go").touch)  # while the retry waits for them
     letting_go.start()

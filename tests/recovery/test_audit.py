@@ -72,6 +72,22 @@ def test_a_batch_still_in_the_state_and_already_in_the_history_counts_once() -> 
     assert (report.batches_completed, report.records_completed) == (1, 10)
 
 
+def test_loss_that_was_accepted_after_the_history_got_the_batch_is_shown() -> None:
+    """A batch that a window contains stays in the state, and can lose ranges there."""
+    from forebay import messages as m
+
+    t = Tracked()
+    epoch = t.register()
+    t.take_in(epoch, t.claim(epoch).view.token, 10)
+    batch = t.batch()
+    t.say(m.AcceptLossRequest(batch_id=batch, ranges=("t/0[0, 10)",)))
+    t.complete(batch)
+    before = [msgspec.structs.replace(finished, lost=()) for finished in history.finished(t.state)]
+    report = audit.report(t.state, before)
+    assert report.incarnations[0].accepted_losses == ("t/0[0, 10)",)
+    assert report.batches_completed == 1
+
+
 def test_batch_in_no_record_is_missing_with_its_exact_range() -> None:
     t = worked()
     report = audit.report(t.state, archived(t)[1:])

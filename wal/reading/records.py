@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -108,7 +109,8 @@ def read_blocks(references: Iterable[BlockReference], plan: ReadPlan) -> Iterato
     Memory holds one large block, or small blocks of at most ``FETCH_BYTES`` (``BlockReference.decoded_bytes``), and the next
     small blocks of at most ``FETCH_BYTES``, which are read ahead.
 
-    Raises UnreadableBlockError as ``read_block``, after the records of all earlier groups.
+    Raises UnreadableBlockError as ``read_block``, after the records of all earlier groups. Closing the iterator waits for the
+    read ahead.
     """
     groups = _groups(references, plan)
     with ThreadPoolExecutor(1, "forebay-read-ahead") as ahead:  # it starts its thread at the first use
@@ -117,7 +119,10 @@ def read_blocks(references: Iterable[BlockReference], plan: ReadPlan) -> Iterato
         while group is not None:
             found = _read(group, plan) if begun is None else begun.result()
             group = next(groups, None)
-            begun = ahead.submit(_read, group, plan) if group is not None and len(group) > 1 else None
+            begun = None
+            if group is not None and len(group) > 1:
+                with suppress(RuntimeError):  # no thread can be started: the group is read when its turn comes
+                    begun = ahead.submit(_read, group, plan)
             yield from found
 
 

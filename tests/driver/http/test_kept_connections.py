@@ -53,8 +53,14 @@ def test_requests_use_the_kept_connection_and_a_new_one_after_the_service_closed
 
 @pytest.mark.parametrize(
     "answer",
-    [b"", b"no HTTP\r\n\r\n", FINE[:-2], b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"],
-    ids=["none", "of another program", "cut", "wrong chunk"],
+    [
+        b"",
+        b"no HTTP\r\n\r\n",
+        FINE[:-2],
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n-5\r\nabc",
+    ],
+    ids=["none", "of another program", "cut", "wrong chunk", "negative chunk"],
 )
 def test_request_without_a_whole_answer_is_not_sent_again(answer: bytes) -> None:
     """The service may have decided it. A second connection would find no listener that accepts."""
@@ -112,4 +118,11 @@ def test_stream_gives_parts_as_they_arrive_and_fails_when_none_arrives_in_time()
         came.set()
         assert next(parts) == b"two"
         with pytest.raises(UnreachableError, match=r"the answer to GET / broke off: timed out after 0\.2 s"):
+            next(parts)
+
+
+def test_stream_of_known_length_that_is_cut_breaks_off() -> None:
+    with service(answering(FINE[:-2])) as url, closing(Client(url, 5)) as client, client.stream("/", 5) as parts:
+        assert next(parts) == b"fi"
+        with pytest.raises(UnreachableError, match="broke off: it ended 2 bytes early"):
             next(parts)
