@@ -21,7 +21,7 @@ from forebay.kafka.consume import block_ranges
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.kafka.embedded.jars import fetch_jars, find_java, jars_present
 from forebay.model.errors import ForebayError, UsageError
-from tests.support import forked, hangs, java_classes, not_tested, profile, rewritten, run_servers, shares
+from tests.support import forked, hangs, java_classes, not_tested, profile, rewritten, shares
 from tests.support.apicurio import SchemaRegistry, require_apicurio
 from tests.support.hdfs import HdfsServer, require_hdfs
 from tests.support.postgresql import PostgresServer, require_postgresql
@@ -49,8 +49,6 @@ def pytest_configure(config: pytest.Config) -> None:
     first_of_many = shares.workers(config) > 0 and not hasattr(config, "workerinput")
     with rewritten.rewriting() if first_of_many else contextlib.nullcontext():
         java_classes.share(create=first_of_many)
-    if config.getoption("dist") != "no" and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(run_servers.RunServers())
 
 
 def pytest_collection_finish() -> None:
@@ -92,16 +90,9 @@ def missing(reason: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def kafka_broker(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A real Apache Kafka, one for all processes of the run. Make a topic of your own by ``topic_name``; don't stop it, and
-    expect topics and groups of other tests in it."""
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A real Apache Kafka, one for each process of the run. Make a topic of your own by ``topic_name``; don't stop it."""
     require_kafka()
-    if (address := run_servers.address_in(pytestconfig)) is not None:
-        try:
-            yield run_servers.run_broker(address, tmp_path_factory.getbasetemp().parent / "kafka")
-        except ForebayError as error:
-            missing(str(error))
-        return
     broker = KafkaBroker(tmp_path_factory.mktemp("kafka"))
     try:
         broker.start()

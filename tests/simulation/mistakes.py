@@ -20,14 +20,15 @@ from driver.decision_loop.loop import DriverLoop, is_down_to_reserve
 from driver.decisions.clean_up import CleanSegment
 from driver.journal import reading as journal
 from driver.journal.block_index import BlockIndex
-from driver.journal.events import BlockAdded, Event
+from driver.journal.events import BatchesArchived, BlockAdded, Event
 from driver.journal.files import newest_claim
 from driver.journal.history import FinishedBatch, HistoryWriter, leaving
 from driver.journal.opening import opening_steps
 from driver.journal.state import ADOPTER, EndedEpoch
 from driver.journal.writing import Journal
 from driver.tracker import Decision, Tracker
-from driver.tracker.requests import Complete, Request, Search
+from driver.tracker.batches import Batches
+from driver.tracker.requests import Archived, Complete, Request, Search
 from forebay import messages as m
 from forebay.kafka.consume.block_ranges import RangeProgress, Wanted
 from forebay.model.columns import Start
@@ -379,6 +380,17 @@ class ForgetfulOfWindowsLoop(AskedLoop):
         return super().ask(ReadBy(partial(leaving, windows=False)) if isinstance(request, ReadLeaving) else request)
 
 
+class ForgetfulOfWindowsTracker(Tracker):
+    """Journals that the history has a batch, even if a window contains the batch."""
+
+    def decide(self, request: Request, now: float, now_ms: int) -> Decision:
+        def archive(batches: Batches, request: Archived) -> None:
+            batches._recorder.apply(BatchesArchived(request.batch_ids))
+
+        with mock.patch.object(Batches, "archive", archive):
+            return super().decide(request, now, now_ms)
+
+
 class ForgetfulOfWindowsDriver(DriverProcess):
     """Archives every completed batch, even if the window of a later batch reaches back to it."""
 
@@ -439,7 +451,7 @@ MISTAKES = (
     _mistake("clean-up-on-what-no-copy-covers", "INV-8", tracker=UncoveredTracker),
     _mistake("rebuild-that-trusts-the-highest-token-alone", "INV-4", rebuilt=trusting_rebuilt),
     _mistake("completed-with-the-highest", "INV-3", tracker=HighestTracker),
-    _mistake("clean-up-under-a-window", "INV-8", driver=ForgetfulOfWindowsDriver),
+    _mistake("clean-up-under-a-window", "INV-8", driver=ForgetfulOfWindowsDriver, tracker=ForgetfulOfWindowsTracker),
     _mistake("reserve-that-turns-completions-away", "progress", driver=TurningAwayDriver),
     # found by the simulation in the code itself
     _mistake("refusal-after-take-over", "INV-4", driver=RefusingUncheckedDriver),

@@ -100,9 +100,9 @@ def test_an_engine_reads_from_kafka_unless_that_is_switched_off(
 
 @pytest.mark.kafka
 def test_reading_from_kafka_joins_and_creates_nothing(
-    stored: Stored, own_kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+    stored: Stored, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
-    taken = Taken(stored, own_kafka_broker, topic_name())
+    taken = Taken(stored, kafka_broker, topic_name())
     taken.lose_every_copy()
     group = topic_name()
     with KafkaAdmin(taken.options) as admin:
