@@ -279,7 +279,7 @@ class SparkJobs(ABC):
         if group is None:
             return
         self._await_end(context, group, self._stopping)
-        if self._stopping.is_set():  # they may still run: whoever runs the batch next waits for them
+        if self._stopping.is_set():  # tasks may still run: the next driver waits for them
             raise EngineLostError("the engine was stopped; the batch is intact and runs again with the next driver")
         _LEFT_BEHIND.pop((self._stream, run), None)
         with self._lock:

@@ -61,3 +61,38 @@ def test_blocks_of_a_lost_host_are_read_from_their_replicas_and_not_from_the_wal
         assert tiers.get("wal", 0) == read.get("wal", 0)
         cluster.check(flow.truth)
         cluster.wait(lambda: not list((tmp_path / f"blocks-{SECOND}").rglob("*.copy")), "no replica to be left")
+
+
+@pytest.mark.parametrize("killed", ["receiver.after-local-write", "agent.before-copy-kept"])
+def test_kill_amid_a_replica_loses_and_repeats_nothing(
+    killed: str, tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """INV-1, INV-2, INV-8: the receiver is killed between its copies and its report, or the agent that gets a replica before the
+    replica has its name. Replicas are made again afterwards, and in the end none is left."""
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    settings: dict[str, Any] = {"receiver": {"copies": 2}}
+    with (
+        Flow(kafka_broker.options, topic) as flow,
+        Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, start=False, **settings) as cluster,
+    ):
+        for name in ("driver", "agent"):
+            cluster.start(name)
+        cluster.start_agent(SECOND)
+        cluster.start("r1", failpoints=f"{killed}=kill@2" if killed.startswith("receiver") else "")
+        if killed.startswith("agent"):
+            cluster.await_records(50)
+            cluster.kill9(SECOND)
+            cluster.restart(SECOND, failpoints=f"{killed}=kill")
+            assert cluster.await_end(SECOND) < 0
+            cluster.restart(SECOND, failpoints="")
+        cluster.await_hit(killed)
+        before = cluster.wait(cluster.status, "status").records_completed
+        cluster.await_records(before + 50)
+        cluster.wait(
+            lambda: any(block.other_hosts for block in cluster.state().blocks.values()), "replicas after the kill"
+        )
+        flow.stop()
+        cluster.await_completed(flow.truth.ends())
+        cluster.check(flow.truth)
+        cluster.wait(lambda: not list((tmp_path / f"blocks-{SECOND}").rglob("*.copy")), "no replica to be left")
