@@ -25,9 +25,9 @@ _PAUSE_SECONDS = 0.01
 
 
 def measure(setup: Setup) -> Iterator[Measured]:
-    topic = setup.topic(1_000)
     found: dict[str, list[float]] = {}
     for _ in range(setup.runs):
+        topic = setup.topic(1_000)  # of its own: a new stream of this name is refused where an older one has committed
         with (
             setup.folder() as folder,
             Cluster(folder, setup.broker.options, [topic], receivers=1, start=False, engine="local") as cluster,
@@ -64,15 +64,17 @@ def _services(cluster: Cluster) -> Iterator[tuple[str, float]]:
         "agent": lambda: (s := cluster.status()) is not None and bool(s.agents),
         "receiver": lambda: (s := cluster.status()) is not None and any(p.receiver_id for p in s.partitions),
     }
+    started: list[str] = []
     for name, is_ready in ready.items():
         service = "r1" if name == "receiver" else name
         cluster.start(service, keep=False)
-        process = cluster.process(service)
+        started.append(service)
         while not is_ready():
-            if process.poll() is not None:
-                raise RuntimeError(f"{service} ended: {cluster.log(service)[-2000:]}")
+            for other in started:
+                if cluster.process(other).poll() is not None:
+                    raise RuntimeError(f"{other} ended: {cluster.log(other)[-2000:]}")
             time.sleep(_PAUSE_SECONDS)
-        yield name, cpu_seconds(process.pid)
+        yield name, cpu_seconds(cluster.process(service).pid)
 
 
 def _command(folder: Path) -> Path:
