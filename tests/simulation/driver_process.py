@@ -658,7 +658,7 @@ class DriverProcess:
         request = m.OpenCursorRequest(cursor="q", user=f"u{query.runs}", places=place_messages(at))
         epoch = (yield request).epoch
         if query.finished is None:
-            query.losses = world.losses
+            query.losses = world.journal_loss.count
             shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield ReadBy(intake))))
             start = {tp: (p.incarnations[-1].number, p.position) for tp, p in shown.items() if tp in at}
             yield m.MoveCursorRequest(cursor="q", epoch=epoch, places=place_messages(start))

@@ -76,7 +76,7 @@ class Host:
         """Lose the disk, and kill every process on the host."""
         self.lost |= self.files.keys()
         self.files.clear()
-        for process in list(self.world._processes()):
+        for process in list(self.world.processes()):
             if process.host == self.name:
                 process.kill()
 

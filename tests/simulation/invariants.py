@@ -657,7 +657,7 @@ class Invariants:
         INV-3: a batch that runs again has the same rows. A lost journal may have lost the cursor too, until the query
         returned.
         """
-        if query.losses == self._world.losses:
+        if query.losses == self._world.journal_loss.count:
             for loss in losses:
                 raise InvariantViolation("INV-8", f"what a cursor has yet to read was deleted: {loss}")
             if query.read is not None and query.read != rows:

@@ -17,9 +17,10 @@ from pathlib import Path
 from random import Random
 
 from tests.simulation import traces
+from tests.simulation.options import Options
 from tests.simulation.story import story
 from tests.simulation.traces import Beginning, Failure, Trace
-from tests.simulation.world import Kinds, Options
+from tests.simulation.world import Kinds
 
 #: how each variant draws its options
 VARIANTS: dict[str, Callable[[int], Options]] = {

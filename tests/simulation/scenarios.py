@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from driver.journal.state import OpenFault
+from tests.simulation.options import Options
 from tests.simulation.scheduler import OPTIONAL
 from tests.simulation.traces import Trace
-from tests.simulation.world import Options, World
+from tests.simulation.world import World
 
 #: maximum number of steps in which a script must find a step that it needs
 PATIENCE_STEPS = 400
@@ -609,7 +610,7 @@ def rebuild_that_trusts_the_highest_token_alone() -> Script:
     script.do("r1.1 kill", "expire r1.1/1", "start r2", "produce t/0 4")
     script.run("r2.1", *LOOP, until=lambda: script.position() == 8)
     script.do("lose journal 0", "rebuild")
-    while script.world.rebuilding is not None:
+    while script.world.journal_loss.rebuilding is not None:
         script.do("rebuild step")
     return script
 

@@ -28,6 +28,12 @@ class Step:
     fault: bool = False
 
 
+def as_fault(step: Step) -> Step:
+    """Mark ``step`` as a fault, and return it."""
+    step.fault = True
+    return step
+
+
 @dataclass(slots=True)
 class Choice:
     label: str

@@ -11,8 +11,9 @@ from tests.simulation import __main__ as command
 from tests.simulation import night, traces
 from tests.simulation.faulty import FaultyStorage
 from tests.simulation.mistakes import MISTAKES
+from tests.simulation.options import Options
 from tests.simulation.story import story
-from tests.simulation.world import Options, World
+from tests.simulation.world import World
 
 #: runs in one test, so that a failure names few of them
 RUNS = 40

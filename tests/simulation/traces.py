@@ -11,8 +11,9 @@ from random import Random
 import msgspec
 
 from tests.simulation.invariants import InvariantViolation
+from tests.simulation.options import Options
 from tests.simulation.scheduler import OPTIONAL
-from tests.simulation.world import Kinds, Options, World
+from tests.simulation.world import Kinds, World
 
 DIRECTORY = Path(__file__).parent / "traces"
 

@@ -1,0 +1,117 @@
+"""What differs from run to run, and how it is drawn from a seed."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+STREAM = "sim"
+TOPIC = "t"
+#: kinds of faults that a run may have
+FAULTS = ("receiver", "driver", "host", "network", "disk", "kafka", "journal", "replay")
+#: kinds of faults of stores, clocks and messages; a run has few of them, so that each shows its own effects
+MORE_FAULTS = ("rot", "store", "clock", "odd")
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs from run to run; part of a trace."""
+
+    partitions: int = 2
+    receivers: int = 2
+    cooperative: bool = False
+    on_gap: str = "record"
+    retention_ms: int = 0
+    retention_bytes: int = 0
+    max_queued_batches: int = 2
+    tasks: int = 2
+    snapshot_events: int = 12
+    segment_bytes: int = 2_000
+    drivers_at_once: int = 2
+    journal_objects: bool = False  # kept as whole objects
+    wal_objects: bool = False
+    journal_reserve_bytes: int = 0  # 0: none
+    wal_reserve_bytes: int = 0
+    stays_full: bool = False  # a full disk is not enlarged when the faults end: completed batches must free it
+    faults: tuple[str, ...] = FAULTS
+    concurrent_jobs: int = 1
+    window_batches: int = 0
+    empty_batches: bool = False
+    resets: bool = False  # an operator begins new incarnations; not drawn, since that excludes what dead writers left
+    queries: bool = False  # one reads the intake by a cursor
+    copies: int = 0  # number of hosts with a copy of each block; 0: there is a WAL
+    ids: int = 0  # number of ids that the processes of one receiver take in turn, as pods do; 0: one
+    #: number of ids from which on the driver forgets those without a heartbeat for ``ids_silent_seconds``; 0: never
+    ids_kept: int = 0
+    ids_silent_seconds: float = 0.0
+    #: what makes a batch: "interval" (the timer), or a free worker: "late" (once an interval has ended), "continuous"
+    trigger: str = "interval"
+    warm_rounds: int = 0  # rounds without faults before the first step
+    one_host_name: bool = False  # all receivers' hosts have the same name
+    quiet: int = 5  # factor on the weight of each step that is no fault
+
+    @classmethod
+    def drawn(cls, seed: int) -> Options:
+        """Draw some faults alone, some together: each may hide effects of others."""
+        random = Random(seed)
+        return cls(
+            partitions=random.choice((1, 2, 3)),
+            receivers=random.choice((1, 2, 2, 3)),
+            cooperative=random.random() < 0.5,
+            on_gap=random.choice(("record", "stop")),
+            retention_ms=random.choice((0, 0, 2_000)),
+            retention_bytes=random.choice((0, 0, 3_000)),
+            max_queued_batches=random.choice((1, 2, 4)),
+            tasks=random.choice((1, 2, 3)),
+            snapshot_events=random.choice((3, 12, 1_000)),
+            segment_bytes=random.choice((1, 6_000, 100_000)),
+            drivers_at_once=random.choice((1, 2, 2, 3)),
+            faults=tuple(fault for fault in FAULTS if random.random() < (0.3 if fault == "journal" else 0.7)),
+            quiet=random.choice((5, 20, 60)),
+            journal_objects=random.random() < 0.4,
+            wal_objects=random.random() < 0.5,
+            journal_reserve_bytes=random.choice((0, 600)),
+            wal_reserve_bytes=random.choice((0, 600)),
+            concurrent_jobs=random.choice((1, 1, 2, 3)),
+            window_batches=random.choice((0, 0, 1, 2)),
+            empty_batches=random.random() < 0.2,
+            queries=random.random() < 0.4,
+            trigger=random.choice(("interval", "late", "late", "continuous")),
+            warm_rounds=random.choice((0, 5, 10)),
+        )
+
+    @classmethod
+    def faulty(cls, seed: int) -> Options:
+        """As :meth:`drawn`, with faults of stores, clocks and messages, without rebuilds, which lose what is damaged."""
+        drawn, random = cls.drawn(seed), Random(seed)
+        more = tuple(fault for fault in MORE_FAULTS if random.random() < 0.5) or (random.choice(MORE_FAULTS),)
+        faults = tuple(fault for fault in drawn.faults if fault != "journal" and random.random() < 0.6)
+        return msgspec.structs.replace(drawn, faults=(*faults, *more), one_host_name=random.random() < 0.3)
+
+    @classmethod
+    def without_wal(cls, seed: int) -> Options:
+        """As :meth:`drawn`, with one copy or two in place of the WAL. A lost journal could not be rebuilt."""
+        drawn = cls.drawn(seed)
+        faults = tuple(fault for fault in drawn.faults if fault != "journal")
+        return msgspec.structs.replace(
+            drawn, copies=1 + seed % 2, queries=False, wal_objects=False, wal_reserve_bytes=0, faults=faults
+        )
+
+    @classmethod
+    def forgetting(cls, seed: int) -> Options:
+        """As :meth:`drawn`, with receivers whose ids change, and a driver that forgets ids as soon as it may."""
+        random = Random(seed)
+        return msgspec.structs.replace(
+            cls.drawn(seed),
+            receivers=random.choice((2, 3)),
+            retention_ms=0,
+            segment_bytes=1,  # a segment for each block: clean-up deletes all that is completed
+            window_batches=0,
+            queries=False,
+            max_queued_batches=4,
+            faults=tuple(fault for fault in FAULTS if random.random() < 0.5),
+            ids=random.choice((0, 2, 3, 1_000)),
+            ids_kept=random.choice((1, 2)),
+            ids_silent_seconds=random.choice((0.0, 0.0, 1.0)),
+            quiet=random.choice((20, 60)),
+        )
