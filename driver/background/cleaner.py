@@ -8,8 +8,11 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from driver.background.snapshot_copies import SnapshotCopies
 from driver.background.state_files import StateFiles
@@ -22,7 +25,7 @@ from driver.tracker.requests import Archived, CleanedUp, CleanLocalCopies, Read
 from forebay.model.errors import FencedError, OutOfSpaceError, StoreError, UnreachableError
 from forebay.process import failpoints
 from forebay.process.clock import Clock
-from wal.decisions.retention import Limits, segment_facts
+from wal.decisions.retention import Limits, SegmentFacts, segment_facts
 from wal.segments import layout
 from wal.segments.scan import scan_segment
 from wal.storage import KeepsFolders, Storage
@@ -31,6 +34,13 @@ log = logging.getLogger(__name__)
 
 #: maximum number of segments in one read of the state
 PATHS_AT_ONCE = 1_000
+#: requests of the WAL's store that run at the same time
+REQUESTS_AT_ONCE = 16
+#: maximum number of segments whose deletions share one write of the journal; an object contains few blocks, a file may contain
+#: thousands, which are all in memory
+OBJECTS_AT_ONCE, FILES_AT_ONCE = 256, 16
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,15 @@ class CleanedWal:
     copies: SnapshotCopies
     superseded: Callable[[], bool] = lambda: False
     states: StateFiles | None = None
+
+
+class _Sealed(NamedTuple):
+    """A segment that may be deletable. ``sealed``: nothing is written to it any more."""
+
+    path: str
+    receiver: str
+    epoch: int
+    sealed: bool
 
 
 class Cleaner:
@@ -76,6 +95,7 @@ class Cleaner:
         self._logged: set[str] = set()  # segments whose damage was logged
         self._actions: queue.Queue[DeleteSegment | None] = queue.Queue()
         self._stopping = threading.Event()
+        self._pool = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="clean-up")  # starts threads when needed
         self._thread = threading.Thread(target=self._run, name="clean-up", daemon=True)
 
     def start(self) -> None:
@@ -85,6 +105,7 @@ class Cleaner:
         self._stopping.set()
         self._actions.put(None)
         self._thread.join()
+        self._pool.shutdown()
         self._history.close()
 
     def perform(self, action: DeleteSegment) -> None:
@@ -111,7 +132,10 @@ class Cleaner:
                 return
 
     def look(self) -> None:
-        """Move finished batches to the history, and journal the intents to delete. The next round carries out the deletions."""
+        """Move finished batches to the history, and delete the segments that are due.
+
+        An intent that is durable only after its group was looked at is carried out by the next group or round.
+        """
         self._refuse_if_superseded()
         self._archive()
         if self._wal is not None:
@@ -131,32 +155,49 @@ class Cleaner:
 
     def act(self) -> None:
         """Carry out the deletions that have been intended so far."""
-        while not self._actions.empty():
-            self._act(0.0)
+        while not self._stopping.is_set() and (actions := self._intended()):
+            self._carry_out(actions)
 
     def _act(self, wait_seconds: float) -> None:
-        """Carry out the intended deletions, and wait up to ``wait_seconds`` for further ones. A failed deletion is repeated
-        later."""
+        """Carry out the intended deletions, and wait up to ``wait_seconds`` for further ones."""
         deadline = self._clock.monotonic() + wait_seconds
         while not self._stopping.is_set():
             try:
                 action = self._actions.get(timeout=max(0.001, deadline - self._clock.monotonic()))
             except queue.Empty:
                 return
-            if action is None:
-                return
-            failpoints.hit("cleanup.after-intent")
-            assert self._wal is not None, "segments are there only in a WAL"
-            try:
+            if action is not None:
+                self._carry_out([action, *self._intended()])
+
+    def _intended(self) -> list[DeleteSegment]:
+        """Return intended deletions, at most OBJECTS_AT_ONCE of them. Does not wait."""
+        taken: list[DeleteSegment] = []
+        while len(taken) < OBJECTS_AT_ONCE and not self._actions.empty():
+            action = self._actions.get()
+            if action is not None:  # stop() wakes the thread so; the event of the stop is set already
+                taken.append(action)
+        return taken
+
+    def _carry_out(self, actions: Sequence[DeleteSegment]) -> None:
+        """Delete the segments, then journal all deletions in one write. A deletion that failed is repeated later."""
+        assert self._wal is not None, "segments are there only in a WAL"
+        done: list[DeleteSegment] = []
+        failure: StoreError | None = None
+        try:
+            for group in _groups(actions, REQUESTS_AT_ONCE):
                 self._refuse_if_superseded()
-                delete(self._wal.storage, action.path)
-            except StoreError:
+                for action in self._pool.map(partial(_delete_segment, self._wal.storage), group):
+                    done.append(action)  # noqa: PERF402 - those before an error are done
+        except StoreError as error:
+            failure = error
+            for action in actions[len(done) :]:
                 self._actions.put(action)
-                raise
-            failpoints.hit("cleanup.after-delete")
-            self._loop.ask(CleanedUp(action.number))
+        self._loop.ask_all([CleanedUp(action.number) for action in done])
+        for action in done:
             failpoints.hit("cleanup.after-done")
             log.info("deleted WAL segment %s: no batch, cursor or rewind horizon needs it", action.path)
+        if failure is not None:
+            raise failure
 
     def _refuse_if_superseded(self) -> None:
         if self._wal is not None and self._wal.superseded():
@@ -178,13 +219,12 @@ class Cleaner:
             if place is not None:
                 segments.setdefault((place.receiver, place.epoch), []).append((place.sequence, path))
         worth = set(due)
-        for chunk in (listed[at : at + PATHS_AT_ONCE] for at in range(0, len(listed), PATHS_AT_ONCE)):
-            worth |= self._loop.ask(ReadUnnamed(tuple(chunk)))
+        for paths in _groups(listed, PATHS_AT_ONCE):
+            worth |= self._loop.ask(ReadUnnamed(tuple(paths)))
+        candidates: list[_Sealed] = []
         for (receiver, epoch), files in segments.items():
             files.sort()
             for index, (_, path) in enumerate(files):
-                if self._stopping.is_set():
-                    return
                 if path not in worth:
                     continue
                 sealed = (
@@ -192,21 +232,48 @@ class Cleaner:
                 )  # whole objects are never written to again
                 if not sealed and (receiver, epoch) in writers:
                     continue  # not read: kept while its writer may append to it
-                try:
-                    facts = self._facts(wal.storage, path, receiver, epoch, sealed)
-                except FileNotFoundError:
-                    continue  # an older driver has deleted it since, by a durable intent
-                self._loop.ask(replace(facts, limits=limits))
+                candidates.append(_Sealed(path, receiver, epoch, sealed))
+        for group in _groups(candidates, FILES_AT_ONCE if wal.storage.appendable else OBJECTS_AT_ONCE):
+            if self._stopping.is_set():
+                return
+            scanned = list(zip(group, self._pool.map(partial(_facts, wal.storage), group), strict=True))
+            self._loop.ask_all(
+                [
+                    CleanSegment(self._noted(facts), segment.receiver, segment.epoch, now_ms, limits)
+                    for segment, facts in scanned
+                    if facts is not None
+                ]
+            )
+            self.act()  # before the next group: a store that is full gets room
 
-    def _facts(self, storage: Storage, path: str, receiver: str, epoch: int, sealed: bool) -> CleanSegment:
-        scan = scan_segment(storage, path, payloads=False)
-        facts = segment_facts(path, scan, sealed=sealed, fenced=False)
+    def _noted(self, facts: SegmentFacts) -> SegmentFacts:
+        """Log the damage in a segment once. Return ``facts``."""
         for words in facts.unreadable:
-            if path not in self._logged:
-                log.error("WAL segment %s is kept: %s; examine it with `forebay wal inspect`", path, words)
+            if facts.path not in self._logged:
+                log.error("WAL segment %s is kept: %s; examine it with `forebay wal inspect`", facts.path, words)
         if facts.unreadable:
-            self._logged.add(path)
-        return CleanSegment(facts, receiver, epoch, self._clock.wall_ms())
+            self._logged.add(facts.path)
+        return facts
+
+
+def _groups(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[at : at + size] for at in range(0, len(items), size))
+
+
+def _facts(storage: Storage, segment: _Sealed) -> SegmentFacts | None:
+    """Scan a segment; None if it no longer exists: an older driver has deleted it since, by a durable intent."""
+    try:
+        scan = scan_segment(storage, segment.path, payloads=False)
+        return segment_facts(segment.path, scan, sealed=segment.sealed, fenced=False)
+    except FileNotFoundError:
+        return None
+
+
+def _delete_segment(storage: Storage, action: DeleteSegment) -> DeleteSegment:
+    failpoints.hit("cleanup.after-intent")
+    delete(storage, action.path)
+    failpoints.hit("cleanup.after-delete")
+    return action
 
 
 @dataclass(frozen=True, slots=True)

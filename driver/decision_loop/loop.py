@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 #: requests that make the journal grow and can wait: their senders send them again
 GROWING = (RegisterRequest, ClaimRequest, ReportRequest, Fault, BeginReplay, OpenCursorRequest)
+WAITING_FOR_SPACE = "the journal waits for space: the driver answers no request until there is some"
 RESERVE_REACHED = "the journal's store is down to its reserve (driver.journal_reserve): nothing new is taken in"
 #: pause between two checks of the free space
 SPACE_SECONDS = 0.5
@@ -128,9 +129,13 @@ class DriverLoop:
         """Queue ``request``. Once the decision is durable, the future ends with the answer or the refusal.
 
         A refusal is a FencedError, RefusedError or UsageError. The future ends with TurnedAwayError if the sender may try again
-        later: the queue is full, or the journal's store is down to its reserve. It ends with another UnreachableError if the loop
-        has ended.
+        later: the queue is full, or the journal's store is down to its reserve or full. It ends with another UnreachableError if
+        the loop has ended.
         """
+        if self.waiting_for_space:  # its sender gives up and asks again, and each try would stay in memory
+            turned_away: Future[Any] = Future()
+            turned_away.set_exception(TurnedAwayError(WAITING_FOR_SPACE))
+            return turned_away
         return self._enqueue(request, wait=False)
 
     @overload
@@ -148,6 +153,10 @@ class DriverLoop:
         For the driver's own threads. Must not be called in the decision loop.
         """
         return self._enqueue(request, wait=True).result(timeout_seconds)
+
+    def ask_all(self, requests: Sequence[Request]) -> list[Any]:
+        """Queue ``requests`` and return their answers in order, as :meth:`ask`: together they cost few writes of the journal."""
+        return [future.result() for future in [self._enqueue(request, wait=True) for request in requests]]
 
     def _enqueue(self, request: Request, wait: bool) -> Future[Any]:
         future: Future[Any] = Future()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from driver.background.reach import Outage
-from driver.decision_loop.loop import RESERVE_REACHED
+from driver.decision_loop.loop import RESERVE_REACHED, WAITING_FOR_SPACE
 from driver.decisions.problems import RESUME_COMMAND
 from driver.journal.receiver_limits import shortage
 from driver.journal.state import Partition
@@ -29,7 +29,6 @@ from forebay.process.reminder import Reminder
 
 log = logging.getLogger(__name__)
 
-WAITING_FOR_SPACE = "the journal waits for space: the driver answers no request until there is some"
 #: maximum number of names in a sentence; the rest is counted
 NAMES_SHOWN = 5
 #: time after which a waiting receiver or driver is a problem

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from driver.background.reach import soon
-from driver.decision_loop.loop import RESERVE_REACHED
+from driver.decision_loop.loop import RESERVE_REACHED, WAITING_FOR_SPACE
 from driver.decisions.problems import in_answer
-from driver.http.health import WAITING_FOR_SPACE, Verdict, journal_is_away
+from driver.http.health import Verdict, journal_is_away
 from driver.http.status import PartsStatus, status
 from driver.journal.state import State
 from driver.service.activity import Activity

@@ -67,6 +67,7 @@ from tests.simulation.shells import (
     SteppedEvent,
     SteppedJournal,
     SteppedLock,
+    SteppedPool,
     SteppedQueue,
     SteppedStore,
     Task,
@@ -454,6 +455,7 @@ class DriverProcess:
             failed=self._fail,
         )
         cleaner._actions = cast(Any, SteppedQueue("begin"))
+        cleaner._pool = cast(Any, SteppedPool())
         cleaner._stopping = cast(Any, SteppedEvent())
         return cleaner
 

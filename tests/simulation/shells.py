@@ -156,6 +156,16 @@ class AskedLoop:
             pause(step)
         return pause(request)
 
+    def ask_all(self, requests: Sequence[Any]) -> list[Any]:
+        return [self.ask(request) for request in requests]
+
+
+class SteppedPool:
+    """A pool of threads whose calls run one after the other, in the thread that reads their results."""
+
+    def map(self, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
+        return map(work, items)
+
 
 class JournalOwner(Protocol):
     """What the journal of a simulated driver tells it."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -399,11 +401,14 @@ def test_an_allocation_that_a_full_journal_holds_up_is_made_once(led: Led) -> No
     led.storage.before_sync = full
     first = led.loop.submit(Allocate(1, 1))
     assert tried.wait(30)
-    second = led.loop.submit(Allocate(2, 1))
-    assert not first.done()
-    space.set()
-    batch = first.result(30)
-    assert second.result(30) is None
+    with ThreadPoolExecutor(1) as timer:
+        second = timer.submit(led.loop.ask, Allocate(2, 1))
+        while not led.loop.queued:
+            time.sleep(0.001)
+        assert not first.done()
+        space.set()
+        batch = first.result(30)
+        assert second.result(30) is None
     assert [unfinished.batch_id for unfinished in led.durable().unfinished()] == [batch]
     assert not led.durable().waiting
 
@@ -458,6 +463,56 @@ def test_decision_loop_reports_rounds_while_it_waits_for_space() -> None:
     full = False
     answer.result(30)
     led.loop.stop()
+
+
+def test_requests_are_turned_away_while_the_journal_waits_for_space() -> None:
+    """Their senders give up and ask again. Without the refusal each try would stay in memory, and its connection open."""
+    led = Led()
+    full, waited = True, threading.Event()
+
+    def fail() -> None:
+        if full:
+            raise OutOfSpaceError("full")
+
+    led.loop.came_round = lambda: waited.set() if led.loop.waiting_for_space else None
+    led.storage.before_sync = fail
+    answer = led.loop.submit(CREATE)
+    assert waited.wait(30)
+    for _ in range(10):
+        with pytest.raises(TurnedAwayError, match="waits for space"):
+            led.loop.submit(register("r1")).result(0)
+    assert led.loop.queued == 0
+    full = False
+    answer.result(30)
+    assert led.loop.submit(register("r1")).result(30).epoch
+    led.loop.stop()
+
+
+def test_requests_asked_together_share_a_write(led: Led) -> None:
+    led.loop.ask(CREATE)
+    writes: list[None] = []
+    released = threading.Event()
+
+    def hold() -> None:
+        writes.append(None)
+        assert released.wait(30)
+
+    def release() -> None:
+        while led.loop.queued < 100:
+            time.sleep(0.001)
+        released.set()
+
+    led.storage.before_sync = hold
+    first = led.loop.submit(register("first"))
+    while not writes:
+        time.sleep(0.001)
+    releasing = threading.Thread(target=release)
+    releasing.start()
+    answers = led.loop.ask_all([register(f"r{number}") for number in range(100)])
+    releasing.join()
+    assert first.result(0).epoch not in {answer.epoch for answer in answers}
+    assert len({answer.epoch for answer in answers}) == 100
+    assert len(writes) == 2
 
 
 def test_event_that_cannot_be_written_refuses_its_own_request_and_nothing_else(led: Led) -> None:
