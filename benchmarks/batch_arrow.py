@@ -21,7 +21,7 @@ import pyarrow as pa
 from benchmarks.measured import Measured, Threshold, alternate, figure, ratio
 from benchmarks.setup import Setup
 from benchmarks.stored_blocks import PROCESSES, StoredBlocks, Totals, merged, plain_totals, store, totals
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from driver.spark.engine import SparkEngine
 
 RECORDS = 2_000_000

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from benchmarks.measured import Measured, alternate, ratio
 from benchmarks.setup import Setup
 from benchmarks.stored_blocks import StoredBlocks, store
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from driver.spark.engine import SparkEngine
 from wal.reading import BlockReference, ReadPlan, read_block
 

@@ -22,11 +22,11 @@ import numpy as np
 from benchmarks.measured import Measured, Threshold, figure
 from benchmarks.receiving import settings_text
 from benchmarks.setup import PARTITIONS, Setup
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from driver.context import IngestContext
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.process.clock import SystemClock
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 
 #: seconds of one run; the records of the first seconds, in which receiver and driver find each other, don't count
 SECONDS, SMALL_SECONDS = 10, 2

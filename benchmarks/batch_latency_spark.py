@@ -31,7 +31,7 @@ from benchmarks.batch_latency import (
 )
 from benchmarks.measured import Measured, Threshold, ratio
 from benchmarks.setup import Setup
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from forebay.process.clock import SystemClock
 from tests.support.jvm_spark import SparkProcess, make
 from tests.support.queries import appended_times

@@ -37,7 +37,7 @@ READERS = 64
 RUN_MB, EACH_MB = 2048, 64
 _BUFFER_BYTES = 1 << 20
 _AGENT = (
-    "import sys, msgspec; from executor_agent.main import run; from forebay.settings.load import from_values\n"
+    "import sys, msgspec; from executor_agent.main import run; from forebay.settings.reading.load import from_values\n"
     "sys.exit(run(from_values(msgspec.json.decode(sys.argv[1]))))\n"
 )
 

@@ -1,9 +1,9 @@
 """Opening a journal with 100,000 waiting blocks read-only, against a plain sequential read and parse of the same files.
 
 The journal is written as a driver writes it, with snapshots: blocks of one receiver, four ranges each, one event per frame (the
-smallest possible group commit). Ours is ``driver.journal.reading.read``: it verifies all checksums, checks the places of frames
-and the numbers of events, and applies the events to the state. Peer: it reads the same files whole, cuts frames by the lengths
-in their headers, and decodes payloads by msgspec into the same types, without a check or a state. Both run in their own
+smallest possible group commit). Ours is ``driver.journal.log.reading.read``: it verifies all checksums, checks the places of
+frames and the numbers of events, and applies the events to the state. Peer: it reads the same files whole, cuts frames by the
+lengths in their headers, and decodes payloads by msgspec into the same types, without a check or a state. Both run in their own
 process, with Python's default garbage collection.
 """
 
@@ -23,8 +23,8 @@ import msgspec
 from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.setup import PARTITIONS, Setup
 from driver.journal import events as ev
-from driver.journal import opening
-from driver.journal import reading as journal
+from driver.journal.log import opening
+from driver.journal.log import reading as journal
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.model.values import Block, BlockMeta, BlockRange, Handle, block_id, numbered

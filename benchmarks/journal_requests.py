@@ -14,9 +14,9 @@ from benchmarks.journal_opening import BLOCKS, STREAM, first_events, waiting_blo
 from benchmarks.measured import Measured, Threshold, ratio
 from benchmarks.setup import Setup
 from driver.journal import events as ev
-from driver.journal import opening, writing
+from driver.journal.log import opening, writing
+from driver.journal.log.writing import Journal
 from driver.journal.transitions import apply
-from driver.journal.writing import Journal
 from forebay.model.values import numbered
 from tests.support.s3 import BUCKET, ENVIRONMENT, options, s3_server
 from wal.segments import layout

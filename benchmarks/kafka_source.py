@@ -29,7 +29,7 @@ from confluent_kafka import Producer
 from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.setup import PARTITIONS, Setup, values
 from benchmarks.taken_in import TakenIn, taken_in
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from driver.spark.engine import SparkEngine
 from tests.support.jvm_spark import FAST_PYTHON, SparkProcess, make
 

@@ -37,7 +37,7 @@ from benchmarks.measured import Measured, Threshold, figure, ratio
 from benchmarks.receiving import STREAM
 from benchmarks.scraper import Scrapes, Scraping
 from benchmarks.setup import Setup
-from driver.batches.batch import Batch, BatchWork, Job, NamedJob
+from driver.batches.job.batch import Batch, BatchWork, Job, NamedJob
 from driver.batches.local_engine import LocalEngine
 from driver.service import Driver, DriverOptions
 from forebay import messages as m
@@ -50,7 +50,7 @@ from forebay.model.errors import UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
 from forebay.process.garbage import freeze_present
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 from forebay.sources.kind import Upstream
 from wal.reading import TierCounts

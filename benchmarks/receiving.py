@@ -17,7 +17,7 @@ from benchmarks.setup import PARTITIONS
 from driver.decision_loop.loop import DriverLoop
 from driver.http.api import tracker_application
 from driver.journal import events as ev
-from driver.journal import opening as journal
+from driver.journal.log import opening as journal
 from driver.tracker import Tracker
 from driver.tracker.requests import FoundPartitions
 from forebay.http.server import Server

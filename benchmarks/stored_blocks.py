@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.setup import PARTITIONS, RECORD_BYTES, values
-from driver.batches.batch import BatchWork
+from driver.batches.job.batch import BatchWork
 from driver.decisions.packing import pack
 from forebay.model.arrow_columns import bytes_column, numbers_column
 from forebay.model.columns import Columns
@@ -25,7 +25,7 @@ from forebay.model.digest import digest
 from forebay.model.payload import decode_block, encode_block
 from forebay.model.records import SOURCE_SCHEMA, RangeRows, as_source
 from forebay.model.values import Block, BlockMeta, BlockRange, TopicPartition, block_id, numbered
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 from receiver.blocks.pending_block import PendingRange, Piece
 from wal.blocks import encode_meta, local_path, read_local, write_local

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from benchmarks.measured import Measured, Threshold, figure, ratio
 from benchmarks.setup import PARTITIONS, Setup
-from driver.spark.class_archive import ClassArchive
+from driver.spark.java.class_archive import ClassArchive
 from tests.support.cluster import Cluster
 
 RATE = 1_000

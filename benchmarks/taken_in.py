@@ -12,12 +12,12 @@ from pathlib import Path
 
 from benchmarks.receiving import settings_text
 from benchmarks.stored_blocks import PROCESSES
-from driver.batches.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch, BatchWork
 from driver.context import IngestContext
 from driver.decisions.packing import pack
 from forebay.model.values import Block, numbered
 from forebay.security.access import NO_ACCESS
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from forebay.settings.schema import Settings
 from pyspark_forebay.intake.client import Intake, partitions_of
 from pyspark_forebay.intake.planning import first_place, next_end, spans_between

@@ -21,7 +21,7 @@ from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.setup import Setup
 from deploy.commands.wal.verification import verified
 from driver.journal import events as ev
-from driver.journal import opening as journal
+from driver.journal.log import opening as journal
 from driver.journal.transitions import apply
 from forebay.model.values import Block, BlockMeta, BlockRange, block_id, numbered
 from wal.blocks import encode_meta

@@ -18,7 +18,7 @@ from direct.stream.metrics import StreamMetrics
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import Assign, Subscribe, SubscribePattern
 from direct.stream.stream import DirectStream, create_direct_stream
-from driver.batches.tasks import KafkaRecord
+from driver.batches.tasks.reading import KafkaRecord
 from driver.decisions.rate import Gains
 from driver.listeners.events import PartitionLag
 from forebay.kafka.client.starting import Timestamp

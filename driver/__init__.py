@@ -7,23 +7,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from driver.batches.batch import Batch
-    from driver.batches.keyed_state import KeyedState
-    from driver.batches.tasks import KafkaRecord
+    from driver.batches.job.batch import Batch
+    from driver.batches.job.keyed_state import KeyedState
+    from driver.batches.tasks.reading import KafkaRecord
     from driver.context import IngestContext
 
 __all__ = ["Batch", "IngestContext", "KafkaRecord", "KeyedState"]
 
 _MODULES = {
-    "Batch": "driver.batches.batch",
+    "Batch": "driver.batches.job.batch",
     "IngestContext": "driver.context",
-    "KafkaRecord": "driver.batches.tasks",
-    "KeyedState": "driver.batches.keyed_state",
+    "KafkaRecord": "driver.batches.tasks.reading",
+    "KeyedState": "driver.batches.job.keyed_state",
 }
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy: a Spark task imports driver.batches.tasks, and must not load the driver's decisions with it.
+    # Lazy: a Spark task imports driver.batches.tasks.reading, and must not load the driver's decisions with it.
     if name in _MODULES:
         return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(name)

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from driver.batches.batch import Job, NamedJob
-from driver.batches.joint import JointJob, JointMember
+from driver.batches.job.batch import Job, NamedJob
+from driver.batches.joint.jobs import JointJob, JointMember
 from driver.decision_loop.stopping import Summary
 from driver.joint_jobs import jobs_of, joining, joint_members
 from driver.listeners.events import Listener
@@ -23,7 +23,7 @@ from forebay.messages import BatchEntry
 from forebay.model.errors import UsageError
 from forebay.process.clock import SystemClock
 from forebay.process.ending import Ending
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from forebay.settings.schema import Settings
 from forebay.sources.kind import source_kind
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from driver.batches.batch import NamedJob
-from driver.batches.joint import JointFollower, JointLeader, JointMember
-from driver.batches.joint_streams import JointStreams
+from driver.batches.job.batch import NamedJob
+from driver.batches.joint.jobs import JointFollower, JointLeader, JointMember
+from driver.batches.joint.streams import JointStreams
 from driver.main import find_jobs
 from forebay.model.errors import SettingsError
 from forebay.settings.schema import Settings

@@ -16,8 +16,8 @@ from itertools import chain
 import msgspec
 
 from driver.journal import history
-from driver.journal import reading as journal
 from driver.journal.history import FinishedBatch, FinishedRange
+from driver.journal.log import reading as journal
 from driver.journal.state import RepeatedBatch, State
 from forebay.kafka.consume.planning import sizes
 from forebay.model.errors import UsageError

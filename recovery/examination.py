@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from driver.journal import reading as journal
+from driver.journal.log import reading as journal
 from driver.journal.state import State, is_fenced
 from forebay.model.errors import CorruptionError, UsageError
 from forebay.model.values import Block, Handle

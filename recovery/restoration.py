@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from driver.journal import events as ev
+from driver.journal.log.writing import Journal
 from driver.journal.state import REPAIR_WRITER, State
 from driver.journal.transitions import apply
-from driver.journal.writing import Journal
 from forebay.model.errors import CorruptionError, ForebayError
 from forebay.model.values import Block, Handle, Sha256, timeline_of
 from forebay.process import failpoints

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from forebay.settings.similar import did_you_mean
+from forebay.settings.reading.similar import did_you_mean
 
 
 class Entry(NamedTuple):

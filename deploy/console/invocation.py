@@ -64,7 +64,7 @@ class Invocation:
 
     def settings(self) -> Settings:
         """Load the settings of the configuration file. Raises SettingsError."""
-        from forebay.settings.load import load
+        from forebay.settings.reading.load import load
 
         return load(self.config_path)
 

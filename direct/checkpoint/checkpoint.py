@@ -29,8 +29,8 @@ from driver.decision_loop.rewinding import begin_replay
 from driver.decisions.replay import Horizon, ReplayPlan, RewindTo, needed, plan
 from driver.http.lag import lag
 from driver.journal import history
-from driver.journal import reading as journal
-from driver.journal.lease import Lease, is_gone, read_lease, wait_until_stale
+from driver.journal.leadership.lease import Lease, is_gone, read_lease, wait_until_stale
+from driver.journal.log import reading as journal
 from driver.journal.state import State
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.spans import OffsetRange

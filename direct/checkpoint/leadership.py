@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from driver.decision_loop.loop import DriverLoop
-from driver.journal import opening
 from driver.journal.events import Event
-from driver.journal.lease import LeaseKeeper
+from driver.journal.leadership.lease import LeaseKeeper
+from driver.journal.log import opening
 from driver.journal.state import State
 from driver.tracker import Tracker, TrackerOptions
 from forebay.model.errors import UsageError

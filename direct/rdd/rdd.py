@@ -14,7 +14,7 @@ from direct.parameters import checked_options, warn_once
 from direct.rdd.deserializers import Deserializer, deserializer
 from direct.rdd.locations import Executor, LocationStrategy, PreferBrokers, PreferConsistent, places
 from direct.rdd.tasks import TaskReading, encode, read_batches, read_records
-from driver.batches.tasks import KafkaRecord
+from driver.batches.tasks.reading import KafkaRecord
 from driver.spark.blocks import PlacedRows
 from driver.spark.classic import classic
 from driver.spark.executors import bring

@@ -14,8 +14,8 @@ from pyspark import TaskContext
 from direct.intake.access import IntakeEndpoint
 from direct.intake.reading import read_through
 from direct.rdd.deserializers import Deserializer, deserializer
-from driver.batches.decoding import DeadLetterPlan, Decoder, Part, decode_parts
-from driver.batches.tasks import KafkaRecord, records
+from driver.batches.tasks.decoding import DeadLetterPlan, Decoder, Part, decode_parts
+from driver.batches.tasks.reading import KafkaRecord, records
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.options.access import KafkaAccess
@@ -60,7 +60,7 @@ def encode_task(number: int, range_: OffsetRange, incarnation: int) -> bytes:
 def decode_span(how: TaskReading, row: bytes, decoder: Decoder, place: DeadLetterPlan) -> Iterator[pa.RecordBatch]:
     """Yield the decoded records of ``row``, a result of :func:`encode_task`.
 
-    Decodes as ``driver.batches.decoding.decode_task`` does.
+    Decodes as ``driver.batches.tasks.decoding.decode_task`` does.
     """
     number, span, incarnation = _task_decoder.decode(row)
     part = Part(read_batches(how, number, [encode(span)]), {(span.topic, span.partition): incarnation})

@@ -14,9 +14,9 @@ from direct.rdd.locations import LocationStrategy
 from direct.rdd.rdd import KafkaRDD, locate
 from direct.rdd.tasks import TaskReading, decode_span, encode, encode_task, read_batches
 from direct.stream.commits import Callback, Commits
-from driver.batches.batch import Batch, BatchWork, Rows
-from driver.batches.decoding import DeadLetterPlan, Decoder
-from driver.batches.keyed_state import KeyedState, StateOptions
+from driver.batches.job.batch import Batch, BatchWork, Rows
+from driver.batches.job.keyed_state import KeyedState, StateOptions
+from driver.batches.tasks.decoding import DeadLetterPlan, Decoder
 from driver.spark.blocks import PlacedRows
 from driver.spark.engine import SparkJobs
 from driver.spark.rows import arrow_schema
@@ -26,7 +26,7 @@ from pyspark_forebay.schema import spark_schema
 
 
 class DirectBatch(Batch):
-    """A batch of a direct stream: like :class:`driver.batches.batch.Batch`, but its records are read from Kafka.
+    """A batch of a direct stream: like :class:`driver.batches.job.batch.Batch`, but its records are read from Kafka.
 
     A rerun has the same ranges, and their records while Kafka holds them. ``ranges`` are :class:`direct.OffsetRange`,
     one for each task. ``rdd`` is a :class:`direct.KafkaRDD`. ``records`` is the number of offsets. A window reads the

@@ -28,14 +28,14 @@ from direct.stream.scheduling import LagEvents, make_scheduler, partition_lags
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import ConsumerStrategy, check, find_partitions
 from driver.background.cleaner import Cleaner
-from driver.batches.batch import Engine, Job, NamedJob
+from driver.batches.job.batch import Engine, Job, NamedJob
 from driver.batches.local_engine import letters_of
 from driver.batches.scheduler import Scheduler
 from driver.decision_loop.loop import DriverLoop
 from driver.http.batches import ReadUnfinishedBatches, with_completed
 from driver.journal import history
 from driver.journal.events import Event
-from driver.journal.lease import Lease, await_tasks_of, read_lease, wait_until_stale
+from driver.journal.leadership.lease import Lease, await_tasks_of, read_lease, wait_until_stale
 from driver.listeners.dispatch import Channel, EventSink, Listeners, ListenerSink
 from driver.listeners.events import Happened, Listener, PartitionLag, StreamStarted, StreamStopped
 from driver.listeners.offsets import submitted_offsets

@@ -19,8 +19,8 @@ from enum import Enum
 
 import msgspec
 
-from driver.journal.encoding import EncodedState
 from driver.journal.files import SnapshotMeta
+from driver.journal.log.encoding import EncodedState
 from driver.journal.state import SnapshotCopy, State
 from driver.tracker.requests import Ask, Copied, Read
 from forebay.model.errors import StoreError

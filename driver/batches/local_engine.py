@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from driver.batches.batch import Batch, BatchWork, Job
-from driver.batches.decoding import DeadLetterPlan, Decoder, decode_task
-from driver.batches.keyed_state import KeyedState, LocalShards, ShardTasks, StateOptions, StateRun
-from driver.batches.tasks import Count, read_task
+from driver.batches.job.batch import Batch, BatchWork, Job
+from driver.batches.job.keyed_state import KeyedState, LocalShards, ShardTasks, StateOptions, StateRun
+from driver.batches.tasks.decoding import DeadLetterPlan, Decoder, decode_task
+from driver.batches.tasks.reading import Count, read_task
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import UsageError
 from forebay.security.access import Access
@@ -110,7 +110,7 @@ class LocalEngine:
         """Do nothing: the engine is this process."""
 
     def run(self, work: BatchWork, job: Job) -> TierCounts:
-        """Run the job as ``driver.batches.batch.Engine.run``."""
+        """Run the job as ``driver.batches.job.batch.Engine.run``."""
         counter = Counter()
         plan_of = partial(read_plan, self._settings, agent_urls=self._agent_urls())
         job(Batch(work, LocalRows(work, plan_of, counter.add, partial(dead_letter_plan, self._settings))))

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from driver.batches.batch import BatchWork, Engine, NamedJob, Written
 from driver.batches.batch_log import BatchLog
 from driver.batches.entries import RunningBatch, completed_entry, skipped_detail
+from driver.batches.job.batch import BatchWork, Engine, NamedJob, Written
+from driver.batches.job.keyed_state import commit_states
+from driver.batches.job.measure import RunMeasure
 from driver.batches.job_failures import FailingJobs, shown
-from driver.batches.keyed_state import commit_states
-from driver.batches.measure import RunMeasure
 from driver.batches.progress import Progress, Skip
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.batch_order import RunKey

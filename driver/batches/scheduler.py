@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from driver.batches.batch import BatchWork, Engine, NamedJob
 from driver.batches.batch_log import BatchLog
 from driver.batches.batch_run import BatchRun
 from driver.batches.entries import RunningBatch
+from driver.batches.job.batch import BatchWork, Engine, NamedJob
 from driver.batches.job_failures import FailingJobs
-from driver.batches.joint import JointLeader, JointMember
-from driver.batches.joint_streams import Port
+from driver.batches.joint.jobs import JointLeader, JointMember
+from driver.batches.joint.streams import Port
 from driver.batches.progress import Progress, Skip
 from driver.batches.reads import EarlierBatches, NextBatch, ReadPause, ReadUnfinished, SameBatch
 from driver.batches.runner import AttemptRules, BatchHooks, BatchRunner

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, overload
 
 from driver.decisions.clean_up import CleanSegment
 from driver.journal.events import Event
-from driver.journal.writing import Journal
+from driver.journal.log.writing import Journal
 from driver.tracker import Action, Tracker
 from driver.tracker.requests import Answered, AnswerType, BeginReplay, Request
 from forebay.messages import ClaimRequest, Fault, Message, OpenCursorRequest, RegisterRequest, ReportRequest

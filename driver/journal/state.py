@@ -10,8 +10,8 @@ import msgspec
 
 from driver.journal import events as ev
 from driver.journal.block_index import BlockIndex, Place, reached_by
+from driver.journal.leadership.timeline import REBUILDER
 from driver.journal.statistics import BatchStatistics
-from driver.journal.timeline import REBUILDER
 from driver.journal.versions import DroppedVersion, KeyedVersions, StateCommit
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import ForebayError

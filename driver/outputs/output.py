@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Protocol
 
-from driver.batches.batch import Batch, Written
+from driver.batches.job.batch import Batch, Written
 
 log = logging.getLogger(__name__)
 

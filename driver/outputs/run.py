@@ -11,7 +11,7 @@ from forebay.model.values import check_name
 from forebay.model.wire import UNDECODABLE, WIRE_NAMES
 
 if TYPE_CHECKING:
-    from driver.batches.batch import Batch
+    from driver.batches.job.batch import Batch
 
 
 class OutputRun(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES):

@@ -17,10 +17,10 @@ from driver.background.snapshot_copies import SnapshotCopies
 from driver.background.state_files import StateFiles
 from driver.batches.backpressure import Backpressure
 from driver.batches.batch_log import BatchLog
-from driver.batches.dead_letters import confirm_dead_letters
+from driver.batches.job.dead_letters import confirm_dead_letters
+from driver.batches.job.keyed_state import newest_run
 from driver.batches.job_failures import FailingJobs
-from driver.batches.joint import refuse_alone
-from driver.batches.keyed_state import newest_run
+from driver.batches.joint.jobs import refuse_alone
 from driver.batches.runner import AttemptRules, BatchHooks, Completed
 from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decision_loop.loop import DriverLoop
@@ -32,10 +32,10 @@ from driver.decisions.receiver_lifecycle import ManagedReceivers, ManagedRules
 from driver.http.health import Grace, Health
 from driver.journal.events import Event
 from driver.journal.history import HistoryWriter
-from driver.journal.lease import lease_path
+from driver.journal.leadership.lease import lease_path
+from driver.journal.log.writing import Journal
 from driver.journal.retention_clock import RetentionClock, newest_completion_ms
 from driver.journal.state import State
-from driver.journal.writing import Journal
 from driver.listeners.events import Happened
 from driver.listeners.offsets import submitted_offsets
 from driver.metrics.counting import Counting

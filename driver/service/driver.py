@@ -8,29 +8,29 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from driver.batches.batch import Engine, NamedJob
+from driver.batches.job.batch import Engine, NamedJob
 from driver.decision_loop.stopping import Summary
 from driver.http.api import tracker_application
 from driver.http.batches import ReadUnfinishedBatches, with_completed
-from driver.journal.lease import wait_until_stale
+from driver.journal.leadership.lease import wait_until_stale
 from driver.listeners.dispatch import Channel, EventSink, Listeners, ListenerSink, find_listener
 from driver.listeners.events import Listener, StreamStarted, StreamStopped
 from driver.listeners.web_hook import WebHook
 from driver.service.activity import Activity
 from driver.service.admission import Admission
 from driver.service.agents import await_hosts
+from driver.service.answers.metrics import DriverMetrics
+from driver.service.answers.observing import Observing
+from driver.service.answers.routing import Routing
+from driver.service.answers.view import LeaderView, View
 from driver.service.composition import Parts, compose
 from driver.service.engine_start import EngineStart
 from driver.service.housekeeping import Housekeeping
 from driver.service.leadership import Leadership, refuse_direct_stream, refuse_other_keeping
-from driver.service.metrics import DriverMetrics
-from driver.service.observing import Observing
 from driver.service.options import DriverOptions, Given
 from driver.service.placing import Placing
-from driver.service.routing import Routing
 from driver.service.shutdown import Shutdown
 from driver.service.stores import Stores
-from driver.service.view import LeaderView, View
 from driver.spark.early import starts_early, starts_first
 from driver.traces import BatchTraces
 from driver.tracker.requests import KeepWindow

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from driver.journal import opening
-from driver.journal.lease import Lease, LeaseKeeper, await_tasks_of, read_lease, stand_by
+from driver.journal.leadership.lease import Lease, LeaseKeeper, await_tasks_of, read_lease, stand_by
+from driver.journal.log import opening
+from driver.journal.log.writing import Journal
 from driver.journal.state import State
-from driver.journal.writing import Journal
 from driver.service.activity import Activity
 from driver.service.futures import failed
 from driver.service.stores import Stores

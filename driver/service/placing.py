@@ -11,9 +11,9 @@ from driver.http.health import HealthLog
 from driver.http.tracked import receiver_state
 from driver.journal.state import State
 from driver.listeners.derivation import SeenReceiver, receiver_events
+from driver.service.answers.view import LeaderView, ReadHealth
 from driver.service.composition import Parts
 from driver.service.options import Given
-from driver.service.view import LeaderView, ReadHealth
 from driver.tracker import Tracker
 from driver.tracker.requests import ExpireCursors, PlaceReceivers, Read
 from forebay.model.values import is_reserved

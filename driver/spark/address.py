@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from forebay.model.errors import SettingsError, UnreachableError
-from forebay.settings.similar import did_you_mean
+from forebay.settings.reading.similar import did_you_mean
 
 #: environment variable with the address of Spark's driver
 ADDRESS = "SPARK_LOCAL_IP"

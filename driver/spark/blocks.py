@@ -9,7 +9,7 @@ from pyspark import RDD, SparkContext
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
 
-from driver.batches.tasks import TaskBlocks, preferred_hosts
+from driver.batches.tasks.reading import TaskBlocks, preferred_hosts
 from wal.reading import BlockReference
 
 #: prefixes by which Spark recognises other places than hosts (an executor, a cached file)

@@ -17,19 +17,19 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from driver.batches.batch import Batch, BatchWork, Job
-from driver.batches.description import job_description
+from driver.batches.job.batch import Batch, BatchWork, Job
+from driver.batches.job.description import job_description
 from driver.batches.local_engine import dead_letter_plan, read_plan
-from driver.batches.tasks import unreadable
+from driver.batches.tasks.reading import unreadable
 from driver.decisions.batch_order import RunKey
 from driver.spark.address import addressed
 from driver.spark.blocks import executors, hosts_of
-from driver.spark.class_archive import ClassArchive
 from driver.spark.classic import classic
 from driver.spark.counts import tier_counts
 from driver.spark.executors import check, far, ship, strangers
-from driver.spark.java import check_java
-from driver.spark.jvm import archive_of, session_options, start_jvm
+from driver.spark.java.check import check_java
+from driver.spark.java.class_archive import ClassArchive
+from driver.spark.java.jvm import archive_of, session_options, start_jvm
 from driver.spark.rows import SparkRows
 from driver.spark.small import SmallBatches
 from driver.spark.warming import warm
@@ -155,7 +155,7 @@ class SparkJobs(ABC):
             raise EngineLostError(why)
 
     def warm(self) -> None:
-        """Warm Spark as ``driver.batches.batch.Engine.warm``. A session that was given is left as it is."""
+        """Warm Spark as ``driver.batches.job.batch.Engine.warm``. A session that was given is left as it is."""
         log.debug("this engine is not warmed")
 
     @property
@@ -197,7 +197,7 @@ class SparkJobs(ABC):
                 signal.signal(signal.SIGINT, on_interrupt)
 
     def run(self, work: BatchWork, job: Job) -> TierCounts:
-        """Run the job as ``driver.batches.batch.Engine.run``. Raises JobError if the tasks of the attempt before it don't end
+        """Run the job as ``driver.batches.job.batch.Engine.run``. Raises JobError if the tasks of the attempt before it don't end
         in time; EngineLostError if Spark has stopped."""
         self._wanted.set()
         context = self.session.sparkContext
@@ -239,7 +239,7 @@ class SparkJobs(ABC):
         return counts.value
 
     def cancel(self) -> None:
-        """Cancel running tasks as ``driver.batches.batch.Engine.cancel``."""
+        """Cancel running tasks as ``driver.batches.job.batch.Engine.cancel``."""
         session = self._session
         if session is None:
             return

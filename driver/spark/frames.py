@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql.functions import count, lit
 
-from driver.batches.tasks import packed
+from driver.batches.tasks.reading import packed
 
 
 def record_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:

@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from driver.batches.batch import BatchWork
-from driver.batches.decoding import DeadLetterPlan, Decoder, decode_in_task
-from driver.batches.keyed_state import KeyedState, StateOptions
+from driver.batches.job.batch import BatchWork
+from driver.batches.job.keyed_state import KeyedState, StateOptions
 from driver.batches.local_engine import LocalRows, open_state
-from driver.batches.tasks import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in
+from driver.batches.tasks.decoding import DeadLetterPlan, Decoder, decode_in_task
+from driver.batches.tasks.reading import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in
 from driver.spark.blocks import TaskPartitions, executors, hosts_of
 from driver.spark.shards import SparkShards
 from driver.spark.small import SmallBatches
@@ -41,7 +41,7 @@ def arrow_schema(schema: Any) -> pa.Schema:
 
 
 class SparkRows:
-    """The rows of one batch, as ``driver.batches.batch.Rows``. ``small``: makes the DataFrames of small batches."""
+    """The rows of one batch, as ``driver.batches.job.batch.Rows``. ``small``: makes the DataFrames of small batches."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from pyspark.sql.functions import col, lit
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from driver.batches.keyed_state import LocalShards
+from driver.batches.job.keyed_state import LocalShards
 from forebay.process.worker_process import freeze_modules
 from wal.keyed.schema import DELETED, as_table
 from wal.keyed.shard import Shards, ShardWritten, StatePlan, UpdateFunction

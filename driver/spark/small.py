@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
-from driver.batches.tasks import Count, read_task
+from driver.batches.tasks.reading import Count, read_task
 from forebay.model.arrow_columns import one_batch
 from forebay.model.errors import UnreadableBlockError
 from forebay.model.records import DATAFRAME_SCHEMA

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from driver.batches.sample import sample_block
-from driver.batches.tasks import TaskBlocks, read_in_task, tasks_in
+from driver.batches.tasks.reading import TaskBlocks, read_in_task, tasks_in
+from driver.batches.tasks.sample import sample_block
 from driver.spark.blocks import TaskPartitions
 from driver.spark.executors import far
 from driver.spark.small import frame_of

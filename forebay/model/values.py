@@ -39,7 +39,7 @@ OFFSET_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1
 #: maximum of assigned numbers and of counters: up to it, a JSON number is exact
 NUMBER_MAX = 2**53 - 1
-#: key of the number that replaces one outside its bounds in an older release's journal (``driver.journal.bounds``)
+#: key of the number that replaces one outside its bounds in an older release's journal (``driver.journal.log.bounds``)
 INSTEAD = "instead"
 
 #: maximum characters of a text that a process reports, such as an error

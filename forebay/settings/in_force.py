@@ -8,7 +8,7 @@ from typing import Any
 
 from forebay.model.units import Duration, Size
 from forebay.settings import reference
-from forebay.settings.open_sections import flat
+from forebay.settings.reading.open_sections import flat
 from forebay.settings.redaction import HIDDEN, shown_value
 from forebay.settings.reference import OPTIONS, Key
 from forebay.settings.schema import LoadedSettings, Settings

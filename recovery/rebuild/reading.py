@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from driver.journal import bounds, history
-from driver.journal import reading as journal
+from driver.journal import history
 from driver.journal.history import FinishedBatch
+from driver.journal.log import bounds
+from driver.journal.log import reading as journal
 from driver.journal.state import State
 from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError, RefusedError
 from forebay.model.values import Block, BlockRange, Handle

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from driver.journal import history, timeline
+from driver.journal import history
 from driver.journal.history import FinishedBatch
+from driver.journal.leadership import timeline
 from driver.journal.state import (
     REPAIR_WRITER,
     AttestedRange,

@@ -9,12 +9,12 @@ from collections.abc import Callable, Generator
 
 import msgspec
 
-from driver.journal import reading as journal
-from driver.journal import timeline
 from driver.journal.files import Claim, claim_path, newest_claim
 from driver.journal.history import HistoryWriter
+from driver.journal.leadership import timeline
+from driver.journal.log import reading as journal
+from driver.journal.log.writing import Journal
 from driver.journal.state import BrokenInvariant, State
-from driver.journal.writing import Journal
 from forebay.model.errors import CorruptionError, FencedError, RefusedError, StoreError
 from forebay.model.values import Block, numbered, timeline_of
 from forebay.process import failpoints

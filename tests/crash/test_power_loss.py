@@ -15,8 +15,8 @@ from random import Random
 import pytest
 
 from driver.journal import events as ev
-from driver.journal import opening
-from driver.journal import reading as journal
+from driver.journal.log import opening
+from driver.journal.log import reading as journal
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.model.values import Block
@@ -24,7 +24,7 @@ from forebay.process.clock import SystemClock
 from receiver import inputs as inp
 from receiver.stores.store import StoreOptions
 from receiver.stores.wal_store import WalStore
-from tests.driver.journal.test_journal import some_events
+from tests.driver.journal.log.test_journal import some_events
 from tests.receiver.stores.test_wal_store import EPOCH, PATIENCE_SECONDS, WRITING, pending
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.tracked import STREAM

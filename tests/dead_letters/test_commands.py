@@ -15,10 +15,10 @@ from deploy.commands.dead_letters.reporting import record_name, text_of
 from deploy.commands.dead_letters.stored import is_pending
 from deploy.main import main
 from driver import IngestContext
-from driver.batches.batch import Batch, BatchWork
-from driver.batches.decoding import Decoder, decode_task
+from driver.batches.job.batch import Batch, BatchWork
 from driver.batches.local_engine import dead_letter_plan
-from driver.batches.tasks import KafkaRecord
+from driver.batches.tasks.decoding import Decoder, decode_task
+from driver.batches.tasks.reading import KafkaRecord
 from driver.decisions.replay import RewindTo
 from driver.listeners.events import BatchCompleted, BatchFailed, BatchStarted, BatchSubmitted, Listener
 from driver.tracker.requests import BeginReplay
@@ -28,7 +28,7 @@ from forebay.kafka.consume.whole_topic import read_topic
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from forebay.settings.schema import Settings
 from tests.support.played import PlayedReceiver
 from tests.support.rows import Row, block

@@ -12,17 +12,17 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-import driver.batches.decoding as decoding_module
-from driver.batches.batch import Batch, BatchWork
-from driver.batches.dead_letters import confirm_dead_letters
-from driver.batches.decoding import DeadLetterPlan, Decoder, Part, as_records, decode_parts, of_records
+import driver.batches.tasks.decoding as decoding_module
+from driver.batches.job.batch import Batch, BatchWork
+from driver.batches.job.dead_letters import confirm_dead_letters
 from driver.batches.local_engine import LocalEngine
-from driver.batches.tasks import KafkaRecord, read_task
+from driver.batches.tasks.decoding import DeadLetterPlan, Decoder, Part, as_records, decode_parts, of_records
+from driver.batches.tasks.reading import KafkaRecord, read_task
 from forebay.kafka.produce import sender
 from forebay.model.errors import JobError, OutOfSpaceError, UsageError
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.model.values import numbered
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from tests.support.columns import schema_of
 from tests.support.rows import ODD_ROWS, Row, block
 from tests.support.stored import Stored
@@ -407,7 +407,7 @@ def test_dead_letters_of_a_task_are_written_in_pieces_of_bounded_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-6."""
-    monkeypatch.setattr("driver.batches.decoding._PIECE_BYTES", 500)
+    monkeypatch.setattr("driver.batches.tasks.decoding._PIECE_BYTES", 500)
     monkeypatch.setattr("wal.reading.records.RUN_BYTES", 1)  # so that each block is decoded alone
     decoding = Decoding(tmp_path)
     blocks = [block({("a", n): numbers(10, bad=tuple(range(10)))}, sequence=n + 1) for n in range(4)]

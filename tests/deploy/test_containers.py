@@ -19,7 +19,7 @@ from deploy.main import main
 from driver.decision_loop.stopping import GRACE_SECONDS
 from driver.service import CLOSE_SECONDS
 from forebay.security.roles import ROLES
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from tests.conftest import missing
 from tests.support import deployment_tools
 from tests.support.wheel import ROOT

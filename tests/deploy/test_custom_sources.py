@@ -12,7 +12,7 @@ from deploy.examples.custom_sources.sources import CHUNK_BYTES, Tail
 from deploy.main import main
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import SettingsError
-from forebay.settings.load import from_values, load
+from forebay.settings.reading.load import from_values, load
 from forebay.sources.receiving import OffsetGone, RetryLater
 from tests.support.ports import free_port
 

@@ -15,7 +15,7 @@ from deploy.commands.trial.demo_parts import write_project
 from deploy.commands.trial.demo_run import due_kills
 from deploy.examples.flights import jobs
 from deploy.main import main
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from recovery.audit import AuditedGap, AuditedIncarnation, AuditReport, Finding
 
 ROOT = Path(__file__).parent.parent.parent

@@ -16,7 +16,7 @@ import pytest
 
 from deploy.supervision.detached import Announcer, start_detached
 from deploy.supervision.readiness import ReadySocket
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from forebay.settings.schema.constraints import service_address
 from tests.support.kafka import PATIENCE_SECONDS
 from tests.support.up import status, until

@@ -20,7 +20,7 @@ from deploy.main import main
 from forebay import messages as m
 from forebay.client import Client
 from forebay.process.clock import ManualClock
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from wal.storage import open_storage
 
 

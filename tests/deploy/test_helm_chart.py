@@ -20,7 +20,7 @@ from driver.decision_loop.stopping import GRACE_SECONDS
 from driver.service import CLOSE_SECONDS as DRIVER_CLOSE_SECONDS
 from executor_agent.main import CLOSE_SECONDS as AGENT_CLOSE_SECONDS
 from executor_agent.main import STOP_MARGIN_SECONDS
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from forebay.settings.schema import Settings
 from tests.conftest import missing
 from tests.support import deployment_tools

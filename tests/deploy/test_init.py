@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.main import main
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 
 
 def test_init_writes_ten_lines_of_configuration_and_a_job(

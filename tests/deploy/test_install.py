@@ -32,7 +32,7 @@ from executor_agent.main import CLOSE_SECONDS as AGENT_CLOSE_SECONDS
 from executor_agent.main import STOP_MARGIN_SECONDS
 from forebay.model.errors import SettingsError, StoreError, UsageError
 from forebay.security import roles as security
-from forebay.settings.load import from_values, load
+from forebay.settings.reading.load import from_values, load
 from receiver.service import CLOSE_SECONDS as RECEIVER_CLOSE_SECONDS
 from tests.conftest import missing
 

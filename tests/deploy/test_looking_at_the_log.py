@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from deploy.main import main
-from driver.journal import opening
-from driver.journal import reading as journal
-from driver.journal import reading as journal_reading
+from driver.journal.log import opening
+from driver.journal.log import reading as journal
+from driver.journal.log import reading as journal_reading
 from driver.journal.transitions import apply
 from forebay.model.values import Block, BlockMeta
 from tests.support.tracked import STREAM, Tracked, offsets

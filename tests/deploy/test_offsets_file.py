@@ -15,7 +15,7 @@ from deploy.commands.offsets import file as offsets_file
 from deploy.commands.offsets.file import Commit, commits, exported, read_file, starting_offsets, unheld
 from deploy.main import main
 from driver.journal import events as ev
-from driver.journal import opening as journal
+from driver.journal.log import opening as journal
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.kafka.client import admin
@@ -23,7 +23,7 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import RefusedError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from forebay.settings.schema import Settings
 from tests.support.again import produce
 from tests.support.kafka import PATIENCE_SECONDS

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from deploy.commands.running.services import children, children_of
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 
 

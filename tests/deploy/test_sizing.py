@@ -17,7 +17,7 @@ from driver.journal.history import FinishedBatch, FinishedRange
 from forebay.model.payload import encode_block
 from forebay.model.records import RangeRows
 from forebay.model.values import TopicPartition, block_id
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from tests.support.rows import Row, source_batch
 from tests.support.wheel import ROOT
 

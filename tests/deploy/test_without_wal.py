@@ -58,7 +58,7 @@ def test_validate_says_what_a_stream_without_a_wal_does_not_survive(
 ) -> None:
     from deploy.commands.setup.validation import check_folders
     from forebay.settings.durability_notes import without_wal
-    from forebay.settings.load import load
+    from forebay.settings.reading.load import load
 
     config = tmp_path / "forebay.toml"
     config.write_text(CONFIG.format(folder=tmp_path))

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from direct.stream.strategies import Assign, Subscribe
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.consumer import KafkaSource
 from forebay.kafka.consume.range_reader import Reading, read_range

@@ -35,13 +35,13 @@ from direct.stream.batch import DirectRows
 from direct.stream.strategies import Assign, Subscribe
 from direct.stream.stream import DirectStream
 from driver.background.cleaner import Cleaner
-from driver.batches.batch import Batch, BatchWork
-from driver.batches.decoding import Decoder
+from driver.batches.job.batch import Batch, BatchWork
 from driver.batches.local_engine import letters_of
+from driver.batches.tasks.decoding import Decoder
 from driver.decisions.replay import RewindTo, plan
 from driver.journal import history
 from driver.journal.events import SpansAllocated, SpansBegun, SpansSkipped
-from driver.journal.lease import LeaseHeld
+from driver.journal.leadership.lease import LeaseHeld
 from driver.journal.state import BrokenInvariant, State
 from driver.journal.transitions import apply
 from driver.tracker.requests import AllocateSpans, BeginSpans, EndSpans, SkipSpans

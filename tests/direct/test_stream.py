@@ -26,9 +26,9 @@ from direct.stream.metrics import StreamMetrics
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import Assign, Subscribe, SubscribePattern, check
 from direct.stream.stream import DirectStream
-from driver.batches.batch import Batch, BatchWork
-from driver.journal.lease import Lease, LeaseHeld
-from driver.journal.processes import process_start
+from driver.batches.job.batch import Batch, BatchWork
+from driver.journal.leadership.lease import Lease, LeaseHeld
+from driver.journal.leadership.processes import process_start
 from driver.listeners.events import BatchCompleted, BatchStarted, BatchSubmitted, Happened, Listener
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.planning import PartitionRates
@@ -174,7 +174,7 @@ def test_new_stream_waits_for_the_lease_of_a_hanging_process_and_names_it(
             1, "before", socket.gethostname(), hung.pid, process_start(hung.pid), 1, 0.2, "", "app-1", "spark://m"
         )
         (runs.checkpoint / "s" / "lease").write_bytes(msgspec.json.encode(lease))
-        with caplog.at_level(logging.WARNING, "driver.journal.lease"):
+        with caplog.at_level(logging.WARNING, "driver.journal.leadership.lease"):
             runs.start(Assign([tps[0]]))
             runs.await_records(30)
         assert "may still run, in Spark's application app-1" in caplog.text

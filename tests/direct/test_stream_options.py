@@ -12,7 +12,7 @@ import pytest
 from direct import Checkpoint, Gains, PartitionLag, find_offsets
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import Subscribe
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from driver.listeners.events import Listener, RateChanged
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.starting import Timestamp

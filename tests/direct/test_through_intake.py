@@ -30,7 +30,7 @@ from direct.intake.coverage import kept_of
 from direct.rdd.tasks import TaskReading
 from direct.stream.cursor import place_of, places_of, ranges_to_keep
 from direct.stream.strategies import Assign, Subscribe
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from driver.decisions.intake import incarnation_spans
 from driver.journal.events import CursorNamed, SpansAllocated, SpansBegun
 from driver.journal.state import BrokenInvariant, State

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from driver.http.observation.series import Sampler, Series
 from driver.listeners import (
     BatchCompleted,
@@ -24,7 +24,7 @@ from driver.listeners import (
 )
 from driver.listeners.dispatch import Listeners
 from driver.listeners.events import METHODS, Happened
-from driver.service.observing import tell_lag
+from driver.service.answers.observing import tell_lag
 from forebay import messages as m
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.settings.schema import Settings

@@ -18,13 +18,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from driver.batches.batch import Batch
-from driver.batches.joint import JointFollower, JointJob, JointLeader
-from driver.batches.joint_streams import JointStreams, Port
+from driver.batches.job.batch import Batch
+from driver.batches.joint.jobs import JointFollower, JointJob, JointLeader
+from driver.batches.joint.streams import JointStreams, Port
 from driver.context import IngestContext, IngestStreams
 from driver.decisions.joint_batches import Fate
 from driver.joint_jobs import joining, joint_members
-from driver.journal import reading as journal
+from driver.journal.log import reading as journal
 from driver.journal.state import State
 from driver.main import refuse_joins
 from driver.service import DriverOptions
@@ -35,7 +35,7 @@ from forebay.kafka.embedded.broker import MockBroker
 from forebay.messages import StatusAnswer
 from forebay.model.errors import JobError, RefusedError, SettingsError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 from recovery.audit import audit
 from tests.support import forked
@@ -144,7 +144,7 @@ def state_of(settings: Settings) -> State:
 
 def test_a_stream_whose_answer_comes_too_late_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing changes in either stream after the answer that was late, so nothing wakes the one that waits."""
-    monkeypatch.setattr("driver.batches.joint.NOTE_SECONDS", 0.01)
+    monkeypatch.setattr("driver.batches.joint.jobs.NOTE_SECONDS", 0.01)
     fates = [None, None, Fate(True)]
 
     def ask(request: object, timeout_seconds: float | None = None) -> Any:

@@ -14,7 +14,7 @@ from driver.service.leadership import Leadership
 from driver.service.stores import Stores
 from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
 from forebay.process.clock import SystemClock
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from wal.storage import AppendFile, MemoryStorage
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import ClassVar
 import pytest
 
 from driver.background.discovery import Known, discover
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from driver.context import IngestContext
 from forebay.http.client import Client
 from forebay.messages import StatusAnswer
 from forebay.model.values import TopicPartition
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.sources.custom import CustomUpstream
 from forebay.sources.receiving import Record, ReliableSource, RetryLater
 from tests.support.played import PlayedReceiver

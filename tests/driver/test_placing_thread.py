@@ -11,10 +11,10 @@ from driver.journal import events as ev
 from driver.listeners.derivation import SeenReceiver
 from driver.listeners.dispatch import Listeners
 from driver.listeners.events import Happened, ReceiverFailed
+from driver.service.answers.view import ReadHealth
 from driver.service.placing import Placing, ReadReceivers
-from driver.service.view import ReadHealth
 from forebay.process.clock import ManualClock
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 
 
 class Page:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from driver import IngestContext
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from forebay.http.client import Client
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.messages import OperatorAnswer, ReplayRequest, StatusAnswer
 from forebay.model.values import TopicPartition
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from tests.support.played import PlayedReceiver
 
 SCHEMA = pa.schema([("key", pa.int64()), ("records", pa.int64())])

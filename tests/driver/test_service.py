@@ -14,17 +14,17 @@ from driver import IngestContext
 from driver.background.cleaner import Cleaner
 from driver.background.discovery import LostJournal
 from driver.background.snapshot_copies import SnapshotCopies
-from driver.batches.batch import Batch, NamedJob
+from driver.batches.job.batch import Batch, NamedJob
 from driver.batches.local_engine import LocalEngine
 from driver.decisions.allocation import BatchLimits
 from driver.decisions.rate import Gains
 from driver.decisions.rate_sharing import RateLimits
 from driver.decisions.receiver_lifecycle import ManagedRules
 from driver.journal import history
-from driver.journal import opening as journal
-from driver.journal.encoding import EncodedState
-from driver.journal.lease import Lease, LeaseHeld, lease_path, read_lease
-from driver.journal.timeline import TimelineFound
+from driver.journal.leadership.lease import Lease, LeaseHeld, lease_path, read_lease
+from driver.journal.leadership.timeline import TimelineFound
+from driver.journal.log import opening as journal
+from driver.journal.log.encoding import EncodedState
 from driver.listeners.events import BatchCompleted, BlockAdded, Listener, ReceiverFailed, ReceiverStarted
 from driver.service import Driver, DriverOptions
 from forebay import messages as m
@@ -48,7 +48,7 @@ from forebay.model.errors import (
 from forebay.model.units import Duration
 from forebay.model.values import TopicPartition
 from forebay.process.clock import ManualClock, SystemClock
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.settings.schema import NO_WAL, Settings
 from recovery.audit import audit
 from tests.support.columns import column_values
@@ -895,7 +895,7 @@ def test_who_takes_over_waits_for_the_tasks_of_the_driver_before_or_names_them(
         waited.append((lease, len(job.seen)))
         return False
 
-    monkeypatch.setattr("driver.journal.lease.await_end_of", unseen)
+    monkeypatch.setattr("driver.journal.leadership.lease.await_end_of", unseen)
     with IngestContext(None, s) as intake:
         intake.foreach_batch(job)
         assert job.enough.wait(30)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from deploy.commands.setup.validation import refuse_equal_modules
-from driver.batches.joint import JointMember
+from driver.batches.joint.jobs import JointMember
 from driver.context import IngestStreams
 from driver.joint_jobs import joint_members
 from driver.service import DriverOptions
@@ -24,7 +24,7 @@ from forebay.model.errors import AlreadyRunningError, EngineLostError, FencedErr
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
 from forebay.process.notify import Notifier, Pulse
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 from tests.support.played import PlayedReceiver
 

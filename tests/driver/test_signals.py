@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from driver.spark.engine import SparkEngine
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 
 #: forks a driver for each pair of signals and prints how each ended
 PAIRS = """
 import json, os, signal, sys, time
 from unittest import mock
 import driver.main
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 
 class Driver:
     url = ""

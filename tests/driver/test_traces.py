@@ -17,7 +17,7 @@ from opentelemetry.trace import StatusCode
 import driver.traces
 import forebay.traces.spans
 from driver import IngestContext
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from driver.journal import events as ev
 from driver.traces import QUEUE_MAX, BatchTraces
 from forebay import messages as m
@@ -25,7 +25,7 @@ from forebay.http.client import Client
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.traces.spans import LINKS_MAX, Spans, root_ids
 from tests.support.played import PlayedReceiver
 

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from driver.batches.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch, BatchWork
 from driver.batches.local_engine import LocalEngine
-from driver.batches.tasks import records, unreadable
+from driver.batches.tasks.reading import records, unreadable
 from forebay.model.errors import UnreadableBlockError, UsageError
 from tests.support.rows import block, filler
 from tests.support.stored import Stored

@@ -19,11 +19,11 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread
 
-from driver.batches.batch import Batch, BatchWork
-from driver.batches.description import offsets_in_words
-from driver.batches.job_errors import describe
+from driver.batches.job.batch import Batch, BatchWork
+from driver.batches.job.description import offsets_in_words
+from driver.batches.job.errors import describe
 from driver.batches.local_engine import read_plan
-from driver.batches.tasks import KafkaRecord
+from driver.batches.tasks.reading import KafkaRecord
 from driver.spark import engine as spark_engine
 from driver.spark.engine import SparkEngine, _running_tasks
 from driver.spark.small import FRAMES_LEFT_TO_TASKS, SmallBatches

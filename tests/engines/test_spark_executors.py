@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkRuntimeError
 
 import driver
-from driver.batches.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch, BatchWork
 from driver.spark import engine as spark_engine
 from driver.spark import executors as spark_executors
 from driver.spark.engine import SparkJobs
@@ -59,7 +59,7 @@ def test_the_minimum_pyarrow_is_the_one_in_pyproject() -> None:
 def test_the_check_of_an_executor_needs_no_forebay_there(tmp_path: Path) -> None:
     """And says what can't be imported, of a Python that has all but the project."""
     look = tmp_path / "look"
-    look.write_bytes(cloudpickle.dumps(_look(("driver.batches.decoding", "wal"))))  # type: ignore[no-untyped-call]
+    look.write_bytes(cloudpickle.dumps(_look(("driver.batches.tasks.decoding", "wal"))))  # type: ignore[no-untyped-call]
     script = "import sys, pickle, pyspark.cloudpickle; print(*next(pickle.load(open(sys.argv[1], 'rb'))(())), sep='|')"
     command = [bare_python(tmp_path / "bare"), "-c", script, str(look)]
     # a job that was looked for in this process has left the way to it in the environment
@@ -67,7 +67,7 @@ def test_the_check_of_an_executor_needs_no_forebay_there(tmp_path: Path) -> None
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     host, _, *found = done.stdout.strip().split("|")
     assert host == os.uname().nodename
-    assert found == [version("pyarrow"), "driver.batches.decoding", "No module named 'driver'"]
+    assert found == [version("pyarrow"), "driver.batches.tasks.decoding", "No module named 'driver'"]
 
 
 def test_different_names_of_hosts_are_reported() -> None:
@@ -112,8 +112,8 @@ import importlib, sys
 sys.path[:] = [{archive!r}, *sys.path]
 for name in {[*_FIRST, "job_of_mine"]!r}:
     importlib.import_module(name)
-import driver.batches.decoding, tables
-print(tables.NAMES.decode(), driver.batches.decoding.__file__)
+import driver.batches.tasks.decoding, tables
+print(tables.NAMES.decode(), driver.batches.tasks.decoding.__file__)
 """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
@@ -249,8 +249,8 @@ assert sys.path == path
 attempt()
 
 def number(_):
-    import driver.batches.tasks
-    yield driver.batches.tasks.__file__
+    import driver.batches.tasks.reading
+    yield driver.batches.tasks.reading.__file__
 
 def parent(_):
     import os

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from driver.spark.engine import SparkEngine
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from driver.batches.tasks import TaskBlocks, preferred_hosts, tasks_in
+from driver.batches.tasks.reading import TaskBlocks, preferred_hosts, tasks_in
 from driver.spark.blocks import TaskPartitions
 from forebay.model.values import Handle
 from wal.reading import BlockReference

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from direct.rdd.tasks import TaskReading, read_batches
-from driver.batches.decoding import decode_in_task
-from driver.batches.tasks import read_in_task
+from driver.batches.tasks.decoding import decode_in_task
+from driver.batches.tasks.reading import read_in_task
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.options.access import KafkaAccess
 from pyspark_forebay.intake.batch import IntakeBatchReader
@@ -85,14 +85,14 @@ def test_every_task_of_the_source_begins_so(monkeypatch: pytest.MonkeyPatch, rea
 
 def test_every_task_of_a_job_begins_so(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
-    for name in ("driver.batches.tasks", "driver.batches.decoding", "direct.rdd.tasks"):
+    for name in ("driver.batches.tasks.reading", "driver.batches.tasks.decoding", "direct.rdd.tasks"):
         monkeypatch.setattr(f"{name}.freeze_modules", lambda name=name: begun.append(name))
     plan = ReadPlan(wal_url="memory://wal")
     list(read_in_task([], plan, lambda counts: None))
-    assert begun == ["driver.batches.tasks"]
-    monkeypatch.setattr("driver.batches.decoding.decode_task", lambda *given: iter(()))
+    assert begun == ["driver.batches.tasks.reading"]
+    monkeypatch.setattr("driver.batches.tasks.decoding.decode_task", lambda *given: iter(()))
     list(decode_in_task([], 0, plan, lambda counts: None, None, None))  # type: ignore[arg-type]
-    assert begun[1:] == ["driver.batches.decoding"]
+    assert begun[1:] == ["driver.batches.tasks.decoding"]
     how = TaskReading(KafkaAccess({}, "g"), Reading())
     list(read_batches(how, 0, []))
     assert len(begun) == 2, "Spark's driver reads so too, and is no worker"

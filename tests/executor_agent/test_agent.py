@@ -27,7 +27,7 @@ from forebay.messages import AgentHeartbeatAnswer, AgentHeartbeatRequest, Comman
 from forebay.model.errors import SettingsError, UnreachableError, UsageError
 from forebay.process import failpoints
 from forebay.process.clock import ManualClock
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
@@ -437,7 +437,7 @@ def test_agent_on_loopback_beside_drivers_of_other_hosts_logs_it(
 
 def test_process_reports_ready_and_sigterm_ends_it_with_0(stored: Stored) -> None:
     code = (
-        "import sys; from executor_agent.main import run; from forebay.settings.load import from_values\n"
+        "import sys; from executor_agent.main import run; from forebay.settings.reading.load import from_values\n"
         "import msgspec\n"
         "sys.exit(run(from_values(msgspec.json.decode(sys.argv[1]))))\n"
     )
@@ -459,7 +459,7 @@ def test_heartbeat_thread_that_breaks_ends_the_process_with_1(stored: Stored) ->
     """INV-5: an agent that serves without heartbeats would keep its blocks and receivers from every driver."""
     code = (
         "import sys; from unittest import mock; from executor_agent.main import run; import msgspec\n"
-        "from executor_agent.service import Heartbeat; from forebay.settings.load import from_values\n"
+        "from executor_agent.service import Heartbeat; from forebay.settings.reading.load import from_values\n"
         "with mock.patch.object(Heartbeat, 'beat', side_effect=TypeError('a fault')):\n"
         "    sys.exit(run(from_values(msgspec.json.decode(sys.argv[1]))))\n"
     )

@@ -317,7 +317,7 @@ def test_agent_killed_before_the_rename_leaves_no_part_of_a_copy(
     stored: Stored, pool: urllib3.PoolManager, tmp_path: Path
 ) -> None:
     code = (
-        "import sys, msgspec; from executor_agent.main import run; from forebay.settings.load import from_values\n"
+        "import sys, msgspec; from executor_agent.main import run; from forebay.settings.reading.load import from_values\n"
         "sys.exit(run(from_values(msgspec.json.decode(sys.argv[1]))))\n"
     )
     raw = {

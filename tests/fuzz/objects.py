@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from driver.journal.lease import Lease, lease_path, stored_lease
+from driver.journal.leadership.lease import Lease, lease_path, stored_lease
 from driver.outputs.run import OutputRun, decoded
 from forebay.model.errors import CorruptionError, NewerVersionError, StoreError
 from forebay.model.values import numbered

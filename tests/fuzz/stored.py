@@ -10,8 +10,8 @@ import msgspec
 
 from driver.journal import events as ev
 from driver.journal import history
-from driver.journal import reading as journal
 from driver.journal.files import claim_path
+from driver.journal.log import reading as journal
 from driver.journal.state import State
 from driver.journal.statistics import BatchStatistics
 from forebay.model.errors import CorruptionError, ForebayError, MissingKeyError, NewerVersionError

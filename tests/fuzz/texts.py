@@ -18,7 +18,7 @@ from forebay.messages import OverviewAnswer
 from forebay.model.errors import SettingsError, UsageError
 from forebay.model.units import parse_duration, parse_size
 from forebay.security.roles import parse_tokens
-from forebay.settings.load import from_text, load
+from forebay.settings.reading.load import from_text, load
 from pyspark_forebay import offsets
 from pyspark_forebay.options.source import check
 from pyspark_forebay.options.values import tracker_urls

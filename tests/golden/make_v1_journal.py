@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from driver.journal import history
-from driver.journal import opening as journal
+from driver.journal.log import opening as journal
 from driver.tracker.requests import Archived
 from tests.support.tracked import STREAM, Tracked
 from wal.storage import open_storage

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from driver.journal import history, opening
+from driver.journal import history
+from driver.journal.log import opening
 from forebay.model.payload import decode_block
 from forebay.model.values import Block
 from recovery.audit import audit

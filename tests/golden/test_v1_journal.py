@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 
 from driver.decisions.batch_order import following, window
-from driver.journal import history, opening
-from driver.journal import reading as journal
+from driver.journal import history
+from driver.journal.log import opening
+from driver.journal.log import reading as journal
 from driver.tracker import Tracker
 from driver.tracker.requests import Allocate, Archived, Complete, CompleteOutput, KeepWindow
 from forebay.model.values import numbered

@@ -30,7 +30,7 @@ from forebay.kafka.produce.transactions import TransactionalSender
 from forebay.model.errors import UnreachableError
 from forebay.model.values import BlockRange, TopicPartition
 from forebay.process.clock import SystemClock
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from forebay.settings.schema import Settings
 from pyspark_forebay.kafka.batch import BatchReader
 from receiver.main import compose

@@ -41,7 +41,7 @@ from forebay.kafka.produce.sender import send_rows
 from forebay.kafka.produce.transactions import TransactionalSender, transactional_group
 from forebay.model.errors import MissingRightError, SettingsError, UnreachableError
 from forebay.model.values import TopicPartition
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from pyspark_forebay.kafka.batch import BatchReader
 from pyspark_forebay.kafka.stream import StreamReader
 from pyspark_forebay.sink.rows import pack_rows

@@ -16,7 +16,7 @@ from forebay.metrics.definition import Metric
 from forebay.model.errors import StoreError, UsageError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.settings.schema import METRICS_PORTS, Settings
 from receiver.main import compose
 from receiver.metrics import ReceiverMetrics

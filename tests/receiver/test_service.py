@@ -15,7 +15,7 @@ from forebay.model.errors import OutOfSpaceError, StoreError
 from forebay.model.values import TopicPartition
 from forebay.process import failpoints
 from forebay.process.clock import SystemClock
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 from receiver.inputs import Tick
 from receiver.machine.limits.throttle import GATHER_SECONDS

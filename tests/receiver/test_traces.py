@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from forebay.model.errors import SettingsError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 from forebay.traces.sending import spans_of
 from forebay.traces.spans import Spans, root_ids
@@ -141,7 +141,7 @@ def test_without_an_endpoint_nothing_of_opentelemetry_is_imported() -> None:
     code = """
 import sys
 import receiver.main, driver.service
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.traces.sending import spans_of
 settings = from_values({"stream": "s", "data": "/tmp/none", "kafka": {"topics": ["t"], "bootstrap.servers": "h:1"}})
 assert spans_of(settings, "driver", "1") is None

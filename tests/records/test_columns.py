@@ -66,7 +66,7 @@ from pathlib import Path
 import numpy as np, pyarrow as pa
 import pyspark.worker
 from benchmarks.stored_blocks import store
-from driver.batches.tasks import read_in_task
+from driver.batches.tasks.reading import read_in_task
 from forebay.model.arrow_columns import bytes_column, numbers_column
 from forebay.model.payload import block_rows
 from forebay.model.records import SOURCE_SCHEMA, RangeRows, to_dataframe

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from driver.journal import events as ev
-from driver.journal.reading import _events_decoder, _state_decoder
+from driver.journal.log.reading import _events_decoder, _state_decoder
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from driver.tracker.requests import FoundPartitions

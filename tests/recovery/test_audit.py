@@ -10,8 +10,8 @@ import pytest
 from deploy.commands.inspection.audit import exceptions, sentence
 from driver.decisions.replay import RewindTo
 from driver.journal import history
-from driver.journal import opening as journal
 from driver.journal.history import FinishedBatch, FinishedRange, HistoryWriter
+from driver.journal.log import opening as journal
 from driver.journal.transitions import apply
 from driver.tracker.requests import BeginReplay, SkipBatch
 from forebay import messages as m

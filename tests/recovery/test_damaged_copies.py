@@ -329,7 +329,7 @@ store.open()
 """
 RECOVERY = """
 from recovery import damaged_copies
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from wal.storage import open_storage
 settings = load(Path(sys.argv[2]), {})
 setattr({"os": os, "Path": Path}[owner], name, die)

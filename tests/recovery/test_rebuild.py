@@ -13,12 +13,14 @@ import pytest
 
 from driver.background.snapshot_copies import Due, SnapshotCopies, copy_due
 from driver.journal import events as ev
-from driver.journal import history, opening, timeline
-from driver.journal.encoding import EncodedState
+from driver.journal import history
 from driver.journal.files import Claim, claim_path
-from driver.journal.lease import LeaseKeeper, lease_path
+from driver.journal.leadership import timeline
+from driver.journal.leadership.lease import LeaseKeeper, lease_path
+from driver.journal.leadership.timeline import TimelineFound
+from driver.journal.log import opening
+from driver.journal.log.encoding import EncodedState
 from driver.journal.state import State
-from driver.journal.timeline import TimelineFound
 from driver.journal.transitions import apply
 from driver.tracker import Tracker
 from driver.tracker.requests import Copied

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from driver.background.snapshot_copies import SnapshotCopies
-from driver.journal.encoding import EncodedState
+from driver.journal.log.encoding import EncodedState
 from forebay.model.values import numbered
 from forebay.process.clock import SystemClock
 from recovery.rebuild import rebuild

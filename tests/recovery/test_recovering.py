@@ -12,7 +12,7 @@ from deploy.commands.recovery.execution import apply_plan, make_plan
 from deploy.commands.recovery.surroundings import Surroundings
 from deploy.commands.wal.verification import verified
 from driver.journal.events import CleanupIntended
-from driver.journal.lease import LeaseHeld, LeaseKeeper
+from driver.journal.leadership.lease import LeaseHeld, LeaseKeeper
 from driver.journal.transitions import apply
 from forebay.model.errors import ForebayError, StoreError, UsageError
 from forebay.model.payload import decode_block

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference
 
-from driver.batches.decoding import Decoder
+from driver.batches.tasks.decoding import Decoder
 from forebay.kafka.registry.client import AVRO, JSON, PROTOBUF, RegisteredSchema, RegistryAccess
 from forebay.model.errors import UnreachableError, UsageError
 from forebay.model.records import DATAFRAME_SCHEMA

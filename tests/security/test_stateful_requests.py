@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from driver.journal import reading as journal
+from driver.journal.log import reading as journal
 from forebay.kafka.embedded.broker import MOCK_PARTITIONS, MockBroker
 from tests.fuzz.wire import Player
 from tests.support.service_process import configured, running

@@ -9,7 +9,7 @@ import pytest
 
 from forebay.model.errors import SettingsError
 from forebay.settings.in_force import in_force
-from forebay.settings.load import from_values, load, mistakes
+from forebay.settings.reading.load import from_values, load, mistakes
 
 SHORT = {"stream": "flights", "kafka": {"topics": ["t"], "bootstrap.servers": "b:1"}}
 FILE = 'stream = "flights"\n{}\n[kafka]\ntopics = ["t"]\n"bootstrap.servers" = "b:1"\n'

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from forebay.settings.in_force import DEFAULT, in_force
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from forebay.settings.redaction import HIDDEN, is_secret_name, redacted
 
 FILE = """

@@ -14,7 +14,7 @@ import pytest
 
 from forebay.model.errors import SettingsError
 from forebay.settings.durability_notes import without_wal
-from forebay.settings.load import from_values, load
+from forebay.settings.reading.load import from_values, load
 from forebay.settings.schema import Section, Settings
 
 GOOD = """

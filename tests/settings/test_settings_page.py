@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from forebay.settings import reference
-from forebay.settings.conversion import fitted
-from forebay.settings.load import from_values, load
+from forebay.settings.reading.conversion import fitted
+from forebay.settings.reading.load import from_values, load
 from forebay.settings.schema import Section, Settings
 from forebay.settings.toml_text import toml_text
 from scripts import settings_page

@@ -28,9 +28,9 @@ from driver.decisions.clean_up import CleanSegment
 from driver.decisions.intake import intake
 from driver.journal.events import IncarnationStart, ReplayedBatch
 from driver.journal.files import newest_claim
-from driver.journal.lease import LeaseKeeper
+from driver.journal.leadership.lease import LeaseKeeper
+from driver.journal.log.writing import Journal
 from driver.journal.state import ADOPTER, Batch, State
-from driver.journal.writing import Journal
 from driver.tracker import CopyRules, Decision, Tracker
 from driver.tracker.options import CursorRules
 from driver.tracker.requests import (

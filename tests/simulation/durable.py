@@ -1,14 +1,14 @@
 """What a crash at this moment would leave: the synced bytes of a store, and the journal that they hold.
 
-The journal is read by ``driver.journal.reading``. Between two whole readings, only what was added is read and applied: a
+The journal is read by ``driver.journal.log.reading``. Between two whole readings, only what was added is read and applied: a
 whole reading follows each change that is not an addition to the newest epoch, and every ``WHOLE_EVERY`` additions.
 """
 
 from __future__ import annotations
 
 from driver.journal import history
-from driver.journal import reading as journal
-from driver.journal.lease import lease_path
+from driver.journal.leadership.lease import lease_path
+from driver.journal.log import reading as journal
 from driver.journal.state import State
 from tests.support.forgetful import ForgetfulStorage
 from wal.segments import layout
@@ -69,7 +69,7 @@ class DurableJournal:
         self.changes = 0
 
     def refresh(self) -> bool:
-        """Return whether the synced bytes have changed. Raises as ``driver.journal.reading.read``."""
+        """Return whether the synced bytes have changed. Raises as ``driver.journal.log.reading.read``."""
         if self._storage.steps == self._steps:
             return False
         self._steps = self._storage.steps

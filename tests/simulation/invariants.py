@@ -15,10 +15,10 @@ import msgspec
 from driver.background.discovery import LostJournal
 from driver.journal import events as ev
 from driver.journal import history
-from driver.journal import reading as journal
 from driver.journal.files import newest_claim
+from driver.journal.leadership.timeline import TimelineFound
+from driver.journal.log import reading as journal
 from driver.journal.state import ADOPTER, Batch, BrokenInvariant, Partition, State
-from driver.journal.timeline import TimelineFound
 from driver.tracker import Decision
 from driver.tracker.requests import Request
 from forebay import messages as m

@@ -18,14 +18,14 @@ from driver.background.adoption import Adopter, Orphan, OrphanSearch, eligible
 from driver.background.cleaner import ReadLeaving
 from driver.decision_loop.loop import DriverLoop, is_down_to_reserve
 from driver.decisions.clean_up import CleanSegment
-from driver.journal import reading as journal
 from driver.journal.block_index import BlockIndex
 from driver.journal.events import BatchesArchived, BlockAdded, Event
 from driver.journal.files import newest_claim
 from driver.journal.history import FinishedBatch, HistoryWriter, leaving
-from driver.journal.opening import opening_steps
+from driver.journal.log import reading as journal
+from driver.journal.log.opening import opening_steps
+from driver.journal.log.writing import Journal
 from driver.journal.state import ADOPTER, EndedEpoch
-from driver.journal.writing import Journal
 from driver.tracker import Decision, Tracker
 from driver.tracker.batches import Batches
 from driver.tracker.requests import Archived, Complete, Request, Search

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from greenlet import getcurrent, greenlet
 
 from driver.journal.events import Event
-from driver.journal.writing import Journal
+from driver.journal.log.writing import Journal
 from driver.tracker.requests import Request
 from forebay.process import failpoints
 

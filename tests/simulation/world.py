@@ -12,9 +12,9 @@ from typing import Any
 
 from driver.background.adoption import Adopter, AdoptionThread
 from driver.decision_loop.loop import DriverLoop
-from driver.journal import opening as journal
 from driver.journal.block_index import Place
 from driver.journal.history import HistoryWriter
+from driver.journal.log import opening as journal
 from driver.journal.receiver_limits import IdLimits
 from driver.tracker import Tracker
 from forebay.model.units import Duration, Size

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from deploy.main import main as command_line
 from driver.journal import history
-from driver.journal import reading as journal
+from driver.journal.log import reading as journal
 from driver.journal.state import State
 from forebay.http.client import Client
 from forebay.kafka.client.admin import KafkaAdmin

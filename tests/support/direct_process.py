@@ -18,7 +18,7 @@ from direct.stream.commits import Commits
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import Subscribe
 from direct.stream.stream import DirectStream
-from driver.batches.batch import Batch, BatchWork, Job
+from driver.batches.job.batch import Batch, BatchWork, Job
 from wal.reading import TierCounts
 
 

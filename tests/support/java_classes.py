@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from driver.spark.class_archive import ClassArchive
+from driver.spark.java.class_archive import ClassArchive
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.embedded.jars import fetch_jars, find_java, jars_present
 from forebay.model.errors import ForebayError, UsageError

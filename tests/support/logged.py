@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from driver.journal import history, opening
-from driver.journal import reading as journal
+from driver.journal import history
+from driver.journal.log import opening
+from driver.journal.log import reading as journal
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from driver.tracker.requests import Archived
@@ -22,7 +23,7 @@ from forebay.model.errors import ForebayError
 from forebay.model.payload import encode_block
 from forebay.model.records import RangeRows
 from forebay.model.values import Block, BlockMeta, BlockRange, TopicPartition, block_id, numbered
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 from tests.support.rows import Row, source_batch
 from tests.support.tracked import STREAM, TOPIC, Tracked

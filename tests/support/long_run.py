@@ -19,9 +19,9 @@ import msgspec
 from driver.background.cleaner import CleanedWal, Cleaner
 from driver.background.snapshot_copies import SnapshotCopies
 from driver.decision_loop.loop import DriverLoop
-from driver.journal import opening as journal
 from driver.journal.events import IncarnationStart
 from driver.journal.history import HistoryWriter
+from driver.journal.log import opening as journal
 from driver.journal.retention_clock import RetentionClock, newest_completion_ms
 from driver.journal.state import State
 from driver.tracker import Tracker

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from driver.batches.batch import Batch, NamedJob
+from driver.batches.job.batch import Batch, NamedJob
 from driver.batches.local_engine import LocalEngine
 from driver.listeners import Listener
 from driver.service import Driver, DriverOptions
@@ -19,7 +19,7 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 from tests.support.played import PlayedReceiver
 

@@ -18,7 +18,7 @@ from forebay.http.client import Client
 from forebay.model.errors import ForebayError
 from forebay.process.tether import tethered
 from forebay.security.access import Access
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from tests.support.ports import free_port
 from tests.support.wheel import ROOT
 

@@ -21,7 +21,7 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.process.tether import tethered
 from forebay.security.access import Access
 from forebay.security.roles import Role
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from tests.support.cluster import AHEAD, Cluster, _Service
 from tests.support.namespaces import Host, Network
 from tests.support.pythons import bare_python

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from forebay.model.values import Block, BlockMeta
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 from wal.blocks import encode_meta, write_local
 from wal.reading import BlockReference, ReadPlan, Tier

@@ -9,7 +9,7 @@ from typing import Any
 
 from forebay.model.errors import UsageError
 from forebay.model.units import parse_duration, parse_size
-from forebay.settings.similar import did_you_mean
+from forebay.settings.reading.similar import did_you_mean
 
 #: options that fsspec itself takes for every file system
 _FSSPEC_KEYS = frozenset(

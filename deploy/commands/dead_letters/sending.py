@@ -38,7 +38,7 @@ def send_back(settings: Settings, wanted: LetterFilter, target: str | None, beca
     if this process is killed in between, the next call may send the records of one object again. Without ``yes`` nothing is
     sent. Raises UsageError, UnreachableError.
     """
-    from driver.batches.decoding import as_records
+    from driver.batches.tasks.decoding import as_records
     from forebay.kafka.client.admin import Committed, KafkaAdmin
     from forebay.kafka.produce.sender import send
     from forebay.process.clock import SystemClock

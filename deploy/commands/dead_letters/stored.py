@@ -80,7 +80,7 @@ def pieces(settings: Settings) -> Iterator[Piece]:
 
 
 def _of_objects(settings: Settings, url: str) -> Iterator[Piece]:
-    from driver.journal import reading as journal
+    from driver.journal.log import reading as journal
     from wal import dead_letters
     from wal.storage import open_storage
 
@@ -111,7 +111,7 @@ def is_pending(state: State, run: Run) -> bool:
 def _of_topic(settings: Settings, topic: str) -> Iterator[Piece]:
     import pyarrow as pa
 
-    from driver.batches.decoding import of_records
+    from driver.batches.tasks.decoding import of_records
     from forebay.kafka.consume.whole_topic import read_topic
     from wal.dead_letters import identities
 

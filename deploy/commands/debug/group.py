@@ -19,7 +19,7 @@ from deploy.console.progress import spinner
 from forebay.model.errors import SettingsError, UnreachableError, UsageError
 from forebay.process.clock import SystemClock
 from forebay.settings.in_force import in_force
-from forebay.settings.load import load, mistakes
+from forebay.settings.reading.load import load, mistakes
 from forebay.settings.schema import Settings
 
 if sys.version_info >= (3, 11):

@@ -17,7 +17,7 @@ import msgspec
 
 from deploy.commands.recovery.journal import JournalInspection, inspect_journal
 from deploy.supervision.run_lock import holder, lock_path
-from driver.spark.java import check_java
+from driver.spark.java.check import check_java
 from forebay.http.client import Client
 from forebay.http.driver_client import DriverClient
 from forebay.model.errors import ForebayError, SettingsError

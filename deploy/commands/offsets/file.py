@@ -248,7 +248,7 @@ def starting_offsets(offsets: ExportedOffsets, use: Use) -> str:
 
 
 def _journal(settings: Settings) -> State | None:
-    from driver.journal import reading as journal
+    from driver.journal.log import reading as journal
     from wal.storage import open_storage
 
     storage = open_storage(settings.driver.journal, settings.storage)

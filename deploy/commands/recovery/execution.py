@@ -101,8 +101,8 @@ def apply_plan(
     Raises LeaseHeld if a driver is running, UsageError if there is no journal, TimelineFound if the WAL belongs to another
     journal, FencedError if a driver takes over meanwhile, OutOfSpaceError, StoreError.
     """
-    from driver.journal import opening as journal
-    from driver.journal.lease import LeaseKeeper
+    from driver.journal.leadership.lease import LeaseKeeper
+    from driver.journal.log import opening as journal
     from forebay.process.clock import SystemClock
     from recovery import plan as rp
     from recovery.examination import examine, journal_view, read_state
@@ -170,7 +170,7 @@ def apply_plan(
 
 
 def _refuse_beside_a_driver(journal_storage: Storage, stream: str) -> None:
-    from driver.journal.lease import LeaseHeld, wait_until_stale
+    from driver.journal.leadership.lease import LeaseHeld, wait_until_stale
 
     try:
         wait_until_stale(journal_storage, stream, threading.Event())

@@ -36,7 +36,7 @@ from forebay.sources.kind import source_kind
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from driver.journal.reading import StoredJournal
+    from driver.journal.log.reading import StoredJournal
     from forebay.settings.schema import Settings
     from recovery.rebuild import RebuildPlan
     from wal.storage import Storage
@@ -95,8 +95,8 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
 
     ``wal_storage``: None for a stream without a WAL, which has no snapshot copies.
     """
-    from driver.journal import reading as journal
-    from driver.journal import timeline
+    from driver.journal.leadership import timeline
+    from driver.journal.log import reading as journal
     from recovery.rebuild import snapshot_copies
     from wal.segments.layout import parse_journal
 
@@ -176,7 +176,7 @@ def _kinds(payload: bytes) -> list[str]:
 
 
 def _copy(storage: Storage, path: str) -> SnapshotCopy:
-    from driver.journal import reading as journal
+    from driver.journal.log import reading as journal
 
     try:
         state = journal.snapshot_in(storage, path)
@@ -342,8 +342,8 @@ def _topic_ids(settings: Settings, topics: Iterable[str]) -> dict[str, str]:
 
 
 def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> RebuildPlan:
-    from driver.journal import timeline
-    from driver.journal.lease import wait_until_stale
+    from driver.journal.leadership import timeline
+    from driver.journal.leadership.lease import wait_until_stale
     from recovery import rebuild
     from wal.storage import open_storage
 

@@ -59,7 +59,7 @@ def read_batches(storage: Storage, stream: str) -> list[JournalBatch]:
     Raises UsageError if there is no such journal; CorruptionError or NewerVersionError if it can't be read.
     """
     from driver.journal import history
-    from driver.journal import reading as journal
+    from driver.journal.log import reading as journal
 
     state = journal.read_beside_a_writer(storage, stream).state  # first: batches move from it into the history
     if state is None:

@@ -59,7 +59,7 @@ def propose(storage: Storage, stream: str, batch: int, time_ms: int) -> ReplayPr
     """
     from driver.decisions.replay import Horizon, RewindTo, needed, plan
     from driver.journal import history
-    from driver.journal import reading as journal
+    from driver.journal.log import reading as journal
 
     # the journal first: batches move from it to the history
     state = journal.read_beside_a_writer(storage, stream).state

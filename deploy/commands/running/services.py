@@ -30,13 +30,13 @@ from deploy.supervision.detached import Announcer, start_detached
 from deploy.supervision.run_lock import holder, lock_path, only_one
 from deploy.supervision.supervisor import ChildSpec, LogLines, Supervisor
 from driver.spark.early import starts_spark_first
-from driver.spark.java import check_java
+from driver.spark.java.check import check_java
 from forebay.model.errors import AlreadyRunningError
 from forebay.model.values import check_name, managed_id
 from forebay.process import logs
 from forebay.process.notify import taken_out
 from forebay.process.signals import stop_signals
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from forebay.settings.schema import Settings
 from forebay.sources.kind import source_kind
 
@@ -114,7 +114,7 @@ def driver(
     variables = taken_out(os.environ)  # before Spark's processes are started, which must not notify systemd
     if not others:
         if starts_spark_first(streams[0], standby):
-            from driver.spark.jvm import start_jvm_early
+            from driver.spark.java.jvm import start_jvm_early
 
             start_jvm_early(streams[0].spark)
         from driver.main import run

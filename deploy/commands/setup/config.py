@@ -9,8 +9,8 @@ import click
 from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
 from forebay.model.errors import UsageError
 from forebay.settings.in_force import DEFAULT, SettingInForce, in_force
+from forebay.settings.reading.similar import did_you_mean
 from forebay.settings.redaction import HIDDEN
-from forebay.settings.similar import did_you_mean
 from forebay.settings.toml_text import toml_text
 
 if TYPE_CHECKING:

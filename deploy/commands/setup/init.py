@@ -96,6 +96,6 @@ def init(invocation: Invocation, folder: Path, topics: tuple[str, ...], broker: 
 
 def _check(configuration: str) -> None:
     """Raise SettingsError if an option of the command line is no valid value."""
-    from forebay.settings.load import from_text
+    from forebay.settings.reading.load import from_text
 
     from_text(configuration, "forebay init")

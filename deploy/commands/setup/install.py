@@ -34,7 +34,7 @@ from deploy.commands.setup.installation import (
 from deploy.console.invocation import FINE, Invocation, changing_options, example, pass_invocation, shared_options
 from forebay.model.errors import SettingsError, StoreError, UsageError
 from forebay.security.roles import parse_tokens
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 
 #: folders that the units hide from the services, which therefore can't run a program in them
 _HIDDEN = ("/root", "/home", "/run/user", "/tmp", "/var/tmp")  # noqa: S108  nothing is written there

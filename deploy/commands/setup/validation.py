@@ -28,13 +28,13 @@ from deploy.console.invocation import (
     shared_options,
 )
 from driver.spark.address import check_address, check_master
-from driver.spark.java import check_java
+from driver.spark.java.check import check_java
 from forebay.http.address import loopback_note
 from forebay.model.errors import MissingRightError, SettingsError, SourceError, StoreError, UnreachableError, UsageError
 from forebay.settings.durability_notes import without_wal
-from forebay.settings.load import load, mistakes
+from forebay.settings.reading.load import load, mistakes
+from forebay.settings.reading.similar import did_you_mean
 from forebay.settings.schema import Settings
-from forebay.settings.similar import did_you_mean
 from forebay.settings.stores import local_path
 from forebay_start import hidden
 

@@ -23,7 +23,7 @@ from deploy.commands.trial.demo_screen import Screen
 from deploy.examples.flights import jobs
 from forebay.model.errors import ForebayError, UnreachableError
 from forebay.process.signals import stop_signals
-from forebay.settings.load import load
+from forebay.settings.reading.load import load
 from forebay.settings.schema import Settings
 
 

@@ -15,8 +15,8 @@ import click
 from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
 from deploy.console.progress import progress_bar
 from forebay.model.errors import UsageError
+from forebay.settings.reading.similar import did_you_mean
 from forebay.settings.schema import Settings
-from forebay.settings.similar import did_you_mean
 
 Record = tuple[bytes | None, bytes | None]
 

@@ -28,8 +28,8 @@ from deploy.console.invocation import (
 from deploy.console.ownership import refuse_as_root
 from deploy.console.progress import progress_bar
 from driver.journal.files import newest_claim
+from driver.journal.leadership.timeline import REBUILDER
 from driver.journal.state import REPAIR_WRITER
-from driver.journal.timeline import REBUILDER
 from forebay.model.values import Block, timeline_of
 from forebay.process.clock import SystemClock
 from recovery.examination import (

@@ -64,7 +64,7 @@ def judge_segments(
     journal_storage: Storage, wal_storage: Storage, stream: str, limits: Limits, now_ms: int
 ) -> RetentionReport:
     """Return what a clean-up at ``now_ms`` would do. Only reads the journal and the headers of frames; fences no process."""
-    from driver.journal import reading as journal
+    from driver.journal.log import reading as journal
     from wal.segments.layout import parse_block
 
     state = journal.read_beside_a_writer(journal_storage, stream).state

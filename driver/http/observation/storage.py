@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from driver.decisions.clean_up import retention_limits
 from driver.http.observation.snapshot import Snapshot
 from driver.journal.files import epoch_folder
-from driver.journal.lease import stored_lease
+from driver.journal.leadership.lease import stored_lease
+from driver.journal.log.writing import Journal
 from driver.journal.state import State
-from driver.journal.writing import Journal
 from driver.tracker.requests import Read
 from forebay import messages as m
 from forebay.model.values import timeline_of

@@ -1,6 +1,6 @@
 """Types of settings: what a value may be, beyond its Python type.
 
-msgspec checks the bounds of numbers. ``forebay.settings.conversion`` checks the rest, which is in ``Meta.extra``:
+msgspec checks the bounds of numbers. ``forebay.settings.reading.conversion`` checks the rest, which is in ``Meta.extra``:
 
 - ``positive``: a duration must be longer than 0;
 - ``least``: the least size;

@@ -12,7 +12,7 @@ from driver.background.discovery import Known, LostJournal, check_commits, disco
 from forebay.kafka.client.admin import Committed, KafkaAdmin
 from forebay.model.errors import UnreachableError
 from forebay.model.values import TopicPartition
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.settings.schema import KafkaSettings, Settings
 
 TP = TopicPartition("t", 0)

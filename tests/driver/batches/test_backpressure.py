@@ -7,14 +7,14 @@ from typing import Any, cast
 import pytest
 
 from driver.batches.backpressure import Backpressure
-from driver.batches.batch import BatchWork, NamedJob
+from driver.batches.job.batch import BatchWork, NamedJob
 from driver.batches.runner import AttemptRules, BatchHooks
 from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.rate import Gains
 from driver.decisions.rate_sharing import RateLimits, RateSharing
 from driver.journal import events as ev
-from driver.journal.opening import lead
+from driver.journal.log.opening import lead
 from driver.journal.state import LearnedRate
 from driver.journal.statistics import BatchStatistics
 from driver.journal.transitions import apply

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from driver import IngestContext
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from forebay import messages as m
 from forebay.http.client import Client
 from forebay.model.errors import JobError, UsageError

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from driver.batches.job_failures import PROCESS_ENDED, FailingJobs
-from driver.journal import reading as journal
 from driver.journal.events import JobFailed
+from driver.journal.log import reading as journal
 from forebay import messages as m
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import EngineLostError, UnreadableBlockError

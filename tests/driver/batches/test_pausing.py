@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from driver.listeners import Listener, PauseChanged
 from forebay import messages as m
 from forebay.kafka.embedded.broker import MockBroker

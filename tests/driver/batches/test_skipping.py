@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from driver.batches.progress import Progress, Skip
-from driver.journal import reading as journal
+from driver.journal.log import reading as journal
 from driver.listeners import BatchSkipped, Listener
 from forebay import messages as m
 from forebay.kafka.embedded.broker import MockBroker

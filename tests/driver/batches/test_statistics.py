@@ -11,16 +11,16 @@ import msgspec
 import pytest
 
 from driver.background.batch_history import BatchHistory, fill_from_state
-from driver.batches.batch import Batch, BatchWork, NamedJob, Written
 from driver.batches.batch_log import BatchLog
-from driver.batches.description import OFFSETS_LENGTH_MAX, job_description, offsets_in_words
+from driver.batches.job.batch import Batch, BatchWork, NamedJob, Written
+from driver.batches.job.description import OFFSETS_LENGTH_MAX, job_description, offsets_in_words
 from driver.batches.runner import AttemptRules, BatchHooks
 from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decisions.replay import RewindTo
 from driver.journal import events as ev
 from driver.journal import history
 from driver.journal.history import HistoryWriter
-from driver.journal.opening import lead
+from driver.journal.log.opening import lead
 from driver.journal.statistics import BatchStatistics
 from driver.journal.transitions import apply
 from driver.listeners.events import BatchCompleted, BatchStarted, Happened

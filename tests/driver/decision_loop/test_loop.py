@@ -15,9 +15,9 @@ from typing_extensions import Buffer
 from driver.decision_loop import loop as loop_module
 from driver.decision_loop.loop import DriverLoop
 from driver.journal import events as ev
-from driver.journal import opening, writing
-from driver.journal import reading as journal
 from driver.journal.files import claim_path, epoch_folder
+from driver.journal.log import opening, writing
+from driver.journal.log import reading as journal
 from driver.journal.state import State
 from driver.tracker import Tracker
 from driver.tracker.requests import Allocate, Archived, Complete, FoundPartitions

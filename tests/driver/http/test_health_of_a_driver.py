@@ -13,7 +13,7 @@ from forebay import messages as m
 from forebay.http.client import Client
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import RefusedError
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 from tests.driver.test_service import Collecting, ready
 from tests.support.played import PlayedReceiver

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from driver import IngestContext
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from forebay import messages as m
 from forebay.client import Client as StreamClient
 from forebay.client import Event
@@ -18,7 +18,7 @@ from forebay.http.client import Client
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.values import Block, TopicPartition
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 from tests.support.played import PlayedReceiver
 

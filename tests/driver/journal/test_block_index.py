@@ -13,7 +13,7 @@ from driver.journal.state import REPAIR_WRITER, State
 from driver.journal.transitions import apply
 from driver.tracker.requests import CleanedUp, CleanLocalCopies
 from forebay.model.values import Handle
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from tests.settings.test_settings import good_values
 from tests.support.tracked import STREAM, Tracked
 from wal.decisions.retention import Due, FrameFacts, Limits, SegmentFacts

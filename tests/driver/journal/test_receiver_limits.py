@@ -10,11 +10,12 @@ import pytest
 from driver.decisions.clean_up import CleanSegment, is_stray
 from driver.http.health import Grace, Health
 from driver.journal import events as ev
-from driver.journal import opening, receiver_limits
+from driver.journal import receiver_limits
+from driver.journal.log import opening
+from driver.journal.log.writing import Journal
 from driver.journal.receiver_limits import IdLimits
 from driver.journal.state import BrokenInvariant, OpenFault, State, is_fenced
 from driver.journal.transitions import apply, receivers
-from driver.journal.writing import Journal
 from driver.tracker.requests import CleanedUp
 from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError

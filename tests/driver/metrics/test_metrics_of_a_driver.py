@@ -14,13 +14,13 @@ import urllib3
 from prometheus_client.parser import text_string_to_metric_families
 
 from driver import IngestContext
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from forebay import messages as m
 from forebay.http.client import Client
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from tests.support import prometheus
 from tests.support.played import PlayedReceiver
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from driver.journal import writing as journal
+from driver.journal.log import writing as journal
 from driver.journal.transitions import receivers
 from recovery.audit import audit
 from tests.support.long_run import ROUND_BATCHES, STREAM, LongRun

@@ -18,7 +18,7 @@ from forebay.model.errors import SettingsError, SourceError, UnreachableError, U
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 from forebay.sources.custom import END_UNTOLD, CustomUpstream, dealt, make, ordinal_of
 from forebay.sources.receiving import OffsetGone, Record, Records, ReliableSource, RetryLater, UnreliableSource

@@ -21,7 +21,8 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from driver.journal import history, opening
+from driver.journal import history
+from driver.journal.log import opening
 from driver.journal.state import State
 from executor_agent.store import BlockStore
 from forebay.messages import ReportAnswer, ReportRequest

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from driver.batches.tasks import TaskBlocks
+from driver.batches.tasks.reading import TaskBlocks
 from executor_agent.main import Agent
 from forebay.messages import COPY_SIZES, CopiesRequest
 from forebay.model.errors import LostBlockError, UnreadableBlockError

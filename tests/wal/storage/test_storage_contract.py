@@ -16,13 +16,13 @@ from typing import cast
 
 import pytest
 
-from driver.journal import opening
-from driver.journal import reading as journal
 from driver.journal.events import ReceiverRegistered
 from driver.journal.files import claim_path
-from driver.journal.lease import LeaseKeeper
+from driver.journal.leadership.lease import LeaseKeeper
+from driver.journal.log import opening
+from driver.journal.log import reading as journal
+from driver.journal.log.writing import Journal
 from driver.journal.transitions import apply
-from driver.journal.writing import Journal
 from forebay.model.errors import CorruptionError, FencedError, StoreError
 from forebay.model.values import Handle, numbered
 from forebay.settings.stores import STORE_KINDS, scheme_of

@@ -15,7 +15,7 @@ from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_
 from forebay.model.errors import SettingsError
 from forebay.model.text import printable
 from forebay.process.clock import Clock, SystemClock
-from forebay.settings.load import load, mistakes
+from forebay.settings.reading.load import load, mistakes
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 
 from deploy.commands.setup.doctor.findings import Finding
-from driver.spark.java import JAVA_MIN, check_java
+from driver.spark.java.check import JAVA_MIN, check_java
 from forebay.model.errors import SettingsError
 from forebay.settings.schema import Settings
 

@@ -21,7 +21,7 @@ from forebay.client.events import parse_events
 from forebay.http.server import Server
 from forebay.model.errors import TurnedAwayError, UnreachableError
 from forebay.security.access import Guard
-from forebay.settings.load import from_values
+from forebay.settings.reading.load import from_values
 from tests.support.observed import no_stream
 
 

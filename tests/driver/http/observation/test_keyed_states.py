@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 from deploy.main import main
-from driver.batches.batch import Batch
+from driver.batches.job.batch import Batch
 from driver.http.observation.keyed_states import KeyedStates, ReadKeyedStates
 from driver.http.observation.lists import Query
 from driver.journal.transitions.keyed_states import states_rewound
 from forebay import messages as m
 from forebay.client import Client
 from forebay.kafka.embedded.broker import MockBroker
-from tests.driver.batches.test_keyed_state import run_locally
+from tests.driver.batches.job.test_keyed_state import run_locally
 from tests.support.columns import schema_of
 from tests.support.running_driver import local_settings, running
 from tests.support.states import StateLine, counts, table

@@ -1,0 +1,1 @@
+"""What a job gets, and how its runs are measured and its errors described."""

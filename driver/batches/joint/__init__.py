@@ -1,0 +1,1 @@
+"""Jobs that get the batches of several streams together."""

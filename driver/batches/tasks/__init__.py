@@ -1,0 +1,1 @@
+"""The code of a batch that runs inside Spark tasks."""

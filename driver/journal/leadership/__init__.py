@@ -1,0 +1,1 @@
+"""Files that show which driver leads, and which timeline's journal writes to the WAL."""

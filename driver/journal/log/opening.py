@@ -1,0 +1,134 @@
+"""Opening the journal in order to lead it: the fence between drivers.
+
+Files, below the journal's root::
+
+    <stream>/epochs/<16 hex>                 an epoch's claim: created only if absent, never deleted
+    <stream>/led/<16 hex>                    the mark of an epoch that led: created only if absent, never deleted
+    <stream>/epoch-<16 hex>/<8 digits>.seg   its segments; the first frame of a segment may be a full snapshot
+
+1. The driver claims the next epoch. The claim fences every older driver: after each durable write a driver checks whether the
+   next epoch is claimed, **before** it answers or acts.
+2. The driver reads the older epochs.
+3. It writes the state as a full snapshot, the first frame of its own epoch. So nothing relies on bytes that an older process may
+   have left only in a page cache. If two drivers open the journal at the same time, only the newer one ever acts.
+
+A reader starts at the newest segment that begins with a snapshot and ignores everything before it. Event numbers are dense: a
+group of events that was written twice is applied once, and a missing group is noticed.
+
+A reader skips an epoch without a snapshot only if nothing proves that this epoch led (``driver.journal.leadership.evidence``):
+its driver was killed before it acted. The rule is a table in docs/architecture/journal.md, *Opening*.
+
+The number of requests does not grow with the journal's age: opening reads one epoch's segments since the last snapshot, and a
+snapshot is due after a limited number of segments.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from typing import cast
+
+import msgspec
+
+from driver.journal.files import Claim, claim_path, newest_claim
+from driver.journal.leadership import evidence, timeline
+from driver.journal.log.reading import read_beside_a_writer
+from driver.journal.log.writing import Journal
+from driver.journal.state import State
+from forebay.model.errors import CorruptionError
+from forebay.model.values import numbered, timeline_of
+from forebay.process import failpoints
+from wal.storage import Storage
+
+log = logging.getLogger(__name__)
+
+#: segments of a direct stream's checkpoint; for an intake, ``driver.journal_segment_size`` says it
+SEGMENT_BYTES = 64_000_000
+
+
+def lead(
+    storage: Storage,
+    stream: str,
+    owner: str,
+    wall_ms: int,
+    now: Callable[[], float],
+    new_uid: Callable[[], int],
+    *,
+    segment_bytes: int = SEGMENT_BYTES,
+    wal: Storage | None = None,
+    claimed: Callable[[int], None] = lambda _: None,
+) -> tuple[Journal, State]:
+    """Claim the next epoch, read the older ones, and write their state as the first snapshot of the claimed epoch.
+
+    ``wal``: the WAL of the stream; its timeline markers distinguish a lost journal from a new one, and ``lead`` adds this
+    journal's marker. ``owner`` is written into the claim. ``claimed`` is called with the epoch as soon as it is claimed; the
+    reading after it may take long.
+
+    Raises FencedError if another process claimed a newer epoch meanwhile; TimelineFound if the WAL belongs to another journal;
+    CorruptionError, NewerVersionError, StoreError.
+    """
+    steps = opening_steps(
+        storage, stream, owner, wall_ms, now, new_uid, segment_bytes=segment_bytes, wal=wal, claimed=claimed
+    )
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("tuple[Journal, State]", end.value)
+
+
+def opening_steps(
+    storage: Storage,
+    stream: str,
+    owner: str,
+    wall_ms: int,
+    now: Callable[[], float],
+    new_uid: Callable[[], int],
+    *,
+    segment_bytes: int = SEGMENT_BYTES,
+    wal: Storage | None = None,
+    claimed: Callable[[int], None] = lambda _: None,
+) -> Generator[str, None, tuple[Journal, State]]:
+    """Do :func:`lead` step by step: yield the name of each completed step, return (journal, state). Between steps, the simulation
+    crashes drivers and runs others."""
+    newest = newest_claim(storage, stream)
+    marked = timeline.refuse_other(storage, wal, stream, timeline_of(newest)) if wal is not None else 0
+    epoch = newest + 1 if newest else numbered(1, 1)
+    while True:
+        claim = msgspec.json.encode(Claim(epoch=epoch, owner=owner, time_ms=wall_ms))
+        try:
+            storage.put_new(claim_path(stream, epoch), claim)
+        except FileExistsError:
+            epoch += 1
+            continue
+        if not evidence.is_marked(storage, stream, epoch):
+            break
+        epoch += 1  # this epoch led and lost its claim, which was now created again
+    claimed(epoch)
+    yield "claimed"
+    failpoints.hit("journal.opening")
+    stored = read_beside_a_writer(storage, stream)  # a paused older driver may wake and delete superseded segments
+    if stored.epoch == epoch:  # led by an older release, which makes no marks
+        raise CorruptionError(
+            claim_path(stream, epoch), 0, "the claim was missing; the driver created it again. Start the driver again"
+        )
+    for sentence in stored.corrections:
+        log.error("journal of stream %s: %s", stream, sentence)
+    if stored.state is None and marked:
+        raise timeline.unfinished(storage, stream, marked)
+    state = stored.state if stored.state is not None else State(stream=stream, timeline=timeline_of(epoch))
+    yield "read"
+    journal = Journal(storage, stream, epoch, state, segment_bytes=segment_bytes, now=now, new_uid=new_uid)
+    journal.snapshot()
+    yield "snapshot"
+    failpoints.hit("journal.after-snapshot")
+    journal.check()
+    if wal is not None:
+        try:
+            first_claim = storage.read(claim_path(stream, numbered(timeline_of(epoch), 1)))
+        except FileNotFoundError:  # lost during the opening
+            raise timeline.unfinished(storage, stream, timeline_of(epoch)) from None
+        timeline.mark(storage, wal, stream, timeline_of(epoch), first_claim)
+    evidence.mark(storage, stream, epoch, claim)
+    journal.drop_superseded()
+    return journal, state
