@@ -41,7 +41,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "--ignore=tests/golden/test_wire_names.py",  # imports streaming queries too, which pyspark has from 4.2 on
     ),
     # litestar, uvicorn, urllib3, prometheus-client, click, rich
-    "services": ("tests/driver/http/test_api.py", "tests/driver/http/test_health.py", "tests/deploy/test_init.py"),
+    "services": (
+        "tests/driver/http/test_api.py",
+        "tests/driver/http/test_health.py",
+        "tests/deploy/commands/setup/test_init.py",
+    ),
     # confluent-kafka, also past its Python objects
     "Kafka": (
         *("tests/kafka/test_native.py", "tests/kafka/test_admin.py", "tests/kafka/test_fresh_consumers.py"),

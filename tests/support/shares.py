@@ -50,7 +50,7 @@ TOGETHER = {
     "tests/wal/storage/test_storage_contract.py": "stores",
     "tests/benchmarks/test_benchmarks_run.py": "benchmarks",
     "tests/direct/test_leaders.py": "leaders",
-    "tests/deploy/test_demo.py": "demo",
+    "tests/deploy/commands/trial/test_demo.py": "demo",
     "tests/web/test_page.py": "page",
     "tests/web/test_running_stream.py": "running-page",
     "tests/cluster/test_hosts.py": "hosts",
@@ -64,9 +64,9 @@ TOGETHER = {
     "tests/receiver/test_rebalance.py": "rebalance",
     "tests/streaming/test_killed.py": "killed",
     "tests/streaming/test_intake.py": "intake",
-    "tests/deploy/test_failing_up.py": "failing-up",
-    "tests/deploy/test_systemd.py": "systemd",
-    "tests/deploy/test_systemd_with_spark.py": "systemd-with-spark",
+    "tests/deploy/supervision/test_failing_up.py": "failing-up",
+    "tests/deploy/systemd/test_systemd.py": "systemd",
+    "tests/deploy/systemd/test_systemd_with_spark.py": "systemd-with-spark",
 }
 #: a worker waits for more than half of its time
 _WORKERS_MORE_THAN_CORES = 2
