@@ -48,7 +48,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     # confluent-kafka, also past its Python objects
     "Kafka": (
-        *("tests/kafka/test_native.py", "tests/kafka/test_admin.py", "tests/kafka/test_fresh_consumers.py"),
+        *(
+            "tests/kafka/native/test_native.py",
+            "tests/kafka/client/test_admin.py",
+            "tests/kafka/consume/test_fresh_consumers.py",
+        ),
         *("-k", "not loader and not flights"),  # which need a package of the demo
     ),
     # fsspec, s3fs, tenacity, hdfs-native
