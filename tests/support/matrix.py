@@ -64,7 +64,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "tests/streaming/test_spark_releases.py",
         *_SOCKETS,
     ),
-    "batches": ("tests/engines/test_spark_engine.py", "tests/direct/test_stream_with_spark.py", *_SOCKETS),
+    "batches": ("tests/engines/test_spark_engine.py", "tests/direct/stream/test_stream_with_spark.py", *_SOCKETS),
 }
 _SHOWN = ("pyspark", "confluent-kafka", "pyarrow", "numpy", "pandas")
 _LINES_OF_FAILURE = 60
