@@ -71,7 +71,7 @@ STATES = tuple(
     f"state.{step}"
     for step in ("before-write", "mid-write", "before-manifest", "after-manifest", "before-clean", "mid-clean")
 )
-#: tests/streaming/test_transactions.py
+#: tests/streaming/sink/test_transactions.py
 SINK = tuple(f"sink.{step}" for step in ("task-end", "before-rows", "mid-rows", "before-commit", "after-commit"))
 
 
@@ -221,9 +221,9 @@ ELSEWHERE = {
     "SpansEnded": "tests/direct/stream/test_stream_killed.py",
     "SpansSkipped": "tests/direct/checkpoint/test_losses.py",
     "CursorNamed": "tests/direct/intake/test_through_intake.py",
-    "CursorOpened": "tests/streaming/test_intake.py",
-    "CursorMoved": "tests/streaming/test_intake.py",
-    "CursorEnded": "tests/streaming/test_intake.py",
+    "CursorOpened": "tests/streaming/intake/test_queries.py",
+    "CursorMoved": "tests/streaming/intake/test_queries.py",
+    "CursorEnded": "tests/streaming/intake/test_queries.py",
 }
 
 
