@@ -54,11 +54,11 @@ _REFUSED = re.compile(
 # a file and a wording that stays there, with the reason
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("pyspark_forebay/kafka/planning.py", "are gone"): "the text of Spark's own error",
-    ("tests/streaming/test_planning.py", "are gone"): "the same",
-    ("tests/streaming/test_reading.py", "are gone"): "the same",
+    ("tests/streaming/kafka/test_planning.py", "are gone"): "the same",
+    ("tests/streaming/kafka/test_reading.py", "are gone"): "the same",
     ("driver/tracker/cursors.py", "at work"): "a state of cursors in the answer of GET /v1/status",
     ("tests/driver/tracker/test_cursors.py", "at work"): "a state of cursors in the answer of GET /v1/status",
-    ("tests/streaming/test_intake.py", "at work"): "the same",
+    ("tests/streaming/intake/test_queries.py", "at work"): "the same",
 }
 
 

@@ -71,7 +71,7 @@ STATES = tuple(
     f"state.{step}"
     for step in ("before-write", "mid-write", "before-manifest", "after-manifest", "before-clean", "mid-clean")
 )
-#: tests/streaming/test_transactions.py
+#: tests/streaming/sink/test_transactions.py
 SINK = tuple(f"sink.{step}" for step in ("task-end", "before-rows", "mid-rows", "before-commit", "after-commit"))
 
 
@@ -216,14 +216,14 @@ ELSEWHERE = {
     "OutputCompleted": "tests/integration/test_batches.py",
     "WindowChanged": "tests/integration/test_batches.py",
     "BlockMoved": "tests/recovery/test_killed.py",
-    "SpansBegun": "tests/direct/test_stream_killed.py",
-    "SpansAllocated": "tests/direct/test_stream_killed.py",
-    "SpansEnded": "tests/direct/test_stream_killed.py",
-    "SpansSkipped": "tests/direct/test_losses.py",
-    "CursorNamed": "tests/direct/test_through_intake.py",
-    "CursorOpened": "tests/streaming/test_intake.py",
-    "CursorMoved": "tests/streaming/test_intake.py",
-    "CursorEnded": "tests/streaming/test_intake.py",
+    "SpansBegun": "tests/direct/stream/test_stream_killed.py",
+    "SpansAllocated": "tests/direct/stream/test_stream_killed.py",
+    "SpansEnded": "tests/direct/stream/test_stream_killed.py",
+    "SpansSkipped": "tests/direct/checkpoint/test_losses.py",
+    "CursorNamed": "tests/direct/intake/test_through_intake.py",
+    "CursorOpened": "tests/streaming/intake/test_queries.py",
+    "CursorMoved": "tests/streaming/intake/test_queries.py",
+    "CursorEnded": "tests/streaming/intake/test_queries.py",
 }
 
 

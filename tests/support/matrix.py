@@ -41,10 +41,18 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "--ignore=tests/golden/test_wire_names.py",  # imports streaming queries too, which pyspark has from 4.2 on
     ),
     # litestar, uvicorn, urllib3, prometheus-client, click, rich
-    "services": ("tests/driver/http/test_api.py", "tests/driver/http/test_health.py", "tests/deploy/test_init.py"),
+    "services": (
+        "tests/driver/http/test_api.py",
+        "tests/driver/http/test_health.py",
+        "tests/deploy/commands/setup/test_init.py",
+    ),
     # confluent-kafka, also past its Python objects
     "Kafka": (
-        *("tests/kafka/test_native.py", "tests/kafka/test_admin.py", "tests/kafka/test_fresh_consumers.py"),
+        *(
+            "tests/kafka/native/test_native.py",
+            "tests/kafka/client/test_admin.py",
+            "tests/kafka/consume/test_fresh_consumers.py",
+        ),
         *("-k", "not loader and not flights"),  # which need a package of the demo
     ),
     # fsspec, s3fs, tenacity, hdfs-native
@@ -56,7 +64,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "tests/streaming/test_spark_releases.py",
         *_SOCKETS,
     ),
-    "batches": ("tests/engines/test_spark_engine.py", "tests/direct/test_stream_with_spark.py", *_SOCKETS),
+    "batches": ("tests/engines/test_spark_engine.py", "tests/direct/stream/test_stream_with_spark.py", *_SOCKETS),
 }
 _SHOWN = ("pyspark", "confluent-kafka", "pyarrow", "numpy", "pandas")
 _LINES_OF_FAILURE = 60

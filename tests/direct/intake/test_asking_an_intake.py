@@ -275,7 +275,7 @@ def test_number_of_records_read_must_match_the_expected_count(taken: Taken, monk
 def test_gap_at_the_end_of_a_block_is_an_error(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     ten = [batch_of(*range(10))]
     monkeypatch.setattr(
-        "tests.direct.test_asking_an_intake.batch_of",
+        "tests.direct.intake.test_asking_an_intake.batch_of",
         lambda *offsets: pa.RecordBatch.from_pydict({"offset": offsets[:6]}),
     )
     with pytest.raises(OffsetGapError, match="from offset 16 on there is no record in the WAL"):

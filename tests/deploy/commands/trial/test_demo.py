@@ -18,7 +18,7 @@ from deploy.main import main
 from forebay.settings.reading.load import load
 from recovery.audit import AuditedGap, AuditedIncarnation, AuditReport, Finding
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "deploy" / "examples").rglob("*.toml")), ids=lambda path: path.name)

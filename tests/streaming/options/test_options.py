@@ -16,7 +16,7 @@ from pyspark_forebay.options.limits import Limit
 from pyspark_forebay.options.source import KNOWN, check, read_options
 from pyspark_forebay.sink.options import KNOWN as OF_SINK
 
-PACKAGE = Path(__file__).parents[2] / "pyspark_forebay"
+PACKAGE = Path(__file__).parents[3] / "pyspark_forebay"
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "t"}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -14,7 +14,7 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
-from tests.streaming.test_intake import ALL, _forget, batch, query, rows  # noqa: F401 - a fixture
+from tests.streaming.intake.test_queries import ALL, _forget, batch, query, rows  # noqa: F401 - a fixture
 from tests.support.again import produce
 from tests.support.cluster import Cluster
 

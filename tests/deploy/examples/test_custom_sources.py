@@ -16,7 +16,7 @@ from forebay.settings.reading.load import from_values, load
 from forebay.sources.receiving import OffsetGone, RetryLater
 from tests.support.ports import free_port
 
-_EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_sources"
+_EXAMPLE = Path(__file__).parents[3] / "examples" / "custom_sources"
 
 
 def written(tmp_path: Path, **changes: str) -> Path:

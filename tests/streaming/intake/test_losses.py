@@ -14,8 +14,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
-from tests.streaming.test_intake import batch, query
-from tests.streaming.test_intake import offsets as read
+from tests.streaming.intake.test_queries import batch, query
+from tests.streaming.intake.test_queries import offsets as read
 from tests.streaming.test_with_spark import offsets, run
 from tests.support.again import produce
 from tests.support.cluster import Cluster

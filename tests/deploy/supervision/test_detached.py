@@ -67,7 +67,7 @@ def test_up_in_the_background_runs_until_down(project: Any, url: str, monkeypatc
 
 def test_up_without_java_starts_nothing(project: Any, tmp_path: Path) -> None:
     project.replace('engine = "local"', 'engine = "spark"')
-    environment = {"PATH": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {"PATH": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-m", "forebay_start", "--config", str(project.config), "up"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
@@ -113,7 +113,7 @@ def test_interrupted_start_stops_the_process(tmp_path: Path) -> None:
         "child = 'import os, pathlib, time; pathlib.Path(\"pid\").write_text(str(os.getpid())); time.sleep(600)'\n"
         "start_detached([sys.executable, '-c', child], Path('up.log'), print)"
     )
-    environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"}
+    environment = {"PYTHONPATH": str(Path(__file__).parents[3]), "PATH": "/usr/bin:/bin"}
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE, env=environment
     ) as process:

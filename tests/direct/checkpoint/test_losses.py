@@ -499,7 +499,7 @@ def _until(runs: Runs, strategy: Subscribe, records: int) -> DirectStream:
 _ACCEPT = """
 import os, sys
 from pathlib import Path
-from tests.direct.test_losses import accepted_in
+from tests.direct.checkpoint.test_losses import accepted_in
 while True:
     child = os.fork()
     if not child:

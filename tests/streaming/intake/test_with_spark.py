@@ -29,7 +29,7 @@ from tests.support.kafka import PATIENCE_SECONDS
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 KILLS = 4
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 _ENVIRONMENT = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(_ROOT)}
 TOKEN = "the-token-of-everybody-here"
 

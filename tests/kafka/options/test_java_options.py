@@ -190,7 +190,7 @@ def test_certificates_are_read_from_keytool_store(tmp_path: Path, password: str)
 
 
 def test_page_shows_the_table() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "KAFKA_OPTIONS.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "KAFKA_OPTIONS.md").read_text()
     shown = re.findall(r"^\| `([^`]+)` \| ([a-z ]+) \| (.*) \|$", page, re.MULTILINE)
     assert shown == [(name, row.outcome, row.becomes) for name, row in sorted(TABLE.items())]
 

@@ -36,7 +36,7 @@ def unsaid(words: str) -> None:
 def holding(folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process that holds the lock as ``forebay up`` does."""
     command = [sys.executable, "-c", HOLDER, str(folder), *options]
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root) as process:
         try:
             assert process.stdout is not None and process.stdout.readline() == b"holds\n"

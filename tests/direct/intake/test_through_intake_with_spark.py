@@ -12,7 +12,7 @@ import pytest
 from direct import Assign, DirectBatch, IntakeAccess, OffsetRange, StreamSettings, create_direct_stream, create_rdd
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
-from tests.direct.test_through_intake import completed, cursors, drop
+from tests.direct.intake.test_through_intake import completed, cursors, drop
 from tests.support.again import produce
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster

@@ -8,7 +8,7 @@ import pytest
 
 from deploy.main import main
 
-EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
+EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
 FILES = sorted(EXAMPLES.rglob("*.toml"))
 
 
