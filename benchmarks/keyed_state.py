@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from benchmarks.measured import Measured, alternate, ratio
 from benchmarks.setup import Setup
-from driver.batches.job.batch import BatchWork
 from driver.batches.job.keyed_state import KeyedState, LocalShards, StateOptions, commit_states
+from driver.batches.job.work import BatchWork
 from driver.batches.local_engine import open_state
 from driver.journal.versions import StateVersion
 from wal.reading import ReadPlan

@@ -37,7 +37,9 @@ from benchmarks.measured import Measured, Threshold, figure, ratio
 from benchmarks.receiving import STREAM
 from benchmarks.scraper import Scrapes, Scraping
 from benchmarks.setup import Setup
-from driver.batches.job.batch import Batch, BatchWork, Job, NamedJob
+from driver.batches.job.batch import Batch
+from driver.batches.job.engine import Job, NamedJob
+from driver.batches.job.work import BatchWork
 from driver.batches.local_engine import LocalEngine
 from driver.service import Driver, DriverOptions
 from forebay import messages as m

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.setup import PARTITIONS, RECORD_BYTES, values
-from driver.batches.job.batch import BatchWork
+from driver.batches.job.work import BatchWork
 from driver.decisions.packing import pack
 from forebay.model.arrow_columns import bytes_column, numbers_column
 from forebay.model.columns import Columns

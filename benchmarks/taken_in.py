@@ -12,7 +12,8 @@ from pathlib import Path
 
 from benchmarks.receiving import settings_text
 from benchmarks.stored_blocks import PROCESSES
-from driver.batches.job.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch
+from driver.batches.job.work import BatchWork
 from driver.context import IngestContext
 from driver.decisions.packing import pack
 from forebay.model.values import Block, numbered

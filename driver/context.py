@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from driver.batches.job.batch import Job, NamedJob
+from driver.batches.job.engine import Job, NamedJob
 from driver.batches.joint.jobs import JointJob, JointMember
 from driver.decision_loop.stopping import Summary
 from driver.joint_jobs import jobs_of, joining, joint_members

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from driver.batches.job.batch import NamedJob
+from driver.batches.job.engine import NamedJob
 from driver.batches.joint.jobs import JointFollower, JointLeader, JointMember
 from driver.batches.joint.streams import JointStreams
 from driver.main import find_jobs

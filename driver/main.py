@@ -9,7 +9,7 @@ from contextlib import closing
 from importlib.metadata import version
 from typing import Any
 
-from driver.batches.job.batch import Engine, NamedJob
+from driver.batches.job.engine import Engine, NamedJob
 from driver.service import Driver, DriverOptions
 from forebay.model.errors import FencedError, ForebayError, SettingsError
 from forebay.process import logs

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from driver.batches.job.batch import NamedJob
+from driver.batches.job.engine import NamedJob
 from driver.joint_jobs import jobs_of, joint_members
 from driver.main import make_engine
 from driver.service import Driver, DriverOptions

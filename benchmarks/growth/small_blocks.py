@@ -23,7 +23,8 @@ from benchmarks.measured import Measured, Threshold, figure, ratio
 from benchmarks.setup import PARTITIONS, Setup
 from benchmarks.sheets import Lines, Sheet, line, spread
 from benchmarks.stored_blocks import PROCESSES, STREAM, TOPIC, StoredBlocks, Totals, store, totals
-from driver.batches.job.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch
+from driver.batches.job.work import BatchWork
 from driver.journal import events as ev
 from driver.journal.state import State
 from driver.journal.transitions import apply

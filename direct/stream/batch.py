@@ -14,8 +14,9 @@ from direct.rdd.locations import LocationStrategy
 from direct.rdd.rdd import KafkaRDD, locate
 from direct.rdd.tasks import TaskReading, decode_span, encode, encode_task, read_batches
 from direct.stream.commits import Callback, Commits
-from driver.batches.job.batch import Batch, BatchWork, Rows
+from driver.batches.job.batch import Batch, Rows
 from driver.batches.job.keyed_state import KeyedState, StateOptions
+from driver.batches.job.work import BatchWork
 from driver.batches.tasks.decoding import DeadLetterPlan, Decoder
 from driver.spark.blocks import PlacedRows
 from driver.spark.engine import SparkJobs

@@ -28,7 +28,7 @@ from direct.stream.commits import Commits
 from direct.stream.reads import ReadProgress, ReadUnfinishedSpans
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import ConsumerStrategy, absent, find_partitions
-from driver.batches.job.batch import BatchWork
+from driver.batches.job.work import BatchWork
 from driver.decision_loop.loop import DriverLoop
 from driver.tracker.requests import AllocateSpans, BeginSpans
 from forebay.kafka.client.admin import KafkaAdmin

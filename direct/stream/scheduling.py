@@ -9,8 +9,8 @@ from direct.stream.reads import ReadNumbers
 from direct.stream.settings import StreamSettings
 from driver.batches.backpressure import Backpressure
 from driver.batches.batch_log import BatchLog
-from driver.batches.job.batch import Engine, NamedJob
 from driver.batches.job.dead_letters import confirm_dead_letters
+from driver.batches.job.engine import Engine, NamedJob
 from driver.batches.runner import AttemptRules, BatchHooks
 from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decision_loop.loop import DriverLoop

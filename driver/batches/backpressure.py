@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from driver.batches.job.batch import BatchWork
+from driver.batches.job.work import BatchWork
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.rate import TARGET_MS, Gains, RateEstimator, RateSample
 from driver.journal.state import LearnedRate

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 
-from driver.batches.job.batch import BatchWork, lived_without
+from driver.batches.job.work import BatchWork, lived_without
 from driver.journal.events import ReplayedBatch
 from driver.journal.state import Batch, JointBatch, State
 from driver.journal.versions import StateVersion

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from driver.batches.entries import RunningBatch
-from driver.batches.job.batch import BatchWork
 from driver.batches.job.errors import JobProblem, describe
+from driver.batches.job.work import BatchWork
 from driver.decisions.problems import RETRY_COMMAND
 from driver.journal.events import JobFailed
 from forebay.model.units import utc_text

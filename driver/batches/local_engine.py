@@ -8,8 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from driver.batches.job.batch import Batch, BatchWork, Job
+from driver.batches.job.batch import Batch
+from driver.batches.job.engine import Job
 from driver.batches.job.keyed_state import KeyedState, LocalShards, ShardTasks, StateOptions, StateRun
+from driver.batches.job.work import BatchWork
 from driver.batches.tasks.decoding import DeadLetterPlan, Decoder, decode_task
 from driver.batches.tasks.reading import Count, read_task
 from forebay.kafka.options.access import KafkaAccess
@@ -110,7 +112,7 @@ class LocalEngine:
         """Do nothing: the engine is this process."""
 
     def run(self, work: BatchWork, job: Job) -> TierCounts:
-        """Run the job as ``driver.batches.job.batch.Engine.run``."""
+        """Run the job as ``driver.batches.job.engine.Engine.run``."""
         counter = Counter()
         plan_of = partial(read_plan, self._settings, agent_urls=self._agent_urls())
         job(Batch(work, LocalRows(work, plan_of, counter.add, partial(dead_letter_plan, self._settings))))

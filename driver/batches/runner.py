@@ -10,9 +10,10 @@ from typing import Any
 
 from driver.batches.batch_log import BatchLog
 from driver.batches.entries import RunningBatch, completed_entry, skipped_detail
-from driver.batches.job.batch import BatchWork, Engine, NamedJob, Written
+from driver.batches.job.engine import Engine, NamedJob
 from driver.batches.job.keyed_state import commit_states
 from driver.batches.job.measure import RunMeasure
+from driver.batches.job.work import BatchWork, Written
 from driver.batches.job_failures import FailingJobs, shown
 from driver.batches.progress import Progress, Skip
 from driver.decision_loop.loop import DriverLoop

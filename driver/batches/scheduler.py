@@ -20,7 +20,8 @@ from typing import Any
 from driver.batches.batch_log import BatchLog
 from driver.batches.batch_run import BatchRun
 from driver.batches.entries import RunningBatch
-from driver.batches.job.batch import BatchWork, Engine, NamedJob
+from driver.batches.job.engine import Engine, NamedJob
+from driver.batches.job.work import BatchWork
 from driver.batches.job_failures import FailingJobs
 from driver.batches.joint.jobs import JointLeader, JointMember
 from driver.batches.joint.streams import Port

@@ -1,6 +1,6 @@
 """Output helpers: each run of a batch counts once in the output, even if processes are killed (docs/OUTPUTS.md)."""
 
-from driver.batches.job.batch import Written
+from driver.batches.job.work import Written
 from driver.outputs.delta import DeltaOutput, transaction_of
 from driver.outputs.kafka import KafkaOutput
 from driver.outputs.output import Output

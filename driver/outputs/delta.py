@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from driver.batches.job.batch import Batch, Written
+from driver.batches.job.batch import Batch
+from driver.batches.job.work import Written
 from driver.outputs.output import noted
 from driver.outputs.rows import pieces
 from driver.outputs.run import OutputRun, check_output_name, run_of

@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from driver.batches.job.batch import Batch, Written
+from driver.batches.job.batch import Batch
+from driver.batches.job.work import Written
 from driver.outputs.output import noted
 from driver.outputs.rows import pieces
 from driver.outputs.run import OutputRun, check_output_name, decoded, reason_to_skip, run_of

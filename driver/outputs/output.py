@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any, Protocol
 
-from driver.batches.job.batch import Batch, Written
+from driver.batches.job.batch import Batch
+from driver.batches.job.work import Written
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from driver.batches.job.batch import Batch, Written
+from driver.batches.job.batch import Batch
+from driver.batches.job.work import Written
 from driver.outputs.output import noted
 from driver.outputs.rows import is_frame, pieces
 from driver.outputs.run import OutputRun, check_output_name, decoded, reason_to_skip, run_of

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from driver.batches.job.batch import Engine, NamedJob
+from driver.batches.job.engine import Engine, NamedJob
 from driver.decision_loop.stopping import Summary
 from driver.http.api import tracker_application
 from driver.http.batches import ReadUnfinishedBatches, with_completed

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from driver.batches.job.batch import Engine
+from driver.batches.job.engine import Engine
 from forebay.model.errors import EngineLostError
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from driver.batches.job.batch import Engine, NamedJob
+from driver.batches.job.engine import Engine, NamedJob
 from driver.batches.joint.jobs import JointMember
 from driver.listeners.dispatch import Listeners
 from forebay.process.clock import Clock

@@ -17,8 +17,10 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from driver.batches.job.batch import Batch, BatchWork, Job
+from driver.batches.job.batch import Batch
 from driver.batches.job.description import job_description
+from driver.batches.job.engine import Job
+from driver.batches.job.work import BatchWork
 from driver.batches.local_engine import dead_letter_plan, read_plan
 from driver.batches.tasks.reading import unreadable
 from driver.decisions.batch_order import RunKey
@@ -155,7 +157,7 @@ class SparkJobs(ABC):
             raise EngineLostError(why)
 
     def warm(self) -> None:
-        """Warm Spark as ``driver.batches.job.batch.Engine.warm``. A session that was given is left as it is."""
+        """Warm Spark as ``driver.batches.job.engine.Engine.warm``. A session that was given is left as it is."""
         log.debug("this engine is not warmed")
 
     @property
@@ -197,8 +199,8 @@ class SparkJobs(ABC):
                 signal.signal(signal.SIGINT, on_interrupt)
 
     def run(self, work: BatchWork, job: Job) -> TierCounts:
-        """Run the job as ``driver.batches.job.batch.Engine.run``. Raises JobError if the tasks of the attempt before it don't end
-        in time; EngineLostError if Spark has stopped."""
+        """Run the job as ``driver.batches.job.engine.Engine.run``. Raises JobError if the tasks of the attempt before it don't
+        end in time; EngineLostError if Spark has stopped."""
         self._wanted.set()
         context = self.session.sparkContext
         if why := why_lost(context):
@@ -239,7 +241,7 @@ class SparkJobs(ABC):
         return counts.value
 
     def cancel(self) -> None:
-        """Cancel running tasks as ``driver.batches.job.batch.Engine.cancel``."""
+        """Cancel running tasks as ``driver.batches.job.engine.Engine.cancel``."""
         session = self._session
         if session is None:
             return

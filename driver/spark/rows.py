@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from driver.batches.job.batch import BatchWork
 from driver.batches.job.keyed_state import KeyedState, StateOptions
+from driver.batches.job.work import BatchWork
 from driver.batches.local_engine import LocalRows, open_state
 from driver.batches.tasks.decoding import DeadLetterPlan, Decoder, decode_in_task
 from driver.batches.tasks.reading import KafkaRecord, TaskBlocks, read_in_task, records, tasks_in

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 import driver.batches.tasks.decoding as decoding_module
-from driver.batches.job.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch
 from driver.batches.job.dead_letters import confirm_dead_letters
+from driver.batches.job.work import BatchWork
 from driver.batches.local_engine import LocalEngine
 from driver.batches.tasks.decoding import DeadLetterPlan, Decoder, Part, as_records, decode_parts, of_records
 from driver.batches.tasks.reading import KafkaRecord, read_task

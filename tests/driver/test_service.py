@@ -14,7 +14,8 @@ from driver import IngestContext
 from driver.background.cleaner import Cleaner
 from driver.background.discovery import LostJournal
 from driver.background.snapshot_copies import SnapshotCopies
-from driver.batches.job.batch import Batch, NamedJob
+from driver.batches.job.batch import Batch
+from driver.batches.job.engine import NamedJob
 from driver.batches.local_engine import LocalEngine
 from driver.decisions.allocation import BatchLimits
 from driver.decisions.rate import Gains

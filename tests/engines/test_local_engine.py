@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from driver.batches.job.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch
+from driver.batches.job.work import BatchWork
 from driver.batches.local_engine import LocalEngine
 from driver.batches.tasks.reading import records, unreadable
 from forebay.model.errors import UnreadableBlockError, UsageError

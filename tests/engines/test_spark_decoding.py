@@ -9,8 +9,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from driver.batches.job.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch
 from driver.batches.job.dead_letters import confirm_dead_letters
+from driver.batches.job.work import BatchWork
 from driver.batches.tasks.reading import KafkaRecord
 from driver.spark.engine import SparkEngine
 from forebay.model.errors import UnreadableBlockError, UsageError

@@ -19,9 +19,10 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread
 
-from driver.batches.job.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch
 from driver.batches.job.description import offsets_in_words
 from driver.batches.job.errors import describe
+from driver.batches.job.work import BatchWork
 from driver.batches.local_engine import read_plan
 from driver.batches.tasks.reading import KafkaRecord
 from driver.spark import engine as spark_engine

@@ -16,7 +16,8 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkRuntimeError
 
 import driver
-from driver.batches.job.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch
+from driver.batches.job.work import BatchWork
 from driver.spark import engine as spark_engine
 from driver.spark import executors as spark_executors
 from driver.spark.engine import SparkJobs

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from driver.batches.job.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch
+from driver.batches.job.work import BatchWork
 from driver.outputs import DeltaOutput, ParquetOutput, SqlOutput
 from driver.spark.engine import SparkEngine
 from forebay.kafka.embedded.broker import KafkaBroker

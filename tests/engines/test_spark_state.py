@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from driver.batches.job.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch
+from driver.batches.job.work import BatchWork
 from driver.batches.local_engine import LocalEngine
 from driver.spark.engine import SparkEngine
 from forebay.model.errors import UsageError

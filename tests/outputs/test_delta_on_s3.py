@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from driver.batches.job.batch import Written
+from driver.batches.job.work import Written
 from driver.outputs import DeltaOutput
 from forebay.model.errors import StoreError
 from forebay.model.values import numbered

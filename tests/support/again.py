@@ -10,7 +10,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as WirePartition
 
-from driver.batches.job.batch import BatchWork
+from driver.batches.job.work import BatchWork
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.block_ranges import Wanted
 from forebay.kafka.consume.messages import record_batch

@@ -18,7 +18,9 @@ from direct.stream.commits import Commits
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import Subscribe
 from direct.stream.stream import DirectStream
-from driver.batches.job.batch import Batch, BatchWork, Job
+from driver.batches.job.batch import Batch
+from driver.batches.job.engine import Job
+from driver.batches.job.work import BatchWork
 from wal.reading import TierCounts
 
 

@@ -11,7 +11,8 @@ from direct.stream.commits import Commits
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import ConsumerStrategy
 from direct.stream.stream import DirectStream
-from driver.batches.job.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch
+from driver.batches.job.work import BatchWork
 from forebay.kafka.consume.range_reader import Reading, read_range
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.values import TopicPartition

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple, cast
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructType
 
-from driver.batches.job.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch
+from driver.batches.job.work import BatchWork
 from driver.outputs import DeltaOutput, KafkaOutput, Output, ParquetOutput, SqlOutput
 from forebay.model.errors import ForebayError
 from forebay.model.values import numbered

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from driver.batches.job.batch import Batch, NamedJob
+from driver.batches.job.batch import Batch
+from driver.batches.job.engine import NamedJob
 from driver.batches.local_engine import LocalEngine
 from driver.listeners import Listener
 from driver.service import Driver, DriverOptions

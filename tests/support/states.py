@@ -8,8 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from driver.batches.job.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch
 from driver.batches.job.keyed_state import KeyedState, commit_states
+from driver.batches.job.work import BatchWork
 from driver.journal.state import State
 from driver.journal.transitions.keyed_states import states_committed
 from driver.journal.versions import StateCommit

@@ -1,23 +1,18 @@
-"""A batch as the user's job gets it (:class:`Batch`), and as an engine gets it (:class:`BatchWork`)."""
+"""A batch as the user's job gets it: :class:`Batch`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
-from itertools import chain, repeat
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from driver.batches.job.keyed_state import STATES_MAX, KeyedState, StateOptions
 from driver.batches.job.time_windows import milliseconds, window_ends
-from driver.batches.tasks.decoding import DeadLetterPlan, Decoder
-from driver.journal.state import JointBatch
-from driver.journal.versions import StateVersion
-from forebay.kafka.consume.planning import sizes
-from forebay.kafka.consume.spans import OffsetRange, without
+from driver.batches.tasks.decoding import Decoder
 from forebay.model.errors import UsageError
-from forebay.model.values import BlockRange, timeline_of
-from wal.reading import BlockReference, TierCounts
+from forebay.model.values import BlockRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,118 +20,7 @@ if TYPE_CHECKING:
     from driver.batches.tasks.reading import KafkaRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What one run of a batch wrote to one output: the number of rows, or the reason why it was skipped."""
-
-    output: str
-    rows: int
-    skipped: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.output}: skipped, {self.skipped}" if self.skipped else f"{self.output}: {self.rows} rows"
-
-
-@dataclass(frozen=True, slots=True)
-class BatchWork:
-    """One batch as the journal has it. A rerun has the same blocks in the same tasks and order (INV-3).
-
-    ``tasks``: for each task its blocks, in order. ``lost``: labels of ranges whose loss an operator has accepted; they are not
-    read. ``headers``: whether the stream takes record headers in. ``replay``: the number of the replay that runs the batch; 0
-    if none does. ``topic_ids``: as in ``ReadPlan``. ``concurrent_jobs``: maximum number of batches in work at the same time.
-    ``epoch``: the journal epoch of the driver that runs the batch. ``written``: the results of output helpers in this run.
-    ``outputs``: the outputs that are done. ``output``: the output that is running. ``attempt``: the attempt of this driver at
-    the batch, from 1. ``decodes``: one entry for each call of ``decode`` in this run.
-
-    ``window_batches``: how many batches before this one a window may contain; ``past``: these batches, in order; ``covers``: in a
-    window, ids of its batches. ``spans``: in a direct stream, which has no blocks, what each task reads;
-    ``incarnations``: the incarnation of each span's partition. ``replay_begun_ms``: when the replay began; 0 if none runs it.
-    ``window_ms``: the longest window by time; ``earlier``: reads the batches that such windows may contain, in order.
-    ``versions``: the newest version of each keyed state; ``opened``: the states that this run uses.
-    ``since_ms``: the end of the oldest interval without a batch before this one, if this driver made it; 0: the batch's time.
-    ``joint``: the joint batch that it belongs to. ``follows``: whether another stream's job gets it.
-    """
-
-    batch_id: int
-    number: int
-    time_ms: int
-    rerun: bool
-    tasks: tuple[tuple[BlockReference, ...], ...]
-    lost: frozenset[str] = frozenset()
-    headers: bool = False
-    replay: int = 0
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
-    concurrent_jobs: int = 1
-    stream: str = ""
-    epoch: int = 0
-    written: list[Written] = field(default_factory=list, compare=False)
-    outputs: frozenset[str] = frozenset()
-    window_batches: int = 0
-    past: tuple[BatchWork, ...] = ()
-    covers: tuple[int, ...] = ()
-    output: str = ""
-    attempt: int = 1
-    decodes: list[DeadLetterPlan] = field(default_factory=list, compare=False)
-    spans: tuple[OffsetRange, ...] = ()
-    incarnations: tuple[int, ...] = ()
-    replay_begun_ms: int = 0
-    since_ms: int = 0
-    versions: Mapping[str, StateVersion] = field(default_factory=dict)
-    opened: dict[str, KeyedState] = field(default_factory=dict, compare=False)
-    window_ms: int = 0
-    earlier: Callable[[], tuple[BatchWork, ...]] = field(default=tuple, compare=False)
-    joint: JointBatch | None = None
-    follows: bool = False
-
-    @property
-    def due_ms(self) -> int:
-        """When the run was due: at ``since_ms`` or the batch's time, or in a replay when the replay began."""
-        return self.replay_begun_ms if self.replay else self.since_ms or self.time_ms
-
-    @property
-    def key(self) -> str:
-        """As ``Batch.key``."""
-        return f"{self.timeline}-{self.replay}-{self.batch_id}"
-
-    @property
-    def timeline(self) -> int:
-        """As ``Batch.timeline``."""
-        return timeline_of(self.epoch) if self.replay and self.epoch else timeline_of(self.batch_id)
-
-    @property
-    def ranges(self) -> tuple[BlockRange, ...]:
-        """The ranges of the batch's rows, in order, without accepted losses."""
-        ranges = chain.from_iterable(reference.ranges for task in self.tasks for reference in task)
-        return tuple(range_ for range_ in ranges if range_.label not in self.lost) if self.lost else tuple(ranges)
-
-    @property
-    def records(self) -> int:
-        """The number of the batch's records; in a direct stream, of its offsets."""
-        if self.spans:
-            return sizes(self.spans)  # more than the records if a topic is compacted or transactional
-        if self.lost:
-            return sum(range_.records for range_ in self.ranges)
-        return sum(reference.records for task in self.tasks for reference in task)
-
-
-def lived_without(
-    spans: Iterable[OffsetRange], incarnations: Iterable[int], lost: Collection[str]
-) -> tuple[tuple[OffsetRange, ...], tuple[int, ...]]:
-    """Remove the ranges ``lost`` from ``spans`` (as ``forebay.kafka.consume.spans.without``). Return each remaining part with
-    its incarnation.
-
-    ``incarnations``: the incarnation of each span. Empty if an older release journalled the spans; then all are of the first
-    incarnation.
-    """
-    lived = zip(spans, chain(incarnations, repeat(1)), strict=False)
-    parts = [(part, incarnation) for span, incarnation in lived for part in without([span], lost)]
-    return tuple(part for part, _ in parts), tuple(incarnation for _, incarnation in parts)
-
-
-def since_set_back(works: Sequence[BatchWork]) -> Sequence[BatchWork]:
-    """Return the works after the last one whose clock was ahead of the next one's: no window contains both."""
-    first = next((at for at in range(len(works) - 1, 0, -1) if works[at - 1].time_ms > works[at].time_ms), 0)
-    return works[first:]
+from driver.batches.job.work import BatchWork, Written, lived_without, since_set_back
 
 
 class Rows(Protocol):
@@ -466,54 +350,3 @@ class Batch:
         decompressed.
         """
         return self._rows.read()
-
-
-Job = Callable[[Batch], None]
-
-
-@dataclass(frozen=True, slots=True)
-class NamedJob:
-    """A job with a name: one output of each batch. The journal identifies it by ``name``: an output with a new name counts as
-    not done."""
-
-    name: str
-    function: Job
-
-
-class Engine(Protocol):
-    """Runs jobs. ``run`` may be called from several threads at the same time, each with another batch. ``start`` and ``stop`` may
-    be repeated."""
-
-    @property
-    def parallelism(self) -> int:
-        """The number of tasks that can run at the same time, at least 1. Known after ``start``."""
-
-    @property
-    def application(self) -> tuple[str, str]:
-        """Id and master of the Spark application that runs the tasks; ("", "") if there is none. Known after ``start``."""
-
-    @property
-    def ui_url(self) -> str:
-        """URL of Spark's own pages; "" if there are none. Known after ``start``."""
-
-    def start(self) -> None: ...
-
-    def warm(self) -> None:
-        """Load what batches need, with made-up records, so that the first batch is as fast as later ones. Call after ``start``,
-        from any thread. Ends early when ``run`` or ``stop`` is called. What it raises does no harm to later batches."""
-
-    def check(self) -> None:
-        """Raise EngineLostError if the engine was started and can't run batches any more."""
-
-    def run(self, work: BatchWork, job: Job) -> TierCounts:
-        """Call ``job`` with the batch. Return how many ranges were read from each tier.
-
-        Raises what the job raises; UnreadableBlockError if a block that can't be read made it fail. The tasks of a failed job are
-        cancelled. The next ``run`` of the batch begins only when all of them have ended, so that no late task of an old attempt
-        overwrites the output of a new one.
-        """
-
-    def cancel(self) -> None:
-        """Cancel the Spark tasks of the running jobs, which then fail. May be called from any thread."""
-
-    def stop(self) -> None: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from driver.batches.job.batch import BatchWork
+from driver.batches.job.work import BatchWork
 from driver.batches.tasks.decoding import too_many
 from wal import dead_letters
 from wal.storage import open_storage

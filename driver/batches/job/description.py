@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Protocol
 
-from driver.batches.job.batch import BatchWork
+from driver.batches.job.work import BatchWork
 
 #: length of the offsets after which partitions are counted, not named: Spark sends the description along with each task
 OFFSETS_LENGTH_MAX = 4_000

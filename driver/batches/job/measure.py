@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import chain
 from operator import attrgetter
 
-from driver.batches.job.batch import BatchWork
+from driver.batches.job.work import BatchWork
 from driver.journal.events import JobFailed
 from driver.journal.history import merge, ranges_of_spans
 from driver.journal.statistics import BatchStatistics

@@ -14,8 +14,10 @@ from itertools import chain
 from types import MappingProxyType
 from typing import cast
 
-from driver.batches.job.batch import Batch, BatchWork, NamedJob
+from driver.batches.job.batch import Batch
 from driver.batches.job.dead_letters import confirm_dead_letters
+from driver.batches.job.engine import NamedJob
+from driver.batches.job.work import BatchWork
 from driver.batches.joint.streams import JointStreams, Offer, Port
 from driver.batches.tasks.reading import unreadable
 from driver.decisions.joint_batches import Fate, JointNeeds, fate_of, joint_needs, named_by

@@ -35,7 +35,8 @@ from direct.stream.batch import DirectRows
 from direct.stream.strategies import Assign, Subscribe
 from direct.stream.stream import DirectStream
 from driver.background.cleaner import Cleaner
-from driver.batches.job.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch
+from driver.batches.job.work import BatchWork
 from driver.batches.local_engine import letters_of
 from driver.batches.tasks.decoding import Decoder
 from driver.decisions.replay import RewindTo, plan

@@ -26,7 +26,8 @@ from direct.stream.metrics import StreamMetrics
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import Assign, Subscribe, SubscribePattern, check
 from direct.stream.stream import DirectStream
-from driver.batches.job.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch
+from driver.batches.job.work import BatchWork
 from driver.journal.leadership.lease import Lease, LeaseHeld
 from driver.journal.leadership.processes import process_start
 from driver.listeners.events import BatchCompleted, BatchStarted, BatchSubmitted, Happened, Listener

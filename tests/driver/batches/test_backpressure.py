@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from driver.batches.backpressure import Backpressure
-from driver.batches.job.batch import BatchWork, NamedJob
+from driver.batches.job.engine import NamedJob
+from driver.batches.job.work import BatchWork
 from driver.batches.runner import AttemptRules, BatchHooks
 from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decision_loop.loop import DriverLoop

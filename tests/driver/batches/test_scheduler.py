@@ -9,7 +9,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from driver.batches.job.batch import Batch, BatchWork, NamedJob, Written
+from driver.batches.job.batch import Batch
+from driver.batches.job.engine import NamedJob
+from driver.batches.job.work import BatchWork, Written
 from driver.batches.progress import Progress
 from driver.batches.reads import ReadPause
 from driver.batches.runner import AttemptRules

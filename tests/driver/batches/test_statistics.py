@@ -12,8 +12,10 @@ import pytest
 
 from driver.background.batch_history import BatchHistory, fill_from_state
 from driver.batches.batch_log import BatchLog
-from driver.batches.job.batch import Batch, BatchWork, NamedJob, Written
+from driver.batches.job.batch import Batch
 from driver.batches.job.description import OFFSETS_LENGTH_MAX, job_description, offsets_in_words
+from driver.batches.job.engine import NamedJob
+from driver.batches.job.work import BatchWork, Written
 from driver.batches.runner import AttemptRules, BatchHooks
 from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decisions.replay import RewindTo

@@ -10,7 +10,8 @@ from confluent_kafka import Producer
 
 from driver import IngestContext
 from driver.background.catch_up import CatchUp
-from driver.batches.job.batch import Batch, NamedJob
+from driver.batches.job.batch import Batch
+from driver.batches.job.engine import NamedJob
 from driver.batches.local_engine import LocalEngine
 from driver.decision_loop.stopping import Drain, Remaining, Summary, remaining
 from driver.journal.events import IncarnationBegun, IncarnationStart

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
 
-from driver.batches.job.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch
+from driver.batches.job.work import BatchWork
 from driver.batches.local_engine import LocalEngine, read_plan
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume import fetching

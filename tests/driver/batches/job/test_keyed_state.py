@@ -12,7 +12,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from driver.batches.job.batch import Batch, BatchWork
+from driver.batches.job.batch import Batch
+from driver.batches.job.work import BatchWork
 from driver.batches.local_engine import LocalEngine
 from driver.journal.transitions.keyed_states import states_rewound
 from forebay.model.errors import CorruptionError, MissingKeyError, NewerVersionError, UsageError
