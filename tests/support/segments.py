@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from tests.support.forgetful import ForgetfulStorage
-from tests.support.segments import contents, durable, memory, name, writer
 from wal.segments.frame import Frame, FrameKind
 from wal.segments.scan import Scanned, read_frame, scan_segment
 from wal.segments.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
