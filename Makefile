@@ -52,7 +52,7 @@ test: setup  ## the required tests, with a real Kafka, HDFS and S3 server (ARGS=
 # decisions, formats and settings; the folders beside these start servers or processes
 FAST := tests/driver/decisions tests/driver/tracker tests/driver/journal tests/driver/decision_loop tests/driver/http tests/receiver/machine \
 	tests/receiver/blocks tests/receiver/channels tests/receiver/sources tests/receiver/stores tests/wal/segments tests/wal/blocks \
-	tests/wal/decisions tests/recovery/test_audit.py tests/recovery/test_plan.py tests/recovery/test_rebuild.py tests/settings tests/golden \
+	tests/wal/decisions tests/recovery/test_audit.py tests/recovery/test_plan.py tests/recovery/rebuild tests/settings tests/golden \
 	tests/records
 
 test-fast: setup  ## tests of decisions, formats and settings, without servers: under two minutes on two cores (ARGS= for pytest)

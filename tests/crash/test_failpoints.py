@@ -219,7 +219,7 @@ ELSEWHERE = {
     "SpansBegun": "tests/direct/stream/test_stream_killed.py",
     "SpansAllocated": "tests/direct/stream/test_stream_killed.py",
     "SpansEnded": "tests/direct/stream/test_stream_killed.py",
-    "SpansSkipped": "tests/direct/checkpoint/test_losses.py",
+    "SpansSkipped": "tests/direct/checkpoint/test_killed_acceptance.py",
     "CursorNamed": "tests/direct/intake/test_through_intake.py",
     "CursorOpened": "tests/streaming/intake/test_queries.py",
     "CursorMoved": "tests/streaming/intake/test_queries.py",

@@ -1,7 +1,7 @@
 """The power fails at every step of the write path: what was reported as durable is there afterwards (INV-1).
 
 The store loses data that was not synced (tests/support/forgetful.py), with appendable files and with whole objects. The log
-writer alone is tested in tests/wal/test_writer.py and test_object_writer.py. Here are the receiver's store with its threads, and
+writer alone is tested in tests/wal/segments. Here are the receiver's store with its threads, and
 the driver's journal, from its opening to its snapshots and the deletion of what they supersede.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from forebay.messages import BlockResult, ClaimGrant, PartitionView, StaleRange
+from forebay.messages import BlockResult, ClaimGrant, Command, PartitionView, StaleRange
 from forebay.model.columns import Columns, Start
 from forebay.model.units import Duration, Size
 from forebay.model.values import Block, BlockMeta, BlockRange, Handle, TopicPartition, block_id, numbered
@@ -194,3 +194,11 @@ class Stage:
             results.append(BlockResult(block_id=block.id, accepted=accepted, stale=stale))
         self.tell(inp.ReportAnswered(report.request, tuple(results)))
         return report
+
+
+def answer_beat(stage: Stage, driver_epoch: int, *commands: Command) -> act.Heartbeat:
+    """Wait for the next heartbeat, answer it with ``commands``, and return it."""
+    stage.wait(5.0)
+    beat = stage.all(act.Heartbeat)[-1]
+    stage.tell(inp.HeartbeatAnswered(beat.request, driver_epoch, commands))
+    return beat

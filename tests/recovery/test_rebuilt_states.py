@@ -10,7 +10,7 @@ from driver.journal import history
 from driver.journal.versions import StateCommit
 from driver.tracker.requests import BeginReplay, Complete, CompleteOutput
 from forebay.model.values import numbered
-from tests.recovery.test_rebuild import Lost, numbers
+from tests.support.lost_journal import Lost, numbers
 from tests.support.tracked import STREAM, offsets
 from wal.decisions.retention import Limits
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
+from tests.support.forgetful import ForgetfulStorage
 from wal.segments.frame import Frame, FrameKind
-from wal.segments.scan import Scanned, scan_segment
-from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
+from wal.segments.scan import Scanned, read_frame, scan_segment
+from wal.segments.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
 from wal.storage import MemoryStorage, Storage
+from wal.storage.local import LocalStorage
 
 _names = itertools.count()
 
@@ -67,3 +69,16 @@ def contents(found: Sequence[Scanned]) -> list[tuple[bytes, bytes]]:
 def durable(storage: Storage) -> list[tuple[bytes, bytes]]:
     """What a reader finds in all segments, in order of their sequence."""
     return [pair for path in storage.list("s") for pair in contents(list(scan_segment(storage, path)))]
+
+
+def add(log: LogWriter, label: str, size: int = 20) -> Pending:
+    pending = log.append(FrameKind.BLOCK, label.encode(), [label.encode(), bytes(size)])
+    pending.tag = label
+    return pending
+
+
+def served(storage: ForgetfulStorage | LocalStorage, pending: Pending) -> bytes:
+    assert pending.handle is not None
+    frame = read_frame(storage, pending.handle)
+    assert frame.payload.to_pybytes().rstrip(b"\0") == frame.metadata
+    return frame.metadata

@@ -200,3 +200,18 @@ def offsets(
 def tracker_options(**changes: Any) -> TrackerOptions:
     """Options that ask a person about each gap, queue up to four batches, and delete nothing by age or size."""
     return TrackerOptions(**{"on_gap": "stop", "max_queued_batches": 4, "retention": Limits(0), **changes})
+
+
+def fault(epoch: int, token: int, **changes: object) -> m.Fault:
+    values: dict[str, object] = {
+        "receiver_id": "r1",
+        "epoch": epoch,
+        "topic": TOPIC,
+        "partition": 0,
+        "token": token,
+        "kind": "out-of-range",
+        "position": 0,
+        "low": 40,
+        "high": 90,
+    }
+    return m.Fault(**{**values, **changes})  # type: ignore[arg-type]
