@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from driver.batches.batch_log import BatchLog
-from driver.batches.batch_run import BatchRun
+from driver.batches.batch_run import BatchRun, EarlierBatches, NextBatch, ReadPause, ReadUnfinished, SameBatch
 from driver.batches.entries import RunningBatch
 from driver.batches.job.engine import Engine, NamedJob
 from driver.batches.job.work import BatchWork
@@ -26,7 +26,6 @@ from driver.batches.job_failures import FailingJobs
 from driver.batches.joint.jobs import JointLeader, JointMember
 from driver.batches.joint.streams import Port
 from driver.batches.progress import Progress, Skip
-from driver.batches.reads import EarlierBatches, NextBatch, ReadPause, ReadUnfinished, SameBatch
 from driver.batches.runner import AttemptRules, BatchHooks, BatchRunner
 from driver.batches.timer import BatchTimer
 from driver.batches.trigger import Trigger
@@ -128,7 +127,7 @@ class Scheduler:
             loop,
             clock,
             self._progress,
-            trigger=self._trigger,
+            end_interval=self._end_interval,
             interval_seconds=options.batch_interval_seconds,
             tasks=options.tasks,
             empty_batches=options.empty_batches,

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 
 from driver.batches.progress import Progress
-from driver.batches.trigger import Trigger
 from driver.decision_loop.loop import DriverLoop
 from driver.tracker.requests import Allocate, AllocateSpans
 from forebay.process import failpoints
@@ -14,8 +13,8 @@ from forebay.process.clock import Clock
 
 
 class BatchTimer:
-    """A thread that calls ``trigger`` at each multiple of ``interval_seconds``; missed intervals count as one. The next free
-    worker then makes the batch. With an interval of 0 there is no thread: ``trigger`` is continuous.
+    """A thread that calls ``end_interval``, with the time in milliseconds, at each multiple of ``interval_seconds``; missed
+    intervals count as one. With an interval of 0 there is no thread.
 
     With ``ahead`` the timer makes the batch itself, at the end of the interval. ``tasks``: returns how many tasks a batch has.
     ``empty_batches``: whether an interval without blocks gives a batch too. ``allocation``: makes the request for a batch of a
@@ -29,7 +28,7 @@ class BatchTimer:
         clock: Clock,
         progress: Progress,
         *,
-        trigger: Trigger,
+        end_interval: Callable[[int], None],
         interval_seconds: float,
         tasks: Callable[[], int],
         empty_batches: bool,
@@ -40,7 +39,7 @@ class BatchTimer:
         self._loop = loop
         self._clock = clock
         self._progress = progress
-        self._trigger = trigger
+        self._end_interval = end_interval
         self._interval = interval_seconds
         self._tasks = tasks
         self._empty_batches = empty_batches
@@ -50,7 +49,7 @@ class BatchTimer:
         self._thread = threading.Thread(target=self._run, name="batch-timer", daemon=True)
 
     def start(self) -> None:
-        if not self._trigger.continuous:
+        if self._interval > 0:
             self._thread.start()
 
     def join(self) -> None:
@@ -73,13 +72,6 @@ class BatchTimer:
             failpoints.hit("driver.after-allocate")
             self._progress.wake()
 
-    def _end_interval(self, time_ms: int) -> None:
-        if self._ahead:
-            self.allocate(time_ms, self._empty_batches)
-        else:
-            self._trigger.end_interval(time_ms)
-            self._progress.wake()
-
     def _run(self) -> None:
         last = 0.0
         stopping = self._progress.stopping
@@ -92,6 +84,10 @@ class BatchTimer:
                 last = due
                 if stopping.wait(max(0.0, due - now)):
                     return
-                self._end_interval(round(due * 1000))
+                time_ms = round(due * 1000)
+                if self._ahead:
+                    self.allocate(time_ms, self._empty_batches)
+                else:
+                    self._end_interval(time_ms)
         except BaseException as error:
             self._failed(error)

@@ -1,27 +1,23 @@
-"""Blocks: their metadata, a host's local copies, SHA-256, encryption, copies sent to agents, damaged copies set aside."""
+"""Blocks: their metadata, a host's local copies and the room for them, SHA-256, encryption, copies sent to agents, damaged copies
+set aside."""
 
 from __future__ import annotations
 
 from wal.blocks.local_copies import (
     BLOCK_SUFFIX,
-    COPIES_PER_COUNT,
     COPY_SUFFIX,
-    FREE_SHARE_MIN,
     TEMPORARY_SUFFIX,
-    LocalRoom,
     cached_path,
-    has_room,
-    local_files,
     local_frame,
     local_name,
     local_path,
     read_local,
     read_stored,
     sync_names,
-    used_bytes,
     write_local,
     write_local_frame,
 )
+from wal.blocks.room import COPIES_PER_COUNT, FREE_SHARE_MIN, LocalRoom, has_room, local_files, used_bytes
 from wal.blocks.stored import StoredBlock, block_of_frame, decode_meta, encode_meta
 
 __all__ = [

@@ -28,22 +28,19 @@ def completed(meta: BlockMeta, payload: Any, keys: KeyRing | None) -> tuple[Bloc
     meta = msgspec.structs.replace(meta, key_id=None)
     if keys is not None:
         meta, payload = keys.seal(meta, b"".join(payload) if isinstance(payload, list) else payload)
-    return msgspec.structs.replace(meta, sha256=_sha256(payload)), payload
+    digest = hashlib.sha256()
+    for part in buffers(payload):
+        digest.update(part)
+    return msgspec.structs.replace(meta, sha256=digest.digest()), payload
 
 
 def fits(sha256: bytes | msgspec.UnsetType, payload: Any) -> bool:
-    """Return whether ``payload`` has the SHA-256 that the journal names. If the journal names none, every payload fits."""
-    return sha256 is msgspec.UNSET or _sha256(payload) == sha256
+    """Return whether ``payload``, one bytes-like object, has the SHA-256 that the journal names. If the journal names none, every
+    payload fits."""
+    return sha256 is msgspec.UNSET or hashlib.sha256(payload).digest() == sha256
 
 
 def check_digest(sha256: bytes | msgspec.UnsetType, payload: Any, where: str) -> None:
     """Raise CorruptionError, which names ``where``, if the journal has a SHA-256 and ``payload`` has another one."""
     if not fits(sha256, payload):
         raise CorruptionError(where, 0, "its SHA-256 is not the one that the journal names")
-
-
-def _sha256(payload: Any) -> bytes:
-    found = hashlib.sha256()
-    for part in buffers(payload):
-        found.update(part)
-    return found.digest()

@@ -1,4 +1,4 @@
-"""Local copies of blocks in a host's block directory: names, room, writing and reading.
+"""Local copies of blocks in a host's block directory: names, writing and reading.
 
 A local copy contains the same frame as the WAL (with uid 0, offset 0, index 0), in a file of its own, with its own checksums.
 With a WAL, a copy is not synced: the WAL keeps the block, and if a power cut tore the copy, its checks fail and the next tier
@@ -8,12 +8,11 @@ has the same bytes under another name (``COPY_SUFFIX``).
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import pyarrow as pa
 from forebay.model.errors import CorruptionError, OutOfSpaceError, StoreError
 from forebay.model.values import BlockMeta, check_name
 from forebay.process.secret_file import make_private_folder
+from wal.blocks.room import LocalRoom
 from wal.blocks.stored import StoredBlock, block_of_frame, encode_meta
 from wal.segments.frame import FrameKind, aligned, decode_frame, encode_frame
 from wal.storage.directories import sync_above, sync_directory
@@ -31,13 +31,8 @@ BLOCK_SUFFIX = ".block"
 COPY_SUFFIX = ".copy"
 TEMPORARY_SUFFIX = ".tmp"
 
-#: share of the filesystem that stays free: a copy that would leave less is not written, since the WAL may be on the same disk
-FREE_SHARE_MIN = 0.05
 #: a smaller copy is read, because mapping it into memory costs more than copying it
 MAPPED_BYTES_MIN = 256 << 10
-
-#: copies after which a writer counts the directory again, since other processes write and delete there too
-COPIES_PER_COUNT = 64
 
 _BLOCK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}-[0-9a-f]{1,16}-[0-9]{1,20}")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -65,70 +60,6 @@ def cached_path(directory: str | Path, stream: str, block_id: str) -> Path:
     Raises ValueError as :func:`local_path`.
     """
     return local_path(directory, stream, block_id).with_suffix(COPY_SUFFIX)
-
-
-def has_room(size_bytes: int, used_bytes: int, quota_bytes: int, free_bytes: int, total_bytes: int) -> bool:
-    """Return whether a copy of ``size_bytes`` fits.
-
-    The directory has ``used_bytes`` of its quota; its filesystem has ``free_bytes`` of ``total_bytes`` free.
-    """
-    return used_bytes + size_bytes <= quota_bytes and free_bytes - size_bytes >= total_bytes * FREE_SHARE_MIN
-
-
-class LocalRoom:
-    """One writer's estimate of the used space in its host's block directory: a running total, counted again every
-    COPIES_PER_COUNT copies.
-
-    Other receivers and the agent change the directory too. So the quota may be exceeded by what they write between two counts.
-    The filesystem's free space is read for each copy.
-    """
-
-    def __init__(self, directory: str | Path, quota_bytes: int) -> None:
-        self._directory = Path(directory)
-        self._quota_bytes = quota_bytes
-        self._used_bytes = 0
-        self._copies_to_count = 0
-
-    def count_anew(self) -> None:
-        """Make the next :meth:`take` count the directory again. For a caller that waits for room."""
-        self._copies_to_count = 0
-
-    def take(self, size_bytes: int) -> None:
-        """Reserve room for a copy of ``size_bytes``. Raises OutOfSpaceError if it does not fit."""
-        if self._copies_to_count == 0:
-            self._used_bytes = used_bytes(self._directory)
-            self._copies_to_count = COPIES_PER_COUNT
-        self._copies_to_count -= 1
-        try:
-            system = os.statvfs(self._directory)
-        except FileNotFoundError:
-            make_private_folder(self._directory)
-            system = os.statvfs(self._directory)
-        free, total = system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize
-        if not has_room(size_bytes, self._used_bytes, self._quota_bytes, free, total):
-            raise OutOfSpaceError(
-                f"no room for a copy of {size_bytes} bytes in {self._directory}: "
-                f"{self._used_bytes} of {self._quota_bytes} bytes used, {free} free on its filesystem"
-            )
-        self._used_bytes += size_bytes
-
-
-def local_files(directory: str | Path) -> Iterator[os.DirEntry[str]]:
-    """Yield every file in the folders of copies, whole or temporary; nothing if the directory does not exist."""
-    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as streams:
-        for stream in streams:
-            if stream.is_dir(follow_symlinks=False):
-                with contextlib.suppress(FileNotFoundError), os.scandir(stream.path) as files:
-                    yield from (file for file in files if file.is_file(follow_symlinks=False))
-
-
-def used_bytes(directory: str | Path) -> int:
-    """Return the total bytes of all files in the folders of copies."""
-    total = 0
-    for file in local_files(directory):
-        with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
-            total += file.stat(follow_symlinks=False).st_size
-    return total
 
 
 def local_frame(meta: BlockMeta, payload: Any) -> list[Any]:

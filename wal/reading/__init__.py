@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from wal.reading.outcome import FINAL_FAILURES, BlockRead, TierCounts, TierFailure
 from wal.reading.records import BlocksRead, read_block, read_blocks
-from wal.reading.reference import TIERS, BlockReference, ReadPlan, Tier, check_same, incarnation_key
-from wal.reading.tiers import stored_copy, this_host
+from wal.reading.reference import TIERS, BlockReference, ReadPlan, Tier, incarnation_key
+from wal.reading.tiers import check_same, stored_copy, this_host
 
 __all__ = [
     "FINAL_FAILURES",

@@ -20,7 +20,7 @@ from forebay.security.access import Access
 from wal.blocks import StoredBlock, read_stored
 from wal.reading import per_process
 from wal.reading.outcome import TierFailure
-from wal.reading.reference import BlockReference, Fetched, ReadPlan, check_same
+from wal.reading.reference import BlockReference, Fetched, ReadPlan
 from wal.segments.frame import aligned
 
 #: requests for one block to its agent; each after the first continues where the connection broke
@@ -137,27 +137,6 @@ def _check_answered(response: urllib3.BaseHTTPResponse, url: str, access: Access
 
 def _timeout(seconds: float) -> urllib3.Timeout:
     return urllib3.Timeout(connect=min(seconds, _CONNECT_SECONDS), read=seconds)
-
-
-def read_from_any_agent(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None:
-    """Return the first verified copy of the hosts' agents; None if no host keeps one.
-
-    Raises UnreachableError, which gives each host's reason.
-    """
-    reasons = []
-    for host in reference.hosts:
-        try:
-            stored = read_from_agent(reference, plan, host)
-            if stored is not None:
-                check_same(reference, stored, f"agent copy of block {reference.id}")
-                return stored
-        except FileNotFoundError:
-            reasons.append(f"{host} has none")
-        except (ForebayError, OSError) as error:  # another host may have it whole
-            reasons.append(f"{host}: {error}")
-    if reasons:
-        raise UnreachableError("; ".join(reasons))
-    return None
 
 
 def store_back(stored: StoredBlock, plan: ReadPlan, host: str) -> list[TierFailure]:

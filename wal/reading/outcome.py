@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -72,6 +72,10 @@ class BlockRead:
     ranges: int
     failures: tuple[TierFailure, ...] = ()
 
+    @property
+    def counts(self) -> TierCounts:
+        return TierCounts.of([(self.tier, self.ranges)], self.failures)
+
 
 class TierCounts(msgspec.Struct, frozen=True):
     """Ranges read by tier, and tiers that failed by ``"<tier>: <kind>"``.
@@ -83,9 +87,13 @@ class TierCounts(msgspec.Struct, frozen=True):
     failures: dict[str, int] = {}
 
     @classmethod
-    def of(cls, read: BlockRead) -> TierCounts:
-        failures = dict(Counter(f"{failure.tier}: {failure.kind}" for failure in read.failures))
-        return cls({read.tier: read.ranges} if read.tier else {}, failures)
+    def of(cls, ranges: Iterable[tuple[Tier | None, int]], failures: Iterable[TierFailure]) -> TierCounts:
+        """Return the counts of ``failures``, and of the numbers of ranges that each tier returned; None is no tier."""
+        read: Counter[str] = Counter()
+        for tier, count in ranges:
+            if tier is not None:
+                read[tier] += count
+        return cls(dict(read), dict(Counter(f"{failure.tier}: {failure.kind}" for failure in failures)))
 
     def items(self) -> Iterator[tuple[str, int]]:
         """Yield all counts as a status shows them: ``("local", 12), ("agent: unreachable", 1)``."""

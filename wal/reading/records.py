@@ -57,7 +57,7 @@ def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
     Raises UnreadableBlockError if no tier has the block (INV-5); it names the block, each of its ranges and each tier's reason.
     It is a LostBlockError if another attempt can't find the block either.
     """
-    wanted = [range_ for range_ in reference.ranges if range_.label not in plan.lost]
+    wanted = [range_ for range_ in reference.ranges if not plan.lost or range_.label not in plan.lost]
     if not wanted:
         return BlockRead((), None, 0)
     failures: list[TierFailure] = []
@@ -89,7 +89,7 @@ def _records(block: VerifiedBlock, plan: ReadPlan) -> tuple[pa.RecordBatch, ...]
     return tuple(
         to_dataframe(batch, range_.topic, plan.headers)
         for range_, batches in decoded
-        if range_.label not in plan.lost
+        if not plan.lost or range_.label not in plan.lost
         for batch in batches
     )
 
@@ -157,7 +157,7 @@ def _groups(references: Iterable[BlockReference], plan: ReadPlan) -> Iterator[li
 
 def _alone(reference: BlockReference, plan: ReadPlan) -> BlocksRead:
     read = read_block(reference, plan)
-    return BlocksRead(read.batches, TierCounts.of(read))
+    return BlocksRead(read.batches, read.counts)
 
 
 def _fetch_all(searches: Sequence[_Search], plan: ReadPlan) -> None:
@@ -219,19 +219,9 @@ def _decoded(run: Sequence[_Search], plan: ReadPlan) -> Iterator[BlocksRead]:
         except ValueError:
             pass  # read_block says which block is damaged
         else:
-            yield BlocksRead((topics_to_dataframe(rows, plan.headers),), _counts(run))
+            ranges = [(search.tier, len(search.reference.ranges)) for search in run]
+            counts = TierCounts.of(ranges, (failure for search in run for failure in search.failures))
+            yield BlocksRead((topics_to_dataframe(rows, plan.headers),), counts)
             return
     for search in run:
         yield _alone(search.reference, plan)
-
-
-def _counts(run: Sequence[_Search]) -> TierCounts:
-    ranges: dict[str, int] = {}
-    failures: dict[str, int] = {}
-    for search in run:
-        if search.tier is not None:
-            ranges[search.tier] = ranges.get(search.tier, 0) + len(search.reference.ranges)
-        for failure in search.failures:
-            name = f"{failure.tier}: {failure.kind}"
-            failures[name] = failures.get(name, 0) + 1
-    return TierCounts(ranges, failures)

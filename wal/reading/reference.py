@@ -7,14 +7,13 @@ from collections.abc import Mapping
 import msgspec
 
 from forebay.kafka.options.access import KafkaAccess
-from forebay.model.errors import CorruptionError, ForebayError
+from forebay.model.errors import ForebayError
 from forebay.model.values import TIERS, Block, BlockRange, Handle, Tier
 from forebay.security.access import NO_ACCESS, Access
 from wal.blocks import StoredBlock
-from wal.blocks.digests import check_digest
 from wal.storage import StorageOptions
 
-__all__ = ["TIERS", "BlockReference", "Fetched", "ReadPlan", "Tier", "check_same", "incarnation_key"]
+__all__ = ["TIERS", "BlockReference", "Fetched", "ReadPlan", "Tier", "incarnation_key"]
 
 #: memory of a record's columns beside key, value and headers
 _RECORD_BYTES = 40
@@ -113,18 +112,3 @@ Fetched = tuple[BlockReference, StoredBlock | ForebayError | OSError | None]
 def incarnation_key(range_: BlockRange) -> str:
     """Return the key of the range's incarnation in ``ReadPlan.topic_ids``."""
     return f"{range_.topic}/{range_.partition}/{range_.incarnation}"
-
-
-def check_same(reference: BlockReference, stored: StoredBlock, where: str, *, by_digest: bool = True) -> None:
-    """Raise CorruptionError if ``stored``, read at ``where``, is not the very block that the journal names.
-
-    ``by_digest``: whether to compare the SHA-256. False is enough for bytes that no other user can write (docs/SECURITY.md).
-    """
-    if stored.meta.id != reference.id or stored.meta.stream != reference.stream:
-        raise CorruptionError(where, 0, f"it contains another block: {stored.meta.id} of stream {stored.meta.stream}")
-    if stored.checksum != reference.handle.checksum:
-        raise CorruptionError(where, 0, "its checksum is not the one that the journal names")
-    if stored.meta.ranges != reference.ranges or stored.meta.headers != reference.headers:
-        raise CorruptionError(where, 0, "its ranges are not the ones that the journal names")
-    if by_digest:
-        check_digest(reference.sha256, stored.payload, where)

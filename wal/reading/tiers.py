@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from forebay.model.errors import CorruptionError, ForebayError, MissingKeyError
+from forebay.model.errors import CorruptionError, ForebayError, MissingKeyError, UnreachableError
 from forebay.model.payload import block_rows
 from forebay.model.records import to_dataframe
 from forebay.model.values import BlockRange
 from wal.blocks import StoredBlock, block_of_frame, cached_path, local_name, read_local
 from wal.blocks.digests import check_digest
 from wal.reading import per_process
-from wal.reading.reference import BlockReference, Fetched, ReadPlan, Tier, check_same, incarnation_key
+from wal.reading.reference import BlockReference, Fetched, ReadPlan, Tier, incarnation_key
 from wal.segments.frame import HEADER_LENGTH, MAX_FRAME
 from wal.segments.scan import frame_at, read_frame
 from wal.storage import Storage, open_storage
@@ -98,13 +98,47 @@ def stored_copy(reference: BlockReference, plan: ReadPlan, tier: Tier) -> Stored
     for agents UnreachableError, which gives each asked host's reason.
     """
     if tier == "agent":
-        from wal.reading.agents import read_from_any_agent
+        return _copy_of_any_agent(reference, plan)
+    return _checked_copy(reference, plan, tier, "")
 
-        return read_from_any_agent(reference, plan)
-    stored = _stored(reference, plan, tier, "")
+
+def _copy_of_any_agent(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None:
+    """Return the first verified copy of the hosts' agents; None if no host keeps one."""
+    reasons = []
+    for host in reference.hosts:
+        try:
+            stored = _checked_copy(reference, plan, "agent", host)
+            if stored is not None:
+                return stored
+        except FileNotFoundError:
+            reasons.append(f"{host} has none")
+        except (ForebayError, OSError) as error:  # another host may have it whole
+            reasons.append(f"{host}: {error}")
+    if reasons:
+        raise UnreachableError("; ".join(reasons))
+    return None
+
+
+def _checked_copy(reference: BlockReference, plan: ReadPlan, tier: Tier, host: str) -> StoredBlock | None:
+    stored = _stored(reference, plan, tier, host)
     if stored is not None:
         check_same(reference, stored, f"{tier} copy of block {reference.id}")
     return stored
+
+
+def check_same(reference: BlockReference, stored: StoredBlock, where: str, *, by_digest: bool = True) -> None:
+    """Raise CorruptionError if ``stored``, read at ``where``, is not the very block that the journal names.
+
+    ``by_digest``: whether to compare the SHA-256. False is enough for bytes that no other user can write (docs/SECURITY.md).
+    """
+    if stored.meta.id != reference.id or stored.meta.stream != reference.stream:
+        raise CorruptionError(where, 0, f"it contains another block: {stored.meta.id} of stream {stored.meta.stream}")
+    if stored.checksum != reference.handle.checksum:
+        raise CorruptionError(where, 0, "its checksum is not the one that the journal names")
+    if stored.meta.ranges != reference.ranges or stored.meta.headers != reference.headers:
+        raise CorruptionError(where, 0, "its ranges are not the ones that the journal names")
+    if by_digest:
+        check_digest(reference.sha256, stored.payload, where)
 
 
 def read_from_kafka(

@@ -9,11 +9,11 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from driver.batches.batch_run import ReadPause
 from driver.batches.job.batch import Batch
 from driver.batches.job.engine import NamedJob
 from driver.batches.job.work import BatchWork, Written
 from driver.batches.progress import Progress
-from driver.batches.reads import ReadPause
 from driver.batches.runner import AttemptRules
 from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.batches.timer import BatchTimer
@@ -314,10 +314,6 @@ def test_a_timer_that_wakes_a_moment_early_cuts_an_interval_once() -> None:
     walls = iter((990, 999, 2_001))
     cut: list[int] = []
 
-    class Cut(Trigger):
-        def end_interval(self, time_ms: int) -> None:
-            cut.append(time_ms)
-
     class Clock:
         @staticmethod
         def wall_ms() -> int:
@@ -338,7 +334,7 @@ def test_a_timer_that_wakes_a_moment_early_cuts_an_interval_once() -> None:
         cast(Any, None),
         cast(Any, Clock()),
         progress,
-        trigger=Cut(1.0),
+        end_interval=cut.append,
         interval_seconds=1.0,
         tasks=lambda: 1,
         empty_batches=False,

@@ -25,7 +25,7 @@ from forebay.settings.schema import KafkaSettings
 from tests.support.again import Taken
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
-from wal.reading import TIERS, TierCounts, incarnation_key, read_block
+from wal.reading import TIERS, incarnation_key, read_block
 
 pytestmark = pytest.mark.usefixtures("no_reader_kept")
 
@@ -48,7 +48,7 @@ def test_the_rows_are_those_of_the_block_and_are_counted_as_kafkas(
     after = read_block(taken.reference, plan)
     assert (after.tier, after.ranges) == ("kafka", 2)
     assert pa.Table.from_batches(after.batches) == pa.Table.from_batches(before.batches)
-    assert dict(TierCounts.of(after).items()) == {"kafka": 2, "wal: missing": 1}
+    assert dict(after.counts.items()) == {"kafka": 2, "wal: missing": 1}
     lost = taken.plan(headers=True, lost=frozenset({taken.taken[0][0].range.label}))
     assert read_block(taken.reference, lost).batches == before.batches[1:]
     assert not list(stored.blocks_directory.rglob("*.block"))

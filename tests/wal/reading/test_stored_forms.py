@@ -14,7 +14,7 @@ from forebay.model.payload import Compression
 from tests.support.rows import ODD_ROWS, block, filler
 from tests.support.stored import Stored
 from wal.blocks.encryption import KEYS_VARIABLE, KeyRing
-from wal.reading import BlockReference, TierCounts, per_process, read_block
+from wal.reading import BlockReference, per_process, read_block
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -102,4 +102,4 @@ def test_missing_key_is_counted_and_a_broken_key_file_is_reported(
     assert not [name for _, name in per_process._opened if "absent" in name]
     monkeypatch.setenv(KEYS_VARIABLE, written(k=OLD))
     read = read_block(reference, stored.plan(key_file=str(stored.root / "absent")))
-    assert dict(TierCounts.of(read).items()) == {"local": 2}
+    assert dict(read.counts.items()) == {"local": 2}

@@ -13,7 +13,7 @@ from forebay.settings.schema import Settings
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
 from wal.blocks import cached_path, local_path
-from wal.reading import BlockReference, ReadPlan, TierCounts, per_process, read_block, this_host
+from wal.reading import BlockReference, ReadPlan, per_process, read_block, this_host
 
 # a server's thread leaves its loop's sockets to the collector
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -83,8 +83,8 @@ def test_an_agent_that_takes_no_copy_is_counted_once_and_fails_no_read(
         url = agent.url
     reads = [read_block(lost, plan(stored, url)) for _ in range(2)]
     assert [read.tier for read in reads] == ["wal", "wal"]
-    assert TierCounts.of(reads[0]).failures == {"agent: not stored back": 1}
-    assert TierCounts.of(reads[1]).failures == {}
+    assert reads[0].counts.failures == {"agent: not stored back": 1}
+    assert reads[1].counts.failures == {}
 
 
 def test_damaged_stored_copy_is_replaced(stored: Stored, settings: Settings, lost: BlockReference) -> None:

@@ -22,7 +22,7 @@ from tests.support.columns import column_values
 from tests.support.rows import ODD_ROWS, block, filler
 from tests.support.stored import Stored
 from wal.blocks import local_path, write_local
-from wal.reading import BlockReference, ReadPlan, TierCounts, agents, read_block, tiers
+from wal.reading import BlockReference, ReadPlan, agents, read_block, tiers
 from wal.reading.agents import AGENT_REST_SECONDS
 
 # an agent's server leaves its loop's sockets to the collector
@@ -102,7 +102,7 @@ def test_a_copy_that_its_agent_deleted_is_read_from_the_wal_and_counted(
         read = read_block(reference, stored.plan(agent_urls={"h1": agent.url}))
     assert read.tier == "wal"
     assert [(f.tier, f.kind) for f in read.failures] == [("local", "missing"), ("agent", "missing")]
-    assert dict(TierCounts.of(read).items()) == {"wal": 2, "local: missing": 1, "agent: missing": 1}
+    assert dict(read.counts.items()) == {"wal": 2, "local: missing": 1, "agent: missing": 1}
 
 
 @pytest.mark.parametrize("at", [0, 9, 24, 70, 5000, -200])

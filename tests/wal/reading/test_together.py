@@ -71,7 +71,7 @@ def same_as_alone(references: Sequence[BlockReference], plan: ReadPlan) -> tuple
     assert rows.schema == expected.schema
     assert rows == expected
     counts = total([read.counts for read in found])
-    assert counts == total([TierCounts.of(read) for read in alone])
+    assert counts == total([read.counts for read in alone])
     return counts, len(found)
 
 

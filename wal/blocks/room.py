@@ -1,0 +1,80 @@
+"""Room for copies in a host's block directory: its files and their size, its quota, the free space of its filesystem."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from forebay.model.errors import OutOfSpaceError
+from forebay.process.secret_file import make_private_folder
+
+#: share of the filesystem that stays free: a copy that would leave less is not written, since the WAL may be on the same disk
+FREE_SHARE_MIN = 0.05
+#: copies after which a writer counts the directory again, since other processes write and delete there too
+COPIES_PER_COUNT = 64
+
+
+def has_room(size_bytes: int, used_bytes: int, quota_bytes: int, free_bytes: int, total_bytes: int) -> bool:
+    """Return whether a copy of ``size_bytes`` fits.
+
+    The directory has ``used_bytes`` of its quota; its filesystem has ``free_bytes`` of ``total_bytes`` free.
+    """
+    return used_bytes + size_bytes <= quota_bytes and free_bytes - size_bytes >= total_bytes * FREE_SHARE_MIN
+
+
+class LocalRoom:
+    """One writer's estimate of the used space in its host's block directory: a running total, counted again every
+    COPIES_PER_COUNT copies.
+
+    Other receivers and the agent change the directory too. So the quota may be exceeded by what they write between two counts.
+    The filesystem's free space is read for each copy.
+    """
+
+    def __init__(self, directory: str | Path, quota_bytes: int) -> None:
+        self._directory = Path(directory)
+        self._quota_bytes = quota_bytes
+        self._used_bytes = 0
+        self._copies_to_count = 0
+
+    def count_anew(self) -> None:
+        """Make the next :meth:`take` count the directory again. For a caller that waits for room."""
+        self._copies_to_count = 0
+
+    def take(self, size_bytes: int) -> None:
+        """Reserve room for a copy of ``size_bytes``. Raises OutOfSpaceError if it does not fit."""
+        if self._copies_to_count == 0:
+            self._used_bytes = used_bytes(self._directory)
+            self._copies_to_count = COPIES_PER_COUNT
+        self._copies_to_count -= 1
+        try:
+            system = os.statvfs(self._directory)
+        except FileNotFoundError:
+            make_private_folder(self._directory)
+            system = os.statvfs(self._directory)
+        free, total = system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize
+        if not has_room(size_bytes, self._used_bytes, self._quota_bytes, free, total):
+            raise OutOfSpaceError(
+                f"no room for a copy of {size_bytes} bytes in {self._directory}: "
+                f"{self._used_bytes} of {self._quota_bytes} bytes used, {free} free on its filesystem"
+            )
+        self._used_bytes += size_bytes
+
+
+def local_files(directory: str | Path) -> Iterator[os.DirEntry[str]]:
+    """Yield every file in the folders of copies, whole or temporary; nothing if the directory does not exist."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as streams:
+        for stream in streams:
+            if stream.is_dir(follow_symlinks=False):
+                with contextlib.suppress(FileNotFoundError), os.scandir(stream.path) as files:
+                    yield from (file for file in files if file.is_file(follow_symlinks=False))
+
+
+def used_bytes(directory: str | Path) -> int:
+    """Return the total bytes of all files in the folders of copies."""
+    total = 0
+    for file in local_files(directory):
+        with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+            total += file.stat(follow_symlinks=False).st_size
+    return total
