@@ -14,8 +14,8 @@ from forebay.http.client import Client
 from forebay.model.errors import JobError, UsageError
 from forebay.settings.schema import Settings
 from recovery.audit import audit
-from tests.driver.test_service import Collecting, Configure, ready, settings  # noqa: F401 - the fixture
 from tests.support.columns import column_values
+from tests.support.intakes import Collecting, Configure, ready
 from tests.support.played import PlayedReceiver
 from wal.storage import open_storage
 
@@ -36,7 +36,7 @@ def is_clean(s: Settings) -> bool:
     return audit(open_storage(s.driver.journal), "s").clean
 
 
-def test_jobs_run_side_by_side_and_the_completed_position_waits_for_the_first(settings: Configure) -> None:  # noqa: F811
+def test_jobs_run_side_by_side_and_the_completed_position_waits_for_the_first(settings: Configure) -> None:
     """INV-3: they begin in order; the second ends first, and is shown as completed; the position is not."""
     s = settings(concurrent_jobs=2)
     begun: list[int] = []
@@ -69,7 +69,7 @@ def test_jobs_run_side_by_side_and_the_completed_position_waits_for_the_first(se
     assert is_clean(s)
 
 
-def test_while_a_batch_fails_no_other_begins_and_the_jobs_end(settings: Configure) -> None:  # noqa: F811
+def test_while_a_batch_fails_no_other_begins_and_the_jobs_end(settings: Configure) -> None:
     """The next driver runs uncompleted batches again, in order, marked as reruns."""
     s = settings(concurrent_jobs=2, job_max_failures=1)
     calls: list[int] = []
@@ -93,7 +93,7 @@ def test_while_a_batch_fails_no_other_begins_and_the_jobs_end(settings: Configur
     assert len(calls) == 1
 
 
-def test_stop_may_be_called_in_a_job_of_any_thread(settings: Configure) -> None:  # noqa: F811
+def test_stop_may_be_called_in_a_job_of_any_thread(settings: Configure) -> None:
     s = settings(concurrent_jobs=3)
     entered = threading.Barrier(2)
     context = IngestContext(None, s)
@@ -113,7 +113,7 @@ def test_stop_may_be_called_in_a_job_of_any_thread(settings: Configure) -> None:
     assert audit(open_storage(s.driver.journal), "s").records_completed == 10
 
 
-def test_outputs_are_made_in_order_and_a_rerun_leaves_out_what_is_done(settings: Configure) -> None:  # noqa: F811
+def test_outputs_are_made_in_order_and_a_rerun_leaves_out_what_is_done(settings: Configure) -> None:
     """Also where the second one is given another name between two starts: that one has not been made."""
     s = settings(job_max_failures=2)
     made: list[tuple[str, bool]] = []
@@ -142,7 +142,7 @@ def test_outputs_are_made_in_order_and_a_rerun_leaves_out_what_is_done(settings:
     assert is_clean(s)
 
 
-def test_a_changed_job_and_interval_go_on_from_what_the_journal_holds(settings: Configure) -> None:  # noqa: F811
+def test_a_changed_job_and_interval_go_on_from_what_the_journal_holds(settings: Configure) -> None:
     """A batch whose remaining output is none of the job's any more is completed, and nothing of it is made again."""
     made: list[tuple[str, int]] = []
 
@@ -167,13 +167,13 @@ def test_a_changed_job_and_interval_go_on_from_what_the_journal_holds(settings: 
     assert is_clean(s)
 
 
-def test_an_output_named_twice_is_refused(settings: Configure) -> None:  # noqa: F811
+def test_an_output_named_twice_is_refused(settings: Configure) -> None:
     context = IngestContext(None, settings()).foreach_batch(Collecting(1), "a")
     with pytest.raises(UsageError, match="'a' was added twice"):
         context.foreach_batch(Collecting(1), "a")
 
 
-def test_a_window_gives_the_rows_of_past_batches_also_after_a_restart(settings: Configure) -> None:  # noqa: F811
+def test_a_window_gives_the_rows_of_past_batches_also_after_a_restart(settings: Configure) -> None:
     """INV-8: their blocks stay as long as a window reaches back to them."""
     s = settings(window_batches=2)
     seen: list[tuple[int, list[int], tuple[int, ...]]] = []
@@ -205,7 +205,7 @@ def test_a_window_gives_the_rows_of_past_batches_also_after_a_restart(settings: 
     assert is_clean(s)
 
 
-def test_an_interval_without_records_gives_an_empty_batch_if_that_is_wanted(settings: Configure) -> None:  # noqa: F811
+def test_an_interval_without_records_gives_an_empty_batch_if_that_is_wanted(settings: Configure) -> None:
     s = settings(empty_batches="deliver")
     empty: list[Batch] = []
 
@@ -221,7 +221,7 @@ def test_an_interval_without_records_gives_an_empty_batch_if_that_is_wanted(sett
     assert is_clean(s)
 
 
-def test_without_an_interval_batches_follow_each_other_over_a_failure_too(settings: Configure) -> None:  # noqa: F811
+def test_without_an_interval_batches_follow_each_other_over_a_failure_too(settings: Configure) -> None:
     """INV-2, INV-3, from configuration to audit."""
     s = settings(batch_interval="0s", max_batch_records=25)
     seen: list[tuple[int, int]] = []

@@ -28,7 +28,7 @@ from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
 from forebay.settings.schema import Settings
 from recovery.audit import audit
-from tests.driver.test_service import Collecting, Configure, ready, settings  # noqa: F401 - the fixture
+from tests.support.intakes import Collecting, Configure, ready
 from tests.support.played import PlayedReceiver
 from tests.support.tracked import Tracked, tp
 from wal.storage import open_storage
@@ -152,7 +152,7 @@ class Obeying(PlayedReceiver):
 
 @pytest.mark.parametrize("interval", ["1h", "0s"])
 def test_a_drain_completes_what_receivers_still_held_refuses_new_ones_and_shows_it(
-    settings: Configure,  # noqa: F811
+    settings: Configure,
     interval: str,
 ) -> None:
     """Also with an interval of an hour the last blocks get their batch immediately."""
@@ -178,7 +178,7 @@ def test_a_drain_completes_what_receivers_still_held_refuses_new_ones_and_shows_
     assert context.summary == Summary(report.batches_completed, 30, ("r1",))
 
 
-def test_what_is_not_done_within_the_time_waits_for_the_next_driver(settings: Configure) -> None:  # noqa: F811
+def test_what_is_not_done_within_the_time_waits_for_the_next_driver(settings: Configure) -> None:
     """INV-6; INV-3: the batch runs again, marked as a rerun."""
     s = settings()
     entered, cancelled = threading.Event(), threading.Event()
@@ -224,7 +224,7 @@ def test_what_is_not_done_within_the_time_waits_for_the_next_driver(settings: Co
 
 
 def test_a_driver_that_learns_that_it_is_fenced_cancels_what_it_has_in_spark(
-    settings: Configure,  # noqa: F811
+    settings: Configure,
 ) -> None:
     """INV-4: a newer driver runs the same batch; the old one's tasks would write beside it."""
     s = settings()
@@ -280,7 +280,7 @@ def test_a_driver_that_learns_that_it_is_fenced_cancels_what_it_has_in_spark(
     assert job.reruns == list(job.seen)
 
 
-def test_a_stop_without_drain_ends_one_that_is_under_way(settings: Configure) -> None:  # noqa: F811
+def test_a_stop_without_drain_ends_one_that_is_under_way(settings: Configure) -> None:
     s = settings()
     context = IngestContext(None, s).foreach_batch(Collecting(1))
     partition = ready(context, s)
@@ -294,7 +294,7 @@ def test_a_stop_without_drain_ends_one_that_is_under_way(settings: Configure) ->
     assert context.await_termination(0)
 
 
-def test_a_stop_that_waits_for_a_job_registers_no_more_receivers(settings: Configure) -> None:  # noqa: F811
+def test_a_stop_that_waits_for_a_job_registers_no_more_receivers(settings: Configure) -> None:
     s = settings()
     entered, go_on = threading.Event(), threading.Event()
 
@@ -316,7 +316,7 @@ def test_a_stop_that_waits_for_a_job_registers_no_more_receivers(settings: Confi
 
 
 def test_summary_is_read_in_the_decision_loop_and_also_after_its_end(
-    settings: Configure,  # noqa: F811
+    settings: Configure,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """INV-7: no other thread reads the state while it changes."""
@@ -338,7 +338,7 @@ def test_summary_is_read_in_the_decision_loop_and_also_after_its_end(
     assert "MainThread" in readers
 
 
-def test_a_stop_may_not_take_for_ever(settings: Configure) -> None:  # noqa: F811
+def test_a_stop_may_not_take_for_ever(settings: Configure) -> None:
     s = settings()
     with IngestContext(None, s).foreach_batch(Collecting(1)) as intake:
         ready(intake, s)
@@ -348,7 +348,7 @@ def test_a_stop_may_not_take_for_ever(settings: Configure) -> None:  # noqa: F81
                 Client(intake.url).post("/v1/operator/stop", request, m.OperatorAnswer)
 
 
-def test_a_driver_that_is_to_catch_up_ends_when_it_has(settings: Configure) -> None:  # noqa: F811
+def test_a_driver_that_is_to_catch_up_ends_when_it_has(settings: Configure) -> None:
     s: Settings = settings()
     topic = s.kafka.topics[0]
     producer = Producer(s.kafka.options)

@@ -15,7 +15,7 @@ from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import RefusedError
 from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
-from tests.driver.test_service import Collecting, ready
+from tests.support.intakes import Collecting, ready
 from tests.support.played import PlayedReceiver
 
 
