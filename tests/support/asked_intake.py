@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from driver.decisions.intake import intake as shown_intake
 from driver.decisions.intake import span
@@ -16,6 +17,8 @@ from driver.tracker.requests import FoundPartitions
 from forebay import messages as m
 from forebay.model.values import Gap
 from pyspark_forebay.intake import client, cursor
+from pyspark_forebay.intake.batch import IntakeBatchReader
+from pyspark_forebay.intake.stream import IntakeStreamReader
 from tests.support.reads import ReadBy
 from tests.support.tracked import TOPIC, Tracked
 
@@ -92,3 +95,23 @@ def asked_in_process(monkeypatch: pytest.MonkeyPatch) -> Taken:
     monkeypatch.setattr(client, "DriverClient", lambda *_: made.driver)
     monkeypatch.setattr(cursor, "HEARTBEAT_SECONDS", 3_600.0)
     return made
+
+
+ALL = ReadAllAvailable()
+
+
+def begun(identity: str = "q") -> IntakeStreamReader:
+    return IntakeStreamReader({"tracker": "http://127.0.0.1:1"}, lambda: identity)
+
+
+def records(tasks: list[Any]) -> dict[str, int]:
+    """Records that the tasks read, by range."""
+    found: dict[str, int] = {}
+    for task in tasks:
+        for part in task.value.parts:
+            found |= {r.label: part.records for r in part.reference.ranges if r.label not in part.unwanted}
+    return found
+
+
+def batch_of(**options: str) -> IntakeBatchReader:
+    return IntakeBatchReader({"tracker": "http://127.0.0.1:1", **options})
