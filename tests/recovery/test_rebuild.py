@@ -37,7 +37,8 @@ from tests.support.unlisted import Unlisted
 from wal.blocks import encode_meta
 from wal.decisions.retention import Limits
 from wal.segments import layout
-from wal.segments.frame import FrameKind, checksum
+from wal.segments.frame import FrameKind
+from wal.segments.payload import checksum
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import MemoryStorage, Storage
 
@@ -399,10 +400,10 @@ def test_partition_whose_copied_position_exceeds_the_last_offset_restarts() -> N
     epoch = lost.t.register()
     block = lost.take_in(epoch, offsets(0, 10, lost.t.claim(epoch).view.token))
     state = EncodedState.of(lost.t.state)
-    tree = msgspec.msgpack.decode(b"".join(state.parts()))
+    tree = msgspec.msgpack.decode(b"".join(state.payload()))
     tree["partitions"]["t/0"]["position"] = 2**64 - 1
     tree["blocks"][block.id]["meta"]["ranges"][0]["until"] = 2**64 - 1
-    written = SimpleNamespace(next=state.next, actions=False, parts=lambda: [msgspec.msgpack.encode(tree)])
+    written = SimpleNamespace(next=state.next, actions=False, payload=lambda: msgspec.msgpack.encode(tree))
     lost.copies.write(cast(EncodedState, written))
     found, _, notes = rebuild.newest_copy(lost.wal, STREAM)
     assert found.partitions["t/0"].position == 0
@@ -473,7 +474,7 @@ def test_a_frame_of_a_newer_release_stops_the_rebuild() -> None:
     whole = bytearray(lost.wal.read(block.handle.path))
     header = memoryview(whole)[block.handle.offset : block.handle.offset + 64]
     header[8:10] = (99).to_bytes(2, "little")  # the format version, under a checksum that holds (docs/FORMAT.md)
-    header[60:64] = checksum(bytes(header[:60])).to_bytes(4, "little")
+    header[60:64] = checksum([bytes(header[:60])]).to_bytes(4, "little")
     lost.wal.replace(block.handle.path, bytes(whole))
     with pytest.raises(NewerVersionError):
         rebuild.read_evidence(lost.journal, lost.wal, STREAM, lost.topic_ids)
