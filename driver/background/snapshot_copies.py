@@ -156,7 +156,7 @@ class SnapshotCopies:
         )
         try:
             meta = SnapshotMeta(next=state.next, epoch=self._epoch, actions=state.actions)
-            pending = writer.append(FrameKind.SNAPSHOT, _encoder.encode(meta), list(state.parts()))
+            pending = writer.append(FrameKind.SNAPSHOT, _encoder.encode(meta), state.payload())
             writer.sync()
         finally:
             # an attempt that failed may have left its name, now or later

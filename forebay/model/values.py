@@ -124,6 +124,16 @@ def check_name(kind: str, name: str) -> str:
     return name
 
 
+@lru_cache(1024)
+def _shared(text: str) -> str:
+    """Return an equal text, mostly the same object for equal texts: a decoder makes a new one for each value."""
+    return text
+
+
+#: sets a field of a frozen value
+_share = msgspec.structs.force_setattr
+
+
 class TopicPartition(msgspec.Struct, frozen=True, order=True):
     """A ``partition``, by its number, of a ``topic``."""
 
@@ -170,6 +180,7 @@ class BlockRange(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
     preceding_gap: Gap | None = None
 
     def __post_init__(self) -> None:
+        _share(self, "topic", _shared(self.topic))
         if not 0 <= self.from_offset < self.until_offset <= OFFSET_MAX:
             raise ValueError(f"range {self.label}: from must be below until, which is {OFFSET_MAX} at most")
         if not 0 <= self.records <= min(self.until_offset - self.from_offset, INT32_MAX):
@@ -205,6 +216,9 @@ class Handle(msgspec.Struct, frozen=True, gc=False):
     length: FrameLength
     checksum: Checksum
 
+    def __post_init__(self) -> None:
+        _share(self, "path", _shared(self.path))
+
 
 class BlockMeta(msgspec.Struct, frozen=True, gc=False):
     """A block's metadata in its frame: all that is needed to accept the block without the journal (docs/FORMAT.md)."""
@@ -226,8 +240,9 @@ class BlockMeta(msgspec.Struct, frozen=True, gc=False):
     sha256: Sha256 | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
-        check_name("receiver id", self.receiver_id)
-        check_name("stream", self.stream)
+        _share(self, "receiver_id", check_name("receiver id", self.receiver_id))
+        _share(self, "stream", check_name("stream", self.stream))
+        _share(self, "host", _shared(self.host))
         if self.id != block_id(self.receiver_id, self.epoch, self.sequence):
             raise ValueError(f"block id {self.id!r} does not match its receiver, epoch and sequence")
         if not self.ranges:

@@ -18,7 +18,7 @@ from forebay.model.values import BlockMeta, BlockRange, block_id
 from receiver.blocks.pending_block import PendingBlock, PendingRange, Piece
 from wal.blocks.digests import completed
 from wal.blocks.encryption import KeyRing
-from wal.segments.frame import buffers
+from wal.segments.payload import buffers
 
 
 @dataclass(frozen=True, slots=True)

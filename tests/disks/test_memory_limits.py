@@ -12,7 +12,7 @@ import pytest
 from benchmarks.journal_opening import BLOCKS, write
 from forebay.kafka.embedded.broker import KafkaBroker
 from tests.support.cluster import AHEAD, Cluster
-from tests.support.faulty.limits import memory_group
+from tests.support.faulty.limits import MemoryGroup, memory_group
 from tests.support.flow import Flow
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long]
@@ -71,10 +71,11 @@ def go_on(cluster: Cluster) -> None:
     cluster.await_records(status.records_completed + 500)
 
 
-def test_a_driver_opens_and_completes_a_hundred_thousand_waiting_blocks_within_its_limit(
+def test_a_driver_opens_completes_and_archives_a_hundred_thousand_waiting_blocks_within_its_limit(
     tmp_path: Path, kafka_broker: KafkaBroker
 ) -> None:
-    """INV-6. The driver opens such a journal, allocates the blocks in one batch, and completes it in 512 MB."""
+    """INV-6. The driver opens such a journal, allocates the blocks in one batch, completes it, moves it to the history, and
+    writes the snapshot copies that clean-up waits for, in 512 MB. A driver that then opens the journal from one large snapshot, too."""
     topic = "records"  # as the journal names it
     kafka_broker.create_topic(topic)
     write(tmp_path / "written", BLOCKS)
@@ -86,11 +87,24 @@ def test_a_driver_opens_and_completes_a_hundred_thousand_waiting_blocks_within_i
         ) as cluster:
             with (tmp_path / "jobs.py").open("a") as jobs:
                 jobs.write("\n\ndef none(batch):\n    pass\n")
-            cluster.start("driver", environment={"LD_PRELOAD": ""})  # a process of its own, all of whose memory counts
-            group.add(cluster.process("driver").pid)
+            start_limited(cluster, group)
             cluster.wait(
                 lambda: (s := cluster.status()) and not s.waiting_blocks and s.batches_completed,
                 "the blocks to be completed",
             )
-            assert not group.kills and cluster.starts("driver") == 1
+            cluster.wait(
+                lambda: (s := cluster.state()).archived_number == 1 and len(s.copies) == 2 and not s.uncovered,
+                "the batch in the history, and in both snapshot copies",
+            )
+            cluster.kill9("driver")
+            start_limited(cluster, group)
+            cluster.wait(lambda: (s := cluster.status()) and s.batches_completed, "the next driver to lead")
+            assert not group.kills and cluster.starts("driver") == 2
+            assert [batch.number for batch in cluster.finished_batches()] == [1]
         print(f"{BLOCKS} blocks: at most {group.peak_bytes / 1e6:.0f} MB of {DRIVER_BYTES / 1e6:.0f} MB")
+
+
+def start_limited(cluster: Cluster, group: MemoryGroup) -> None:
+    """Start the driver as a process of its own, all of whose memory counts."""
+    cluster.start("driver", environment={"LD_PRELOAD": ""})
+    group.add(cluster.process("driver").pid)

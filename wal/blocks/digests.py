@@ -14,7 +14,7 @@ import msgspec
 
 from forebay.model.errors import CorruptionError
 from forebay.model.values import BlockMeta
-from wal.segments.frame import buffers
+from wal.segments.payload import buffers
 
 if TYPE_CHECKING:
     from wal.blocks.encryption import KeyRing

@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from forebay.model.errors import CorruptionError, OutOfSpaceError, StoreError
 from forebay.model.values import BlockMeta, check_name
 from forebay.process.secret_file import make_private_folder
+from wal.blocks.mapping import map_present
 from wal.blocks.room import LocalRoom
 from wal.blocks.stored import StoredBlock, block_of_frame, encode_meta
 from wal.segments.frame import FrameKind, aligned, decode_frame, encode_frame
@@ -141,11 +140,7 @@ def read_local(path: str | Path, length: int = MAPPED_BYTES_MIN) -> StoredBlock:
     """
     data: Any
     try:
-        if length < MAPPED_BYTES_MIN:
-            data = _read_file(path, aligned(length) + 1)
-        else:
-            with pa.memory_map(str(path)) as file:
-                data = file.read_buffer()
+        data = _read_file(path, aligned(length) + 1) if length < MAPPED_BYTES_MIN else map_present(path)
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -11,8 +11,9 @@ These functions do no I/O. Limits on lengths are checked before anything is allo
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import google_crc32c
@@ -21,6 +22,7 @@ import pyarrow as pa
 
 from forebay.model.errors import CorruptionError, NewerVersionError
 from forebay.model.wire import UNDECODABLE, WIRE_NAMES
+from wal.segments.payload import Payload
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -43,7 +45,6 @@ CRITICAL_FLAGS = 0xFFFF
 _HEADER = struct.Struct("<8sHBBIQQIIQIII")  # and 4 bytes of header checksum
 _CHECKSUM = struct.Struct("<I")
 _WHOLE_HEADER = struct.Struct(f"{_HEADER.format}I")
-_PAYLOAD_CHECKSUM_AT = 52
 _ZEROS = bytes(ALIGNMENT)
 
 
@@ -140,14 +141,6 @@ def aligned(length: int) -> int:
     return -(-length // ALIGNMENT) * ALIGNMENT
 
 
-def checksum(parts: Buffer | Sequence[Buffer]) -> int:
-    """Return the CRC-32C over the parts, one after the other, without copying them."""
-    value = 0
-    for part in buffers(parts):
-        value = google_crc32c.extend(value, part if isinstance(part, bytes) else pa.py_buffer(part))
-    return value
-
-
 def encode_frame(
     kind: FrameKind,
     *,
@@ -155,21 +148,37 @@ def encode_frame(
     offset: int,
     index: int,
     metadata: bytes,
-    payload: Buffer | Sequence[Buffer],
+    payload: Buffer | Sequence[Buffer] | Payload,
     codec: int = CODEC_NONE,
 ) -> list[Buffer]:
     """Return the frame as buffers to be written one after the other at ``offset``; their total length is a multiple of 64.
 
+    The payload's buffers are returned without a copy. Raises as :func:`frame_pieces`.
+    """
+    given = payload if isinstance(payload, Payload) else Payload.of(payload)
+    return list(frame_pieces(kind, uid=uid, offset=offset, index=index, metadata=metadata, payload=given, codec=codec))
+
+
+def frame_pieces(
+    kind: FrameKind,
+    *,
+    uid: int,
+    offset: int,
+    index: int,
+    metadata: bytes,
+    payload: Payload,
+    codec: int = CODEC_NONE,
+) -> Iterator[Buffer]:
+    """Return the frame piece by piece, to be written at ``offset``; the total length is a multiple of 64.
+
     The flag is derived from the metadata, so a process that writes a frame again can't lose it: a block's names the key of an
     encrypted payload, and that of a snapshot or history says whether it has operators' actions.
-    The payload's buffers are returned without a copy. Raises ValueError for an offset that is not a multiple of 64, and for
-    metadata above MAX_METADATA or a payload above MAX_PAYLOAD.
+    Raises ValueError for an offset that is not a multiple of 64, and for metadata above MAX_METADATA or a payload above
+    MAX_PAYLOAD.
     """
     if offset % ALIGNMENT:
         raise ValueError(f"a frame can't begin at byte {offset}: not a multiple of {ALIGNMENT}")
-    parts = buffers(payload)
-    payload_length = sum(_length(part) for part in parts)
-    check_lengths(len(metadata), payload_length)
+    check_lengths(len(metadata), payload.length)
     header = _HEADER.pack(
         MAGIC,
         FORMAT_VERSION,
@@ -180,18 +189,21 @@ def encode_frame(
         offset,
         index,
         len(metadata),
-        payload_length,
-        checksum(metadata),
-        checksum(parts),
+        payload.length,
+        google_crc32c.value(metadata),
+        payload.checksum,
         0,
     )
     head = b"".join(
-        (header, _CHECKSUM.pack(checksum(header)), metadata, _ZEROS[: aligned(len(metadata)) - len(metadata)])
+        (
+            header,
+            _CHECKSUM.pack(google_crc32c.value(header)),
+            metadata,
+            _ZEROS[: aligned(len(metadata)) - len(metadata)],
+        )
     )
-    frame: list[Buffer] = [head, *(part for part in parts if _length(part))]
-    if payload_length % ALIGNMENT:
-        frame.append(_ZEROS[: aligned(payload_length) - payload_length])
-    return frame
+    padding = _ZEROS[: aligned(payload.length) - payload.length]
+    return chain((head,), payload, (padding,) if padding else ())
 
 
 class _Flagged(msgspec.Struct):
@@ -210,12 +222,6 @@ def _flag(kind: FrameKind, metadata: bytes) -> int:
             0  # a history without actions has no metadata; this release knows no flag for metadata that it can't read
         )
     return _FLAGS.get(kind, 0) if (flagged.key_id is not None if kind == FrameKind.BLOCK else flagged.actions) else 0
-
-
-def payload_checksum(head: Buffer) -> int:
-    """Return the payload's checksum from the first buffer of an encoded frame."""
-    value: int = _CHECKSUM.unpack_from(head, _PAYLOAD_CHECKSUM_AT)[0]
-    return value
 
 
 def check_lengths(metadata_length: int, payload_length: int) -> None:
@@ -310,12 +316,3 @@ def misplaced(header: FrameHeader, uid: int | None, offset: int | None) -> str |
     if offset is not None and header.offset != offset:
         return f"the frame belongs at byte {header.offset}"
     return None
-
-
-def buffers(payload: Buffer | Sequence[Buffer]) -> Sequence[Buffer]:
-    """Return a payload, one bytes-like object or a list or tuple of them, as a sequence of them."""
-    return payload if isinstance(payload, (list, tuple)) else [payload]  # type: ignore[list-item]
-
-
-def _length(part: Buffer) -> int:
-    return len(part) if isinstance(part, bytes) else memoryview(part).nbytes

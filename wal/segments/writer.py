@@ -7,9 +7,10 @@ a handle, for both kinds of store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,9 +24,9 @@ from wal.segments.frame import (
     SegmentHeader,
     aligned,
     check_lengths,
-    encode_frame,
-    payload_checksum,
+    frame_pieces,
 )
+from wal.segments.payload import Payload
 from wal.storage import AppendFile, Storage, store_error
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ class SegmentLimits:
     age_seconds: float
 
 
+_NOTHING = Payload.of(b"")
+
+
 @dataclass(slots=True, eq=False)
 class Pending:
     """An appended frame. ``handle``: set once, by the sync that makes the frame durable. ``tag``: for the caller."""
@@ -66,8 +70,17 @@ class Pending:
     handle: Handle | None = None
     tag: object = None
     _metadata: bytes = b""
-    _payload: Sequence[Buffer] = ()
+    _payload: Payload = _NOTHING
     _place: Handle | None = None  # its last place, durable or not
+
+    @property
+    def frame_bytes(self) -> int:
+        """The number of bytes of the frame, up to where the next one begins."""
+        return HEADER_LENGTH + aligned(len(self._metadata)) + aligned(self._payload.length)
+
+    def forget(self) -> None:
+        """Drop the bytes, which are not written again."""
+        self._metadata, self._payload = b"", _NOTHING
 
 
 @dataclass(slots=True, eq=False)
@@ -161,26 +174,24 @@ class LogWriter:
         """Return how many appended frames are not known to be durable."""
         return len(self._pending)
 
-    def append(self, kind: FrameKind, metadata: bytes, payload: Buffer | Sequence[Buffer]) -> Pending:
-        """Write one frame; not durable. The payload's buffers must not change until its sync.
+    def append(self, kind: FrameKind, metadata: bytes, payload: Buffer | Sequence[Buffer] | Payload) -> Pending:
+        """Write one frame; not durable. The payload's bytes must not change until its sync.
 
         With ``rewrite``, a failed write raises nothing here: the frame is kept, and :meth:`sync` writes it or raises. Raises
         ValueError for lengths above a frame's limits; StoreError without ``rewrite``.
         """
         self._refuse_if_dead()
-        parts = tuple(payload) if isinstance(payload, (list, tuple)) else (payload,)
-        length = sum(memoryview(part).nbytes for part in parts)
-        check_lengths(len(metadata), length)
-        pending = Pending(kind, _metadata=metadata, _payload=parts)
+        given = payload if isinstance(payload, Payload) else Payload.of(payload)
+        check_lengths(len(metadata), given.length)
+        pending = Pending(kind, _metadata=metadata, _payload=given)
         if not self._storage.appendable:
             self._pending.append(pending)
             return pending
-        frame_bytes = HEADER_LENGTH + aligned(len(metadata)) + aligned(length)
         failed = bool(self._pending) and self._segment is None
         self._pending.append(pending)
         if failed:
             return pending  # sync will write it with the earlier frames of this group, whose write failed
-        if self._segment is not None and len(self._pending) == 1 and self._full(self._segment, frame_bytes):
+        if self._segment is not None and len(self._pending) == 1 and self._full(self._segment, pending.frame_bytes):
             self._seal()
         try:
             if self._segment is None:
@@ -286,8 +297,8 @@ class LogWriter:
     def _write(self, pending: Pending) -> None:
         segment = self._segment
         assert segment is not None
-        frame = _encode(pending, segment.path, segment.uid, segment.size, segment.frames)
-        length = sum(memoryview(part).nbytes for part in frame)
+        frame: Iterable[Buffer] = _pieces(pending, segment.path, segment.uid, segment.size, segment.frames)
+        length = pending.frame_bytes
         if length <= _JOIN_BYTES_MAX:
             frame = [b"".join(frame)]
         if self._failpoints and pending.kind != FrameKind.SEGMENT and failpoints.armed("wal.mid-write"):
@@ -338,17 +349,14 @@ class LogWriter:
         path = self._name(self._next_sequence)
         uid = self._new_uid()
         frames = list(self._pending)
-        parts: list[Buffer] = []
-        size = 0
+        data = BytesIO()  # not a list of pieces: a large object would be in memory twice when they are joined
         for index, pending in enumerate([self._header(path, self._next_sequence, uid, self._now()), *frames]):
-            frame = _encode(pending, path, uid, size, index)
-            size += sum(memoryview(part).nbytes for part in frame)
-            parts += frame
+            for piece in _pieces(pending, path, uid, data.tell(), index):
+                data.write(piece)
         self._next_sequence += 1
-        data = b"".join(parts)
         for pending in frames:
-            pending._metadata, pending._payload = b"", ()  # from now on the object's own bytes are sent again
-        return _Object(path, data, frames)
+            pending.forget()  # from now on the object's own bytes are sent again
+        return _Object(path, data.getvalue(), frames)
 
     def _put(self, whole: _Object) -> None:
         if self._failpoints:
@@ -393,10 +401,7 @@ class LogWriter:
     def _check_space(self) -> None:
         """Raise OutOfSpaceError if the store reports too little free space for the pending frames."""
         free = self._storage.free_bytes()
-        needed = sum(
-            2 * HEADER_LENGTH + len(pending._metadata) + sum(memoryview(part).nbytes for part in pending._payload)
-            for pending in self._pending
-        )
+        needed = sum(2 * HEADER_LENGTH + len(pending._metadata) + pending._payload.length for pending in self._pending)
         if free is not None and free < needed:
             raise OutOfSpaceError(
                 f"cannot write to {self._storage.url}: {needed} bytes are needed, but only {free} are free"
@@ -411,21 +416,16 @@ class LogWriter:
         return error
 
 
-def _encode(pending: Pending, path: str, uid: int, offset: int, index: int) -> list[Buffer]:
-    """Return the frame's buffers, and set its place in ``pending``."""
-    frame: list[Buffer] = [
-        *encode_frame(
-            pending.kind, uid=uid, offset=offset, index=index, metadata=pending._metadata, payload=pending._payload
-        )
-    ]
-    payload_bytes = sum(memoryview(part).nbytes for part in pending._payload)
+def _pieces(pending: Pending, path: str, uid: int, offset: int, index: int) -> Iterator[Buffer]:
+    """Return the frame piece by piece, and set its place in ``pending``."""
+    payload = pending._payload
     pending._place = Handle(
         path=path,
         offset=offset,
-        length=HEADER_LENGTH + aligned(len(pending._metadata)) + payload_bytes,
-        checksum=payload_checksum(bytes(frame[0])),
+        length=HEADER_LENGTH + aligned(len(pending._metadata)) + payload.length,
+        checksum=payload.checksum,
     )
-    return frame
+    return frame_pieces(pending.kind, uid=uid, offset=offset, index=index, metadata=pending._metadata, payload=payload)
 
 
 def _name_taken(path: str) -> FencedError:
@@ -437,7 +437,7 @@ def _name_taken(path: str) -> FencedError:
 def _set_handles(done: list[Pending]) -> None:
     for pending in done:
         pending.handle = pending._place
-        pending._metadata, pending._payload = b"", ()
+        pending.forget()
 
 
 def _pass(name: str, path: str) -> None:

@@ -1,7 +1,8 @@
-"""The bytes of a state, for a snapshot copy.
+"""The bytes of a state, for a snapshot and for a snapshot copy.
 
-While the blocks of a large state are encoded, the interpreter runs no other thread. So the decision loop only copies references
-to the blocks, which never change, and another thread encodes them in parts.
+The blocks of a large state are most of it. They are encoded in parts, so that all their bytes are never in memory at the same
+time. While a part is encoded, the interpreter runs no other thread. So for a copy the decision loop only copies references to the
+blocks, which never change, and another thread encodes them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 from driver.journal.events import ReplayedBatch
 from driver.journal.state import Batch, State
 from forebay.model.values import Block
+from wal.segments.payload import Payload
 
 #: blocks that are encoded together; the interpreter can change the thread between two such parts
 TOGETHER = 1_000
@@ -32,31 +34,34 @@ class EncodedState:
 
     next: int
     actions: bool
-    _before: bytes
+    _before: tuple[bytes, ...]
     _blocks: Mapping[str, Block]
-    _after: bytes
+    _after: tuple[bytes, ...]
 
     @classmethod
     def of(cls, state: State) -> EncodedState:
         """Encode all but the blocks, which never change. Called in the decision loop."""
         names = list(_NAMES)
         at = names.index("blocks")
-        before, after = (_fields(state, part) for part in (names[:at], names[at + 1 :]))
+        before, after = (tuple(_fields(state, part)) for part in (names[:at], names[at + 1 :]))
         head = _MAP32 + len(names).to_bytes(4, "big")
-        return cls(state.events, has_actions(state), head + before, dict(state.blocks), after)
+        return cls(state.events, has_actions(state), (head, *before), dict(state.blocks), after)
 
-    def parts(self) -> Iterator[bytes]:
-        """Yield the msgpack of the state, piece by piece. Slow for many blocks: do not call it in the decision loop."""
-        yield self._before
+    def payload(self) -> Payload:
+        """Return the msgpack of the state. It is never in memory as a whole if it is large. Slow for many blocks."""
+        return Payload.made_by(self._parts)
+
+    def _parts(self) -> Iterator[bytes]:
+        yield b"".join(self._before)
         yield _encoder.encode("blocks") + _MAP32 + len(self._blocks).to_bytes(4, "big")
         items = iter(self._blocks.items())
         while some := list(islice(items, TOGETHER)):
             yield b"".join(map(_encoder.encode, chain.from_iterable(some)))
-        yield self._after
+        yield from self._after
 
 
-def _fields(state: State, names: list[str]) -> bytes:
-    return b"".join(_encoder.encode(_NAMES[name]) + _encoder.encode(getattr(state, name)) for name in names)
+def _fields(state: State, names: list[str]) -> Iterator[bytes]:
+    return (_encoder.encode(_NAMES[name]) + _encoder.encode(getattr(state, name)) for name in names)
 
 
 def has_actions(state: State) -> bool:

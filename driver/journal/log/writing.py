@@ -8,7 +8,7 @@ import msgspec
 
 from driver.journal import events as ev
 from driver.journal.files import EventsMeta, SnapshotMeta, claim_path, epoch_folder
-from driver.journal.log.encoding import has_actions
+from driver.journal.log.encoding import EncodedState
 from driver.journal.state import State
 from forebay.model.errors import FencedError, OutOfSpaceError
 from forebay.model.values import numbered, timeline_of
@@ -119,11 +119,12 @@ class Journal:
             raise AssertionError("a snapshot was requested before its events were durable")
         writer = self._new_writer()
         first = writer.next_sequence
-        meta = SnapshotMeta(next=self._state.events, epoch=self.epoch, actions=has_actions(self._state))
-        encoded = _encoder.encode(self._state)
+        state = EncodedState.of(self._state)
+        meta = SnapshotMeta(next=state.next, epoch=self.epoch, actions=state.actions)
+        payload = state.payload()
         try:
-            self._check_room(len(encoded))
-            pending = writer.append(FrameKind.SNAPSHOT, _encoder.encode(meta), encoded)
+            self._check_room(payload.length)
+            pending = writer.append(FrameKind.SNAPSHOT, _encoder.encode(meta), payload)
             writer.sync()
         except OutOfSpaceError:
             self._since_snapshot -= self._since_snapshot // SNAPSHOT_RETRY_SHARE

@@ -24,7 +24,7 @@ from tests.receiver.stage import P0
 from tests.support.forgetful import ForgetfulStorage
 from tests.support.rows import filler, source_batch
 from wal.blocks.encryption import KeyRing
-from wal.segments.frame import buffers
+from wal.segments.payload import buffers
 from wal.segments.writer import SegmentLimits
 
 EPOCH = 1 << 40 | 1

@@ -19,7 +19,7 @@ from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.lost_journal import Lost, numbers
 from tests.support.tracked import STREAM, offsets, tracker_options
 from wal.segments import layout
-from wal.segments.frame import checksum
+from wal.segments.payload import checksum
 
 
 def test_a_journal_that_lost_a_segment_or_its_end_is_rebuilt() -> None:
@@ -71,7 +71,7 @@ def test_a_frame_of_a_newer_release_stops_the_rebuild() -> None:
     whole = bytearray(lost.wal.read(block.handle.path))
     header = memoryview(whole)[block.handle.offset : block.handle.offset + 64]
     header[8:10] = (99).to_bytes(2, "little")  # the format version, under a checksum that holds (docs/FORMAT.md)
-    header[60:64] = checksum(bytes(header[:60])).to_bytes(4, "little")
+    header[60:64] = checksum([bytes(header[:60])]).to_bytes(4, "little")
     lost.wal.replace(block.handle.path, bytes(whole))
     with pytest.raises(NewerVersionError):
         rebuild.read_evidence(lost.journal, lost.wal, STREAM, lost.topic_ids)

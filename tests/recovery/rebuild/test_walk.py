@@ -185,10 +185,10 @@ def test_partition_whose_copied_position_exceeds_the_last_offset_restarts() -> N
     epoch = lost.t.register()
     block = lost.take_in(epoch, offsets(0, 10, lost.t.claim(epoch).view.token))
     state = EncodedState.of(lost.t.state)
-    tree = msgspec.msgpack.decode(b"".join(state.parts()))
+    tree = msgspec.msgpack.decode(b"".join(state.payload()))
     tree["partitions"]["t/0"]["position"] = 2**64 - 1
     tree["blocks"][block.id]["meta"]["ranges"][0]["until"] = 2**64 - 1
-    written = SimpleNamespace(next=state.next, actions=False, parts=lambda: [msgspec.msgpack.encode(tree)])
+    written = SimpleNamespace(next=state.next, actions=False, payload=lambda: msgspec.msgpack.encode(tree))
     lost.copies.write(cast(EncodedState, written))
     found, _, notes = rebuild.newest_copy(lost.wal, STREAM)
     assert found.partitions["t/0"].position == 0

@@ -14,7 +14,8 @@ from forebay.model.errors import CorruptionError, MissingKeyError, NewerVersionE
 from tests.support.rows import block, filler
 from wal.blocks import block_of_frame, encode_meta
 from wal.blocks.encryption import KEYS_VARIABLE, KeyRing, load_keys, plain_payload
-from wal.segments.frame import FLAG_ENCRYPTED, Frame, FrameKind, checksum, decode_frame, encode_frame
+from wal.segments.frame import FLAG_ENCRYPTED, Frame, FrameKind, decode_frame, encode_frame
+from wal.segments.payload import checksum
 
 ONE, TWO = bytes(range(32)), bytes(range(100, 132))
 WRITTEN_ONE, WRITTEN_TWO = (base64.b64encode(key).decode() for key in (ONE, TWO))
@@ -78,7 +79,7 @@ def test_frames_encrypted_flag_follows_its_metadata() -> None:
     assert block_of_frame(frame, "p").meta == meta
     events = bytearray(b"".join(encode_frame(FrameKind.EVENTS, uid=0, offset=0, index=0, metadata=b"", payload=b"")))
     events[12] = FLAG_ENCRYPTED
-    events[60:64] = checksum(bytes(events[:60])).to_bytes(4, "little")
+    events[60:64] = checksum([bytes(events[:60])]).to_bytes(4, "little")
     with pytest.raises(NewerVersionError, match="flags 0x0001"):  # only blocks are encrypted
         decode_frame(bytes(events), "p", 0)
     for kind, metadata in (

@@ -12,14 +12,14 @@ from forebay.model.values import Block, BlockMeta, Handle
 from tests.support.rows import block, filler
 from wal.blocks import StoredBlock
 from wal.reading import BlockReference, check_same
-from wal.segments.frame import checksum
+from wal.segments.payload import checksum
 
 WHERE = "local copy of a block"
 
 
 def stored() -> StoredBlock:
     meta, payload = block({("a", 0): filler(5)})
-    return StoredBlock(meta, payload, checksum(payload))
+    return StoredBlock(meta, payload, checksum([payload]))
 
 
 def named() -> BlockReference:

@@ -173,7 +173,3 @@ def test_the_layout_of_the_header_is_what_the_format_says() -> None:
     assert data[128:135] == b"payload"
     assert data[135:] == bytes(57)
     assert (HEADER_LENGTH, aligned(0), aligned(1), aligned(64)) == (64, 0, 64, 64)
-
-
-def test_the_checksum_of_two_parts_is_that_of_the_whole() -> None:
-    assert frames.checksum([b"ab", bytearray(b"c"), memoryview(b"d"), b""]) == google_crc32c.value(b"abcd")

@@ -148,7 +148,7 @@ def test_snapshot_copy_has_the_flag_and_the_state_as_it_was_in_the_decision_loop
     apply(t.state, ev.PauseChanged(True, 1, "ann: test"))
     paused = EncodedState.of(t.state)
     t.take_in(epoch, token, TOGETHER + 10)
-    assert msgspec.msgpack.decode(b"".join(plain.parts())) == before
+    assert msgspec.msgpack.decode(b"".join(plain.payload())) == before
     *_, last = scan_segment(wal, copies.write(plain))
     assert isinstance(last, frame.Frame)
     assert last.header.flags == 0

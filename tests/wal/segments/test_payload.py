@@ -1,0 +1,75 @@
+"""A payload yields the same bytes each time; a large one that is made in pieces is never in memory as a whole."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import google_crc32c
+import pytest
+
+from wal.segments import payload as payloads
+from wal.segments.frame import FrameKind, decode_frame, encode_frame
+from wal.segments.payload import Payload, checksum
+
+
+def test_the_checksum_of_two_parts_is_that_of_the_whole() -> None:
+    assert checksum([b"ab", bytearray(b"c"), memoryview(b"d"), b""]) == google_crc32c.value(b"abcd")
+
+
+@pytest.mark.parametrize("kept_bytes_max", [0, 7, 8])
+def test_payload_of_pieces_makes_the_frame_of_the_joined_bytes(
+    monkeypatch: pytest.MonkeyPatch, kept_bytes_max: int
+) -> None:
+    monkeypatch.setattr(payloads, "KEPT_BYTES_MAX", kept_bytes_max)
+    parts = [b"abc", b"", b"defgh"]
+    made = Payload.made_by(lambda: iter(parts))
+    frames = [
+        b"".join(encode_frame(FrameKind.SNAPSHOT, uid=1, offset=0, index=1, metadata=b"\x80", payload=payload))
+        for payload in (made, made, Payload.of(parts), b"abcdefgh")
+    ]
+    assert len(set(frames)) == 1
+    assert bytes(decode_frame(frames[0], "p", 0).payload) == b"abcdefgh"
+
+
+@pytest.mark.parametrize(("kept_bytes_max", "times"), [(8, 1), (7, 3)])
+def test_small_payload_is_made_once_and_a_large_one_for_each_reading(
+    monkeypatch: pytest.MonkeyPatch, kept_bytes_max: int, times: int
+) -> None:
+    monkeypatch.setattr(payloads, "KEPT_BYTES_MAX", kept_bytes_max)
+    made = itertools.count()
+    payload = Payload.made_by(counted(made))
+    for _ in range(2):
+        assert b"".join(payload) == b"abcdefgh"
+    assert next(made) == times
+
+
+def counted(made: Iterator[int]) -> Callable[[], Iterator[bytes]]:
+    def make() -> Iterator[bytes]:
+        next(made)
+        yield b"abc"
+        yield b"defgh"
+
+    return make
+
+
+def test_pieces_of_a_large_payload_are_released_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6: at most the kept bytes and one piece are in memory."""
+    monkeypatch.setattr(payloads, "KEPT_BYTES_MAX", 2)
+    alive: set[int] = set()
+    most = 0
+
+    class Piece(bytearray):
+        def __init__(self, number: int) -> None:
+            nonlocal most
+            super().__init__(b"x")
+            self.number = number
+            alive.add(number)
+            most = max(most, len(alive))
+
+        def __del__(self) -> None:
+            alive.discard(self.number)
+
+    payload = Payload.made_by(lambda: map(Piece, range(100)))
+    assert sum(len(memoryview(piece)) for piece in payload) == payload.length == 100
+    assert most <= 4
