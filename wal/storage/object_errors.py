@@ -36,6 +36,11 @@ class BrokenConnectionError(TransientError):
     """The connection ended before the answer was read. If this was a put, the store may have carried it out."""
 
 
+class UploadEndedError(TransientError):
+    """The store does not know the upload in parts any more: a repetition of its last request, by this writer or by a proxy before
+    the store, may have completed or refused it."""
+
+
 class BeyondTheEndError(Exception):
     """The requested range begins at or after the object's end."""
 
