@@ -19,7 +19,7 @@ from _pytest.mark import ParameterSet
 
 from forebay.model.errors import UsageError
 from tests.conftest import missing, running_in_ci
-from tests.support import emulators, proxies, s3, s3_variety
+from tests.support import emulators, nginx, proxies, s3, s3_variety
 from tests.support.fault_proxy import FaultProxy
 from tests.support.hdfs import HdfsServer, require_hdfs
 from tests.support.versitygw import VERSITYGW
@@ -122,6 +122,11 @@ def _behind(name: str) -> Callable[[Path], AbstractContextManager[Store]]:
     @contextmanager
     def opened(folder: Path) -> Iterator[Store]:
         require_s3()
+        if name == "nginx":
+            try:
+                nginx.fetch()
+            except UsageError as error:
+                missing(str(error))
         with _s3_store(folder, s3.S3Server, durable=True, before=proxies.PROXIES[name]) as store:
             yield store
 

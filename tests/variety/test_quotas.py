@@ -19,6 +19,9 @@ from tests.support.flow import Flow, Truth, numbered, produce
 from tests.support.kafka import PATIENCE_SECONDS, partitions_of
 from tests.support.kafka_requests import set_client_quotas
 
+#: librdkafka's own: the broker delays heartbeats, by up to a second each
+_USUAL_SESSION = {"session.timeout.ms": "45000", "heartbeat.interval.ms": "3000"}
+
 pytestmark = [pytest.mark.long, pytest.mark.variety, pytest.mark.kafka]
 
 
@@ -49,7 +52,7 @@ def test_throttled_receivers_stay_members_show_their_lag_and_lose_nothing(
     broker.create_topic("flowing")
     with (
         Flow(broker.options, "flowing", rate=500) as flow,
-        Cluster(tmp_path, broker.options, ["flowing"]) as cluster,
+        Cluster(tmp_path, broker.options, ["flowing"], kafka=_USUAL_SESSION) as cluster,
     ):
         cluster.await_records(500)
         claims = claims_of(cluster)

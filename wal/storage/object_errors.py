@@ -37,8 +37,8 @@ class BrokenConnectionError(TransientError):
 
 
 class UploadEndedError(TransientError):
-    """The store does not know the upload in parts any more: a repetition of its last request, by this writer or by a proxy before
-    the store, may have completed or refused it."""
+    """The store does not know the upload in parts any more. An earlier attempt, whose answer was lost, or a proxy that repeats
+    requests has completed or aborted it."""
 
 
 class BeyondTheEndError(Exception):

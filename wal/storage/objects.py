@@ -149,7 +149,7 @@ class ObjectStorage:
                 ours = self._holds(key, whole)
             except (BrokenConnectionError, UploadEndedError) as error:
                 # a store that refuses before it has read everything may close the connection, and its answer is lost;
-                # behind a proxy that repeats requests, each upload in parts ends so
+                # behind a proxy that repeats requests, an upload in parts ends so each time
                 try:
                     ours = self._holds(key, whole)
                 except StoreError:
@@ -163,15 +163,7 @@ class ObjectStorage:
 
     def replace(self, path: str, data: Buffer) -> None:
         key, whole = self._key(path), bytes(data)
-
-        def put() -> None:
-            try:
-                self._put(key, whole, create=False)
-            except UploadEndedError:
-                if not self._holds(key, whole):
-                    raise
-
-        self._repeated(put)
+        self._repeated(lambda: self._put(key, whole, create=False))
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         key = self._key(path)
