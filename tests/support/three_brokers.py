@@ -63,7 +63,12 @@ class ThreeBrokers:
         self._brokers: dict[int, KafkaBroker] = {}
         ports = {number: (free_port(), free_port()) for number in (1, 2, 3)}
         for number in ports:
-            common = {"properties": properties, "heap_mib": 256, "number": number, "joins": self._brokers.get(1)}
+            common: dict[str, Any] = {
+                "properties": properties,
+                "heap_mib": 256,
+                "number": number,
+                "joins": self._brokers.get(1),
+            }
             folder = directory / str(number)
             self._brokers[number] = (
                 KafkaBroker(folder, **common) if controllers == 1 else ControllerToo(folder, ports, **common)
