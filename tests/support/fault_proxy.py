@@ -27,6 +27,9 @@ Kind = Literal[
     "half-answer",  # carried out, half of the answer sent, then the connection is closed
     "answer",  # answered with `status` and `body`, and not carried out
     "slow",  # the answer's body comes at `bytes_per_second`
+    "twice",  # carried out twice, as by a proxy that repeats requests; the second answer is given
+    "overtaken",  # carried out after a request that came later, or after `seconds`
+    "late",  # answered with `status`, and carried out `seconds` later
 ]
 _WAIT_SECONDS_MAX = 120.0
 _PIECE_BYTES = 4096
@@ -34,13 +37,14 @@ _PIECE_BYTES = 4096
 
 @dataclass(slots=True)
 class Fault:
-    """``verb``: None for all. ``skip``: requests that pass before the first one is met; ``times``: how many are met.
-    ``answered``: called when the server has answered and the client has not received the answer yet."""
+    """``verb``: None for all. ``skip``: requests that pass before the first one is met; ``times``: how many are met; ``every``:
+    2 for each second one. ``answered``: called when the server has answered and the client has not received the answer yet."""
 
     kind: Kind
     verb: str | None = None
     skip: int = 0
     times: int = 1_000_000_000
+    every: int = 1
     seconds: float = 0.0
     status: int = 503
     body: bytes = b""
@@ -48,6 +52,7 @@ class Fault:
     part_of_path: str = ""
     answered: Callable[[], object] = lambda: None
     met: int = 0
+    seen: int = 0
 
     def takes(self, verb: str, path: str) -> bool:
         if (self.verb is not None and self.verb != verb) or self.part_of_path not in path:
@@ -55,7 +60,8 @@ class Fault:
         if self.skip:
             self.skip -= 1
             return False
-        if self.met >= self.times:
+        self.seen += 1
+        if self.met >= self.times or self.seen % self.every:
             return False
         self.met += 1
         return True
@@ -92,6 +98,8 @@ class FaultProxy:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._closing = threading.Event()
+        self._answers = threading.Condition()
+        self._came = self._newest_answered = 0
         proxy = self
 
         class Handler(socketserver.BaseRequestHandler):
@@ -156,12 +164,20 @@ class FaultProxy:
     def _answer(self, client: socket.socket, request: _Message, verb: str, fault: Fault | None) -> bool:
         """Whether the connection goes on."""
         kind = fault.kind if fault is not None else None
+        with self._answers:
+            self._came += 1
+            place = self._came
         if fault is not None and kind == "latency":
             self._closing.wait(fault.seconds)
+        elif fault is not None and kind == "overtaken":
+            with self._answers:
+                self._answers.wait_for(lambda: self._newest_answered > place, fault.seconds)
         elif fault is not None and kind == "status":
-            code = {409: b"ConditionalRequestConflict", 503: b"SlowDown"}.get(fault.status, b"InternalError")
-            body = b"" if verb == "HEAD" else b"<Error><Code>%s</Code><Message>injected</Message></Error>" % code
-            client.sendall(b"HTTP/1.1 %d Injected\r\nContent-Length: %d\r\n\r\n%s" % (fault.status, len(body), body))
+            _send_status(client, verb, fault.status)
+            return True
+        elif fault is not None and kind == "late":
+            threading.Thread(target=self._carry_out_late, args=(request, verb, fault.seconds), daemon=True).start()
+            _send_status(client, verb, fault.status)
             return True
         elif fault is not None and kind == "answer":
             client.sendall(
@@ -175,21 +191,22 @@ class FaultProxy:
             self._hold(client)
             return False
         try:
-            with socket.create_connection(("127.0.0.1", self.target_port), 30.0) as server:
-                if kind == "half-request":
+            if kind == "half-request":
+                with self._connected() as server:
                     server.sendall(request.head() + request.body[: len(request.body) // 2])
-                    _reset(client)
-                    return False
-                server.sendall(request.head() + request.body)
-                with server.makefile("rb") as reading:
-                    answer = _head(reading)
-                    if answer is None:
-                        _reset(client)
-                        return False
-                    answer.body = b"" if verb == "HEAD" else _body(reading, answer, answer=True)
+                _reset(client)
+                return False
+            if kind == "twice":
+                self._carry_out(request, verb)
+            answer = self._carry_out(request, verb)
         except OSError:
-            _reset(client)  # the server is away
+            answer = None  # the server is away
+        if answer is None:
+            _reset(client)
             return False
+        with self._answers:
+            self._newest_answered = max(self._newest_answered, place)
+            self._answers.notify_all()
         if fault is not None:
             fault.answered()
         if kind == "reset-after":
@@ -210,6 +227,24 @@ class FaultProxy:
             return True
         client.sendall(whole)
         return answer.header(b"connection").lower() != b"close"
+
+    def _connected(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.target_port), 30.0)
+
+    def _carry_out(self, request: _Message, verb: str) -> _Message | None:
+        """Return the server's answer; None if the server ended the connection without one."""
+        with self._connected() as server:
+            server.sendall(request.head() + request.body)
+            with server.makefile("rb") as reading:
+                answer = _head(reading)
+                if answer is not None and verb != "HEAD":
+                    answer.body = _body(reading, answer, answer=True)
+                return answer
+
+    def _carry_out_late(self, request: _Message, verb: str, seconds: float) -> None:
+        self._closing.wait(seconds)
+        with contextlib.suppress(OSError):  # the server is away: the request is lost
+            self._carry_out(request, verb)
 
     def _hold(self, client: socket.socket) -> None:
         """Until the client gives up."""
@@ -251,6 +286,12 @@ def _body(reading: Any, message: _Message, answer: bool = False) -> bytes:
         rest: bytes = reading.read()
         return rest
     return b""
+
+
+def _send_status(client: socket.socket, verb: str, status: int) -> None:
+    code = {409: b"ConditionalRequestConflict", 503: b"SlowDown"}.get(status, b"InternalError")
+    body = b"" if verb == "HEAD" else b"<Error><Code>%s</Code><Message>injected</Message></Error>" % code
+    client.sendall(b"HTTP/1.1 %d Injected\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body))
 
 
 def _reset(client: socket.socket) -> None:

@@ -19,7 +19,7 @@ from _pytest.mark import ParameterSet
 
 from forebay.model.errors import UsageError
 from tests.conftest import missing, running_in_ci
-from tests.support import emulators, s3, s3_variety
+from tests.support import emulators, nginx, proxies, s3, s3_variety
 from tests.support.fault_proxy import FaultProxy
 from tests.support.hdfs import HdfsServer, require_hdfs
 from tests.support.versitygw import VERSITYGW
@@ -80,12 +80,16 @@ def _s3(folder: Path) -> Iterator[Store]:
 
 
 @contextmanager
-def _s3_store(folder: Path, kind: type[s3.S3Server], durable: bool) -> Iterator[Store]:
-    """Yield the store over one S3 server. ``durable``: whether ``crash`` kills and restarts it; if not, it does nothing."""
+def _s3_store(
+    folder: Path, kind: type[s3.S3Server], durable: bool, before: proxies.Before = proxies.nothing
+) -> Iterator[Store]:
+    """Yield the store over one S3 server. ``durable``: whether ``crash`` kills and restarts it; if not, it does nothing.
+    ``before``: what is between the server and the proxy of the tests."""
     with (
         pytest.MonkeyPatch.context() as patched,
         s3.s3_server(folder, kind=kind) as server,
-        FaultProxy(server.port) as proxy,
+        before(folder, server.port) as port,
+        FaultProxy(port) as proxy,
     ):
         for name, value in server.environment.items():
             patched.setenv(name, value)
@@ -107,6 +111,23 @@ def _varied(name: str) -> Callable[[Path], AbstractContextManager[Store]]:
     def opened(folder: Path) -> Iterator[Store]:
         require_server(kind.program(), "s3_variety", kind.bring)
         with _s3_store(folder, kind.server, kind.durable) as store:
+            yield store
+
+    return opened
+
+
+def _behind(name: str) -> Callable[[Path], AbstractContextManager[Store]]:
+    """Return the store over an S3 server behind one of :data:`~tests.support.proxies.PROXIES`."""
+
+    @contextmanager
+    def opened(folder: Path) -> Iterator[Store]:
+        require_s3()
+        if name == "nginx":
+            try:
+                nginx.fetch()
+            except UsageError as error:
+                missing(str(error))
+        with _s3_store(folder, s3.S3Server, durable=True, before=proxies.PROXIES[name]) as store:
             yield store
 
     return opened
@@ -194,9 +215,12 @@ STORES: dict[str, Callable[[Path], AbstractContextManager[Store]]] = {
     "hdfs": _hdfs,
 }
 
-#: of these, S3 servers that only `make test-variety` uses
-VARIED = tuple(f"s3-{name}" for name, kind in s3_variety.KINDS.items() if kind.usable)
-STORES |= {name: _varied(name.removeprefix("s3-")) for name in VARIED}
+#: S3 servers and proxies before one that only `make test-variety` uses
+_VARIED = {f"s3-{name}": _varied(name) for name, kind in s3_variety.KINDS.items() if kind.usable}
+_VARIED |= {f"s3-behind-{name}": _behind(name) for name in proxies.PROXIES}
+STORES |= _VARIED
+#: their names
+VARIED = tuple(_VARIED)
 #: of these, emulators, which need much longer for a request than a real store
 EMULATED = ("gs", "abfs")
 #: of these, those whose clients speak HTTP through a proxy

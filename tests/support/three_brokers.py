@@ -1,4 +1,5 @@
-"""Three real brokers in one cluster, which a test kills, stops and starts again while it reads from them."""
+"""Three real brokers in one cluster, which a test kills, stops and starts again while it reads from them. One or all of them are
+controllers too."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,39 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
 from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.kafka_requests import active_controller
+from tests.support.ports import free_port
 
 #: a broker counts as gone after this: short, but not for a broker that a loaded machine keeps waiting
 _SESSION_MS = 5_000
 _LOOK_SECONDS = 0.05
 
 
-class ThreeBrokers:
-    """Numbers 1 to 3. Number 1 is the controller, and is never ended."""
+class ControllerToo(KafkaBroker):
+    """A broker that is also one of several controllers. ``ports``: of broker and controller, for each number."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, ports: Mapping[int, tuple[int, int]], **more: Any) -> None:
+        super().__init__(directory, **more)
+        self._quorum = ports
+
+    def _choose_ports(self, properties: Path) -> tuple[int, int]:
+        return self._quorum[self.number]
+
+    def _server_properties(self) -> dict[str, str]:
+        broker, controller = self._quorum[self.number]
+        voters = ",".join(f"{number}@127.0.0.1:{own}" for number, (_, own) in self._quorum.items())
+        return {
+            **super()._server_properties(),
+            "process.roles": "broker,controller",
+            "controller.quorum.voters": voters,
+            "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
+        }
+
+
+class ThreeBrokers:
+    """Numbers 1 to 3. Number 1 is the controller, and is never ended, unless ``controllers`` is 3: then any one may end."""
+
+    def __init__(self, directory: Path, controllers: int = 1) -> None:
         properties = {
             "broker.session.timeout.ms": str(_SESSION_MS),
             "offsets.topic.replication.factor": "3",
@@ -36,11 +60,18 @@ class ThreeBrokers:
             "controlled.shutdown.enable": "true",
             "auto.leader.rebalance.enable": "false",
         }
-        first = KafkaBroker(directory / "1", properties=properties, heap_mib=256)
-        self._brokers = {1: first}
-        for number in (2, 3):
-            self._brokers[number] = KafkaBroker(
-                directory / str(number), properties=properties, heap_mib=256, joins=first, number=number
+        self._brokers: dict[int, KafkaBroker] = {}
+        ports = {number: (free_port(), free_port()) for number in (1, 2, 3)}
+        for number in ports:
+            common: dict[str, Any] = {
+                "properties": properties,
+                "heap_mib": 256,
+                "number": number,
+                "joins": self._brokers.get(1),
+            }
+            folder = directory / str(number)
+            self._brokers[number] = (
+                KafkaBroker(folder, **common) if controllers == 1 else ControllerToo(folder, ports, **common)
             )
 
     @property
@@ -81,18 +112,34 @@ class ThreeBrokers:
             self._await_ready(number)
 
     def start_all(self) -> None:
-        """Start all brokers for the first time: the first one, then the second and the third together."""
-        self.start(1)
-        for number in (2, 3):
+        """Start all brokers for the first time. A single controller answers before the others start."""
+        together = [number for number, broker in self._brokers.items() if isinstance(broker, ControllerToo)]
+        if not together:
+            self.start(1)
+            together = [2, 3]
+        for number in together:
             self._brokers[number].launch()
-        with ThreadPoolExecutor(2) as both:
-            list(both.map(self._await_ready, (2, 3)))
+        with ThreadPoolExecutor(3) as threads:
+            list(threads.map(self._await_ready, together))
         # so that the coordinator of transactions is a broker that ends
         self.create_topic("__transaction_state", [[3, 2, 1]], **{"cleanup.policy": "compact"})
 
     def _await_ready(self, number: int) -> None:
         self._brokers[number].await_ready()
         self._await(lambda metadata: number in metadata.brokers)
+
+    def await_controller(self, other_than: int = -1) -> int:
+        """Return the active controller, once one of the others leads."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        looked = threading.Event()
+        while True:
+            for number, broker in self._brokers.items():
+                with contextlib.suppress(OSError):  # it is down, or silent: another one knows
+                    found = -1 if number == other_than else active_controller(broker.address)
+                    if found not in (-1, other_than):
+                        return found
+            assert time.monotonic() < deadline, f"no controller other than {other_than} leads"
+            looked.wait(_LOOK_SECONDS)
 
     def leader(self, tp: TopicPartition) -> int:
         """Return the id of the partition's leader; -1 if it has none."""
@@ -113,11 +160,12 @@ class ThreeBrokers:
         return shown(self._await(lambda metadata: shown(metadata) is not None and holds(shown(metadata))))
 
     def _await(self, holds: Callable[[Any], bool]) -> Any:
-        """The cluster's metadata by the controller's broker, which knows first, and by clients without a memory."""
+        """The cluster's metadata by a single controller's broker, which knows first, and by clients without a memory."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         looked = threading.Event()
+        single = not isinstance(self._brokers[1], ControllerToo)
         while True:
-            client = AdminClient({**self._brokers[1].options})
+            client = AdminClient({**(self._brokers[1].options if single else self.options)})
             metadata = client.list_topics(timeout=PATIENCE_SECONDS)
             if holds(metadata):
                 return metadata
@@ -126,8 +174,8 @@ class ThreeBrokers:
 
 
 @contextlib.contextmanager
-def three_brokers(directory: Path) -> Iterator[ThreeBrokers]:
-    cluster = ThreeBrokers(directory)
+def three_brokers(directory: Path, controllers: int = 1) -> Iterator[ThreeBrokers]:
+    cluster = ThreeBrokers(directory, controllers)
     try:
         cluster.start_all()
         yield cluster

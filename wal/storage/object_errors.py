@@ -36,6 +36,11 @@ class BrokenConnectionError(TransientError):
     """The connection ended before the answer was read. If this was a put, the store may have carried it out."""
 
 
+class UploadEndedError(TransientError):
+    """The store does not know the upload in parts any more. An earlier attempt, whose answer was lost, or a proxy that repeats
+    requests has completed or aborted it."""
+
+
 class BeyondTheEndError(Exception):
     """The requested range begins at or after the object's end."""
 

@@ -28,7 +28,7 @@ from fsspec.asyn import sync  # type: ignore[import-untyped]
 
 from forebay.model.errors import StoreError, UsageError
 from forebay.model.text import split_url
-from wal.storage.object_errors import BeyondTheEndError, BrokenConnectionError, translated
+from wal.storage.object_errors import BeyondTheEndError, BrokenConnectionError, UploadEndedError, translated
 from wal.storage.object_options import ObjectLimits, refuse_unknown
 from wal.storage.protocol import AppendFile, Paths, TransientError, check_path, is_path, not_appendable
 
@@ -147,8 +147,9 @@ class ObjectStorage:
                 send(key, whole)
             except FileExistsError:
                 ours = self._holds(key, whole)
-            except BrokenConnectionError as error:
-                # a store that refuses before it has read everything may close the connection, and its answer is lost
+            except (BrokenConnectionError, UploadEndedError) as error:
+                # a store that refuses before it has read everything may close the connection, and its answer is lost;
+                # behind a proxy that repeats requests, an upload in parts ends so each time
                 try:
                     ours = self._holds(key, whole)
                 except StoreError:
@@ -234,8 +235,7 @@ class ObjectStorage:
         try:
             self._call("put", f"{key} can't be written", "_pipe_file", key, data, bytes_out=len(data), **options)
         except FileNotFoundError as error:
-            # an earlier attempt, whose answer was lost, completed or aborted the upload in parts
-            raise TransientError(f"{self._scheme}://{key} can't be written: {error}") from None
+            raise UploadEndedError(f"{self._scheme}://{key} can't be written: {error}") from None
 
     def _put_in_one_part(self, key: str, data: bytes) -> None:
         """Send the object by a multipart upload, as s3fs sends a large object, but with a single part. S3 accepts a last part
@@ -258,7 +258,7 @@ class ObjectStorage:
         try:
             self._call("put", f"{key} can't be written in parts", send, bytes_out=len(data))
         except FileNotFoundError as error:
-            raise TransientError(f"{self._scheme}://{key} can't be written in parts: {error}") from None
+            raise UploadEndedError(f"{self._scheme}://{key} can't be written in parts: {error}") from None
 
     def _holds(self, key: str, whole: bytes) -> bool:
         try:

@@ -534,6 +534,19 @@ def test_large_object_is_found_after_its_last_answer_was_lost(proxied: Store) ->
         storage.put_new("s/first", whole[:-1])
 
 
+def test_upload_in_parts_through_a_repeating_proxy_is_found_or_refused(proxied: Store) -> None:
+    """INV-4: the second request to abort an upload is answered that there is none, whoever's object exists."""
+    assert proxied.proxy is not None
+    whole = Random(3).randbytes(11 << 20)
+    storage = proxied.open(request_timeout="20s", part_size="5MiB")
+    proxied.proxy.arm("twice")
+    storage.put_new("s/large", whole)
+    with pytest.raises(FileExistsError):
+        storage.put_new("s/large", whole[:-1])
+    storage.replace("s/large", whole[1:])
+    assert storage.read("s/large") == whole[1:]
+
+
 def test_a_slow_answer_is_waited_for_and_a_stuck_one_is_not(proxied: Store) -> None:
     assert proxied.proxy is not None
     storage = proxied.open(request_timeout="600ms")
