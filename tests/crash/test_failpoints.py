@@ -206,7 +206,7 @@ ELSEWHERE = {
     "ReceiversForgotten": "tests/driver/journal/test_receiver_limits.py: thousands of receivers come first",
     "GapRecorded": "tests/integration/test_topics.py",
     "IncarnationBegun": "tests/integration/test_topics.py",
-    "LossAccepted": "tests/integration/test_lost_block.py",
+    "LossAccepted": "tests/integration/test_reading_tiers.py",
     "BatchSkipped": "tests/integration/test_operator_actions.py",
     "PauseChanged": "tests/integration/test_operator_actions.py",
     "ReplayBegun": "tests/integration/test_replay.py",
