@@ -74,9 +74,8 @@ def go_on(cluster: Cluster) -> None:
 def test_a_driver_opens_completes_and_archives_a_hundred_thousand_waiting_blocks_within_its_limit(
     tmp_path: Path, kafka_broker: KafkaBroker
 ) -> None:
-    """INV-6. The driver opens such a journal, allocates the blocks in one batch, completes it, moves it to the history, and
-    writes the snapshot copies that clean-up waits for, in 512 MB. So does a driver that then opens the journal from one large
-    snapshot."""
+    """INV-6. The driver opens the journal, allocates the blocks in one batch, completes it, moves it to the history, and writes
+    the snapshot copies that clean-up waits for, within its limit. So does the next driver, which opens one large snapshot."""
     topic = "records"  # as the journal names it
     kafka_broker.create_topic(topic)
     write(tmp_path / "written", BLOCKS)
