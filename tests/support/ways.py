@@ -92,7 +92,7 @@ class _Kafka(FakeKafka):
 def offset_range(folder: Path) -> Way:
     """From polled records to the request to commit their end."""
     tp = TopicPartition("flights", 0)
-    follower = Follower(LEFT_OUT, IGNORED)
+    follower = Follower(LEFT_OUT, ignored=IGNORED)
     committed = threading.Semaphore(0)
     with MockBroker() as broker, follower.installed():
         broker.create_topic(tp.topic)
@@ -104,7 +104,7 @@ def offset_range(folder: Path) -> Way:
                 "journal": f"file://{folder}/journal", "url": "http://127.0.0.1:0", "engine": "local",
                 "batch_interval": "1h", "lease_duration": "60s", "snapshot_copy_interval": "0s",
             },
-            "receiver": {"heartbeat_interval": "15s"},
+            "receiver": {"heartbeat_interval": "15s", "local_copies": False},  # a copy is written beside the WAL
             "agent": {"blocks": f"{folder}/blocks"},
         }  # fmt: skip
         settings = from_values(values)
@@ -183,9 +183,10 @@ def batch(folder: Path) -> Way:
         led = _Led()
         epoch = led.register()
         token = led.claim(epoch).view.token
-        led.take_in(epoch, token, 5)
-        led.complete(led.batch())  # the next one's id equals no epoch and no token
-        led.take_in(epoch, token, 9)
+        for until in (5, 9):  # the id of the third batch equals no epoch and no token
+            led.take_in(epoch, token, until)
+            led.complete(led.batch())
+        led.take_in(epoch, token, 12)
         scheduler = Scheduler(
             led.loop,
             LocalEngine(settings, dict),
@@ -198,7 +199,7 @@ def batch(folder: Path) -> Way:
         worker = threading.Thread(target=scheduler.run, name="worker")
         worker.start()
         try:
-            follower.begin(INTERVAL_MS, numbered(1, 2))  # the batch's time and id
+            follower.begin(INTERVAL_MS, numbered(1, 3))  # the batch's time and id
             scheduler.start()
             assert completed.wait(SECONDS)
             follower.end()
