@@ -68,10 +68,12 @@ LEFT_OUT = (
     "forebay.traces.",
     "receiver.metrics",
 )
-#: inputs of the receiver and requests to the driver that are no part of an offset range's way, by function and argument
+#: what is no part of an offset range's way, by function, argument and wanted types: other inputs of the receiver, other requests
+#: to the driver, local copies
 IGNORED = {
     "tell": ("event", ("Polled", "Tick", "BlockStored", "ReportAnswered")),
     "decide": ("request", ("ReportRequest",)),
+    "_copy": ("block", ()),  # beside the WAL, in a thread of its own
 }
 SECONDS = 60.0
 #: records before the followed ones, so that hardly another number equals an offset
@@ -104,7 +106,7 @@ def offset_range(folder: Path) -> Way:
                 "journal": f"file://{folder}/journal", "url": "http://127.0.0.1:0", "engine": "local",
                 "batch_interval": "1h", "lease_duration": "60s", "snapshot_copy_interval": "0s",
             },
-            "receiver": {"heartbeat_interval": "15s", "local_copies": False},  # a copy is written beside the WAL
+            "receiver": {"heartbeat_interval": "15s", "local_copies": False},
             "agent": {"blocks": f"{folder}/blocks"},
         }  # fmt: skip
         settings = from_values(values)
