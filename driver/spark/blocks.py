@@ -9,7 +9,7 @@ from pyspark import RDD, SparkContext
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
 
-from driver.batches.tasks.reading import TaskBlocks, preferred_hosts
+from driver.batches.tasks.reading import TaskBlocks
 from wal.reading import BlockReference
 
 #: prefixes by which Spark recognises other places than hosts (an executor, a cached file)
@@ -27,6 +27,18 @@ def executors(context: SparkContext) -> frozenset[str]:
 def hosts_of(executors: Collection[str]) -> frozenset[str]:
     """Return the hosts of ``executors`` (host:port)."""
     return frozenset(place.rpartition(":")[0] for place in executors)
+
+
+def preferred_hosts(references: Sequence[BlockReference], hosts: Collection[str]) -> tuple[str, ...]:
+    """Return the preferred hosts of a task, sorted: the hosts in ``hosts`` that have copies of the most bytes of its blocks; ()
+    if none has a copy."""
+    held: dict[str, int] = {}
+    for reference in references:
+        for host in reference.hosts:
+            if host in hosts:
+                held[host] = held.get(host, 0) + reference.handle.length
+    most = max(held.values(), default=0)
+    return tuple(sorted(host for host, size in held.items() if size == most))
 
 
 def partitions_on(context: SparkContext, rows: Sequence[tuple[bytes, tuple[str, ...]]]) -> RDD[bytes]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from driver.batches.tasks.reading import TaskBlocks, preferred_hosts, tasks_in
-from driver.spark.blocks import TaskPartitions
+from driver.batches.tasks.reading import TaskBlocks, tasks_in
+from driver.spark.blocks import TaskPartitions, preferred_hosts
 from forebay.model.values import Handle
 from wal.reading import BlockReference
 

@@ -92,10 +92,12 @@ class Follower:
     """Records the calls of all threads that begin while :meth:`installed`, between :meth:`begin` and :meth:`end`.
 
     ``left_out``: prefixes of modules whose calls, and all calls inside them, are no part of the way.
+    ``opaque``: names of types that hold everything, and so are searched for no mark.
     ``ignored``: (function, argument, names of types): a call with an argument of another type, and all calls inside it, is none.
     """
 
     left_out: tuple[str, ...] = ()
+    opaque: frozenset[str] = frozenset({"State"})
     ignored: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     _marks: frozenset[object] = frozenset()
     _patterns: tuple[bytes, ...] = ()
@@ -187,7 +189,7 @@ class Follower:
     def _marked(self, value: Any, depth: int = 0) -> bool:
         if isinstance(value, (int, float, str)):
             return value in self._marks
-        if value is None or depth > _DEPTH:
+        if value is None or depth > _DEPTH or type(value).__name__ in self.opaque:
             return False
         inner: list[Any]
         match value:

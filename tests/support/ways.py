@@ -68,10 +68,12 @@ LEFT_OUT = (
     "forebay.traces.",
     "receiver.metrics",
 )
-#: inputs of the receiver and requests to the driver that are no part of an offset range's way, by function and argument
+#: what is no part of an offset range's way, by function, argument and wanted types: other inputs of the receiver, other requests
+#: to the driver, local copies
 IGNORED = {
     "tell": ("event", ("Polled", "Tick", "BlockStored", "ReportAnswered")),
     "decide": ("request", ("ReportRequest",)),
+    "_copy": ("block", ()),  # beside the WAL, in a thread of its own
 }
 SECONDS = 60.0
 #: records before the followed ones, so that hardly another number equals an offset
@@ -92,7 +94,7 @@ class _Kafka(FakeKafka):
 def offset_range(folder: Path) -> Way:
     """From polled records to the request to commit their end."""
     tp = TopicPartition("flights", 0)
-    follower = Follower(LEFT_OUT, IGNORED)
+    follower = Follower(LEFT_OUT, ignored=IGNORED)
     committed = threading.Semaphore(0)
     with MockBroker() as broker, follower.installed():
         broker.create_topic(tp.topic)
@@ -104,7 +106,7 @@ def offset_range(folder: Path) -> Way:
                 "journal": f"file://{folder}/journal", "url": "http://127.0.0.1:0", "engine": "local",
                 "batch_interval": "1h", "lease_duration": "60s", "snapshot_copy_interval": "0s",
             },
-            "receiver": {"heartbeat_interval": "15s"},
+            "receiver": {"heartbeat_interval": "15s", "local_copies": False},
             "agent": {"blocks": f"{folder}/blocks"},
         }  # fmt: skip
         settings = from_values(values)
@@ -183,9 +185,10 @@ def batch(folder: Path) -> Way:
         led = _Led()
         epoch = led.register()
         token = led.claim(epoch).view.token
-        led.take_in(epoch, token, 5)
-        led.complete(led.batch())  # the next one's id equals no epoch and no token
-        led.take_in(epoch, token, 9)
+        for until in (5, 9):  # the id of the third batch equals no epoch and no token
+            led.take_in(epoch, token, until)
+            led.complete(led.batch())
+        led.take_in(epoch, token, 12)
         scheduler = Scheduler(
             led.loop,
             LocalEngine(settings, dict),
@@ -198,7 +201,7 @@ def batch(folder: Path) -> Way:
         worker = threading.Thread(target=scheduler.run, name="worker")
         worker.start()
         try:
-            follower.begin(INTERVAL_MS, numbered(1, 2))  # the batch's time and id
+            follower.begin(INTERVAL_MS, numbered(1, 3))  # the batch's time and id
             scheduler.start()
             assert completed.wait(SECONDS)
             follower.end()

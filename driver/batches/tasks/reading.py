@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -50,18 +50,6 @@ def tasks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[TaskBlocks]:
     for batch in batches:
         for data in batch.column(0):
             yield TaskBlocks.decode(data.as_py())
-
-
-def preferred_hosts(references: Sequence[BlockReference], hosts: Collection[str]) -> tuple[str, ...]:
-    """Return the preferred hosts of a task, sorted: the hosts in ``hosts`` that have copies of the most bytes of its blocks; ()
-    if none has a copy."""
-    held: dict[str, int] = {}
-    for reference in references:
-        for host in reference.hosts:
-            if host in hosts:
-                held[host] = held.get(host, 0) + reference.handle.length
-    most = max(held.values(), default=0)
-    return tuple(sorted(host for host, size in held.items() if size == most))
 
 
 class KafkaRecord(NamedTuple):
