@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.setup import Setup
 from driver.background.cleaner import due_paths
-from driver.journal.state import Batch, State
+from driver.journal.state import State
+from driver.journal.state_parts import Batch
 from driver.tracker import Tracker
 from driver.tracker.requests import CleanLocalCopies
 from forebay.model.values import Block, BlockMeta, BlockRange, Handle, block_id

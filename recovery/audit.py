@@ -18,7 +18,8 @@ import msgspec
 from driver.journal import history
 from driver.journal.history import FinishedBatch, FinishedRange
 from driver.journal.log import reading as journal
-from driver.journal.state import RepeatedBatch, State
+from driver.journal.state import State
+from driver.journal.state_parts import RepeatedBatch
 from forebay.kafka.consume.planning import sizes
 from forebay.model.errors import UsageError
 from forebay.model.wire import WIRE_NAMES

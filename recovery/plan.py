@@ -15,7 +15,8 @@ import msgspec
 
 from driver.background.discovery import LostJournal, check_commits
 from driver.journal.history import FinishedBatch
-from driver.journal.state import Partition, State
+from driver.journal.state import State
+from driver.journal.state_parts import Partition
 from forebay.kafka.client.admin import Committed
 from forebay.model.values import Block, TopicPartition
 from forebay.model.wire import WIRE_NAMES

@@ -11,7 +11,8 @@ import msgspec
 
 from driver.decisions.batch_order import window
 from driver.journal.events import ReplayedBatch
-from driver.journal.state import Batch, State
+from driver.journal.state import State
+from driver.journal.state_parts import Batch
 from driver.tracker.requests import EndSpans, Request, SkipSpans
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.spans import OffsetRange, parse_span, without

@@ -16,7 +16,8 @@ from direct.checkpoint.losses import OFFSET_MAX, positions, topic_ids
 from direct.intake.access import IntakeEndpoint
 from direct.intake.coverage import check_isolation
 from driver.journal.events import ReplayedBatch
-from driver.journal.state import Batch, State
+from driver.journal.state import State
+from driver.journal.state_parts import Batch
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.messages import IntakePartition
 from forebay.model.errors import UnreachableError

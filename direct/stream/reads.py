@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from direct.checkpoint.losses import positions, topic_ids
 from direct.stream.cursor import ranges_to_keep
-from driver.journal.state import LearnedRate, State
+from driver.journal.state import State
+from driver.journal.state_parts import LearnedRate
 from driver.tracker.requests import Read
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.values import TopicPartition

@@ -14,7 +14,7 @@ from driver.batches.job.engine import Engine, NamedJob
 from driver.batches.runner import AttemptRules, BatchHooks
 from driver.batches.scheduler import BatchOptions, Scheduler
 from driver.decision_loop.loop import DriverLoop
-from driver.journal.state import LearnedRate
+from driver.journal.state_parts import LearnedRate
 from driver.listeners.dispatch import Listeners
 from driver.listeners.events import Happened, PartitionLag
 from driver.listeners.lag import LAG_SECONDS, measured

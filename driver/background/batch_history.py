@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from driver.batches.batch_log import BatchLog
 from driver.batches.entries import entry_of_finished, entry_of_replayed
 from driver.journal import history
-from driver.journal.state import Rebuild, State, is_void
+from driver.journal.state import State, is_void
+from driver.journal.state_parts import Rebuild
 from forebay.messages import BatchEntry
 from forebay.model.errors import CorruptionError, NewerVersionError, StoreError
 from wal.storage import Storage

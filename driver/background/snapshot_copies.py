@@ -21,7 +21,8 @@ import msgspec
 
 from driver.journal.files import SnapshotMeta
 from driver.journal.log.encoding import EncodedState
-from driver.journal.state import SnapshotCopy, State
+from driver.journal.state import State
+from driver.journal.state_parts import SnapshotCopy
 from driver.tracker.requests import Ask, Copied, Read
 from forebay.model.errors import StoreError
 from forebay.model.values import timeline_of

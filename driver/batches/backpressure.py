@@ -8,7 +8,7 @@ import threading
 from driver.batches.job.work import BatchWork
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.rate import TARGET_MS, Gains, RateEstimator, RateSample
-from driver.journal.state import LearnedRate
+from driver.journal.state_parts import LearnedRate
 from driver.journal.statistics import BatchStatistics
 from driver.tracker.requests import LearnRate
 

@@ -15,7 +15,8 @@ from driver.batches.job.work import BatchWork, lived_without
 from driver.batches.progress import Progress
 from driver.decisions.batch_order import RunKey, following, window
 from driver.journal.events import PauseChanged, ReplayedBatch
-from driver.journal.state import Batch, JointBatch, State
+from driver.journal.state import State
+from driver.journal.state_parts import Batch, JointBatch
 from driver.journal.versions import StateVersion
 from driver.tracker.requests import Read
 from forebay.kafka.consume.spans import OffsetRange

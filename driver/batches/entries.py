@@ -8,7 +8,8 @@ from itertools import islice
 
 from driver.journal.events import ReplayedBatch
 from driver.journal.history import FinishedBatch
-from driver.journal.state import Batch, ReplayedRun, State
+from driver.journal.state import State
+from driver.journal.state_parts import Batch, ReplayedRun
 from driver.journal.statistics import BatchStatistics
 from forebay.messages import BatchEntry
 

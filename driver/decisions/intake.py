@@ -10,7 +10,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from driver.journal.block_index import IncarnationBlocks, Place
-from driver.journal.state import Partition, State
+from driver.journal.state import State
+from driver.journal.state_parts import Partition
 from forebay import messages as m
 from forebay.model.errors import UsageError
 from forebay.model.values import Block

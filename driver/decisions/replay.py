@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 from driver.decisions.window_reach import WindowReach
 from driver.journal.history import FinishedBatch, finished
-from driver.journal.state import Rebuild, State, is_void
+from driver.journal.state import State, is_void
+from driver.journal.state_parts import Rebuild
 from driver.journal.transitions.keyed_states import is_readable_before
 from forebay.kafka.consume.spans import OffsetRange, without
 from forebay.model.errors import RefusedError

@@ -18,7 +18,7 @@ from driver.background.reach import Outage
 from driver.decision_loop.loop import RESERVE_REACHED, WAITING_FOR_SPACE
 from driver.decisions.problems import RESUME_COMMAND
 from driver.journal.receiver_limits import shortage
-from driver.journal.state import Partition
+from driver.journal.state_parts import Partition
 from driver.tracker import Tracker
 from forebay.messages import Problem, StatusAnswer
 from forebay.model.errors import RefusedError

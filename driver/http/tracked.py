@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from driver.background.reach import END_AGE_SECONDS_MAX, Ends
-from driver.journal.state import Partition, Receiver
+from driver.journal.state_parts import Partition, Receiver
 from driver.tracker import LastAgentHeartbeat, LastHeartbeat
 from forebay import messages as m
 from forebay.model.values import TopicPartition, is_reserved

@@ -15,7 +15,8 @@ from operator import attrgetter
 import msgspec
 
 from driver.journal.files import HistoryMeta
-from driver.journal.state import Batch, State
+from driver.journal.state import State
+from driver.journal.state_parts import Batch
 from driver.journal.statistics import BatchStatistics
 from driver.journal.versions import StateCommit
 from forebay.kafka.consume.planning import sizes

@@ -17,7 +17,7 @@ from driver.decisions.replay import REPLAY_BLOCKS_MAX, plan, refuse
 from driver.decisions.window_reach import WindowReach
 from driver.journal import events as ev
 from driver.journal.history import FinishedBatch
-from driver.journal.state import Batch
+from driver.journal.state_parts import Batch
 from driver.tracker.decision import Recorder
 from driver.tracker.requests import (
     Allocate,

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from driver.journal import events as ev
 from driver.journal.block_index import Place
-from driver.journal.state import Cursor, EndedCursor, Partition, State
+from driver.journal.state import State
+from driver.journal.state_parts import Cursor, EndedCursor, Partition
 from driver.tracker.options import CursorRules
 from driver.tracker.requests import ExpireCursors, said_by
 from forebay import messages as m

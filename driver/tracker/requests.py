@@ -15,7 +15,8 @@ from driver.decisions.clean_up import CleanSegment
 from driver.decisions.replay import HeldInKafka, RewindTo, no_spans
 from driver.journal import events as ev
 from driver.journal.history import FinishedBatch
-from driver.journal.state import SnapshotCopy, State
+from driver.journal.state import State
+from driver.journal.state_parts import SnapshotCopy
 from driver.journal.statistics import BatchStatistics
 from driver.journal.versions import StateCommit
 from forebay import messages as m

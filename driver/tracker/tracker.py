@@ -17,7 +17,8 @@ from driver.decisions.pace import Pace
 from driver.decisions.rate_sharing import RateSharing
 from driver.decisions.receiver_lifecycle import ManagedReceivers
 from driver.journal import events as ev
-from driver.journal.state import Partition, State
+from driver.journal.state import State
+from driver.journal.state_parts import Partition
 from driver.tracker.agents import Agents
 from driver.tracker.batches import Batches
 from driver.tracker.blocks.deletion import Deletion

@@ -11,18 +11,8 @@ import msgspec
 from driver.journal import history
 from driver.journal.history import FinishedBatch
 from driver.journal.leadership import timeline
-from driver.journal.state import (
-    REPAIR_WRITER,
-    AttestedRange,
-    Cleanup,
-    EndedEpoch,
-    Partition,
-    Rebuild,
-    RepeatedBatch,
-    Replay,
-    State,
-    is_void,
-)
+from driver.journal.state import REPAIR_WRITER, State, is_void
+from driver.journal.state_parts import AttestedRange, Cleanup, EndedEpoch, Partition, Rebuild, RepeatedBatch, Replay
 from driver.journal.transitions.keyed_states import states_committed
 from driver.journal.transitions.receivers import UNBARRED_MAX
 from driver.journal.versions import KeyedVersions, StateCommit

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from driver.journal.history import FinishedRange
-from driver.journal.state import Incarnation, Partition, RecordedGap
+from driver.journal.state_parts import Incarnation, Partition, RecordedGap
 from forebay.model.values import Block, BlockMeta, BlockRange, Gap
 from recovery.rebuild.evidence import FoundBlock
 

@@ -30,7 +30,8 @@ from driver.journal.events import IncarnationStart, ReplayedBatch
 from driver.journal.files import newest_claim
 from driver.journal.leadership.lease import LeaseKeeper
 from driver.journal.log.writing import Journal
-from driver.journal.state import ADOPTER, Batch, State
+from driver.journal.state import ADOPTER, State
+from driver.journal.state_parts import Batch
 from driver.tracker import CopyRules, Decision, Tracker
 from driver.tracker.options import CursorRules
 from driver.tracker.requests import (

@@ -25,7 +25,8 @@ from driver.journal.history import FinishedBatch, HistoryWriter, leaving
 from driver.journal.log import reading as journal
 from driver.journal.log.opening import opening_steps
 from driver.journal.log.writing import Journal
-from driver.journal.state import ADOPTER, EndedEpoch
+from driver.journal.state import ADOPTER
+from driver.journal.state_parts import EndedEpoch
 from driver.tracker import Decision, Tracker
 from driver.tracker.batches import Batches
 from driver.tracker.requests import Archived, Complete, Request, Search

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from driver.decisions.replay import Horizon, RewindTo, needed
 from driver.journal import history
 from driver.journal.events import IncarnationStart
-from driver.journal.state import ADOPTER, Partition
+from driver.journal.state import ADOPTER
+from driver.journal.state_parts import Partition
 from driver.tracker.requests import BeginReplay, EndHold, HoldForReset, Request, Reset
 from forebay import messages as m
 from forebay.model.errors import CorruptionError, NewerVersionError, StoreError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from driver.journal.state import OpenFault
+from driver.journal.state_parts import OpenFault
 from tests.simulation.options import Options
 from tests.simulation.scheduler import OPTIONAL
 from tests.simulation.traces import Trace

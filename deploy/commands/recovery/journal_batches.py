@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from driver.journal.history import FinishedBatch, FinishedRange
-    from driver.journal.state import Batch, State
+    from driver.journal.state import State
+    from driver.journal.state_parts import Batch
     from wal.storage import Storage
 
 #: number of batches that are shown by default

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from driver.background.adoption.orphans import Orphan, next_from, until
 from driver.background.adoption.search import OrphanSearch
-from driver.journal.state import ADOPTER, EndedEpoch, State
+from driver.journal.state import ADOPTER, State
+from driver.journal.state_parts import EndedEpoch
 from driver.tracker.requests import AdoptionBlocked, Barred, NothingToAdopt, Read, Request, Search, Searches
 from forebay import messages as m
 from forebay.model.digest import digest

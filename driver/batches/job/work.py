@@ -8,7 +8,7 @@ from itertools import chain, repeat
 
 from driver.batches.job.keyed_state import KeyedState
 from driver.batches.tasks.decoding import DeadLetterPlan
-from driver.journal.state import JointBatch
+from driver.journal.state_parts import JointBatch
 from driver.journal.versions import StateVersion
 from forebay.kafka.consume.planning import sizes
 from forebay.kafka.consume.spans import OffsetRange, without

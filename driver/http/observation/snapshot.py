@@ -21,7 +21,7 @@ from driver.http.lag import not_completed
 from driver.http.status import tracked_replay
 from driver.http.tracked import tracked_agents, tracked_partitions, tracked_receivers
 from driver.journal.events import PauseChanged
-from driver.journal.state import Cursor, EndedCursor, Partition, Receiver
+from driver.journal.state_parts import Cursor, EndedCursor, Partition, Receiver
 from driver.tracker import LastAgentHeartbeat, LastHeartbeat, Tracker
 from driver.tracker.cursors import Cursors, tracked
 from forebay import messages as m

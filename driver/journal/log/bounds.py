@@ -20,7 +20,8 @@ import msgspec
 from msgspec import inspect
 
 from driver.journal import events as ev
-from driver.journal.state import Partition, State
+from driver.journal.state import State
+from driver.journal.state_parts import Partition
 from driver.journal.transitions import apply
 from forebay.model.errors import ForebayError
 from forebay.model.values import INSTEAD, OFFSET_MAX, BlockMeta, BlockRange

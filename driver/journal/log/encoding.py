@@ -14,7 +14,8 @@ from itertools import chain, islice
 import msgspec
 
 from driver.journal.events import ReplayedBatch
-from driver.journal.state import Batch, State
+from driver.journal.state import State
+from driver.journal.state_parts import Batch
 from forebay.model.values import Block
 from wal.segments.payload import Payload
 

@@ -9,7 +9,8 @@ import msgspec
 
 from driver.journal import events as ev
 from driver.journal.history import merge
-from driver.journal.state import Batch, BrokenInvariant, JointBatch, LearnedRate, State
+from driver.journal.state import BrokenInvariant, State
+from driver.journal.state_parts import Batch, JointBatch, LearnedRate
 from driver.journal.transitions.direct import direct_partition
 from driver.journal.transitions.keyed_states import states_committed
 from driver.journal.transitions.partition import complete_gaps, partition_of

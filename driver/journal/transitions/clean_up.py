@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from driver.journal import events as ev
-from driver.journal.state import BrokenInvariant, Cleanup, SnapshotCopy, State
+from driver.journal.state import BrokenInvariant, State
+from driver.journal.state_parts import Cleanup, SnapshotCopy
 from driver.journal.transitions.receivers import count_segment
 from forebay.model.values import Block
 

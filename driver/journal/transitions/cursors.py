@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from driver.journal import events as ev
-from driver.journal.state import BrokenInvariant, Cursor, EndedCursor, State
+from driver.journal.state import BrokenInvariant, State
+from driver.journal.state_parts import Cursor, EndedCursor
 
 #: ended cursors that the state keeps, so that a user that returns to one learns why it ended
 ENDED_CURSORS_KEPT = 32

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from driver.journal import events as ev
-from driver.journal.state import Batch, BrokenInvariant, Incarnation, Partition, RecordedGap, State
+from driver.journal.state import BrokenInvariant, State
+from driver.journal.state_parts import Batch, Incarnation, Partition, RecordedGap
 from driver.journal.transitions.partition import complete_gaps
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.values import Gap

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from driver.journal.state import BrokenInvariant, Partition, State
+from driver.journal.state import BrokenInvariant, State
+from driver.journal.state_parts import Partition
 
 
 def partition_of(state: State, topic: str, partition: int) -> Partition:

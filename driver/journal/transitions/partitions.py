@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from driver.journal import events as ev
-from driver.journal.state import BrokenInvariant, Incarnation, OpenFault, Partition, RecordedGap, State
+from driver.journal.state import BrokenInvariant, State
+from driver.journal.state_parts import Incarnation, OpenFault, Partition, RecordedGap
 from driver.journal.transitions.partition import complete_gaps, end_claim, partition_of
 
 

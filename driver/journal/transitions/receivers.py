@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from driver.journal import events as ev
 from driver.journal.receiver_limits import claiming, gives_way
-from driver.journal.state import BrokenInvariant, EndedEpoch, Receiver, State, Writer
+from driver.journal.state import BrokenInvariant, State
+from driver.journal.state_parts import EndedEpoch, Receiver, Writer
 from driver.journal.transitions.partition import drop_writers, end_claim, partition_of
 from wal.segments.layout import parse_block
 

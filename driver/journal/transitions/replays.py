@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from driver.journal import events as ev
-from driver.journal.state import BrokenInvariant, Replay, ReplayedRun, State
+from driver.journal.state import BrokenInvariant, State
+from driver.journal.state_parts import Replay, ReplayedRun
 from driver.journal.transitions.keyed_states import states_committed, states_replayed, states_rewound
 from forebay.kafka.consume.planning import sizes
 from forebay.model.values import Block

@@ -6,7 +6,7 @@ import itertools
 
 from driver.decisions.clean_up import COPIES_AT_ONCE, CleanSegment, judge
 from driver.journal import events as ev
-from driver.journal.state import SnapshotCopy
+from driver.journal.state_parts import SnapshotCopy
 from driver.tracker.decision import Action, DeleteSegment, Recorder
 from driver.tracker.requests import CleanedUp, Copied
 from wal.decisions.retention import Judgement, Limits

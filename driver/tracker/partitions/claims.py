@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from driver.journal import events as ev
-from driver.journal.state import ADOPTER, Partition
+from driver.journal.state import ADOPTER
+from driver.journal.state_parts import Partition
 from driver.tracker.decision import Recorder
 from driver.tracker.partitions.commands import Commands
 from driver.tracker.partitions.writers import Writers

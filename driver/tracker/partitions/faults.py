@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from driver.journal import events as ev
-from driver.journal.state import ADOPTER, OpenFault, Partition
+from driver.journal.state import ADOPTER
+from driver.journal.state_parts import OpenFault, Partition
 from driver.tracker.decision import Recorder
 from driver.tracker.partitions.claims import Claims
 from driver.tracker.partitions.writers import Writers

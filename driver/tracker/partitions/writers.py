@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from driver.journal import events as ev
-from driver.journal.state import ADOPTER, Partition, State, Writer
+from driver.journal.state import ADOPTER, State
+from driver.journal.state_parts import Partition, Writer
 from driver.tracker.decision import Recorder
 from driver.tracker.heartbeats import LastHeartbeat
 from forebay.model.values import TopicPartition

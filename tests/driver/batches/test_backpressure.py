@@ -16,7 +16,7 @@ from driver.decisions.rate import Gains
 from driver.decisions.rate_sharing import RateLimits, RateSharing
 from driver.journal import events as ev
 from driver.journal.log.opening import lead
-from driver.journal.state import LearnedRate
+from driver.journal.state_parts import LearnedRate
 from driver.journal.statistics import BatchStatistics
 from driver.journal.transitions import apply
 from driver.tracker import Tracker

@@ -15,8 +15,8 @@ from driver.batches.job.engine import NamedJob
 from driver.batches.local_engine import LocalEngine
 from driver.decision_loop.stopping import Drain, Remaining, Summary, remaining
 from driver.journal.events import IncarnationBegun, IncarnationStart
-from driver.journal.state import Batch as JournalledBatch
 from driver.journal.state import State
+from driver.journal.state_parts import Batch as JournalledBatch
 from driver.journal.transitions import apply
 from driver.service import Driver, DriverOptions
 from driver.tracker.requests import BeginDrain

@@ -15,7 +15,8 @@ from driver.decisions.replay import Horizon, RewindTo, needed, plan, refuse
 from driver.journal import history
 from driver.journal.events import ReplayBegun, ReplayedBatch, WindowChanged
 from driver.journal.history import FinishedBatch, HistoryWriter
-from driver.journal.state import BrokenInvariant, Rebuild, State
+from driver.journal.state import BrokenInvariant, State
+from driver.journal.state_parts import Rebuild
 from driver.journal.transitions import apply, replays
 from driver.journal.versions import KeyedVersions, StateVersion
 from driver.tracker.requests import BeginReplay, CleanedUp, CleanLocalCopies, Complete

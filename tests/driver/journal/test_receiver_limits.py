@@ -14,7 +14,8 @@ from driver.journal import receiver_limits
 from driver.journal.log import opening
 from driver.journal.log.writing import Journal
 from driver.journal.receiver_limits import IdLimits
-from driver.journal.state import BrokenInvariant, OpenFault, State, is_fenced
+from driver.journal.state import BrokenInvariant, State, is_fenced
+from driver.journal.state_parts import OpenFault
 from driver.journal.transitions import apply, receivers
 from driver.tracker.requests import CleanedUp
 from forebay import messages as m

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from driver.journal import history
-from driver.journal.state import Partition, State
+from driver.journal.state import State
+from driver.journal.state_parts import Partition
 from forebay.model.values import Block, BlockRange, TopicPartition, count_of, timeline_of
 from tests.simulation.invariants.record import Record
 from tests.simulation.invariants.violation import InvariantViolation

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from driver.journal.state import Partition, State
+from driver.journal.state import State
+from driver.journal.state_parts import Partition
 from forebay.model.errors import ForebayError
 from forebay.model.payload import decode_block
 from forebay.model.values import Block, BlockRange

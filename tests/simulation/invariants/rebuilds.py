@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from driver.journal import history
-from driver.journal.state import Batch, State
+from driver.journal.state import State
+from driver.journal.state_parts import Batch
 from tests.simulation.invariants.record import Record
 from tests.simulation.invariants.violation import InvariantViolation
 
