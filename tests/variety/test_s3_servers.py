@@ -85,7 +85,7 @@ def test_random_kills_of_processes_and_of_the_server_lose_and_repeat_nothing(
     draw = random.Random(draw_seed())
     with (
         Flow(kafka_broker.options, topic, rate=500) as flow,
-        on_s3(tmp_path, kafka_broker, topic, served.url, kind.settings) as cluster,
+        on_s3(tmp_path, kafka_broker, topic, served.url, kind.settings, receiver={"store_timeout": "2m"}) as cluster,
     ):
         cluster.await_records(1)
         killed = crash_on(cluster, flow, draw, kills=3)
