@@ -64,8 +64,9 @@ test-matrix: kafka fetch-versitygw fetch-hdfs  ## the releases of Python, pyspar
 test-long: services  ## the long random crash runs (ARGS= for pytest)
 	@$(PYTHON_IN) -m pytest -m "long and not variety" $(ARGS)
 
-test-variety: services  ## other S3 servers and proxies before one, the oldest and the newest Kafka, three controllers, quotas, tiered topics, and earlier releases of Forebay; it builds or fetches them once (ARGS= for pytest)
+test-variety: services  ## other S3 servers and proxies before one, the oldest and the newest Kafka, three controllers, quotas, tiered topics, an earlier schema registry, and earlier releases of Forebay; it builds or fetches them once (ARGS= for pytest)
 	@for module in s3_variety kafka_releases tiered_broker releases; do $(PYTHON_IN) -m tests.support.$$module || [ -z "$$CI" ]; done
+	@FOREBAY_TEST_REGISTRY=2.6.13.Final $(PYTHON_IN) -m tests.support.apicurio || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m pytest -m variety $(ARGS)
 
 test-disks: kafka  ## faulty machines: each boundary of the writes of real processes replayed as a power loss, memory limits (ARGS= for pytest)

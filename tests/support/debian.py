@@ -57,8 +57,9 @@ def found(package: str, path: str) -> Path | None:
     return Path(installed) if installed else fetched if fetched.exists() else None
 
 
-def unpacked(package: str, path: str) -> Path:
+def unpacked(package: str, path: str, *more: str) -> Path:
     """The program at ``path`` of ``package``, which is unpacked into the cache if it is not installed. It starts no service.
+    ``more``: packages that are unpacked with it; then all that these need and the machine lacks is unpacked too.
     Raises UsageError that says what failed."""
     program = found(package, path)
     if program is not None:
@@ -67,15 +68,18 @@ def unpacked(package: str, path: str) -> Path:
     work = target.with_name(f"{package}.{os.getpid()}")
     work.mkdir(parents=True)
     try:
+        packages = [package]
         try:
-            _run(package, work, "apt-get", "download", package)
+            packages = _needed(package, work, *more) if more else packages
+            _run(package, work, "apt-get", "download", *packages)
         except UsageError:
             if os.geteuid() != 0:
                 raise
             _run(package, work, "apt-get", "update", "-qq")
-            _run(package, work, "apt-get", "download", package)
-        (archive,) = work.glob("*.deb")
-        _run(package, work, "dpkg", "-x", archive.name, "unpacked")
+            packages = _needed(package, work, *more) if more else packages
+            _run(package, work, "apt-get", "download", *packages)
+        for archive in work.glob("*.deb"):
+            _run(package, work, "dpkg", "-x", archive.name, "unpacked")
         shutil.rmtree(target, ignore_errors=True)
         (work / "unpacked").rename(target)
     finally:
@@ -86,9 +90,18 @@ def unpacked(package: str, path: str) -> Path:
     return program
 
 
-def _run(package: str, folder: Path, *command: str) -> None:
+def _needed(package: str, folder: Path, *more: str) -> list[str]:
+    """Return what apt-get would install for these packages."""
+    plan = _run(package, folder, "apt-get", "install", "--simulate", "--no-install-recommends", package, *more)
+    return [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
+
+
+def _run(package: str, folder: Path, *command: str) -> str:
+    """Return what it prints. Raises UsageError."""
     try:
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=_FETCH_SECONDS)
+        return subprocess.run(
+            command, cwd=folder, check=True, capture_output=True, text=True, timeout=_FETCH_SECONDS
+        ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         words = getattr(error, "stderr", None) or error
         raise UsageError(

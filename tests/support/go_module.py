@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,15 +13,17 @@ from pathlib import Path
 from forebay.kafka.embedded.jars import cache_directory
 from forebay.model.errors import UsageError
 
-_BUILD_SECONDS = 1200.0
+_BUILD_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
 class GoModule:
-    """``command``: the path of the command's package, whose last part is the program's name."""
+    """``command``: the path of the command's package, whose last part is the program's name. ``within``: its module, if that
+    replaces modules that it requires: Go installs such a command only from the module's own folder."""
 
     command: str
     version: str
+    within: str = ""
 
     @property
     def name(self) -> str:
@@ -47,26 +50,40 @@ class GoModule:
         if "HOME" not in environment:
             environment["HOME"] = str(work)
         try:
-            self._run([_go(self), "install", f"{self.command}@v{self.version}"], environment)
+            if self.within:
+                fetch = [_go(self), "mod", "download", "-json", f"{self.within}@v{self.version}"]
+                source = json.loads(self._run(fetch, environment))["Dir"]
+                package = f"./{self.command.removeprefix(self.within).lstrip('/')}"
+                self._run([_go(self), "build", "-o", str(work / self.name), package], environment, source)
+            else:
+                self._run([_go(self), "install", f"{self.command}@v{self.version}"], environment)
             target.parent.mkdir(parents=True, exist_ok=True)
             (work / self.name).rename(target)
         finally:
             shutil.rmtree(work, ignore_errors=True)
         return target
 
-    def _run(self, command: list[str], environment: dict[str, str]) -> None:
+    def _run(self, command: list[str], environment: dict[str, str], folder: str | None = None) -> str:
+        """Return what it prints. Raises UsageError."""
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False, env=environment
+                command,
+                capture_output=True,
+                text=True,
+                timeout=_BUILD_SECONDS,
+                check=False,
+                env=environment,
+                cwd=folder,
             )
-            words = done.stdout + done.stderr
+            printed, words = done.stdout, done.stdout + done.stderr
             failed = done.returncode != 0
         except (OSError, subprocess.TimeoutExpired) as error:
-            words, failed = str(error), True
+            printed, words, failed = "", str(error), True
         if failed:
             raise UsageError(
                 f"{self.name} {self.version} could not be built: {' '.join(command)}: {words.strip()[-1500:]}"
             )
+        return printed
 
 
 def _go(module: GoModule) -> str:

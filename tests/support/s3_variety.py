@@ -5,25 +5,28 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-
-from botocore.config import Config  # type: ignore[import-untyped]
-from botocore.session import get_session  # type: ignore[import-untyped]
 
 from forebay.kafka.embedded.jars import cache_directory
 from forebay.model.errors import UsageError
-from tests.support import debian
+from tests.support import ceph, debian
 from tests.support.go_module import GoModule
+from tests.support.namespaces import Host
 from tests.support.ports import free_port
 from tests.support.s3 import ACCESS_KEY, BUCKET, ENVIRONMENT, SECRET_KEY, S3Server
+from tests.support.s3_bucket import make_bucket
 
-#: a commit: the module's releases have no versions that Go knows
+#: commits: the modules' releases have no versions that Go knows
 MINIO = GoModule("github.com/minio/minio", "0.0.0-20260212201848-7aac2a2c5b7c")
+SEAWEEDFS = GoModule(
+    "github.com/seaweedfs/seaweedfs/weed", "0.0.0-20261109003541-7506e5f91cd6", "github.com/seaweedfs/seaweedfs"
+)
 GARAGE_VERSION, MOTO_VERSION, S3RVER_VERSION = "2.5.0", "5.2.5", "3.7.1"
 #: Garage takes only keys of this form
 _GARAGE_KEY, _GARAGE_SECRET = "GK" + "0f" * 12, "0f" * 32
@@ -95,6 +98,50 @@ class Moto(S3Server):
         make_bucket(self)
 
 
+class SeaweedFs(S3Server):
+    """SeaweedFS with all its services in one process."""
+
+    def __init__(self, folder: Path, host: Host | None = None) -> None:
+        super().__init__(folder, host)
+        self._ports = {name: free_port() for name in _SEAWEEDFS_PORTS}
+
+    def command(self, address: str) -> list[str]:
+        host, _, port = address.rpartition(":")
+        users = self.metadata / "users.json"
+        credentials = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
+        user = {"name": "tests", "credentials": [credentials], "actions": ["Admin", "Read", "Write", "List"]}
+        users.write_text(json.dumps({"identities": [user]}))
+        options = {
+            **self._ports,
+            "dir": self.objects,
+            "ip": host,
+            "ip.bind": host,
+            "master.volumeSizeLimitMB": 64,
+            "master.telemetry.url": "",
+            "volume.max": 200,
+            "volume.minFreeSpace": 1,
+            "s3.port": port,
+            "s3.port.iceberg": 0,
+            "s3.port.lance": 0,
+            "s3.config": users,
+        }
+        return [str(SEAWEEDFS.binary), "server", "-s3", *(f"-{key}={value}" for key, value in options.items())]
+
+    def prepare(self) -> None:
+        make_bucket(self)
+
+
+_SEAWEEDFS_PORTS = (
+    "master.port",
+    "master.port.grpc",
+    "volume.port",
+    "volume.port.grpc",
+    "filer.port",
+    "filer.port.grpc",
+    "s3.port.grpc",
+)
+
+
 class S3rver(S3Server):
     """s3rver, which does not know conditional requests."""
 
@@ -108,33 +155,22 @@ class S3rver(S3Server):
         return {**ENVIRONMENT, "AWS_ACCESS_KEY_ID": "S3RVER", "AWS_SECRET_ACCESS_KEY": "S3RVER"}  # it knows no others
 
 
-def make_bucket(server: S3Server) -> None:
-    client = get_session().create_client(
-        "s3",
-        region_name="us-east-1",
-        endpoint_url=server.url,
-        aws_access_key_id=server.environment["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=server.environment["AWS_SECRET_ACCESS_KEY"],
-        config=Config(s3={"addressing_style": "path"}),
-    )
-    client.create_bucket(Bucket=BUCKET)
-    client.close()
-
-
 @dataclass(frozen=True)
 class Kind:
     """A kind of S3 server. ``bring``: builds or fetches ``program``. ``refused``: part of the error with which the probe refuses
-    this server; "": the probe accepts it. ``durable``: whether acknowledged objects survive SIGKILL."""
+    this server without ``settings``; "": the probe accepts it. ``settings``: keys of [storage.s3] that it needs. ``durable``:
+    whether acknowledged objects survive SIGKILL."""
 
     server: type[S3Server]
     program: Callable[[], Path]
     bring: Callable[[], object]
     refused: str = ""
     durable: bool = True
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def usable(self) -> bool:
-        return not self.refused
+        return not self.refused or bool(self.settings)
 
 
 def _fetched(program: Path, steps: Callable[[Path], list[list[str]]]) -> Path:
@@ -184,9 +220,13 @@ def _fetch_s3rver() -> Path:
 
 
 _OVERWRITES = "overwrote an object that was to be created only if absent"
+_WHOLE = {"part_size": "3GiB"}
 KINDS = {
     "minio": Kind(Minio, lambda: MINIO.binary, MINIO.build),
+    # killed, it takes writes again after 31 seconds: its only master waits so long before it leads
+    "seaweedfs": Kind(SeaweedFs, lambda: SEAWEEDFS.binary, SEAWEEDFS.build, settings={"retry_timeout": "2m"}),
     "garage": Kind(Garage, garage, _fetch_garage, _OVERWRITES),
+    "ceph": Kind(ceph.Ceph, ceph.radosgw, ceph.fetch, f"{_OVERWRITES} when objects are sent in parts", settings=_WHOLE),
     "moto": Kind(Moto, moto, _fetch_moto, durable=False),
     "s3rver": Kind(S3rver, s3rver, _fetch_s3rver, _OVERWRITES),
 }

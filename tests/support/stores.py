@@ -81,7 +81,11 @@ def _s3(folder: Path) -> Iterator[Store]:
 
 @contextmanager
 def _s3_store(
-    folder: Path, kind: type[s3.S3Server], durable: bool, before: proxies.Before = proxies.nothing
+    folder: Path,
+    kind: type[s3.S3Server],
+    durable: bool,
+    before: proxies.Before = proxies.nothing,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[Store]:
     """Yield the store over one S3 server. ``durable``: whether ``crash`` kills and restarts it; if not, it does nothing.
     ``before``: what is between the server and the proxy of the tests."""
@@ -99,7 +103,7 @@ def _s3_store(
                 server.kill()
                 server.start()
 
-        options = s3.options(proxy.url, request_timeout="2s", retry_timeout="10s")
+        options = s3.options(proxy.url, **{"request_timeout": "2s", "retry_timeout": "10s", **(settings or {})})
         yield Store(f"s3://{s3.BUCKET}", options, crash, proxy, server.environment)
 
 
@@ -110,7 +114,7 @@ def _varied(name: str) -> Callable[[Path], AbstractContextManager[Store]]:
     @contextmanager
     def opened(folder: Path) -> Iterator[Store]:
         require_server(kind.program(), "s3_variety", kind.bring)
-        with _s3_store(folder, kind.server, kind.durable) as store:
+        with _s3_store(folder, kind.server, kind.durable, settings=kind.settings) as store:
             yield store
 
     return opened
@@ -221,10 +225,20 @@ _VARIED |= {f"s3-behind-{name}": _behind(name) for name in proxies.PROXIES}
 STORES |= _VARIED
 #: their names
 VARIED = tuple(_VARIED)
+#: of these, those where a write of before may arrive after a deletion, and a deletion of before after a write
+LATE = ("s3-behind-late",)
 #: of these, emulators, which need much longer for a request than a real store
 EMULATED = ("gs", "abfs")
 #: of these, those whose clients speak HTTP through a proxy
 BEHIND_A_PROXY = ("s3", *VARIED)
+#: of these, those to which large objects are sent in parts
+IN_PARTS = tuple(
+    name
+    for name in BEHIND_A_PROXY
+    if not (kind := s3_variety.KINDS.get(name.removeprefix("s3-"))) or "part_size" not in kind.settings
+)
+#: of these, those whose proxy is the only one: each request is one
+COUNTED = tuple(name for name in BEHIND_A_PROXY if not name.startswith("s3-behind-"))
 
 
 def parameters(names: Iterable[str]) -> list[ParameterSet]:

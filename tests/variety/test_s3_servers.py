@@ -5,6 +5,7 @@ The contract of stores runs over them in tests/wal/storage/test_storage_contract
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,7 +36,7 @@ def served(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         yield server
 
 
-@pytest.mark.parametrize("served", [name for name, kind in KINDS.items() if kind.refused], indirect=True)
+@pytest.mark.parametrize("served", [name for name, kind in KINDS.items() if not kind.usable], indirect=True)
 def test_server_without_conditions_is_refused_and_nothing_is_left(
     served: s3.S3Server, request: pytest.FixtureRequest
 ) -> None:
@@ -47,6 +48,25 @@ def test_server_without_conditions_is_refused_and_nothing_is_left(
         with pytest.raises(UsageError, match=kind.refused):
             probe(storage, "s", lambda: draw.randrange(1 << 63))
         assert storage.list("") == []
+
+
+@pytest.mark.parametrize(
+    "served", [name for name, kind in KINDS.items() if kind.refused and kind.usable], indirect=True
+)
+def test_server_without_conditions_for_parts_is_refused_unless_nothing_is_sent_in_parts(
+    served: s3.S3Server, request: pytest.FixtureRequest
+) -> None:
+    """INV-4: the error names the setting."""
+    kind = KINDS[request.node.callspec.params["served"]]
+    draw = random.Random(1)
+    for more in ({}, kind.settings):
+        storage = open_storage(f"s3://{s3.BUCKET}/wal", s3.options(served.url, **more))
+        with contextlib.ExitStack() as stack:
+            if not more:
+                found = stack.enter_context(pytest.raises(UsageError, match=kind.refused))
+            probe(storage, "s", lambda: draw.randrange(1 << 63))
+        assert storage.list("") == []
+    assert 'part_size = "3GiB"' in str(found.value)
 
 
 @pytest.mark.kafka
@@ -65,7 +85,7 @@ def test_random_kills_of_processes_and_of_the_server_lose_and_repeat_nothing(
     draw = random.Random(draw_seed())
     with (
         Flow(kafka_broker.options, topic, rate=500) as flow,
-        on_s3(tmp_path, kafka_broker, topic, served.url) as cluster,
+        on_s3(tmp_path, kafka_broker, topic, served.url, kind.settings, receiver={"store_timeout": "2m"}) as cluster,
     ):
         cluster.await_records(1)
         killed = crash_on(cluster, flow, draw, kills=3)

@@ -28,7 +28,7 @@ from forebay.model.values import Handle, numbered
 from forebay.settings.stores import STORE_KINDS, scheme_of
 from tests.support.forgetful import ForgetfulStorage
 from tests.support.segments import durable, writer
-from tests.support.stores import BEHIND_A_PROXY, EMULATED, STORES, Store, parameters
+from tests.support.stores import BEHIND_A_PROXY, COUNTED, EMULATED, IN_PARTS, LATE, STORES, Store, parameters
 from tests.support.unlisted import Unlisted
 from wal.segments.frame import FrameKind
 from wal.segments.scan import read_frame
@@ -74,14 +74,31 @@ def outliving(request: pytest.FixtureRequest, running: Callable[[str], Store]) -
     return running(request.param)
 
 
-@pytest.fixture(params=parameters(name for name in STORES if name not in EMULATED))
+@pytest.fixture(params=parameters(name for name in STORES if name not in LATE))
+def prompt(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> Store:
+    """A store that carries out nothing later."""
+    return running(request.param)
+
+
+@pytest.fixture(params=parameters(name for name in STORES if name not in (*EMULATED, *LATE)))
 def quick(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> Store:
-    """A store for tests of the log that need very many requests, and nothing that only an emulator does."""
+    """A store for tests of the log that need very many requests, write names again, and need nothing that only an emulator
+    does."""
     return running(request.param)
 
 
 @pytest.fixture(params=parameters(BEHIND_A_PROXY))
 def proxied(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> Store:
+    return running(request.param)
+
+
+@pytest.fixture(params=parameters(IN_PARTS))
+def in_parts(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> Store:
+    return running(request.param)
+
+
+@pytest.fixture(params=parameters(COUNTED))
+def counted(request: pytest.FixtureRequest, running: Callable[[str], Store]) -> Store:
     return running(request.param)
 
 
@@ -323,8 +340,8 @@ def test_several_threads_write_at_the_same_time(storage: Storage) -> None:
     assert len(storage.list("s")) == 60
 
 
-def test_the_probe_passes_and_leaves_nothing_behind(store: Store) -> None:
-    storage = store.open()
+def test_the_probe_passes_and_leaves_nothing_behind(prompt: Store) -> None:
+    storage = prompt.open()
     probe(storage, "s", itertools.count(1).__next__)
     assert storage.list("") == []
 
@@ -520,13 +537,13 @@ def test_slow_down_answer_is_retried(proxied: Store, status: int) -> None:
     assert storage.read("s/a") == b"x"
 
 
-def test_large_object_is_found_after_its_last_answer_was_lost(proxied: Store) -> None:
-    assert proxied.proxy is not None
+def test_large_object_is_found_after_its_last_answer_was_lost(in_parts: Store) -> None:
+    assert in_parts.proxy is not None
     whole = Random(2).randbytes(11 << 20)
-    storage = proxied.open(request_timeout="2s", part_size="5MiB")
+    storage = in_parts.open(request_timeout="2s", part_size="5MiB")
     storage.put_new("s/first", whole)
     for kind in ("silence-after", "reset-after", "half-answer"):
-        fault = proxied.proxy.arm(kind, "POST", skip=1, times=1)  # the second POST ends the upload
+        fault = in_parts.proxy.arm(kind, "POST", skip=1, times=1)  # the second POST ends the upload
         storage.put_new(f"s/{kind}", whole)
         assert fault.met == 1
         assert storage.read(f"s/{kind}") == whole
@@ -534,12 +551,12 @@ def test_large_object_is_found_after_its_last_answer_was_lost(proxied: Store) ->
         storage.put_new("s/first", whole[:-1])
 
 
-def test_upload_in_parts_through_a_repeating_proxy_is_found_or_refused(proxied: Store) -> None:
+def test_upload_in_parts_through_a_repeating_proxy_is_found_or_refused(in_parts: Store) -> None:
     """INV-4: the second request to abort an upload is answered that there is none, whoever's object exists."""
-    assert proxied.proxy is not None
+    assert in_parts.proxy is not None
     whole = Random(3).randbytes(11 << 20)
-    storage = proxied.open(request_timeout="20s", part_size="5MiB")
-    proxied.proxy.arm("twice")
+    storage = in_parts.open(request_timeout="20s", part_size="5MiB")
+    in_parts.proxy.arm("twice")
     storage.put_new("s/large", whole)
     with pytest.raises(FileExistsError):
         storage.put_new("s/large", whole[:-1])
@@ -584,18 +601,18 @@ def test_client_below_does_not_retry_by_itself(proxied: Store) -> None:
         assert fault.met == 2
 
 
-def test_each_read_is_one_request_and_requests_are_counted(proxied: Store) -> None:
-    assert proxied.proxy is not None
-    storage = proxied.open(request_timeout="60s")  # a time-out would be one more request
+def test_each_read_is_one_request_and_requests_are_counted(counted: Store) -> None:
+    assert counted.proxy is not None
+    storage = counted.open(request_timeout="60s")  # a time-out would be one more request
     storage.put_new("s/a", bytes(1000))
     storage.put_new("s/b", bytes(1000))
-    proxied.proxy.counts.clear()
+    counted.proxy.counts.clear()
     assert storage.read("s/a", 100, 200) == bytes(200)
     assert storage.exists("s/a")
     assert not storage.exists("s/c")
-    assert proxied.proxy.counts == {"GET": 3}
+    assert counted.proxy.counts == {"GET": 3}
     storage.put_new("s/c", bytes(500))
-    assert proxied.proxy.counts == {"GET": 3, "PUT": 1}
+    assert counted.proxy.counts == {"GET": 3, "PUT": 1}
     requests = storage.requests
     assert (requests["put"], requests["get"]) == (3, 3)
     assert (requests["bytes_out"], requests["bytes_in"]) == (2500, 201)
