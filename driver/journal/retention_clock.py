@@ -68,7 +68,12 @@ class RetentionClock:
 
 
 def newest_completion_ms(state: State) -> int | None:
-    """Return the time of the newest completion among the batches whose blocks the journal names; None if there is none."""
-    archived = max(state.released.values(), default=None)
-    named = [batch.completed_ms for batch in state.batches.values() if batch.completed_ms is not None]
-    return max([*named, *([archived] if archived is not None else [])], default=None)
+    """Return the time of the newest completion among the batches whose blocks the journal names; None if there is none.
+
+    The newest is that of the highest number, and not the one with the latest time: after the wall clock was set back, later
+    batches have earlier times, and a clock that started at the latest time would make them old.
+    """
+    named = [(batch.number, batch.completed_ms) for batch in state.batches.values() if batch.completed_ms is not None]
+    if named:
+        return max(named)[1]
+    return next(reversed(state.released.values()), None)  # in the order in which batches moved to the history

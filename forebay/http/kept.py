@@ -14,11 +14,15 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 from select import POLLIN, poll
 from urllib.parse import urlsplit
 
+from forebay.model.units import utc_text
+from forebay.process.clock import SystemClock
 from forebay.security.access import Access
 
 #: maximum number of connections that are kept while no request uses them
 KEPT_MAX = 4
 _PORTS = {"http": 80, "https": 443}
+#: OpenSSL's codes of a certificate that is not valid yet, and of an expired one
+_OUT_OF_TIME = (9, 10)
 #: what a broken connection or the answer of another program raises; ValueError: a chunk of negative size
 _BROKEN = (OSError, HTTPException, ValueError)
 
@@ -182,4 +186,7 @@ def _is_readable(sock: socket.socket) -> bool:
 def _reason(error: Exception, seconds: float) -> str:
     if isinstance(error, TimeoutError):
         return f"timed out after {seconds:g} s"
+    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _OUT_OF_TIME:
+        now = utc_text(SystemClock().wall_ms())
+        return f"{error.strerror}; this host's clock says {now}: correct it, or renew the certificate"
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

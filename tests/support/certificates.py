@@ -27,13 +27,20 @@ class Authority:
         self.ca_file = folder / f"{name}.pem"
         self.ca_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, address: str = "127.0.0.1", valid_days: int = 1) -> dict[str, str]:
-        """``cert_file`` and ``key_file`` of a host at ``address``; expired for a day with ``valid_days`` -1."""
+    def issue(
+        self, name: str, address: str = "127.0.0.1", valid_days: int = 1, valid_minutes: int | None = None
+    ) -> dict[str, str]:
+        """``cert_file`` and ``key_file`` of a host at ``address``; expired for a day with ``valid_days`` -1.
+
+        ``valid_minutes``: valid only so long, before and after the present time.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = (
-            self._builder(subject, key, valid_days).add_extension(names, False).sign(self._key, hashes.SHA256())
+            self._builder(subject, key, valid_days, valid_minutes)
+            .add_extension(names, False)
+            .sign(self._key, hashes.SHA256())
         )
         files = {"cert_file": self._folder / f"{name}.pem", "key_file": self._folder / f"{name}.key"}
         files["cert_file"].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
@@ -45,7 +52,11 @@ class Authority:
         files["key_file"].chmod(0o600)
         return {kind: str(path) for kind, path in files.items()}
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, valid_days: int) -> x509.CertificateBuilder:
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, valid_days: int, valid_minutes: int | None = None
+    ) -> x509.CertificateBuilder:
+        days = timedelta(days=3), timedelta(days=valid_days)
+        before, after = days if valid_minutes is None else (timedelta(minutes=valid_minutes),) * 2
         now = datetime.now(timezone.utc)
         return (
             x509.CertificateBuilder()
@@ -53,6 +64,6 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=3))
-            .not_valid_after(now + timedelta(days=valid_days))
+            .not_valid_before(now - before)
+            .not_valid_after(now + after)
         )

@@ -109,7 +109,16 @@ def test_the_newest_completion_is_of_batches_in_the_journal_or_in_the_history() 
     (batch,) = t.state.batches.values()
     assert newest_completion_ms(t.state) == batch.completed_ms
     t.state.released["r1-1-1"] = 10**12
+    assert newest_completion_ms(t.state) == batch.completed_ms, "those in the history were completed before"
+    del t.state.batches[batch.batch_id]
     assert newest_completion_ms(t.state) == 10**12
+
+
+def test_the_newest_completion_is_the_last_one_though_the_clock_was_set_back_before_it() -> None:
+    """A clock that started at the latest time would make the batch that was completed last an hour old (INV-8)."""
+    t = Tracked(1)
+    t.state.released |= {"r1-1-1": 3_600_000, "r1-1-2": 1_000, "r1-1-3": 1_000}
+    assert newest_completion_ms(t.state) == 1_000
 
 
 def test_a_completion_in_the_future_does_not_put_the_clock_ahead() -> None:

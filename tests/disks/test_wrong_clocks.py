@@ -1,0 +1,134 @@
+"""Real processes whose wall clocks differ by hours and jump while they run.
+
+Nothing is lost or repeated (INV-2, INV-3), no lease is taken from a running driver, and clean-up deletes nothing early (INV-8).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from forebay.kafka.embedded.broker import KafkaBroker
+from tests.conftest import missing
+from tests.jepsen.clock import HostClock, build
+from tests.support.certificates import Authority
+from tests.support.cluster import Cluster
+from tests.support.flow import Flow
+
+pytestmark = pytest.mark.kafka
+
+HOUR = 3600
+#: above what a test takes, and below one jump
+RETENTION = "30m"
+
+
+@pytest.fixture
+def clock(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], HostClock]:
+    """Returns a clock that is so many seconds ahead, for processes that are started with its environment."""
+    folder = tmp_path_factory.mktemp("clocks")
+    library = build(folder)
+    if library is None:
+        missing("a C compiler on Linux with glibc on x86-64, for the library that moves clocks")
+    assert library is not None
+    numbers = itertools.count()
+
+    def ahead(seconds: int) -> HostClock:
+        made = HostClock(library, folder / f"{next(numbers)}")
+        made.move(seconds)
+        return made
+
+    return ahead
+
+
+def go_on(cluster: Cluster) -> None:
+    """Wait until records that were taken in from now on are completed, and clean-up has looked at their batches.
+
+    Each round of clean-up deletes local copies of completed batches, whatever the retention of the WAL.
+    """
+    status = cluster.wait(cluster.status, "status")
+    cluster.await_records(status.records_completed + 150)
+    copies = set(cluster.folder.glob("blocks/*/*.block"))
+    cluster.wait(lambda: not any(copy.exists() for copy in copies), "a round of clean-up")
+
+
+def deletes_nothing(cluster: Cluster, driver: str) -> bool:
+    """Whether each segment that a receiver has written still exists. Their names are dense."""
+    for folder in cluster.folder.glob("wal/*/blocks/*/*"):
+        names = sorted(path.name for path in folder.glob("*.seg"))
+        if names != [f"{number:08}.seg" for number in range(1, len(names) + 1)]:
+            return False
+    return "deleted WAL segment" not in cluster.log(driver)
+
+
+def test_clocks_that_are_hours_apart_and_jump_lose_no_record_no_lease_and_no_segment(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str], clock: Callable[[int], HostClock]
+) -> None:
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    clocks = {"driver": clock(HOUR), "standby": clock(-HOUR), "r1": clock(-HOUR), "agent": clock(HOUR)}
+    with (
+        Flow(kafka_broker.options, topic, rate=300) as flow,
+        Cluster(
+            tmp_path, kafka_broker.options, [topic], receivers=1, start=False, wal={"retention": RETENTION}
+        ) as cluster,
+    ):
+        urls = [cluster.driver_url, cluster.another_url()]
+        cluster.write_settings(driver={"urls": urls})
+        for name in cluster.names:
+            cluster.start(name, environment=clocks[name].environment)
+        cluster.await_records(100)
+        cluster.start_rival("standby", "driver", "--standby", url=urls[1], environment=clocks["standby"].environment)
+        cluster.wait(lambda: f"{urls[0]} (host" in cluster.health(), "the standby to say who leads")
+        cluster.listen_to(urls[0])
+        for seconds in (-HOUR, HOUR):
+            go_on(cluster)
+            for name, moved in clocks.items():
+                moved.move(seconds if name in ("driver", "agent") else -seconds)
+        go_on(cluster)
+        assert "taking over" not in cluster.log("standby"), cluster.describe()
+        assert deletes_nothing(cluster, "driver"), cluster.describe()
+        assert all(cluster.starts(name) == 1 for name in cluster.names), cluster.describe()
+
+        cluster.kill9("driver")
+        cluster.listen_to(urls[1])
+        clocks["standby"].move(2 * HOUR)  # from its point of view, no batch was completed for hours
+        go_on(cluster)
+        assert "taking over" in cluster.log("standby")
+        flow.stop()
+        cluster.await_completed(flow.truth.ends())
+        assert deletes_nothing(cluster, "standby"), cluster.describe()
+        cluster.check(flow.truth)
+
+
+@pytest.mark.parametrize(("seconds", "reason"), [(HOUR, "has expired"), (-HOUR, "is not yet valid")])
+def test_process_with_a_wrong_clock_names_the_certificate_and_continues_when_the_clock_is_right(
+    tmp_path: Path,
+    kafka_broker: KafkaBroker,
+    topic_name: Callable[[], str],
+    clock: Callable[[int], HostClock],
+    seconds: int,
+    reason: str,
+) -> None:
+    """The certificates are valid for half an hour before and after the present time."""
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    authority = Authority(tmp_path)
+    security = authority.issue("host", valid_minutes=30) | {"ca_file": str(authority.ca_file)}
+    wrong = clock(seconds)
+    with (
+        Flow(kafka_broker.options, topic, rate=300) as flow,
+        Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, start=False, security=security) as cluster,
+    ):
+        cluster.start("driver")
+        cluster.start("agent")
+        cluster.start("r1", environment=wrong.environment)
+        cluster.wait(lambda: reason in cluster.log("r1"), "r1 to name the reason")
+        assert "this host's clock says" in cluster.log("r1")
+        wrong.move(0)
+        flow.stop()
+        cluster.await_completed(flow.truth.ends())
+        assert cluster.starts("r1") == 1
+        cluster.check(flow.truth)
