@@ -6,7 +6,7 @@ Nothing is lost or repeated (INV-2, INV-3), no lease is taken from a running dri
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,12 @@ import pytest
 from forebay.kafka.embedded.broker import KafkaBroker
 from tests.conftest import missing
 from tests.jepsen.clock import HostClock, build
+from tests.support import s3
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
 from tests.support.flow import Flow
+from tests.support.s3 import S3Server
+from tests.support.stores import require_s3
 
 pytestmark = pytest.mark.kafka
 
@@ -132,3 +135,51 @@ def test_process_with_a_wrong_clock_names_the_certificate_and_continues_when_the
         cluster.await_completed(flow.truth.ends())
         assert cluster.starts("r1") == 1
         cluster.check(flow.truth)
+
+
+@pytest.mark.parametrize("seconds", [HOUR, -HOUR])
+def test_receiver_with_a_wrong_clock_waits_for_s3_with_the_reason_and_loses_nothing(
+    tmp_path: Path,
+    kafka_broker: KafkaBroker,
+    topic_name: Callable[[], str],
+    clock: Callable[[int], HostClock],
+    s3_server: S3Server,
+    seconds: int,
+) -> None:
+    """S3 refuses requests whose time is more than 15 minutes off."""
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    moved = clock(0)
+    with (
+        Flow(kafka_broker.options, topic, rate=300) as flow,
+        Cluster(
+            tmp_path / "stream",
+            kafka_broker.options,
+            [topic],
+            receivers=1,
+            start=False,
+            wal={"url": f"s3://{s3.BUCKET}/wal"},
+            storage=s3.options(s3_server.url, request_timeout="2s"),
+        ) as cluster,
+    ):
+        cluster.start("driver")
+        cluster.start("agent")
+        cluster.start("r1", environment=moved.environment)
+        cluster.await_records(100)
+        moved.move(seconds)
+        cluster.wait(lambda: "RequestTimeTooSkewed" in cluster.log("r1"), "r1 to name the reason")
+        moved.move(0)
+        flow.stop()
+        cluster.await_completed(flow.truth.ends())
+        assert cluster.starts("r1") == 1
+        cluster.check(flow.truth)
+
+
+@pytest.fixture
+def s3_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    require_s3()
+    for name, value in s3.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "s3").mkdir()
+    with s3.s3_server(tmp_path / "s3") as server:
+        yield server
