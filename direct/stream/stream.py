@@ -28,8 +28,8 @@ from direct.stream.scheduling import LagEvents, make_scheduler, partition_lags
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import ConsumerStrategy, check, find_partitions
 from driver.background.cleaner import Cleaner
+from driver.batches.job.dead_letters import letters_of
 from driver.batches.job.engine import Engine, Job, NamedJob
-from driver.batches.local_engine import letters_of
 from driver.batches.scheduler import Scheduler
 from driver.decision_loop.loop import DriverLoop
 from driver.http.batches import ReadUnfinishedBatches, with_completed

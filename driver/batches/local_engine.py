@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from driver.batches.job.batch import Batch
+from driver.batches.job.dead_letters import dead_letter_plan
 from driver.batches.job.engine import Job
 from driver.batches.job.keyed_state import KeyedState, LocalShards, ShardTasks, StateOptions, StateRun
 from driver.batches.job.work import BatchWork
@@ -17,10 +18,8 @@ from driver.batches.tasks.reading import Count, read_task
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import UsageError
 from forebay.security.access import Access
-from forebay.settings.schema import NO_WAL, DeadLetterSettings, Settings
-from wal.dead_letters import Run, output_folder
+from forebay.settings.schema import NO_WAL, Settings
 from wal.reading import ReadPlan, TierCounts
-from wal.storage import StorageOptions
 
 
 def read_plan(settings: Settings, work: BatchWork, agent_urls: Mapping[str, str]) -> ReadPlan:
@@ -38,32 +37,6 @@ def read_plan(settings: Settings, work: BatchWork, agent_urls: Mapping[str, str]
         access=Access.of_tasks(settings),
         store_back=settings.agent.store_back,
     )
-
-
-def dead_letter_plan(settings: Settings, work: BatchWork) -> DeadLetterPlan:
-    """Return where the next ``decode`` of ``work``'s output stores dead letters, and add it to ``work.decodes``."""
-    return letters_of(work, settings.dead_letters, settings.storage, settings.kafka.options)
-
-
-def letters_of(
-    work: BatchWork, letters: DeadLetterSettings, storage: StorageOptions, options: Mapping[str, str]
-) -> DeadLetterPlan:
-    """Do :func:`dead_letter_plan` without the settings of a stream. ``options``: options of librdkafka."""
-    plan = DeadLetterPlan(
-        run=Run(work.stream, work.key, output_folder(work.output), work.epoch, work.attempt),
-        time_ms=work.time_ms,
-        output=work.output,
-        call=len(work.decodes) + 1,
-        limit=max(letters.records_allowed, int(letters.max_fraction * work.records)),
-        allowed=letters.records_allowed,
-        fraction=letters.max_fraction,
-        url=letters.url or "",
-        storage=storage,
-        topic=letters.topic or "",
-        options=options if letters.topic else {},
-    )
-    work.decodes.append(plan)
-    return plan
 
 
 def open_state(work: BatchWork, plan: ReadPlan, options: StateOptions, tasks: ShardTasks) -> KeyedState:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from driver.batches.batch_events import completed, failed, logged, output_completed, started
 from driver.batches.batch_log import BatchLog
 from driver.batches.entries import RunningBatch, completed_entry, skipped_detail
 from driver.batches.job.engine import Engine, NamedJob
@@ -21,7 +21,7 @@ from driver.decisions.batch_order import RunKey
 from driver.journal.events import JobFailed
 from driver.journal.statistics import BatchStatistics
 from driver.journal.versions import StateCommit
-from driver.listeners.events import BatchCompleted, BatchFailed, BatchStarted, Happened, OutputCompleted
+from driver.listeners.events import Happened
 from driver.tracker.requests import Complete, CompleteOutput, FailJob, SkipBatch
 from forebay.messages import BatchEntry, OperatorAnswer
 from forebay.model.errors import (
@@ -153,7 +153,7 @@ class BatchRunner:
                 self._loop.ask(FailJob(self._failing.begun(run_of)))
             try:
                 failpoints.hit("driver.in-job")
-                self._hooks.tell([_started(run_of, measure, self._clock.wall_ms(), self._hooks.is_listening())])
+                self._hooks.tell([started(run_of, measure, self._clock.wall_ms(), self._hooks.is_listening())])
                 self._hooks.check(run_of)
                 tiers = self._engine.run(run_of, left[0].function)
                 self._hooks.confirm(run_of)
@@ -173,7 +173,7 @@ class BatchRunner:
                     words,
                     extra=fields(stream=work.stream, batch=work.batch_id, number=work.number),
                 )
-                self._hooks.tell([_failed(run_of, self._clock.wall_ms(), words, final=False, unreadable=True)])
+                self._hooks.tell([failed(run_of, self._clock.wall_ms(), words, final=False, unreadable=True)])
                 skip = self._progress.await_attempt(
                     run, self._rules.unreadable_retry_seconds, losses_seen=losses_accepted
                 )
@@ -194,7 +194,7 @@ class BatchRunner:
                 self._progress.held_up.add(run)
                 lost = self._hooks.lost(run_of)
                 final = attempts >= self._rules.max_failures and not lost
-                self._hooks.tell([_failed(run_of, self._clock.wall_ms(), failure.error, final)])
+                self._hooks.tell([failed(run_of, self._clock.wall_ms(), failure.error, final)])
                 if not self._rules.is_direct:
                     self._loop.ask(FailJob(failure))
                 self._reruns.add(run)
@@ -217,7 +217,7 @@ class BatchRunner:
                 written = work.written
                 self._loop.ask(CompleteOutput(work.batch_id, left[0].name, self._clock.wall_ms(), work.replay, states))
                 self._failing.forget(work.batch_id)
-                self._hooks.tell([_output_completed(run_of, measure, self._clock.wall_ms())])
+                self._hooks.tell([output_completed(run_of, measure, self._clock.wall_ms())])
                 last = None
             left_over = False
             work = replace(self._again(work), written=list(written))
@@ -288,9 +288,9 @@ class BatchRunner:
         failpoints.hit("driver.after-complete")
         self._failing.forget(work.batch_id)
         entry = self._finish(work, measure, statistics, completed_ms=completed_ms, attempts=attempts)
-        log.info("batch completed", extra=_logged(entry, measure, work.stream))
-        outputs = [_output_completed(last, measure, ended_ms)] if last is not None else []
-        self._hooks.tell([*outputs, _completed(entry, measure, ended_ms)])
+        log.info("batch completed", extra=logged(entry, measure, work.stream))
+        outputs = [output_completed(last, measure, ended_ms)] if last is not None else []
+        self._hooks.tell([*outputs, completed(entry, measure, ended_ms)])
         if self._hooks.completed is not None:
             self._hooks.completed(work, statistics, ended_ms)
 
@@ -344,90 +344,3 @@ class BatchRunner:
         self._batches.add(entry)
         self.running.pop(work.batch_id, None)  # observers find it in one of the two
         return entry
-
-
-def _started(work: BatchWork, measure: RunMeasure, now_ms: int, names_ranges: bool) -> BatchStarted:
-    return BatchStarted(
-        time_ms=now_ms,
-        batch_id=work.batch_id,
-        number=work.number,
-        output=work.output,
-        attempt=work.attempt,
-        records=work.records,
-        replay=work.replay,
-        batch_time_ms=work.time_ms,
-        bytes=measure.bytes,
-        rerun=work.rerun,
-        scheduling_delay_ms=measure.scheduling_delay_ms,
-        ranges=measure.ranges if names_ranges else (),
-        first=measure.attempts == 1,
-    )
-
-
-def _output_completed(work: BatchWork, measure: RunMeasure, now_ms: int) -> OutputCompleted:
-    return OutputCompleted(
-        time_ms=now_ms,
-        batch_id=work.batch_id,
-        number=work.number,
-        output=work.output,
-        attempt=work.attempt,
-        processing_ms=max(0, round(measure.attempt_seconds * 1000)),
-        replay=work.replay,
-    )
-
-
-def _completed(entry: BatchEntry, measure: RunMeasure, now_ms: int) -> BatchCompleted:
-    return BatchCompleted(
-        time_ms=now_ms,
-        batch_id=entry.batch_id,
-        number=entry.number,
-        attempts=entry.attempts,
-        replay=entry.replay,
-        batch_time_ms=entry.time_ms,
-        records=entry.records,
-        bytes=entry.bytes,
-        rerun=entry.rerun,
-        scheduling_delay_ms=entry.scheduling_delay_ms,
-        processing_ms=entry.processing_ms,
-        total_delay_ms=entry.total_delay_ms,
-        end_to_end_ms=entry.end_to_end_ms,
-        tiers=entry.tiers,
-        written=entry.written,
-        ranges=measure.ranges,
-    )
-
-
-def _logged(entry: BatchEntry, measure: RunMeasure, stream: str) -> dict[str, Any]:
-    """Return the fields of a completed batch's log line."""
-    return fields(
-        stream=stream,
-        batch=entry.batch_id,
-        number=entry.number,
-        replay=entry.replay or None,
-        rerun=entry.rerun or None,
-        attempts=entry.attempts,
-        blocks=entry.blocks,
-        records=entry.records,
-        bytes=entry.bytes,
-        scheduling_delay_ms=entry.scheduling_delay_ms,
-        processing_ms=entry.processing_ms,
-        total_delay_ms=entry.total_delay_ms,
-        end_to_end_ms=entry.end_to_end_ms,
-        tiers=entry.tiers or None,
-        offsets=tuple(f"{r.topic}/{r.partition}[{r.from_offset},{r.until_offset})" for r in measure.ranges),
-        written=entry.written,
-    )
-
-
-def _failed(work: BatchWork, now_ms: int, words: str, final: bool, unreadable: bool = False) -> BatchFailed:
-    return BatchFailed(
-        time_ms=now_ms,
-        batch_id=work.batch_id,
-        number=work.number,
-        output=work.output,
-        attempt=work.attempt,
-        detail=words,
-        final=final,
-        unreadable=unreadable,
-        replay=work.replay,
-    )

@@ -18,10 +18,11 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from driver.batches.job.batch import Batch
+from driver.batches.job.dead_letters import dead_letter_plan
 from driver.batches.job.description import job_description
 from driver.batches.job.engine import Job
 from driver.batches.job.work import BatchWork
-from driver.batches.local_engine import dead_letter_plan, read_plan
+from driver.batches.local_engine import read_plan
 from driver.batches.tasks.reading import unreadable
 from driver.decisions.batch_order import RunKey
 from driver.spark.address import addressed

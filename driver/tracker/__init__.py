@@ -5,7 +5,8 @@
     tracker      routes each request to the part that decides it
     operators    decisions of operators
     receivers    receiver ids and their epochs, heartbeats, rates       agents     hosts: addresses, clean-up, managed receivers
-    batches      which blocks make a batch; completion; replays         cursors    what the WAL holds for queries
+    batches      which blocks make a batch; completion                  cursors    what the WAL holds for queries
+    replays      completed batches run again                            spans      batches of direct streams
     ------------------------------------------------------------------------------------------------------------------------
     partitions/  claims, tokens, faults, adoption                       blocks/    reports, replicas, deletion
     decision     the answer, events and actions of the decision that is being made

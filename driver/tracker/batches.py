@@ -1,4 +1,4 @@
-"""Batches: their allocation from blocks or spans, their completion, and replays."""
+"""Batches of an intake: their allocation from blocks, and the completion of all batches."""
 
 from __future__ import annotations
 
@@ -7,39 +7,28 @@ from collections.abc import Mapping
 from operator import attrgetter
 from types import MappingProxyType
 
-import msgspec
-
 from driver.decisions.allocation import UNLIMITED, BatchLimits, longest_prefix
 from driver.decisions.joint_batches import joint_needs
 from driver.decisions.pace import Pace
 from driver.decisions.packing import pack
-from driver.decisions.replay import REPLAY_BLOCKS_MAX, plan, refuse
 from driver.decisions.window_reach import WindowReach
 from driver.journal import events as ev
-from driver.journal.history import FinishedBatch
 from driver.journal.state_parts import Batch
 from driver.tracker.decision import Recorder
 from driver.tracker.requests import (
     Allocate,
     AllocateJoint,
     AllocateNext,
-    AllocateSpans,
     Archived,
-    BeginReplay,
-    BeginSpans,
     Complete,
     CompleteOutput,
-    EndSpans,
     FailJob,
     FoundPartitions,
     KeepWindow,
-    NameCursor,
     NextAllocated,
     SkipBatch,
-    SkipSpans,
     said_by,
 )
-from forebay import messages as m
 from forebay.model.errors import AfterReplayError, RefusedError
 
 NO_PARTNERS: Mapping[str, int] = MappingProxyType({})
@@ -62,6 +51,11 @@ class Batches:
         self._newest_ms = (
             max(recorder.state.batches.values(), key=attrgetter("batch_id")).time_ms if recorder.state.batches else 0
         )
+
+    @property
+    def window_ms(self) -> int:
+        """The length of the longest window by time; 0: there are none."""
+        return self._reach.length_ms
 
     # ---- what batches are made of ------------------------------------------------------------------------------------
 
@@ -162,42 +156,6 @@ class Batches:
         state = self._recorder.state
         return state.batch_count - state.completed_number >= self._max_queued
 
-    # ---- direct streams ----------------------------------------------------------------------------------------------
-
-    def begin_spans(self, request: BeginSpans) -> None:
-        """Begin partitions of a direct stream."""
-        self._recorder.apply(
-            ev.SpansBegun(dict(request.offsets), dict(request.topic_ids), request.time_ms, request.cause)
-        )
-
-    def end_spans(self, request: EndSpans) -> None:
-        """End partitions of a direct stream. The partitions in ``again`` begin a new incarnation."""
-        cause = said_by(request.cause)
-        self._recorder.apply(ev.SpansEnded(request.partitions, request.time_ms, cause))
-        if request.again:
-            self._recorder.apply(ev.SpansBegun(dict(request.again), dict(request.topic_ids), request.time_ms, cause))
-
-    def skip_spans(self, request: SkipSpans) -> None:
-        """Journal that a direct stream continues without spans that Kafka lost."""
-        self._recorder.apply(ev.SpansSkipped(request.spans, request.time_ms, said_by(request.cause)))
-
-    def allocate_spans(self, request: AllocateSpans) -> int | None:
-        """Make a direct stream's next batch. Return its id; None while too many batches are queued."""
-        if self._is_full():
-            return None
-        state = self._recorder.state
-        batch_id = state.next_batch_id()
-        self._recorder.apply(ev.SpansAllocated(batch_id, state.batch_count + 1, request.time_ms, request.spans))
-        return batch_id
-
-    def name_cursor(self, request: NameCursor) -> str:
-        """Return the name of a direct stream's cursor in an intake; ``request.name`` if it has none yet."""
-        state = self._recorder.state
-        if state.cursor:
-            return state.cursor
-        self._recorder.apply(ev.CursorNamed(request.name, request.time_ms))
-        return request.name
-
     # ---- completion --------------------------------------------------------------------------------------------------
 
     def complete(self, request: Complete, now_ms: int) -> None:
@@ -266,22 +224,6 @@ class Batches:
         self._recorder.apply(ev.BatchSkipped(batch_id, request.time_ms, request.attempts, cause, request.replay))
         self._pace.end(batch_id, now_ms, usual=False)
 
-    def pause(self, request: m.PauseRequest, now_ms: int) -> m.OperatorAnswer:
-        """Pause or resume the batches. May be repeated."""
-        before = self._recorder.state.pause
-        if (before is not None) != request.paused:
-            self._recorder.apply(ev.PauseChanged(request.paused, now_ms, said_by(request.cause)))
-        elif before is not None:
-            return m.OperatorAnswer(message=f"the batches are paused already, by {before.cause}")
-        else:
-            return m.OperatorAnswer(message="the batches are not paused")
-        if request.paused:
-            return m.OperatorAnswer(
-                message="no batch begins from now on; jobs that run continue to their end, and receivers take records in; "
-                "`forebay resume` ends the pause"
-            )
-        return m.OperatorAnswer(message="batches begin again")
-
     def keep_window(self, request: KeepWindow) -> None:
         """Journal how many batches before an unfinished one stay readable."""
         state = self._recorder.state
@@ -301,66 +243,3 @@ class Batches:
         gone = itertools.takewhile(lambda batch_id: state.is_past(state.batches[batch_id].number), request.batch_ids)
         if batch_ids := tuple(gone):
             self._recorder.apply(ev.BatchesArchived(batch_ids))
-
-    # ---- replays -----------------------------------------------------------------------------------------------------
-
-    def begin_replay(self, request: BeginReplay, now_ms: int) -> m.OperatorAnswer:
-        """Run completed batches again, from ``request.to`` on. Raises RefusedError."""
-        state = self._recorder.state
-        running = state.replay
-        if running is not None:
-            raise RefusedError(
-                f"replay {running.replay} is under way ({running.completed} of {running.batches} batches done): wait for it",
-                "conflict",
-            )
-        if request.archived_number != state.archived_number:
-            raise RefusedError("batches moved to the history during this request: try again", "stale")
-        for batch in state.unfinished():
-            if batch.states:  # the version of its completed output would be dropped, and the output never runs again
-                raise RefusedError(
-                    f"outputs of batch {batch.batch_id} have changed a keyed state, and the batch is not completed: wait until "
-                    "it is, or skip it",
-                    "conflict",
-                )
-        found = plan(state, request.archived, request.to, request.held_in_kafka, self._reach.length_ms)
-        if not found.possible:
-            raise RefusedError(refuse(found), "conflict")
-        if sum(_pieces(batch) for batch in (*found.window, *found.batches)) > REPLAY_BLOCKS_MAX:
-            raise RefusedError(
-                f"a replay may hold {REPLAY_BLOCKS_MAX} blocks or ranges: begin with a later batch", "conflict"
-            )
-        begun = ev.ReplayBegun(
-            replay=state.next_replay(),
-            batches=tuple(map(_again, found.batches)),
-            time_ms=now_ms,
-            cause=said_by(request.cause),
-            window=tuple(map(_before, found.window)),
-            reach=found.reach,
-        )
-        self._recorder.apply(begun)
-        return m.OperatorAnswer(
-            message=f"replay {begun.replay}: {len(begun.batches)} batches run again, from {begun.batches[0].batch_id} to "
-            f"{begun.batches[-1].batch_id}; `forebay status` shows how far it is"
-        )
-
-
-def _before(batch: FinishedBatch) -> ev.ReplayedBatch:
-    """Return a batch of a replay's window: unlike the batches that run again, it stays skipped."""
-    return msgspec.structs.replace(_again(batch), skipped=bool(batch.skipped))
-
-
-def _again(batch: FinishedBatch) -> ev.ReplayedBatch:
-    return ev.ReplayedBatch(
-        batch.batch_id,
-        batch.number,
-        batch.time_ms,
-        batch.tasks,
-        batch.lost,
-        spans=batch.spans,
-        incarnations=batch.incarnations,
-    )
-
-
-def _pieces(batch: FinishedBatch) -> int:
-    """Return how many blocks and spans the batch has."""
-    return sum(map(len, batch.tasks)) + len(batch.spans)

@@ -1,4 +1,4 @@
-"""Decisions of operators: accepting gaps and losses, resetting partitions, fencing and restarting receivers."""
+"""Decisions of operators: accepting gaps and losses, resetting partitions, fencing and restarting receivers, pausing batches."""
 
 from __future__ import annotations
 
@@ -180,3 +180,21 @@ class Operators:
             )
         )
         return m.OperatorAnswer(message=f"batch {request.batch_id} continues without {', '.join(request.ranges)}")
+
+    # ---- batches -----------------------------------------------------------------------------------------------------
+
+    def pause(self, request: m.PauseRequest, now_ms: int) -> m.OperatorAnswer:
+        """Pause or resume the batches. May be repeated."""
+        before = self._recorder.state.pause
+        if (before is not None) != request.paused:
+            self._recorder.apply(ev.PauseChanged(request.paused, now_ms, said_by(request.cause)))
+        elif before is not None:
+            return m.OperatorAnswer(message=f"the batches are paused already, by {before.cause}")
+        else:
+            return m.OperatorAnswer(message="the batches are not paused")
+        if request.paused:
+            return m.OperatorAnswer(
+                message="no batch begins from now on; jobs that run continue to their end, and receivers take records in; "
+                "`forebay resume` ends the pause"
+            )
+        return m.OperatorAnswer(message="batches begin again")

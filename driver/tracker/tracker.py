@@ -35,6 +35,7 @@ from driver.tracker.partitions.commands import Commands
 from driver.tracker.partitions.faults import Faults
 from driver.tracker.partitions.writers import Writers
 from driver.tracker.receivers import Receivers
+from driver.tracker.replays import Replays
 from driver.tracker.requests import (
     AdoptionBlocked,
     Allocate,
@@ -69,6 +70,7 @@ from driver.tracker.requests import (
     SkipBatch,
     SkipSpans,
 )
+from driver.tracker.spans import Spans
 from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError, UsageError
 from forebay.model.values import TopicPartition
@@ -140,6 +142,8 @@ class Tracker:
         self.batches = Batches(
             recorder=recorder, max_queued=options.max_queued_batches, limits=options.batch_limits, pace=pace
         )
+        self.replays = Replays(recorder=recorder)
+        self.spans = Spans(recorder=recorder, max_queued=options.max_queued_batches)
         self.cursors = Cursors(state=state, rules=options.cursor_rules, has_wal=options.has_wal)
         self.deletion = Deletion(recorder=recorder, limits=options.retention)
 
@@ -230,15 +234,15 @@ class Tracker:
             case AllocateJoint():
                 return self.batches.allocate_joint(request, now_ms)
             case BeginSpans():
-                self.batches.begin_spans(request)
+                self.spans.begin(request)
             case EndSpans():
-                self.batches.end_spans(request)
+                self.spans.end(request)
             case SkipSpans():
-                self.batches.skip_spans(request)
+                self.spans.skip(request)
             case AllocateSpans():
-                return self.batches.allocate_spans(request)
+                return self.spans.allocate(request)
             case NameCursor():
-                return self.batches.name_cursor(request)
+                return self.spans.name_cursor(request)
             case Complete():
                 self.batches.complete(request, now_ms)
             case CompleteOutput():
@@ -248,13 +252,13 @@ class Tracker:
             case SkipBatch():
                 self.batches.skip(request, now_ms)
             case m.PauseRequest():
-                return self.batches.pause(request, now_ms)
+                return self.operators.pause(request, now_ms)
             case KeepWindow():
                 self.batches.keep_window(request)
             case Archived():
                 self.batches.archive(request)
             case BeginReplay():
-                return self.batches.begin_replay(request, now_ms)
+                return self.replays.begin(request, now_ms, self.batches.window_ms)
             # queries beside the batch job
             case (
                 m.OpenCursorRequest()

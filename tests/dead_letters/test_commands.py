@@ -16,8 +16,8 @@ from deploy.commands.dead_letters.stored import is_pending
 from deploy.main import main
 from driver import IngestContext
 from driver.batches.job.batch import Batch
+from driver.batches.job.dead_letters import dead_letter_plan
 from driver.batches.job.work import BatchWork
-from driver.batches.local_engine import dead_letter_plan
 from driver.batches.tasks.decoding import Decoder, decode_task
 from driver.batches.tasks.reading import KafkaRecord
 from driver.decisions.replay import RewindTo

@@ -51,6 +51,7 @@ from wal.storage.local import LocalStorage
 #: published
 LEFT_OUT = (
     "driver.background.",
+    "driver.batches.batch_events",
     "driver.batches.batch_log",
     "driver.batches.entries",
     "driver.batches.job_failures",

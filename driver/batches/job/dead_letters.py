@@ -1,15 +1,45 @@
-"""The dead letters of a finished run of an output: whether there are too many, and which run's dead letters count."""
+"""The dead letters of an output's run: where they are stored, and at its end whether there are too many, and which run's dead
+letters count."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from driver.batches.job.work import BatchWork
-from driver.batches.tasks.decoding import too_many
+from driver.batches.tasks.decoding import DeadLetterPlan, too_many
+from forebay.settings.schema import DeadLetterSettings, Settings
 from wal import dead_letters
-from wal.storage import open_storage
+from wal.dead_letters import Run, output_folder
+from wal.storage import StorageOptions, open_storage
 
 log = logging.getLogger(__name__)
+
+
+def dead_letter_plan(settings: Settings, work: BatchWork) -> DeadLetterPlan:
+    """Return where the next ``decode`` of ``work``'s output stores dead letters, and add it to ``work.decodes``."""
+    return letters_of(work, settings.dead_letters, settings.storage, settings.kafka.options)
+
+
+def letters_of(
+    work: BatchWork, letters: DeadLetterSettings, storage: StorageOptions, options: Mapping[str, str]
+) -> DeadLetterPlan:
+    """Do :func:`dead_letter_plan` without the settings of a stream. ``options``: options of librdkafka."""
+    plan = DeadLetterPlan(
+        run=Run(work.stream, work.key, output_folder(work.output), work.epoch, work.attempt),
+        time_ms=work.time_ms,
+        output=work.output,
+        call=len(work.decodes) + 1,
+        limit=max(letters.records_allowed, int(letters.max_fraction * work.records)),
+        allowed=letters.records_allowed,
+        fraction=letters.max_fraction,
+        url=letters.url or "",
+        storage=storage,
+        topic=letters.topic or "",
+        options=options if letters.topic else {},
+    )
+    work.decodes.append(plan)
+    return plan
 
 
 def confirm_dead_letters(work: BatchWork) -> None:

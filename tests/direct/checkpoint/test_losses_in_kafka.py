@@ -18,8 +18,8 @@ from direct.stream.batch import DirectRows
 from direct.stream.strategies import Assign, Subscribe
 from direct.stream.stream import DirectStream
 from driver.batches.job.batch import Batch
+from driver.batches.job.dead_letters import letters_of
 from driver.batches.job.work import BatchWork
-from driver.batches.local_engine import letters_of
 from driver.batches.tasks.decoding import Decoder
 from driver.journal.leadership.lease import LeaseHeld
 from forebay.kafka.client.admin import KafkaAdmin
