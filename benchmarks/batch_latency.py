@@ -26,6 +26,7 @@ from driver.batches.job.batch import Batch
 from driver.context import IngestContext
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.process.clock import SystemClock
+from forebay.process.garbage import freeze_present
 from forebay.settings.reading.load import load
 
 #: seconds of one run; the records of the first seconds, in which receiver and driver find each other, don't count
@@ -142,6 +143,7 @@ def run_stream(
     with IngestContext(None, load(config)) as intake:
         intake.foreach_batch(job)
         config.write_text(config.read_text().replace("http://127.0.0.1:0", intake.url))
+        freeze_present()  # as the service does
         with (folder / "receiver.log").open("wb") as log:
             receiver = subprocess.Popen(
                 [sys.executable, "-m", "deploy.main", "--config", str(config), "receiver", "--id", "r1"],

@@ -26,6 +26,7 @@ from typing import Any
 from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.receiving import Tracking
 from benchmarks.setup import Setup
+from forebay.process.garbage import freeze_present
 from forebay.security.access import Guard
 from forebay.security.roles import ROLES
 from tests.support.certificates import Authority
@@ -55,6 +56,7 @@ def _pairs(setup: Setup, slower_seconds: float | None, share: float) -> list[tup
         storage = None if slower_seconds is None else _SlowDisk(folder, slower_seconds)
         with Tracking(folder, storage=storage) as tracking:
             tracking.begin(_TOPIC, RECEIVERS)
+            freeze_present()  # as the service does
 
             def rate(at_once: int, reports: int) -> float:
                 return _rate(setup, tracking.url, at_once, reports * share)
@@ -87,6 +89,7 @@ def _guarded(setup: Setup, https: bool) -> list[tuple[float, float]]:
         peer = opened.enter_context(Tracking(folder / "open"))
         for tracking in (ours, peer):
             tracking.begin(_TOPIC, RECEIVERS)
+        freeze_present()
         environment = {"REPORTING_TOKEN": token, "REPORTING_CA": str(authority.ca_file)}
 
         def guarded() -> float:

@@ -155,13 +155,18 @@ class Direct:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         decoder = self._decoders.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"") if decoder else b""
+        length = sent = b""
+        if decoder is not None:
+            for name, value in scope["headers"]:
+                if name == b"content-length":
+                    length = length or value
+                elif name == b"authorization":
+                    sent = sent or value
         if decoder is None or not length.isdigit() or int(length) > self._guard.limits.request_bytes:
             await self._app(scope, receive, send)
             return
-        sent = next((value for name, value in scope["headers"] if name == b"authorization"), b"").decode("latin-1")
         try:
-            caller.set(self._guard.authorize(sent or None, self._roles))
+            caller.set(self._guard.authorize(sent.decode("latin-1") or None, self._roles))
         except AccessError:
             await self._app(scope, receive, send)
             return

@@ -21,6 +21,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 import msgspec
@@ -29,6 +30,8 @@ JSON = "application/json"
 #: values of Sec-Fetch-Site for the service's own pages, and for an address that the user typed
 _OWN_SITE = ("same-origin", "none")
 _HOST = re.compile(r"[A-Za-z0-9._-]+(:[0-9]*)?|\[[A-Za-z0-9:.%]+\](:[0-9]*)?")
+#: number of Host headers whose verdict is kept: a service has few names, and a receiver sends the same one all the time
+HOSTS_KEPT = 16
 _LOCAL_NAMES = ("localhost", "ip6-localhost", "ip6-loopback")
 
 
@@ -52,6 +55,8 @@ class CrossSite:
         self._proxies = frozenset(_plain(host) for host in proxies)
         self._hosts = self._proxies | {_plain(host) for host in hosts}
         self._guarded = guarded
+
+        self._is_own = lru_cache(HOSTS_KEPT)(self._is_service_host)
 
     def check(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> Refused | None:
         """Return the refusal; None if the request may be served. ``headers``: as in ASGI, with names in lower case."""
@@ -96,7 +101,7 @@ class CrossSite:
                     "forbidden",
                     f"Sec-Fetch-Site {_shown(site)}: a page of another site may not send requests here",
                 )
-        if method == "POST" and [_media_type(written) for written in types] != [JSON]:
+        if method == "POST" and types != [JSON] and [_media_type(written) for written in types] != [JSON]:
             return Refused(
                 415,
                 "bad-request",
@@ -104,7 +109,7 @@ class CrossSite:
             )
         return None
 
-    def _is_own(self, host: str) -> bool:
+    def _is_service_host(self, host: str) -> bool:
         name = _name(host)
         return name in _LOCAL_NAMES or name in self._hosts or _is_address(name)
 

@@ -230,7 +230,7 @@ class KafkaSource:
         self._assignment.set_paused(partitions, False)
 
     def poll(self, max_records: int, timeout_seconds: float) -> list[Polled]:
-        """Return what arrived, soon after the first record or event, else after ``timeout_seconds``.
+        """Return what arrived, soon after the first record or event, and after ``timeout_seconds`` at the latest.
 
         The Columns of a partition are in order, followed by its EndOfPartition or PartitionFault. After a PartitionFault the
         partition returns nothing until it is started again. Raises ForebayError for a fatal error of librdkafka, and the

@@ -29,7 +29,7 @@ class Fetcher(Protocol):
         """The number of records that :meth:`serve` has kept for the next fetch."""
 
     def fetch(self, max_records: int, timeout_seconds: float) -> list[Received]:
-        """Return what arrived, soon after the first record or event, else after ``timeout_seconds``."""
+        """Return what arrived, soon after the first record or event, and after ``timeout_seconds`` at the latest."""
 
     def serve(self, seconds: float) -> None:
         """Serve callbacks for ``seconds`` at most, and keep records that arrive."""
@@ -115,8 +115,8 @@ class ColumnFetcher:
                 return found
             redirecting = bool(self._unproven)
             self._queue.redirect(self._unproven)
-            gather = min(GATHER_SECONDS, left / 2)  # a caller that waits for a few milliseconds has something due then
-            found = self._queue.receive(max_records, min(left, GATHER_SECONDS) if redirecting else left, gather)
+            wait = min(left, GATHER_SECONDS) if redirecting else left
+            found = self._queue.receive(max_records, wait, GATHER_SECONDS)
             self._unproven.difference_update(item.tp for item in found)
             if found or not redirecting or _CLOCK.monotonic() >= ends:
                 return found

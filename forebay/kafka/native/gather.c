@@ -109,9 +109,9 @@ static int64_t now_ms(void) {
 }
 
 /* Takes up to `size` items from the queue: waits `timeout_ms` at most for the first one, and takes what arrives within
-   `gather_ms` after it. Returns their number. */
+   `gather_ms` after it, but waits no longer than `timeout_ms` in all. Returns their number. */
 int64_t forebay_receive(void *queue, int timeout_ms, int gather_ms, item *items, int64_t size) {
-  int64_t count = 0, until = 0;
+  int64_t count = 0, until = 0, end = now_ms() + timeout_ms;
   while (count < size) {
     event *found = used.poll(queue, 0);
     if (!found) { /* the clock is read only here: reading it for each message took a quarter of the time */
@@ -127,7 +127,10 @@ int64_t forebay_receive(void *queue, int timeout_ms, int gather_ms, item *items,
       used.destroy(found);
       continue;
     }
-    if (!count) until = now_ms() + gather_ms;
+    if (!count) {
+      until = now_ms() + gather_ms;
+      if (until > end) until = end;
+    }
     items[count].message = m;
     items[count++].event = found;
   }

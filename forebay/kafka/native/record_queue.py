@@ -60,7 +60,7 @@ class RecordQueue:
 
     def receive(self, max_records: int, timeout_seconds: float, gather_seconds: float) -> list[Received]:
         """Wait ``timeout_seconds`` at most for a record or event. Return it, and what follows within ``gather_seconds``, up to
-        ``max_records`` in all.
+        ``max_records`` in all. The call takes no longer than ``timeout_seconds``, also if records arrive at its end.
 
         The items of a partition follow each other, in order. Its records are one item, except around an event
         and above 1 GiB.

@@ -63,10 +63,11 @@ class Buffer:
         return sum(part.until_offset - part.from_offset for part in self._open.ranges.values())
 
     def seconds_until_seal(self, now: float) -> float:
-        """Return the seconds until the open block is sealed if no record is added; the block interval if no block is open."""
-        if not self.has_open:
-            return self.settings.block_interval
-        return max(0.0, self.sealing.due_at(self._open.opened_at) - now)
+        """Return the seconds until the open block is sealed if no record is added. Without an open block: until its first records
+        must have been polled, at most the block interval."""
+        sealing = self.sealing
+        until = sealing.due_at(self._open.opened_at) if self.has_open else sealing.awaited_until(now)
+        return max(0.0, until - now)
 
     # ---- taking in ---------------------------------------------------------------------------------------------------
 

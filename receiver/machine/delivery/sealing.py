@@ -30,6 +30,12 @@ class Sealing:
         interval = self.settings.block_interval
         return min(opened_at + interval, max(self._early_at, opened_at + YOUNGEST * interval))
 
+    def awaited_until(self, now: float) -> float:
+        """Return until when the first records of the next block may be awaited, if no block is open at ``now``: those that
+        arrived before the early seal are in its block only if the poll ends by then."""
+        latest = now + self.settings.block_interval
+        return min(self._early_at, latest) if self._early_at > now else latest
+
     def sealed(self, now: float) -> None:
         """A block was sealed: the next one is sealed early only after another answer, unless the early seal is yet to come."""
         if now >= self._early_at:

@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.consume import fetching
-from forebay.kafka.consume.fetching import GATHER_SECONDS, ColumnFetcher, Fetcher, MessageFetcher, fetcher
+from forebay.kafka.consume.fetching import ColumnFetcher, Fetcher, MessageFetcher, fetcher
 from forebay.kafka.consume.messages import FAULTS
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.kafka.native import library as native_library
@@ -234,25 +234,6 @@ def test_fetch_waits_for_its_whole_timeout_also_before_the_first_record_of_an_as
     answers.append([])
     assert fetching_.fetch(3, 60.0) == [], "the queue itself waits, once the assignment is proven"
     assert not answers
-
-
-def test_fetch_that_may_wait_for_little_gathers_for_less() -> None:
-    """The receiver waits until the time to seal a block, and every millisecond after it delays the block."""
-    waits: list[tuple[float, float]] = []
-
-    def receive(records_max: int, timeout_seconds: float, gather_seconds: float) -> list[Any]:
-        waits.append((timeout_seconds, gather_seconds))
-        return []
-
-    tp = TopicPartition("t", 0)
-    messages = SimpleNamespace(assigning=lambda *_: None, fetch=lambda *_: [])
-    fetching = ColumnFetcher(cast(Any, messages), cast(Any, SimpleNamespace(redirect=lambda _: None, receive=receive)))
-    fetching.assigning([tp], [])
-    for seconds in (60.0, 0.004):
-        fetching.fetch(3, seconds)
-    (_, long), (short, less) = waits
-    assert long == GATHER_SECONDS
-    assert less <= short / 2 <= 0.002
 
 
 def test_consumer_that_is_dropped_with_records_waiting_ends(

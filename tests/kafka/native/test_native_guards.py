@@ -73,6 +73,32 @@ def test_columns_stay_below_the_two_gibibytes_that_arrow_can_address(native: Lib
     assert max(measured) < 1 << 31
 
 
+def test_receive_gathers_no_longer_than_its_timeout(native: Library) -> None:
+    """A receiver polls until the time to seal a block. Each millisecond after that delays the block, which may miss its batch."""
+    timeout_ms, gather_ms = 5, 1_000
+    waits: list[int] = []
+    never = threading.Event()
+
+    def poll(_: Any, wait_ms: int) -> int | None:
+        if not wait_ms:
+            return None
+        waits.append(wait_ms)
+        never.wait(wait_ms / 1000)
+        return 1 if len(waits) == 1 else None  # the first record arrives at the end of the timeout
+
+    poll_type = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+    type_type = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    callbacks = poll_type(poll), type_type(lambda _: 0x8)  # an event of an error, which is an item without a message
+    pointers = [ctypes.cast(callback, ctypes.c_void_p) for callback in callbacks]
+    items: Any = np.zeros(3, ITEM)
+    native.use(Functions(**dict(zip(("poll", "type"), pointers, strict=True))))
+    try:
+        assert native.gather.forebay_receive(1, timeout_ms, gather_ms, items.ctypes.data, 3) == 1
+    finally:
+        native.use(native.functions)
+    assert sum(waits) <= timeout_ms + 1, "the clock of the library has whole milliseconds"
+
+
 def test_threads_load_the_library_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check at loading replaces the functions that the library calls: no other thread may use it meanwhile."""
     free: list[bool] = []

@@ -61,6 +61,17 @@ def test_a_block_after_a_silence_is_sealed_soon_but_never_as_a_tiny_one() -> Non
     assert s.due_at(50.0) == pytest.approx(50.05)
 
 
+def test_the_first_records_of_a_block_are_awaited_until_the_early_seal() -> None:
+    """Else a poll that began without an open block returns after the seal, and what it gathered misses the batch."""
+    s = sealing()
+    assert s.awaited_until(10.0) == 11.0
+    s.answered(10.0, 400, 1_000, 10.0)
+    assert s.awaited_until(10.1) == pytest.approx(10.4)
+    assert s.awaited_until(10.5) == 11.5, "a stream without records is not polled more often because a batch has passed"
+    s.answered(10.5, 5_000, 1_000, 10.5)
+    assert s.awaited_until(10.5) == 11.5
+
+
 def test_a_driver_that_expects_no_batch_or_a_late_one_changes_nothing() -> None:
     """An older release, or a pause; and the answer is not trusted with more than the interval."""
     s = sealing()
@@ -87,6 +98,7 @@ def test_the_machine_seals_early_once_for_each_answer() -> None:
     report = stage.one(act.Report)
     accepted = BlockResult(block_id=report.message.blocks[0].id, accepted=True)
     stage.tell(inp.ReportAnswered(report.request, (accepted,), 300, 1_000))
+    assert stage.machine.seconds_until_seal(stage.now) == pytest.approx(0.3), "a poll without an open block ends then"
     stage.poll(start, range(5, 9))
     assert stage.machine.seconds_until_seal(stage.now) == pytest.approx(0.3)
     assert not stage.wait(0.25).sealed()
