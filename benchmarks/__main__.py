@@ -48,6 +48,7 @@ BENCHMARKS = {
     "decoding": "benchmarks.decoding",
     "state": "benchmarks.keyed_state",
     "flood": "benchmarks.flood",
+    "small-blocks": "benchmarks.small_blocks",
     "start": "benchmarks.start",
     "take-over": "benchmarks.take_over",
     "peers-landing": "benchmarks.peers.race",

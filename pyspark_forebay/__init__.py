@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from forebay.model.errors import ForebayError, UsageError
 from pyspark_forebay.options.source import check
-from pyspark_forebay.options.values import by_name
+from pyspark_forebay.options.values import by_name, column_names
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -71,11 +71,11 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns. Raises UsageError for options that both kinds of query refuse."""
-        from pyspark_forebay.schema import spark_schema
+        from pyspark_forebay.schema import selected, spark_schema
 
         decoding = self._find_decoding()
         headers = self._headers if decoding is None else decoding.headers
-        return spark_schema(headers, decoding)
+        return selected(spark_schema(headers, decoding), column_names(by_name(self.options)))
 
     def reader(self, schema: StructType) -> BatchReader | IntakeBatchReader:
         from pyspark_forebay.intake.batch import IntakeBatchReader
@@ -138,4 +138,7 @@ class DefaultSource(DataSource):
 
     def _check_schema(self, schema: Any) -> None:
         if schema != self.schema():
-            raise UsageError("the source has a fixed schema, that of Spark's Kafka source: remove .schema(…)")
+            raise UsageError(
+                "the source has a fixed schema, that of Spark's Kafka source: remove .schema(…), and name the columns that you "
+                "need in the option columns"
+            )

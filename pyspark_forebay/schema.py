@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
@@ -14,6 +15,8 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+
+from forebay.model.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark_forebay.decoding import Decoding
@@ -43,3 +46,16 @@ def spark_schema(headers: bool, decoding: Decoding | None = None) -> StructType:
         if decoding.permissive:
             fields.append(StructField(ERROR_COLUMN, StringType()))
     return StructType(fields)
+
+
+def selected(schema: StructType, columns: Sequence[str]) -> StructType:
+    """Return the fields of ``schema`` that ``columns`` name, in their order; all if there are none.
+
+    Raises UsageError for a name without a field.
+    """
+    fields = {field.name: field for field in schema.fields}
+    unknown = [name for name in columns if name not in fields]
+    if unknown:
+        hint = "; set includeHeaders to true for headers" if unknown == ["headers"] else ""
+        raise UsageError(f"option columns: the query has no column {unknown[0]}, only {', '.join(fields)}{hint}")
+    return StructType([fields[name] for name in columns]) if columns else schema

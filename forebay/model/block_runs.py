@@ -16,51 +16,56 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.model.arrow_columns import Column, Numbers, number_view
+from forebay.model.arrow_messages import (
+    DICTIONARY_BATCH,
+    END,
+    PREFIX,
+    RECORD_BATCH,
+    SCHEMA,
+    Form,
+    batch_of,
+    message_at,
+    rows_of,
+)
 from forebay.model.arrow_sizes import declared_sizes
 from forebay.model.digest import digest
+from forebay.model.joined_batches import BUFFERS, COLUMNS, join
 from forebay.model.payload import oversized
 from forebay.model.records import BLOCK_SCHEMA
 from forebay.model.values import BlockMeta
-
-_CONTINUATION = 0xFFFFFFFF
-_END = struct.pack("<Ii", _CONTINUATION, 0)
-#: of a message: continuation, and length of its description
-_PREFIX = struct.Struct("<Ii")
-_SCHEMA, _DICTIONARY_BATCH, _RECORD_BATCH = 1, 2, 3
-
-_offset_at = struct.Struct("<I").unpack_from
-_back_at = struct.Struct("<i").unpack_from
-_length_at = struct.Struct("<q").unpack_from
-#: of a flatbuffer's vtable: its length, that of its table, and where in it the first four fields are
-_vtable_at = struct.Struct("<HHHHHH").unpack_from
 
 
 @dataclass(frozen=True, slots=True)
 class OpenBlock:
     """The Arrow stream of a block, taken apart. ``head``: its schema and dictionaries; ``body``: its record batches, at least
-    one. ``decoded_bytes``: size of the decompressed record batches. Blocks with equal heads can be decoded together."""
+    one. ``decoded_bytes``: size of the decompressed record batches. Blocks with equal heads can be decoded together. ``form``: of
+    all its record batches, and ``places``: where in ``body`` each begins; None if they can't be joined without Arrow."""
 
     meta: BlockMeta
     head: bytes
-    body: Any
+    body: memoryview
     decoded_bytes: int
+    form: Form | None = None
+    places: Sequence[int] = ()
 
 
-def open_block(payload: Any, meta: BlockMeta, known_head: bytes = b"") -> OpenBlock:
+def open_block(payload: Any, meta: BlockMeta, before: OpenBlock | None = None) -> OpenBlock:
     """Return the block's Arrow stream, taken apart without a copy of its record batches.
 
-    ``known_head``: the head of another block, which most likely is that of this one too. The number of records is that of
+    ``before``: another block, whose head and form most likely are those of this one too. The number of records is that of
     ``meta``, and the columns don't decompress to more than the ranges allow (INV-6).
 
     Raises ValueError if that is not so, if the stream is of another form, or if the block has no record.
     """
     view = memoryview(payload).cast("B")
     # compared as bytes, because Python compares two views item by item
-    head = known_head if bytes(view[: len(known_head)]) == known_head else b""
+    known = before is not None and bytes(view[: len(before.head)]) == before.head
     sizes: list[tuple[int, ...]] = []
     try:
-        begin = len(head) or _end_of_head(view, sizes)
-        end, rows = _record_batches(view, begin, sizes)
+        begin = len(before.head) if known and before is not None else _end_of_head(view, sizes)
+        form = before.form if known and before is not None and before.form is not None else _form(view, begin, meta)
+        found = form.batches(view, begin) if form is not None else None
+        places, end, rows = found if found is not None else ((), *_record_batches(view, begin, sizes))
     except (struct.error, IndexError):
         raise ValueError("the Arrow stream is truncated") from None
     if rows != meta.records:
@@ -68,65 +73,53 @@ def open_block(payload: Any, meta: BlockMeta, known_head: bytes = b"") -> OpenBl
     if sizes and (reason := oversized(sizes, meta)):
         raise ValueError(reason)
     declared = sum(size for message in sizes for size in message if size > 0)
-    return OpenBlock(meta, head or bytes(view[:begin]), view[begin:end], max(end - begin, declared))
+    head = before.head if known and before is not None else bytes(view[:begin])
+    relative = [place - begin for place in places]
+    return OpenBlock(
+        meta, head, view[begin:end], max(end - begin, declared), form if found is not None else None, relative
+    )  # fmt: skip
+
+
+def _form(view: memoryview, begin: int, meta: BlockMeta) -> Form | None:
+    """Return the form of the record batch at ``begin``; None if it can't be joined without Arrow."""
+    if meta.headers:
+        return None
+    try:
+        return Form(view, begin, COLUMNS, BUFFERS)
+    except ValueError:
+        return None
 
 
 def _end_of_head(view: memoryview, sizes: list[tuple[int, ...]]) -> int:
     """Return where the first record batch begins, and add the declared sizes of compressed dictionaries to ``sizes``."""
     at = 0
     while True:
-        kind, _, body, end = _message(view, at)
-        if kind == _RECORD_BATCH and at:
+        message = message_at(view, at)
+        if message.kind == RECORD_BATCH and at:
             return at
-        if kind not in (_SCHEMA, _DICTIONARY_BATCH):
+        if message.kind not in (SCHEMA, DICTIONARY_BATCH):
             raise ValueError("the Arrow stream is of another form")
-        if declared := tuple(declared_sizes(view[at + _PREFIX.size : body], view[body:end])):
+        if declared := tuple(declared_sizes(view[at + PREFIX.size : message.body], view[message.body : message.end])):
             sizes.append(declared)
-        at = end
+        at = message.end
 
 
 def _record_batches(view: memoryview, begin: int, sizes: list[tuple[int, ...]]) -> tuple[int, int]:
     """Return where the record batches end, and their rows; add the declared sizes of compressed ones to ``sizes``."""
     at, rows = begin, 0
-    while view[at : at + len(_END)] != _END:
-        kind, content, body, end = _message(view, at)
-        if kind != _RECORD_BATCH:
+    while view[at : at + len(END)] != END:
+        message = message_at(view, at)
+        if message.kind != RECORD_BATCH:
             raise ValueError("the Arrow stream has something after its first record batch")
-        rows_at, _, _, compression_at = _fields(view, content)
-        if not rows_at:
+        batch = batch_of(view, message)
+        own_rows = rows_of(view, batch)
+        if own_rows <= 0:
             raise ValueError("the Arrow stream has an empty record batch")
-        rows += _length_at(view, rows_at)[0]
-        if compression_at:
-            sizes.append(tuple(declared_sizes(view[at + _PREFIX.size : body], view[body:end])))
-        at = end
+        rows += own_rows
+        if batch.compression_at:
+            sizes.append(tuple(declared_sizes(view[at + PREFIX.size : message.body], view[message.body : message.end])))
+        at = message.end
     return at, rows
-
-
-def _message(view: memoryview, at: int) -> tuple[int, int, int, int]:
-    """Return the kind of the message at ``at``, where its content and its body begin, and where it ends.
-
-    Raises ValueError, ``struct.error`` or IndexError if it does not end within ``view``.
-    """
-    continuation, length = _PREFIX.unpack_from(view, at)
-    begin = at + _PREFIX.size
-    _, kind_at, content_at, body_length_at = _fields(view, begin + _offset_at(view, begin)[0])
-    body = begin + length
-    end = body + (_length_at(view, body_length_at)[0] if body_length_at else 0)
-    if continuation != _CONTINUATION or not kind_at or not content_at or not begin < body <= end <= len(view):
-        raise ValueError("the Arrow stream is of another form")
-    return view[kind_at], content_at + _offset_at(view, content_at)[0], body, end
-
-
-def _fields(view: memoryview, table: int) -> tuple[int, int, int, int]:
-    """Return where the first four fields of a flatbuffer's table are; 0 for an absent one."""
-    vtable = table - _back_at(view, table)[0]
-    size, _, a, b, c, d = _vtable_at(view, vtable)
-    return (
-        table + a if a and size > 4 else 0,
-        table + b if b and size > 6 else 0,
-        table + c if c and size > 8 else 0,
-        table + d if d and size > 10 else 0,
-    )
 
 
 def decode_run(blocks: Sequence[OpenBlock], *, verify_digests: bool = False) -> pa.RecordBatch:
@@ -134,19 +127,13 @@ def decode_run(blocks: Sequence[OpenBlock], *, verify_digests: bool = False) -> 
 
     ``verify_digests``: as for ``decode_block``. Raises ValueError if a block is not what its metadata says.
     """
-    headers = blocks[0].meta.headers
-    stream = pa.py_buffer(b"".join([blocks[0].head, *(block.body for block in blocks), _END]))
-    try:
-        with pa.ipc.open_stream(stream) as reader:
-            if reader.schema != BLOCK_SCHEMA(headers):
-                raise ValueError("its columns are not those of the format")
-            table: Any = reader.read_all()
-        # readers trust the columns' offsets, and wrong ones lead to other memory
-        table.validate(full=True)
-        joined: list[pa.RecordBatch] = table.combine_chunks().to_batches()
-        (batch,) = joined
-    except (pa.ArrowException, OSError) as error:  # Arrow raises both for unreadable input
-        raise ValueError(str(error)) from None
+    form = blocks[0].form
+    if form is not None and all(block.form is not None and form.same(block.form) for block in blocks):
+        first = blocks[0].places[1] if len(blocks[0].places) > 1 else len(blocks[0].body)
+        topics_of: Column = _read([blocks[0].head, blocks[0].body[:first]], False).column(2)
+        batch = join(form, [(block.body, block.places) for block in blocks], topics_of.dictionary)
+    else:
+        batch = _read([blocks[0].head, *(block.body for block in blocks)], blocks[0].meta.headers)
     ranges = [range_ for block in blocks for range_ in block.meta.ranges if range_.records]
     rows = np.fromiter((range_.records for range_ in ranges), np.int64, len(ranges))
     if batch.num_rows != int(rows.sum()):
@@ -174,4 +161,20 @@ def decode_run(blocks: Sequence[OpenBlock], *, verify_digests: bool = False) -> 
         for range_, start in zip(ranges, starts.tolist(), strict=True):
             if digest([batch.slice(start, range_.records)]) != range_.digest:
                 raise ValueError(f"range {range_.label} has another digest than its metadata")
+    return batch
+
+
+def _read(parts: Sequence[Any], headers: bool) -> pa.RecordBatch:
+    """Return the record batches of a stream in ``parts`` as one, read by Arrow. Raises ValueError if it is not valid."""
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(b"".join([*parts, END]))) as reader:
+            if reader.schema != BLOCK_SCHEMA(headers):
+                raise ValueError("its columns are not those of the format")
+            table: Any = reader.read_all()
+        # readers trust the columns' offsets, and wrong ones lead to other memory
+        table.validate(full=True)
+        joined: list[pa.RecordBatch] = table.combine_chunks().to_batches()
+        (batch,) = joined
+    except (pa.ArrowException, OSError) as error:  # Arrow raises both for unreadable input
+        raise ValueError(str(error)) from None
     return batch

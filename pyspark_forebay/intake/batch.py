@@ -55,5 +55,4 @@ class IntakeBatchReader(DataSourceReader):
         freeze_modules()
         if partition.value is None:
             return iter(())
-        found = read_task(self._options, partition.value)
-        return found if self._options.decoding is None else self._options.decoding.decoded(found)
+        return self._options.rows(read_task(self._options, partition.value))

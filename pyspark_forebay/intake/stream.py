@@ -90,8 +90,7 @@ class IntakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         freeze_modules()
-        found = read_task(self._options, partition.value)
-        return found if self._options.decoding is None else self._options.decoding.decoded(found)
+        return self._options.rows(read_task(self._options, partition.value))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Move the cursor to ``end``, so that the WAL may delete records before it. Raises as :meth:`latestOffset`."""

@@ -20,9 +20,8 @@ _log = logging.getLogger("forebay.source")
 
 
 def read_spans(options: SourceOptions, spans: Iterable[OffsetRange]) -> Iterator[pa.RecordBatch]:
-    """Yield the records of ``spans``, one after the other, as :func:`read_span` does; decoded if ``options`` say so."""
-    found = chain.from_iterable(read_span(options, span) for span in spans)
-    return found if options.decoding is None else options.decoding.decoded(found)
+    """Yield the records of ``spans``, one after the other, as :func:`read_span` does, as the query's rows."""
+    return options.rows(chain.from_iterable(read_span(options, span) for span in spans))
 
 
 def read_span(options: SourceOptions, span: OffsetRange) -> Iterator[pa.RecordBatch]:

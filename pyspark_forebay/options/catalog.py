@@ -70,6 +70,11 @@ READING = (
     Option("maxTriggerDelay", STREAMING, "15m", "longest wait for `minOffsetsPerTrigger`"),
     Option("includeHeaders", BOTH, "false", "whether rows have the column `headers`"),
     Option(
+        "columns", BOTH, "",
+        "the columns of the rows, separated by commas, such as `value,offset`; without it all. Each column that is omitted saves "
+        "the time in which Spark makes it a part of each row",
+    ),
+    Option(
         "kafkaConsumer.pollTimeoutMs", BOTH, "120000",
         "maximum time in which a broker may return nothing to a task, and in which the driver of an intake may be "
         "unavailable. Offsets without records, aborted or compacted, also count as an answer",

@@ -20,6 +20,7 @@ from pyspark_forebay.options.subscription import Subscription, read_subscription
 from pyspark_forebay.options.values import (
     INT_MAX,
     by_name,
+    column_names,
     flag,
     kafka_options,
     seconds,
@@ -100,7 +101,8 @@ class SourceOptions:
     ``warnings``: a sentence for each option that has no effect or another one than in Spark. ``intake``: the intake to
     read instead of Kafka. Then the subscription may be empty, which means everything that the intake takes in, and
     ``kafka`` may be empty, which means the intake's own options. ``decoding``: how tasks decode keys and values. Then
-    tasks read headers in any case, because headers may name schemas.
+    tasks read headers in any case, because headers may name schemas. ``columns``: those that rows have, in this order; () for
+    all.
     """
 
     subscription: Subscription
@@ -122,6 +124,12 @@ class SourceOptions:
     warnings: tuple[str, ...]
     intake: IntakeOptions | None = None
     decoding: ColumnDecoder | None = None
+    columns: tuple[str, ...] = ()
+
+    def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Return ``batches``, as a task reads them, decoded and with the query's columns alone."""
+        found = batches if self.decoding is None else self.decoding.decoded(batches)
+        return (batch.select(self.columns) for batch in found) if self.columns else found
 
 
 def check(options: Mapping[str, str]) -> Subscription:
@@ -172,6 +180,7 @@ def read_options(
         warnings=(*_warnings(given, streaming), *kafka.changes, *forced),
         intake=intake,
         decoding=decoding,
+        columns=column_names(given),
     )  # fmt: skip
 
 

@@ -29,6 +29,18 @@ def flag(given: Mapping[str, str], name: str, default: bool) -> bool:
     return value == "true"
 
 
+def column_names(given: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names in the option ``columns``; none if it is not set. Raises UsageError for no name, and a repeated one."""
+    if "columns" not in given:
+        return ()
+    names = tuple(name.strip() for name in given["columns"].split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise UsageError(
+            f"option columns: {given['columns']!r}: write different names of columns, separated by commas, such as value,offset"
+        )
+    return names
+
+
 def whole_number(
     given: Mapping[str, str],
     name: str,

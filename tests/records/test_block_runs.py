@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 import pyarrow as pa
 import pytest
 
+from forebay.model import block_runs
+from forebay.model.arrow_columns import Column
+from forebay.model.arrow_messages import Form
 from forebay.model.arrow_sizes import decompressed_sizes
 from forebay.model.block_runs import OpenBlock, decode_run, open_block
 from forebay.model.errors import CorruptionError
 from forebay.model.payload import Compression, decode_block
 from forebay.model.values import BlockMeta
-from tests.support.rows import ODD_ROWS, block, filler
+from tests.support.rows import ODD_ROWS, Row, block, filler
 
 
 def alone(payload: object, meta: BlockMeta) -> pa.Table:
@@ -33,11 +38,9 @@ def two(compression: Compression = "none", headers: bool = False) -> list[tuple[
 
 
 def opened(blocks: Sequence[tuple[BlockMeta, bytes]]) -> list[OpenBlock]:
-    head = b""
-    found = []
+    found: list[OpenBlock] = []
     for meta, payload in blocks:
-        found.append(open_block(payload, meta, head))
-        head = found[-1].head
+        found.append(open_block(payload, meta, found[-1] if found else None))
     return found
 
 
@@ -49,6 +52,184 @@ def test_blocks_with_equal_heads_are_decoded_as_each_alone(compression: Compress
     assert together[0].head == together[1].head
     expected = pa.concat_tables([alone(payload, meta) for meta, payload in blocks])
     assert pa.Table.from_batches([decode_run(together, verify_digests=True)]).equals(expected)
+
+
+def by_arrow(blocks: Sequence[OpenBlock]) -> pa.RecordBatch:
+    return decode_run([replace(block, form=None) for block in blocks], verify_digests=True)
+
+
+def test_plain_blocks_are_joined_as_arrow_joins_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of 1 to 5 blocks, with and without nulls, of one to three topics, with 1 to 90 rows of each."""
+    draw = random.Random(5)
+    joined: list[int] = []
+    plain = block_runs.join
+
+    def counted(form: Form, parts: Sequence[tuple[memoryview, Sequence[int]]], topics: Column) -> pa.RecordBatch:
+        joined.append(len(parts))
+        return plain(form, parts, topics)
+
+    monkeypatch.setattr(block_runs, "join", counted)
+    for run in range(60):
+        nulls = draw.random() if run % 3 else 0.0
+        topics = [f"t{number}" for number in range(draw.randrange(1, 4))]
+        made = []
+        for sequence in range(1, draw.randrange(2, 7)):
+            rows = [random_rows(draw, draw.randrange(1, 90), nulls) for _ in topics]
+            meta, payload = block(
+                {(topic, sequence): own for topic, own in zip(topics, rows, strict=True)},
+                sequence=sequence,
+            )  # fmt: skip
+            made.append((meta, payload.to_pybytes()))
+        together = opened(made)
+        assert all(block.form is not None for block in together)
+        found = decode_run(together, verify_digests=True)
+        assert joined.pop() == len(together)
+        assert found.equals(by_arrow(together))
+        assert [column.null_count for column in found.columns] == [column.null_count for column in by_arrow(together)]
+
+
+def random_rows(draw: random.Random, count: int, nulls: float) -> list[Row]:
+    def value() -> bytes | None:
+        return None if draw.random() < nulls else draw.randbytes(draw.choice((0, 1, 30)))
+
+    return [Row(value(), value(), 2 * number, 1_700_000_000_000 + number) for number in range(count)]
+
+
+@pytest.mark.parametrize(("compression", "headers"), [("none", True), ("lz4", False)])
+def test_other_blocks_are_joined_by_arrow(compression: Compression, headers: bool) -> None:
+    assert [one.form for one in opened(two(compression, headers))] == [None, None]
+
+
+def test_blocks_of_two_forms_are_joined_by_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release of Arrow may describe the same record batch by other bytes."""
+    together = opened(two())
+    other = opened([two()[1]])[0]
+    assert other.form is not None
+    monkeypatch.setattr(other.form, "columns_at", 1)
+    expected = decode_run(together)
+    monkeypatch.delattr(block_runs, "join")
+    assert decode_run([together[0], other]).equals(expected)
+
+
+@pytest.mark.parametrize("column", range(7))
+def test_no_number_of_a_description_is_accepted_that_arrow_refuses(column: int) -> None:
+    """INV-5: each number of the second record batch, with values that lead out of the column, the body or the memory."""
+    meta, payload = block({("a", 0): filler(9), ("a", 1): ODD_ROWS})
+    data = payload.to_pybytes()
+    whole = open_block(data, meta)
+    assert whole.form is not None
+    second = len(whole.head) + whole.places[1]
+    first_buffer = (0, 3, 6, 8, 10, 12, 14)[column]
+    places = [second + whole.form.columns_at + 16 * column + at for at in (0, 8)]
+    buffers = range(first_buffer, first_buffer + (3 if column < 2 else 2))
+    places += [second + whole.form.buffers_at + 16 * buffer + at for buffer in buffers for at in (0, 8)]
+    refused = accepted = 0
+    for place in places:
+        (number,) = struct.unpack_from("<q", data, place)
+        for wrong in (
+            -1,
+            0,
+            1,
+            3,
+            number - 1,
+            number + 1,
+            number + 8,
+            number - 8,
+            1 << 20,
+            1 << 31,
+            1 << 62,
+            -(1 << 62),
+        ):
+            changed = bytearray(data)
+            struct.pack_into("<q", changed, place, wrong)
+            try:
+                rows = decode_run([open_block(bytes(changed), meta, whole)])
+            except ValueError:
+                refused += 1
+                continue
+            accepted += 1
+            assert pa.Table.from_batches([rows]).equals(alone(bytes(changed), meta))
+    assert refused > 15
+    assert accepted > 0
+
+
+def changed_numbers(data: bytes, changes: Mapping[int, tuple[str, int]]) -> bytes:
+    changed = bytearray(data)
+    for place, (format_, number) in changes.items():
+        struct.pack_into(format_, changed, place, number)
+    return bytes(changed)
+
+
+def refused_together(data: bytes, meta: BlockMeta, form_of: OpenBlock) -> None:
+    """The damage is refused alone, and by the join."""
+    with pytest.raises(CorruptionError):
+        alone(data, meta)
+    one = open_block(data, meta, form_of)
+    assert one.form is not None
+    with pytest.raises(ValueError, match=r"value|offset|null"):
+        decode_run([one])
+
+
+@pytest.mark.parametrize("column", [0, 1])
+@pytest.mark.parametrize("change", ["first below 0", "one lower", "last higher"])
+def test_places_of_values_that_lead_out_of_their_column_are_refused(column: int, change: str) -> None:
+    meta, payload = block({("a", 0): filler(9), ("a", 1): filler(4)})
+    data = payload.to_pybytes()
+    whole = open_block(data, meta)
+    assert whole.form is not None
+    second = len(whole.head) + whole.places[1]
+    (offset,) = struct.unpack_from("<q", data, second + whole.form.buffers_at + 16 * (3 * column + 1))
+    slots = second + whole.form.length + offset
+    place, number = {"first below 0": (slots, -8), "one lower": (slots + 8, 0), "last higher": (slots + 16, 1 << 20)}[
+        change
+    ]
+    refused_together(changed_numbers(data, {place: ("<i", number)}), meta, whole)
+
+
+def test_numbers_of_nulls_that_only_fit_together_are_refused() -> None:
+    meta, payload = block({("a", 0): ODD_ROWS, ("a", 1): ODD_ROWS})
+    data = payload.to_pybytes()
+    whole = open_block(data, meta)
+    assert whole.form is not None
+    places = [len(whole.head) + place + whole.form.columns_at + 8 for place in whole.places]
+    assert [struct.unpack_from("<q", data, place)[0] for place in places] == [2, 2]
+    refused_together(changed_numbers(data, {places[0]: ("<q", 1), places[1]: ("<q", 3)}), meta, whole)
+
+
+def test_null_in_a_column_of_numbers_is_refused() -> None:
+    meta, payload = block({("a", 0): filler(4)})
+    with pa.ipc.open_stream(payload) as reader:
+        (batch,) = list(reader)
+    columns = batch.columns
+    columns[5] = pa.array([0, None, 0, 0], pa.timestamp("ms", "UTC"))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=batch.schema))
+    data = sink.getvalue().to_pybytes()
+    refused_together(data, meta, open_block(data, meta))
+
+
+def test_record_batch_that_says_it_is_empty_or_ends_before_it_begins_is_refused() -> None:
+    """A body of negative length would make the search for the next record batch endless."""
+    meta, payload = block({("a", 0): filler(9), ("a", 1): filler(4)})
+    data = payload.to_pybytes()
+    whole = open_block(data, meta)
+    assert whole.form is not None
+    second = len(whole.head) + whole.places[1]
+    description = data[second : second + whole.form.length]
+    rows_at = [at for at in range(8, len(description), 4) if description[at : at + 8] == struct.pack("<q", 4)]
+    assert len(rows_at) >= 8
+    fewer = msgspec.structs.replace(meta.ranges[1], records=0)
+    without = msgspec.structs.replace(meta, ranges=(meta.ranges[0], fewer), records=9)
+    none = changed_numbers(data, {second + at: ("<q", 0) for at in rows_at})
+    with pytest.raises(CorruptionError):
+        alone(none, without)
+    with pytest.raises(ValueError, match="empty record batch"):
+        open_block(none, without, whole)
+    length = struct.pack("<q", len(whole.body) - whole.places[1] - whole.form.length)
+    back = changed_numbers(data, {second + description.index(length): ("<q", -whole.form.length)})
+    with pytest.raises(ValueError, match="another form"):
+        open_block(back, meta, whole)
 
 
 def test_block_without_records_is_not_decoded_with_others() -> None:
@@ -95,7 +276,7 @@ def test_no_damage_is_accepted_together_that_is_refused_alone(compression: Compr
             changed[begin:begin] = payload[begin : begin + 8 * draw.randrange(40)]
         damaged = bytes(changed)
         try:
-            one = open_block(damaged, meta, draw.choice((b"", whole[0].head)))
+            one = open_block(damaged, meta, draw.choice((None, whole[0])))
             rows = decode_run([whole[0], one] if one.head == whole[0].head else [one])
         except ValueError:
             refused += 1

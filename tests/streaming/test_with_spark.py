@@ -73,6 +73,17 @@ def test_spark_finds_the_source_without_registration_with_its_own_schema(
     assert SECRET not in frame._jdf.queryExecution().toString()
 
 
+def test_rows_have_only_the_columns_of_the_option_columns(spark: Any, kafka_broker: KafkaBroker, topic: str) -> None:
+    chosen = source(spark.read, kafka_broker, topic, columns="offset,value,headers", includeHeaders="true").load()
+    assert chosen.schema.simpleString() == (
+        "struct<offset:bigint,value:binary,headers:array<struct<key:string,value:binary>>>"
+    )
+    whole = source(spark.read, kafka_broker, topic, includeHeaders="true").load().select("offset", "value", "headers")
+    assert sorted(chosen.collect()) == sorted(whole.collect())
+    with pytest.raises(Exception, match="no column size"):
+        source(spark.read, kafka_broker, topic, columns="size").load()
+
+
 def test_refusal_names_the_reason_and_no_secret(
     spark: Any, kafka_broker: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:

@@ -3,7 +3,8 @@
 Small blocks are fetched together, along the same tiers and with the same checks of each block as by ``read_block``, and decoded
 together. ``read_block`` reads a block again, alone, if no tier had it, or if it can't be decoded with the others: so an error
 names the block, and its damage costs no other block. While the caller uses the rows of one group of small blocks, a thread reads
-the next group: files, connections and Arrow's functions release Python's lock.
+the next group if agents or a store have its blocks. It does not read local copies ahead: there is nothing to wait for, and two
+threads with Python's lock between them take longer than one.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def read_blocks(references: Iterable[BlockReference], plan: ReadPlan) -> Iterato
     """Yield the records of the blocks, in order.
 
     Memory holds one large block, or small blocks of at most ``FETCH_BYTES`` (``BlockReference.decoded_bytes``), and the next
-    small blocks of at most ``FETCH_BYTES``, which are read ahead.
+    small blocks of at most ``FETCH_BYTES``, which are read ahead unless this host has copies of all of them.
 
     Raises UnreadableBlockError as ``read_block``, after the records of all earlier groups. Closing the iterator waits for the
     read ahead.
@@ -120,10 +121,18 @@ def read_blocks(references: Iterable[BlockReference], plan: ReadPlan) -> Iterato
             found = _read(group, plan) if begun is None else begun.result()
             group = next(groups, None)
             begun = None
-            if group is not None and len(group) > 1:
+            if group is not None and len(group) > 1 and not _all_local(group, plan):
                 with suppress(RuntimeError):  # no thread can be started: the group is read when its turn comes
                     begun = ahead.submit(_read, group, plan)
             yield from found
+
+
+def _all_local(group: Sequence[BlockReference], plan: ReadPlan) -> bool:
+    """Return whether the journal names this host for a copy of each block, and the plan reads local copies."""
+    if "local" not in plan.tiers or plan.blocks_directory is None:
+        return False
+    host = this_host()
+    return all(host in reference.hosts for reference in group)
 
 
 def _read(group: Sequence[BlockReference], plan: ReadPlan) -> list[BlocksRead]:
@@ -163,7 +172,7 @@ def _alone(reference: BlockReference, plan: ReadPlan) -> BlocksRead:
 def _fetch_all(searches: Sequence[_Search], plan: ReadPlan) -> None:
     """Take each block from the first place that has it. The blocks with the same next place are fetched from it together."""
     waiting = list(searches)
-    head = b""
+    before: OpenBlock | None = None
     while waiting:
         by_place: dict[tuple[Tier, str], dict[str, _Search]] = {}
         for search in waiting:
@@ -171,26 +180,30 @@ def _fetch_all(searches: Sequence[_Search], plan: ReadPlan) -> None:
                 by_place.setdefault(search.places.pop(0), {})[search.reference.id] = search
         for (tier, host), asking in by_place.items():
             for reference, found in read_several([search.reference for search in asking.values()], plan, tier, host):
-                head = _take(asking[reference.id], found, plan, tier, head)
+                before = _take(asking[reference.id], found, plan, tier, before)
         waiting = [search for asking in by_place.values() for search in asking.values() if search.tier is None]
 
 
 def _take(
-    search: _Search, found: VerifiedBlock | ForebayError | OSError | None, plan: ReadPlan, tier: Tier, head: bytes
-) -> bytes:
-    """Note the block that ``tier`` returned, or its failure. ``head``: that of the block before; return that of this one."""
+    search: _Search,
+    found: VerifiedBlock | ForebayError | OSError | None,
+    plan: ReadPlan,
+    tier: Tier,
+    before: OpenBlock | None,
+) -> OpenBlock | None:
+    """Note the block that ``tier`` returned, or its failure. ``before``: the block opened before; return the newest one."""
     if found is None:
-        return head
+        return before
     if not isinstance(found, VerifiedBlock):
         search.failures.append(TierFailure.of(tier, found))
-        return head
+        return before
     search.tier = tier
     try:
-        search.opened = open_block(found.payload, found.stored.meta, head)
+        search.opened = open_block(found.payload, found.stored.meta, before)
     except ValueError:
-        return head  # read_block says what is wrong with it
+        return before  # read_block says what is wrong with it
     search.failures += _stored_back(found, plan, tier)
-    return search.opened.head
+    return search.opened
 
 
 def _runs(searches: Sequence[_Search]) -> Iterator[list[_Search]]:

@@ -47,8 +47,11 @@ def test_streaming_and_batch_queries_over_an_intake_with_tokens(
         frame = spark.read.format("forebay").options(**options).load()
         assert offsets(frame) == {0: list(range(10)), 1: list(range(5))}
         assert frame.where("partition = 1 and offset = 3").first().value == b"value 3"
+        chosen = spark.read.format("forebay").options(**options, columns="offset,value").load()
+        assert chosen.columns == ["offset", "value"]
+        assert sorted(chosen.collect()) == sorted(frame.select("offset", "value").collect())
         assert TOKEN not in frame._jdf.queryExecution().toString()
-        stream = spark.readStream.format("forebay").options(**options).load()
+        stream = spark.readStream.format("forebay").options(**options, columns="offset,partition").load()
         run(stream, tmp_path / "query")
         produce(kafka_broker.options, TopicPartition(topic, 0), 6)
         cluster.await_completed({(topic, 0): 16})

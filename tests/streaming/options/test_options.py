@@ -96,6 +96,29 @@ def test_batch_query_refuses_to_start_at_latest_or_end_at_earliest(options: dict
     assert word in refusal(options, streaming=False)
 
 
+def test_columns_are_chosen_in_the_order_of_the_option() -> None:
+    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "COLUMNS": " offset, value "}
+    assert read_options(given, streaming=False).columns == ("offset", "value")
+    assert DefaultSource(given).schema().simpleString() == "struct<offset:bigint,value:binary>"
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("", "separated by commas"),
+        ("value,", "separated by commas"),
+        ("value,value", "different names"),
+        ("value,Offset", "no column Offset, only key, value, topic"),
+        ("headers", "set includeHeaders to true"),
+        ("value,decodeError", "no column decodeError"),
+    ],
+)
+def test_columns_that_no_row_has_are_refused(columns: str, words: str) -> None:
+    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "columns": columns}
+    with pytest.raises(UsageError, match=f"option columns: .*{words}"):
+        DefaultSource(given).schema()
+
+
 def test_option_names_ignore_case() -> None:
     options = read_options(
         {"KAFKA.bootstrap.SERVERS": "h:1", "SUBSCRIBE": "a, b,a", "MinPartitions": "3", "FAILONDATALOSS": "False"},

@@ -227,6 +227,29 @@ def test_next_group_is_read_while_the_caller_uses_one_and_a_large_block_is_not(
     assert read.get(timeout=30) == (1, "")
 
 
+def test_local_copies_are_not_read_ahead(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing to wait for; a copy of one other host's agent in the group makes it wait."""
+    references = small(stored, count=12)
+    monkeypatch.setattr(records, "FETCH_BLOCKS", 4)
+    monkeypatch.setattr("socket.gethostname", lambda: "h1")
+    threads: list[str] = []
+    plain = records._read
+
+    def noted(group: Sequence[BlockReference], plan: ReadPlan) -> list[records.BlocksRead]:
+        threads.append(threading.current_thread().name.rpartition("_")[0])
+        return plain(group, plan)
+
+    monkeypatch.setattr(records, "_read", noted)
+    expected = list(read_blocks(references, stored.plan()))
+    assert threads == ["", "", ""]
+    references[5] = msgspec.structs.replace(references[5], host="h2")
+    for more, plan in ((1, stored.plan()), (2, stored.plan("wal"))):
+        threads.clear()
+        found = list(read_blocks(references, plan))
+        assert [read.batches for read in found] == [read.batches for read in expected]
+        assert threads.count("forebay-read-ahead") == more
+
+
 def test_unreadable_block_of_the_next_group_fails_the_read_after_the_records_before_it(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
