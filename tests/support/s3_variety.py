@@ -233,8 +233,15 @@ KINDS = {
 
 
 def bring() -> None:
+    """Raises UsageError that names each server that can't be had here, after the others."""
+    failures = []
     for kind in KINDS.values():
-        print(kind.bring(), flush=True)
+        try:
+            print(kind.bring(), flush=True)
+        except UsageError as error:
+            failures.append(str(error))
+    if failures:
+        raise UsageError("\n".join(failures))
 
 
 if __name__ == "__main__":
