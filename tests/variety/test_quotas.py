@@ -92,7 +92,11 @@ def claims_of(cluster: Cluster) -> dict[tuple[str, int], tuple[str, int]]:
         found = status.partitions if status is not None else ()
         return {(p.topic, p.partition): (p.receiver_id, p.token) for p in found if p.receiver_id}
 
-    return cluster.wait(lambda: found if len(found := claims()) == 4 else None, "a claim of each partition")
+    def shared() -> dict[tuple[str, int], tuple[str, int]] | None:
+        found = claims()
+        return found if len(found) == 4 and len({receiver for receiver, _ in found.values()}) == 2 else None
+
+    return cluster.wait(shared, "two partitions for each receiver")
 
 
 def test_throttled_task_reads_its_range_exactly(own_kafka_broker: KafkaBroker) -> None:
