@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from random import Random
 
 import google_crc32c
 import pytest
 
+from forebay.model.errors import StoreError
+from tests.support.forgetful import ForgetfulStorage
+from tests.support.segments import add, durable, writer
 from wal.segments import payload as payloads
 from wal.segments.frame import FrameKind, decode_frame, encode_frame
 from wal.segments.payload import Payload, checksum
@@ -73,3 +77,33 @@ def test_pieces_of_a_large_payload_are_released_one_by_one(monkeypatch: pytest.M
     payload = Payload.made_by(lambda: map(Piece, range(100)))
     assert sum(len(memoryview(piece)) for piece in payload) == payload.length == 100
     assert most <= 4
+
+
+@pytest.mark.parametrize("operation", ["append", "sync"])
+def test_payload_that_is_made_in_pieces_is_written_again_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """INV-1: a write that failed between two pieces leaves nothing that a reader takes for the frame."""
+    monkeypatch.setattr(payloads, "KEPT_BYTES_MAX", 0)
+    pieces = [bytes([number]) * 200_000 for number in range(1, 4)]
+    storage = ForgetfulStorage()
+    log = writer(storage)
+    add(log, "before")
+    log.sync()
+    storage.fail(operation, {"append": 3, "sync": 1}[operation])  # of the head and three pieces
+    log.append(FrameKind.BLOCK, b"large", Payload.made_by(lambda: iter(pieces)))
+    log.sync()
+    storage.crash_host(Random(1))
+    assert durable(storage) == [(b"before", b"before" + bytes(20)), (b"large", b"".join(pieces))]
+
+
+def test_object_of_a_payload_that_is_made_in_pieces_is_sent_again_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payloads, "KEPT_BYTES_MAX", 0)
+    storage = ForgetfulStorage(appendable=False)
+    log = writer(storage)
+    log.append(FrameKind.BLOCK, b"large", Payload.made_by(lambda: iter([b"ab", b"cd"])))
+    storage.fail("put_new", 1, lands="now")
+    with pytest.raises(StoreError):
+        log.sync()
+    log.sync()
+    assert durable(storage) == [(b"large", b"abcd")]

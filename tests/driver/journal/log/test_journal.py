@@ -199,6 +199,28 @@ def test_a_torn_last_group_was_never_answered_and_is_dropped(storage: Storage) -
         assert journal.read(storage, STREAM).state == expected
 
 
+@pytest.mark.parametrize("kept_bytes_max", [0, 1 << 20], ids=["in pieces", "whole"])
+def test_a_snapshot_that_a_killed_driver_left_torn_does_not_count(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, kept_bytes_max: int
+) -> None:
+    """INV-1. A snapshot that is made in pieces is written in the order of its bytes, as one that is in memory as a whole."""
+    monkeypatch.setattr("wal.segments.payload.KEPT_BYTES_MAX", kept_bytes_max)
+    monkeypatch.setattr("driver.journal.log.encoding.TOGETHER", 1)
+    led, state = lead(storage)
+    write(led, state, *some_events())
+    led.snapshot()
+    path = f"{STREAM}/epoch-{led.epoch:016x}/00000002.seg"
+    whole = storage.read(path)
+    for length in range(0, len(whole) - 64, 97):
+        storage.delete(path)
+        storage.create(path).append(whole[:length])
+        assert journal.read(storage, STREAM).state == state
+    storage.delete(path)
+    storage.create(path).append(whole)
+    found = journal.read(storage, STREAM)
+    assert (found.state, found.events_after_snapshot) == (state, 0)
+
+
 def test_a_snapshot_makes_what_is_before_it_unnecessary(storage: Storage) -> None:
     led, state = lead(storage)
     events = some_events()
