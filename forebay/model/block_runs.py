@@ -129,8 +129,8 @@ def decode_run(blocks: Sequence[OpenBlock], *, verify_digests: bool = False) -> 
     """
     form = blocks[0].form
     if form is not None and all(block.form is not None and form.same(block.form) for block in blocks):
-        first = blocks[0].places[1] if len(blocks[0].places) > 1 else len(blocks[0].body)
-        topics_of: Column = _read([blocks[0].head, blocks[0].body[:first]], False).column(2)
+        first_end = blocks[0].places[1] if len(blocks[0].places) > 1 else len(blocks[0].body)
+        topics_of: Column = _read([blocks[0].head, blocks[0].body[:first_end]], False).column(2)
         batch = join(form, [(block.body, block.places) for block in blocks], topics_of.dictionary)
     else:
         batch = _read([blocks[0].head, *(block.body for block in blocks)], blocks[0].meta.headers)

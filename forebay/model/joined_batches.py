@@ -8,6 +8,7 @@ checked for all of them together. For a stream of another form, Arrow decodes (`
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -123,7 +124,7 @@ class _Buffers:
         np.cumsum(lengths, out=joined[1:])
         if joined[-1] > _INT32_MAX:
             raise ValueError("a column of 2 GiB or more")
-        data = pa.allocate_buffer(int(joined[-1]))
+        data: Any = pa.allocate_buffer(int(joined[-1]))
         if data.size:
             at = self._begins[:, first + 2]
             texts = zip(self._streams, (at + begins).tolist(), (at + ends).tolist(), strict=True)
