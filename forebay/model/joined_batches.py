@@ -82,6 +82,9 @@ def _check(rows: Numbers, columns: Numbers, buffers: Numbers, body_lengths: Numb
     nulls = columns[:, :, 1]
     if (columns[:, :, 0] != rows[:, None]).any():
         raise ValueError("its columns have different numbers of rows")
+    # a row takes more than a byte; so the products below don't overflow
+    if (rows < 0).any() or (rows > body_lengths).any():
+        raise ValueError("it has another number of rows than its body")
     if nulls[:, _TOPIC:].any():
         raise ValueError("a column of numbers has a null")
     if (offsets < 0).any() or (lengths < 0).any() or (offsets % 8).any():

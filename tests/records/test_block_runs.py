@@ -197,6 +197,21 @@ def test_numbers_of_nulls_that_only_fit_together_are_refused() -> None:
     refused_together(changed_numbers(data, {places[0]: ("<q", 1), places[1]: ("<q", 3)}), meta, whole)
 
 
+@pytest.mark.parametrize("rows", [-1, 1 << 20, (1 << 62) - 1, 1 << 62])
+def test_rows_that_all_columns_name_but_their_bytes_lack_are_refused(rows: int) -> None:
+    """Multiplied by the width of a column, the largest become small again."""
+    meta, payload = block({("a", 0): filler(9), ("a", 1): filler(4)})
+    data = payload.to_pybytes()
+    whole = open_block(data, meta)
+    assert whole.form is not None
+    first = len(whole.head) + whole.places[1] + whole.form.columns_at
+    changed = changed_numbers(data, {first + 16 * column: ("<q", rows) for column in range(7)})
+    one = open_block(changed, meta, whole)
+    assert one.form is not None
+    with pytest.raises(ValueError, match="number of rows"):
+        decode_run([one])
+
+
 def test_null_in_a_column_of_numbers_is_refused() -> None:
     meta, payload = block({("a", 0): filler(4)})
     with pa.ipc.open_stream(payload) as reader:
