@@ -55,7 +55,6 @@ class CrossSite:
         self._proxies = frozenset(_plain(host) for host in proxies)
         self._hosts = self._proxies | {_plain(host) for host in hosts}
         self._guarded = guarded
-
         self._is_own = lru_cache(HOSTS_KEPT)(self._is_service_host)
 
     def check(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> Refused | None:

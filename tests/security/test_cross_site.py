@@ -18,7 +18,7 @@ from executor_agent.api import AgentStatus, agent_application
 from executor_agent.store import BlockStore
 from forebay import messages as m
 from forebay.http.client import Client
-from forebay.http.cross_site import CrossSite
+from forebay.http.cross_site import HOSTS_KEPT, CrossSite
 from forebay.http.server import Server
 from forebay.process.clock import SystemClock
 from forebay.security.access import Guard
@@ -277,3 +277,16 @@ def test_own_client_is_served(driver: str, submitted: Submitted) -> None:
     Client(driver).post(REPORT, m.ReportRequest(receiver_id="r", epoch=1, blocks=()), m.Done)
     Client(driver.replace("127.0.0.1", "localhost")).post(STOP, m.StopRequest(), m.Done)
     assert len(submitted.requests) == 2
+
+
+def test_verdicts_on_host_headers_are_right_and_bounded_however_many_there_are() -> None:
+    cross_site = CrossSite(["kafka.example"], (), guarded=False)
+
+    def is_served(host: str) -> bool:
+        return cross_site.check("GET", "/", [(b"host", host.encode())]) is None
+
+    for round_ in range(2):
+        for number in range(3 * HOSTS_KEPT):
+            assert is_served(f"kafka.example:{number + 1}")
+            assert not is_served(f"other-{number}.example"), round_
+    assert cross_site._is_own.cache_info().currsize == HOSTS_KEPT
