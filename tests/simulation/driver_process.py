@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-import pyarrow as pa
 
 from driver.background.cleaner import CleanedWal, Cleaner
 from driver.background.discovery import check_commits
@@ -56,10 +55,10 @@ from forebay.model.errors import (
     UnreadableBlockError,
     UsageError,
 )
-from forebay.model.payload import decode_block
-from forebay.model.values import Block, BlockRange
+from forebay.model.values import Block
 from pyspark_forebay.intake.client import FoundBlocks, partitions_of, place_messages
 from pyspark_forebay.intake.planning import BlockPart, next_end, plan_intake_batch, spans_between
+from tests.simulation.decoded import Row, rows_of
 from tests.simulation.hosts import copies_of
 from tests.simulation.network import Exchange
 from tests.simulation.scheduler import Step
@@ -75,7 +74,6 @@ from tests.simulation.shells import (
     pause,
     stepped,
 )
-from tests.support.columns import column_values
 from tests.support.forgetful import Crash
 from tests.support.reads import ReadBy
 from tests.support.tracked import tracker_options
@@ -426,6 +424,7 @@ class DriverProcess:
             failed=lambda _: None,  # by its thread, which is never started
             reserve_bytes=self.world.options.journal_reserve_bytes,
         )
+        loop._queue = cast(Any, SteppedQueue())
         loop._stopping = cast(Any, SteppedEvent())
         loop.answered = lambda _: self._release()
         return loop
@@ -613,7 +612,7 @@ class DriverProcess:
             stored = next(iter(copies.values()))
         if stored.meta != block.meta:
             raise AssertionError(f"another block is stored in place of {block.id}")
-        return self._rows(block, decode_block(stored.payload, stored.meta, verify_digests=True))
+        return self._labels(block, self.world.decoded.rows(stored.payload, stored.meta))
 
     def _read_from_kafka(self, block: Block) -> Generator[str, Any, list[str]]:
         """Return the same rows from Kafka, without a consumer group."""
@@ -624,15 +623,9 @@ class DriverProcess:
         yield "fetch"
         found = {rows.tp: rows.batches for rows in tier.fetch()}
         self.world.read_from_kafka += 1
-        return self._rows(block, [(r, found.get(r.tp, [])) for r in block.meta.ranges])
+        return self._labels(block, list(rows_of((r, found.get(r.tp, [])) for r in block.meta.ranges)))
 
-    def _rows(self, block: Block, found: Iterable[tuple[BlockRange, Sequence[pa.RecordBatch]]]) -> list[str]:
-        rows = [
-            (r, offset, value)
-            for r, batches in found
-            for batch in batches
-            for offset, value in zip(column_values(batch, "offset"), column_values(batch, "value"), strict=True)
-        ]
+    def _labels(self, block: Block, rows: list[Row]) -> list[str]:
         self.world.invariants.block_read(self, block, rows)
         return [f"{r.topic}/{r.partition}/{r.incarnation}/{offset}" for r, offset, _ in rows]
 

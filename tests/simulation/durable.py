@@ -12,6 +12,7 @@ from driver.journal.log import reading as journal
 from driver.journal.state import State
 from tests.support.forgetful import ForgetfulStorage
 from wal.segments import layout
+from wal.segments.scan import SegmentScan, TornTail
 from wal.storage import Paths
 
 #: additions to the journal after which it is read whole again
@@ -62,6 +63,7 @@ class DurableJournal:
         self._damages = 0
         self._added = 0
         self._epoch = 0
+        self._scans: dict[str, SegmentScan] = {}  # of the segments that were added to
         self._journal: Signature = {}
         self._history: Signature = {}
         self.state: State | None = None
@@ -93,11 +95,22 @@ class DurableJournal:
         if added is not None:
             assert self.state is not None
             self._added += 1
-            journal._replay(self._image, added, self.state, [])
+            for path in added:
+                self._add(path, self.state)
             return
         self._added, self._damages = 0, self._storage.damages
+        self._scans.clear()
         reading = journal.read(self._image, self._stream)  # type: ignore[arg-type]
         self.state, self._epoch = reading.state, reading.epoch
+
+    def _add(self, path: str, state: State) -> None:
+        """Apply what was added to a segment since it was read."""
+        if path not in self._scans:
+            self._scans[path] = SegmentScan(self._image, path)
+        found = list(self._scans[path].more(sealed=True))
+        if any(isinstance(item, TornTail) for item in found):
+            del self._scans[path]  # the bytes after it may be of the same frame
+        journal.replay_frames(journal.intact_frames(found, path), path, state, [])
 
     def _additions(self, before: Signature, now: Signature) -> list[str] | None:
         """Return the segments that were added to; None if more has happened, and the journal must be read whole."""

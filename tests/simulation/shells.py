@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from greenlet import getcurrent, greenlet
 
+from driver.journal import reading
 from driver.journal.events import Event
 from driver.journal.log.writing import Journal
 from driver.tracker.requests import Request
@@ -85,20 +86,23 @@ class SteppedEvent:
 
 
 class SteppedQueue:
-    """A queue whose reader pauses as ``idle`` when it is empty, and then finds no item in time, or one that came meanwhile."""
+    """A queue whose reader pauses as ``idle`` when it is empty, and then finds no item in time, or one that came meanwhile.
 
-    def __init__(self, idle: str) -> None:
+    ``idle=""``: the reader does not pause.
+    """
+
+    def __init__(self, idle: str = "") -> None:
         self._idle = idle
         self._items: deque[Any] = deque()
 
-    def put(self, item: Any) -> None:
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         self._items.append(item)
 
     def empty(self) -> bool:
         return not self._items
 
-    def get(self, timeout: float | None = None) -> Any:
-        if not self._items:
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if not self._items and self._idle:
             pause(self._idle)
         if not self._items:
             raise Empty
@@ -163,6 +167,15 @@ class AskedLoop:
 class SteppedPool:
     """A pool of threads whose calls run one after the other, in the thread that reads their results."""
 
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __enter__(self) -> SteppedPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
     def map(self, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
         return map(work, items)
 
@@ -213,3 +226,6 @@ class SteppedJournal:
 
     def free_bytes(self) -> int | None:
         return self._journal.free_bytes()
+
+
+reading.ThreadPoolExecutor = SteppedPool  # type: ignore[attr-defined,misc,assignment]  # of whole objects read ahead

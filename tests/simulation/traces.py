@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -58,15 +60,28 @@ def save(trace: Trace, path: Path) -> None:
 def replay(trace: Trace, kinds: Kinds | None = None) -> World:
     """Replay the trace. Raises InvariantViolation if it violates one, TraceMismatch if it does not fit the code."""
     world = World(trace.options, kinds)
-    world.warm_up()
-    for label in trace.steps:
-        if not label.startswith(OPTIONAL):
-            world.take(label)
-        elif world.can(label[1:]):
-            world.take(label[1:])
-    if trace.settle:
-        world.settle()
+    with without_collection():
+        world.warm_up()
+        for label in trace.steps:
+            if label.startswith(OPTIONAL):
+                world.take_if_possible(label[1:])
+            else:
+                world.take(label)
+        if trace.settle:
+            world.settle()
     return world
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Leave the garbage of a run to its end: each collection would visit the objects of every loaded library."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def explore(
@@ -85,13 +100,14 @@ def explore(
     random = Random(seed)
     taken = 0
     try:
-        world.warm_up()
-        for label in begin.steps if begin is not None else ():
-            world.take(label)
-        for _ in range(steps):
-            world.step(random)
-        taken = len(world.taken)
-        world.settle()
+        with without_collection():
+            world.warm_up()
+            for label in begin.steps if begin is not None else ():
+                world.take(label)
+            for _ in range(steps):
+                world.step(random)
+            taken = len(world.taken)
+            world.settle()
     except InvariantViolation as violation:
         trace = Trace(
             about=f"seed {seed}: {violation}",
@@ -127,13 +143,13 @@ def _broken_by(trace: Trace, steps: Sequence[str], kinds: Kinds | None) -> list[
     world = World(trace.options, kinds)
     taken = 0
     try:
-        world.warm_up()
-        for label in steps:
-            if world.can(label):
-                world.take(label)
-        taken = len(world.taken)
-        if trace.settle:
-            world.settle()
+        with without_collection():
+            world.warm_up()
+            for label in steps:
+                world.take_if_possible(label)
+            taken = len(world.taken)
+            if trace.settle:
+                world.settle()
     except InvariantViolation as violation:
         if violation.invariant == trace.invariant and bool(taken) == trace.settle:
             return world.taken[: taken or None]

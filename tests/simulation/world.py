@@ -24,6 +24,7 @@ from forebay.settings.schema import ReceiverSettings
 from receiver.machine import ReceiverMachine
 from recovery import rebuild
 from tests.simulation.coverage import Coverage
+from tests.simulation.decoded import DecodedBlocks
 from tests.simulation.driver_process import DriverProcess
 from tests.simulation.faults import Faults
 from tests.simulation.faulty import FaultyStorage
@@ -140,6 +141,7 @@ class World:
         self._drivers_started = 0
         self.read_from_kafka = 0  # blocks
         self.query = Query()
+        self.decoded = DecodedBlocks()
         self.faults = Faults(self)
         self.invariants = Invariants(self)
         self.kafka_steps = KafkaSteps(self)
@@ -189,6 +191,12 @@ class World:
             raise TraceMismatch(f"step {len(self.taken)}, {label!r}, is not possible; these are: {possible}")
         self._take(label, choice.run)
 
+    def take_if_possible(self, label: str) -> None:
+        """Take the step ``label`` if it can happen now. Raises InvariantViolation."""
+        choice = find(self.steps(), label)
+        if choice is not None:
+            self._take(label, choice.run)
+
     def can(self, label: str) -> bool:
         return find(self.steps(), label) is not None
 
@@ -196,8 +204,10 @@ class World:
         self.taken.append(label)
         self.coverage.step = len(self.taken)
         run()
-        if not all(driver.alive for driver in self.drivers):
-            self.drivers = [d for d in self.drivers if d.alive]
+        for driver in self.drivers:
+            if driver.killed or driver.ended is not None:
+                self.drivers = [d for d in self.drivers if d.alive]
+                break
         if self.zombies:
             self.zombies = [r for r in self.zombies if r.alive]
         self.clock.advance(STEP_SECONDS)
@@ -254,16 +264,16 @@ class World:
 
         ``no_ticks``: a receiver that has other steps need not tick, since every input tells it the time.
         """
-        labels = [step.label for step in group()]
-        is_busy = False
-        for label in labels:
-            is_tick = label.endswith(" tick")
-            if is_tick and (is_busy or no_ticks) and len(labels) > 1:
+        steps = list(group())
+        is_busy = is_changed = False
+        for step in steps:
+            is_tick = step.label.endswith(" tick")
+            if is_tick and (is_busy or no_ticks) and len(steps) > 1:
                 continue
-            choice = find(group(), label)
+            choice = find(group() if is_changed else [step], step.label)
             if choice is not None:
-                self._take(label, choice.run)
-                is_busy = is_busy or not is_tick
+                self._take(step.label, choice.run)
+                is_busy, is_changed = is_busy or not is_tick, True
         return is_busy
 
     # ---- what can happen next ----------------------------------------------------------------------------------------
@@ -333,7 +343,7 @@ class World:
                     yield as_fault(Step(f"{name} full", partial(self._fill, disk), weight, range(reserve_bytes or 600)))
                 else:
                     yield Step(f"{name} has-space", partial(self._free, disk), 6)
-            if not self.journal.omitted and self._listed():
+            if not self.journal.omitted and self._is_listed():
                 yield as_fault(Step("journal omits", self._omit, 2, range(1000)))
 
     def _late_steps(self) -> Iterator[Step]:
@@ -419,6 +429,10 @@ class World:
     def _listed(self) -> list[str]:
         """What a driver finds by listing the journal's store, except the history, whose loss the audit shows."""
         return [path for path in self.journal.paths(STREAM) if "/epoch" in path]
+
+    def _is_listed(self) -> bool:
+        """Return whether :meth:`_listed` has any path."""
+        return any("/epoch" in path and path.startswith(f"{STREAM}/") for path in self.journal.names())
 
     def _omit(self, which: int) -> None:
         """One listing leaves one object out."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
@@ -161,6 +161,10 @@ class ForgetfulStorage:
         """Every path below ``prefix``, sorted: what :meth:`list` gives if nothing is omitted."""
         start = f"{check_path(prefix)}/" if prefix else ""
         return sorted(path for path in self._cached if path.startswith(start))
+
+    def names(self) -> Iterable[str]:
+        """Every path, in no order."""
+        return self._cached
 
     def has_any(self, prefix: str) -> bool:
         """Whether there is a file below ``prefix``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from forebay.model.values import numbered, timeline_of
 from forebay.model.wire import UNDECODABLE
 from wal.segments import layout
 from wal.segments.frame import Frame, FrameKind
-from wal.segments.scan import Damage, Newer, Readable, TornTail, scan_segment
+from wal.segments.scan import Damage, Newer, Readable, Scanned, TornTail, scan_segment
 from wal.storage import Storage
 
 #: number of objects that are read at the same time
@@ -90,24 +90,31 @@ def read(storage: Storage, stream: str) -> StoredJournal:
 
 def _replay(source: Readable, paths: Sequence[str], state: State, corrections: list[str]) -> int:
     """Apply the events after the snapshot with which the first of ``paths`` begins, and return their number."""
+    return sum(replay_frames(_frames(source, path), path, state, corrections) for path in paths)
+
+
+def replay_frames(frames: Iterator[Frame], path: str, state: State, corrections: list[str]) -> int:
+    """Apply the events in ``frames`` of one segment that ``state`` does not contain yet, and return their number.
+
+    Raises CorruptionError if events before them are missing, and as :func:`read`.
+    """
     expected = state.events
     after = 0
-    for path in paths:
-        for frames in _groups(_frames(source, path)):
-            events: list[ev.Event] = []
-            for frame in frames:
-                if frame.header.kind != FrameKind.EVENTS:
-                    continue
-                meta = _meta(_events_meta, frame, path)
-                if meta.first > expected:
-                    raise CorruptionError(path, frame.offset, f"events {expected} to {meta.first - 1} are missing")
-                if meta.first + meta.count <= expected:
-                    continue
-                events += _decode_events(frame, path, corrections)[expected - meta.first :]
-                expected = meta.first + meta.count
-            for event in events:
-                apply(state, event)
-            after += len(events)
+    for group in _groups(frames):
+        events: list[ev.Event] = []
+        for frame in group:
+            if frame.header.kind != FrameKind.EVENTS:
+                continue
+            meta = _meta(_events_meta, frame, path)
+            if meta.first > expected:
+                raise CorruptionError(path, frame.offset, f"events {expected} to {meta.first - 1} are missing")
+            if meta.first + meta.count <= expected:
+                continue
+            events += _decode_events(frame, path, corrections)[expected - meta.first :]
+            expected = meta.first + meta.count
+        for event in events:
+            apply(state, event)
+        after += len(events)
     return after
 
 
@@ -207,14 +214,19 @@ def _snapshot_of(first: Frame | None, path: str, corrections: list[str] | None) 
 
 
 def _frames(source: Readable, path: str) -> Iterator[Frame]:
-    for found in scan_segment(source, path):
-        if isinstance(found, TornTail):
+    return intact_frames(scan_segment(source, path), path)
+
+
+def intact_frames(found: Iterable[Scanned], path: str) -> Iterator[Frame]:
+    """Yield the frames of the segment ``path`` up to a torn tail. Raises CorruptionError, NewerVersionError."""
+    for item in found:
+        if isinstance(item, TornTail):
             return  # never answered, or written again in the next segment: the event numbers show it
-        if isinstance(found, Damage):
-            raise CorruptionError(path, found.offset, found.reason)
-        if isinstance(found, Newer):
-            raise NewerVersionError(path, found.offset, found.version, found.newest, found.feature)
-        yield found
+        if isinstance(item, Damage):
+            raise CorruptionError(path, item.offset, item.reason)
+        if isinstance(item, Newer):
+            raise NewerVersionError(path, item.offset, item.version, item.newest, item.feature)
+        yield item
 
 
 def _meta(decoder: msgspec.msgpack.Decoder[EventsMeta], frame: Frame, path: str) -> EventsMeta:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from driver.journal.state import State
 from driver.journal.state_parts import Partition
 from forebay.model.errors import ForebayError
-from forebay.model.payload import decode_block
 from forebay.model.values import Block, BlockRange
+from tests.simulation.decoded import Row
 from tests.simulation.hosts import copies_of
 from tests.simulation.invariants.record import Record
 from tests.simulation.invariants.violation import InvariantViolation
@@ -91,28 +91,24 @@ class Durability:
     def _verify(self, state: State, block: Block) -> None:
         try:
             stored = block_of_frame(read_frame(self._record.wal, block.handle), block.handle.path)  # type: ignore[arg-type]
-            decoded = decode_block(stored.payload, stored.meta, verify_digests=True)
+            rows = self._world.decoded.rows(stored.payload, stored.meta)
         except (ForebayError, FileNotFoundError) as error:
             raise InvariantViolation("INV-1", f"block {block.id} can't be read from the WAL: {error}") from error
         if stored.meta != block.meta:
             raise InvariantViolation("INV-1", f"the WAL holds another block where {block.id} should be")
-        self._compare_rows(state, block, decoded)
+        self._compare_rows(state, block, rows)
 
     def _compare_all(self, state: State, block: Block, stored: StoredBlock) -> None:
         try:
-            decoded = decode_block(stored.payload, stored.meta, verify_digests=True)
+            rows = self._world.decoded.rows(stored.payload, stored.meta)
         except ForebayError as error:
             raise InvariantViolation("INV-1", f"block {block.id} can't be read from a host: {error}") from error
-        self._compare_rows(state, block, decoded)
+        self._compare_rows(state, block, rows)
 
-    def _compare_rows(self, state: State, block: Block, decoded: Any) -> None:
-        for held, batches in decoded:
-            rows: dict[int, bytes] = {}
-            for batch in batches:
-                offsets: list[Any] = batch.column("offset").to_pylist()
-                values: list[Any] = batch.column("value").to_pylist()
-                rows.update(zip(offsets, values, strict=True))
-            self._compare(state.partitions[str(held.tp)], held, rows, block.id)
+    def _compare_rows(self, state: State, block: Block, rows: list[Row]) -> None:
+        for held in block.meta.ranges:
+            own = {offset: value for r, offset, value in rows if r is held or r == held}
+            self._compare(state.partitions[str(held.tp)], held, own, block.id)
 
     def _compare(self, partition: Partition, held: BlockRange, rows: dict[int, bytes], block_id: str) -> None:
         """Check that the range holds exactly the records that Kafka held there."""
