@@ -1,81 +1,199 @@
-"""Hosts of a stream without a WAL: their block directories, and agents that report them and delete on command of the
-driver.
+"""Hosts of a stream without a WAL: their block directories, and the agents that own them.
+
+The block directory is a real one, in memory where the machine allows it. The agent's store and heartbeat run as product code;
+only its HTTP is modelled. ``receiver.stores`` is modelled by the two writes of :class:`Host`.
 """
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from weakref import finalize
 
-from executor_agent.commands import block_names, orders
+from executor_agent.receivers import Receivers
+from executor_agent.service import Heartbeat
+from executor_agent.store import BlockStore
 from forebay import messages as m
-from forebay.model.errors import ForebayError
+from forebay.model.errors import ForebayError, UnreachableError
 from forebay.model.values import Block
-from tests.simulation.network import Exchange
-from tests.simulation.scheduler import Step
-from wal.blocks import StoredBlock, read_stored
+from forebay.process.clock import ManualClock
+from tests.simulation.scheduler import Step, as_fault
+from tests.simulation.shells import SteppedEvent, SteppedThread, Task, pause, stepped
+from wal.blocks import BLOCK_SUFFIX, COPY_SUFFIX, StoredBlock, local_files, read_stored, write_local_frame
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 #: hosts without a receiver, so that a single receiver has a replica host
 SPARE = "host-spare"
+#: size of a block directory; far below what a machine has, so that the machine's free space changes no run
+QUOTA_BYTES = 1_000_000
+#: where block directories are: in memory if possible
+_FOLDER = Path("/dev/shm")
 
 
-@dataclass
+class LateClock:
+    """A clock by which every file is old: the driver may not rely on the age of the blocks that a heartbeat names."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+
+    def wall_ms(self) -> int:
+        return 1 << 42  # in the year 2109
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+
+class CheckedStore(BlockStore):
+    """The agent's store, whose deletions are checked before they happen."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host.directory, QUOTA_BYTES, LateClock(host.world.clock), may_delete_copies=False)
+        self._host = host
+
+    def delete(self, stream: str, block_id: str) -> bool:
+        self._host.world.invariants.copy_deleted(self._host.name, block_id)
+        deleted = super().delete(stream, block_id)
+        self._host.reread()
+        return deleted
+
+
+class _Driver:
+    """The agent's client of the driver: the heartbeat's thread pauses until the answer arrives."""
+
+    def post(self, path: str, body: m.AgentHeartbeatRequest, answer: type[m.AgentHeartbeatAnswer]) -> Any:
+        return pause(cast(Any, body))
+
+
+class Agent:
+    """One process of the agent on a host. ``awaits``: number of the heartbeat that awaits its answer; 0 for none."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._beats = 0
+        self.awaits = 0
+        clock = host.world.clock
+        self.store = CheckedStore(host)
+        self.store.open()
+        self.heartbeat = Heartbeat(
+            self.store,
+            Receivers(host.world.stream, (), 0, 1.0, clock),
+            cast(Any, _Driver()),
+            stream=host.world.stream,
+            host=host.name,
+            labels=(),
+            instance_id=host.name,
+            interval_seconds=1.0,
+            clock=clock,
+        )
+        self.heartbeat.url = f"http://{host.name}:1"
+        self.heartbeat._thread = cast(Any, SteppedThread())
+        self.heartbeat._stopping = cast(Any, SteppedEvent())
+        self.heartbeat._now = cast(Any, SteppedEvent("beat"))
+        self.heartbeat.start()
+        self._thread: Task = stepped(self.heartbeat._run)
+
+    def beat(self) -> None:
+        """Send the next heartbeat."""
+        self._go_on(None)
+
+    def _told(self, number: int, answer: Any) -> None:
+        """The heartbeat's thread gets the answer, a refusal, or None for "no answer in time"."""
+        if number != self.awaits or self._host.agent is not self:
+            return  # a late answer, or the process that asked was killed
+        self.awaits = 0
+        self._go_on(UnreachableError("no answer in time") if answer is None else answer)
+
+    def _go_on(self, answer: Any) -> None:
+        if isinstance(answer, ForebayError):
+            wanted: Any = self._thread.throw(answer)
+        else:
+            wanted = self._thread.send(answer)
+        if isinstance(wanted, m.AgentHeartbeatRequest):
+            self._beats += 1
+            self.awaits = self._beats
+            told = partial(self._told, self._beats)
+            self._host.world.network.send(self._host.name, "agent", wanted, told)
+        elif wanted != "beat":
+            raise AssertionError(f"the agent's thread waits for {wanted!r}")
+
+
 class Host:
-    """``files``: block id → the synced frame.
+    """``name``: of the host, and of its agent in the network.
 
-    ``name``: of the host, and of its agent in the network. A host is never down: a host that is lost returns with an
-    empty disk.
+    ``files``: block id → the synced frame, as read back from the directory. ``changes``: how often they changed. ``lost``: blocks
+    that were lost with the disk. A host is never down: a host that is lost returns with an empty disk, and an agent that is
+    killed is started again.
     """
 
-    world: World
-    name: str
-    files: dict[str, bytes] = field(default_factory=dict)
-    lost: set[str] = field(default_factory=set)  # blocks that were lost with its disk
-    acknowledged: int = 0
-    driver_epoch: int = 0
-    exchange: Exchange | None = None
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.directory = Path(tempfile.mkdtemp(prefix="forebay-sim-", dir=_FOLDER if _FOLDER.is_dir() else None))
+        finalize(self, shutil.rmtree, self.directory, True)
+        self.files: dict[str, bytes] = {}
+        self.changes = 0
+        self.lost: set[str] = set()
+        self.agent = Agent(self)
 
     @property
     def running(self) -> bool:
         return True
 
     def steps(self) -> Iterator[Step]:
-        if self.exchange is None:
-            yield Step(f"{self.name} beat", self.beat, 2)
+        if not self.agent.awaits:
+            yield Step(f"{self.name} beat", self.agent.beat, 2)
 
-    def keep(self, block_id: str, frame: bytes) -> None:
-        self.files[block_id] = frame
+    def fault_steps(self) -> Iterator[Step]:
+        yield as_fault(Step(f"{self.name} kill-agent", self.kill_agent, 1))
 
-    def beat(self) -> None:
-        request = m.AgentHeartbeatRequest(
-            host=self.name, url=f"http://{self.name}:1", instance_id=self.name,
-            acknowledged=self.acknowledged, blocks=len(self.files),
-            used_bytes=0, free_bytes=1_000_000, old_blocks=tuple(sorted(self.files)),
-        )  # fmt: skip
-        self.exchange = self.world.network.send(self.name, "agent", request, self._told)
+    # ---- what receivers write ----------------------------------------------------------------------------------------
 
-    def _told(self, answer: Any) -> None:
-        """As ``Heartbeat.beat``: a performed command is acknowledged once."""
-        self.exchange, self.acknowledged = None, 0
-        if answer is None or isinstance(answer, ForebayError):
-            return
-        decided = orders(self.driver_epoch, answer.driver_epoch, answer.commands)
-        self.driver_epoch = decided.driver_epoch
-        for command in decided.commands:
-            for block_id in block_names(command, self.world.stream):
-                self.world.invariants.copy_deleted(self.name, block_id)
-                self.files.pop(block_id, None)
-            self.acknowledged = command.version
+    def keep(self, frame: bytes) -> None:
+        """Write a receiver's own copy, durably."""
+        write_local_frame(self.directory, read_stored(frame, self.name).meta, [frame], durable=True)
+        self.reread()
+
+    def receive(self, frame: bytes) -> None:
+        """Receive a replica of another host's block, as the agent does for a request."""
+        meta = read_stored(frame, self.name).meta
+        incoming = self.agent.store.receive(meta.stream, meta.id, len(frame))
+        try:
+            incoming.write(frame)
+            incoming.keep(durable=True)
+        finally:
+            incoming.close()
+        self.reread()
+
+    def reread(self) -> None:
+        """Read the directory again after a change."""
+        self.changes += 1
+        found = {}
+        for file in local_files(self.directory):
+            block_id, suffix = Path(file.name).stem, Path(file.name).suffix
+            if suffix in (BLOCK_SUFFIX, COPY_SUFFIX):
+                found[block_id] = self.files.get(block_id) or Path(file.path).read_bytes()
+        self.files = found
+
+    # ---- the agent ---------------------------------------------------------------------------------------------------
+
+    def kill_agent(self) -> None:
+        """Kill the agent by SIGKILL and start it again over the same directory."""
+        self.world.network.sender_died(self.name)
+        self.world.reached["agent killed"] += 1
+        self.agent = Agent(self)
 
     def lose(self) -> None:
         """Lose the disk, and kill every process on the host."""
         self.lost |= self.files.keys()
-        self.files.clear()
+        shutil.rmtree(self.directory)
+        self.kill_agent()
+        self.reread()
         for process in list(self.world.processes()):
             if process.host == self.name:
                 process.kill()

@@ -309,7 +309,7 @@ class ReceiverProcess:
     def copy_own(self) -> None:
         copying = self._copying
         assert copying is not None
-        self.world.hosts[self.host].keep(copying.block.meta.id, copying.frame)
+        self.world.hosts[self.host].keep(copying.frame)
         copying.own = True
         self._copied()
 
@@ -319,7 +319,7 @@ class ReceiverProcess:
         if not self._second:
             self.tell(inp.OutOfSpace("no host", REPLICA_HOST))
             return
-        self.world.hosts[self._second].keep(copying.block.meta.id, copying.frame)
+        self.world.hosts[self._second].receive(copying.frame)
         copying.second, copying.waits_for_replica = self._second, False
         self._copied()
 
@@ -327,7 +327,7 @@ class ReceiverProcess:
         copying = self._copying
         assert copying is not None
         if lands:
-            self.world.hosts[self._second].keep(copying.block.meta.id, copying.frame)
+            self.world.hosts[self._second].receive(copying.frame)
         self._refusing = self._second
         self.world.reached["replica refused"] += 1
         self.tell(inp.OutOfSpace(f"host {self._second} did not take a replica", REPLICA_HOST))

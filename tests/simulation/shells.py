@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from greenlet import getcurrent, greenlet
 
-from driver.journal import reading
+from driver.journal.log import reading
 from driver.journal.events import Event
 from driver.journal.log.writing import Journal
 from driver.tracker.requests import Request
@@ -73,7 +73,13 @@ failpoints.hit = _pausing_hit
 
 
 class SteppedEvent:
-    """A stop that is never requested: a simulated process is killed instead."""
+    """A stop that is never requested: a simulated process is killed instead.
+
+    ``idle``: a thread that waits for the event pauses as this step, and then goes on as if the time were over; "": no pause.
+    """
+
+    def __init__(self, idle: str = "") -> None:
+        self._idle = idle
 
     def is_set(self) -> bool:
         return False
@@ -81,8 +87,22 @@ class SteppedEvent:
     def set(self) -> None:
         raise AssertionError("a simulated thread is never stopped")
 
+    def clear(self) -> None:
+        pass
+
     def wait(self, timeout: float | None = None) -> bool:
+        if self._idle:
+            pause(self._idle)
         return False
+
+
+class SteppedThread:
+    """A thread that a task runs in its place."""
+
+    ident = None
+
+    def start(self) -> None:
+        pass
 
 
 class SteppedQueue:

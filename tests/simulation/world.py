@@ -294,6 +294,8 @@ class World:
             yield from host.steps()
         if "host" in faults:
             yield from map(as_fault, loss_steps(self))
+            for host in self.hosts.values():
+                yield from host.fault_steps()
         for process in self.processes():
             if process.paused:
                 yield Step(f"{process.name} wake", process.wake, 2)

@@ -38,7 +38,7 @@ class Durability:
     def check_blocks(self) -> None:
         """INV-1: the WAL durably holds every accepted block whose deletion is not intended (INV-8)."""
         state = self._record.state
-        held = sum(len(host.files) for host in self._world.hosts.values())
+        held = sum(host.changes for host in self._world.hosts.values())
         wal = self._world.wal
         now = (self._record.journal.changes, wal.damages, wal.calls["delete"], held)
         if state is None or now == self._blocks_checked:
