@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -152,6 +152,7 @@ class DriverProcess:
         self._task_next: dict[str, str] = {}  # task → its next step; a task that waits for an answer has none
         self._answers: dict[str, Any] = {}
         self._wal_is_away = False
+        self._offered: dict[str, Step] = {}
 
     @property
     def alive(self) -> bool:
@@ -168,31 +169,41 @@ class DriverProcess:
 
     # ---- what can happen next ----------------------------------------------------------------------------------------
 
+    def _step(
+        self, name: str, action: Callable[..., Any], *arguments: Any, weight: int, numbers: range | None = None
+    ) -> Step:
+        """Return the step ``name`` of this process, which is made once: what it does depends on its name alone."""
+        step = self._offered.get(name)
+        if step is None:
+            run = partial(action, *arguments) if arguments else action
+            step = self._offered[name] = Step(f"{self.name} {name}", run, weight, numbers)
+        return step
+
     def steps(self) -> Iterator[Step]:
         if self._next != "decide" or self.queue:
-            yield Step(f"{self.name} {self._next}", self.advance, 40)
+            yield self._step(self._next, self.advance, weight=40)
         for task, name in self._task_next.items():
             if self._task_due(task, name):
-                yield Step(f"{self.name} {task}:{name}", partial(self.advance_task, task), 3 if name == "begin" else 20)
+                weight = 3 if name == "begin" else 20
+                yield self._step(f"{task}:{name}", self.advance_task, task, weight=weight)
 
     def fault_steps(self) -> Iterator[Step]:
-        yield Step(f"{self.name} kill", self.kill, 2)
+        yield self._step("kill", self.kill, weight=2)
         if self.leading:
-            yield Step(f"{self.name} renew", self.renew, 2)
-        yield Step(f"{self.name} pause", self.pause, 3)
+            yield self._step("renew", self.renew, weight=2)
+        yield self._step("pause", self.pause, weight=3)
         if self._next in ("claim", "snapshot", "open", "append", "sync", "snapshot-again"):
-            crash = partial(self.crash_in, self.advance)
-            yield Step(f"{self.name} {self._next}-crash", crash, 8, range(1, 8))
+            yield self._step(f"{self._next}-crash", self.crash_in, self.advance, weight=8, numbers=range(1, 8))
         if self._next == "sync":
-            yield Step(f"{self.name} sync-fails", partial(self.fail_in, "sync"), 4)
+            yield self._step("sync-fails", self.fail_in, "sync", weight=4)
             if not self.world.journal.appendable:
                 for lands in ("now", "late"):
-                    yield Step(f"{self.name} sync-lands-{lands}", partial(self.fail_in, "sync", lands), 3)
+                    yield self._step(f"sync-lands-{lands}", self.fail_in, "sync", lands, weight=3)
         for task, name in self._task_next.items():
-            if task.startswith("job") and name == "read":
-                yield Step(f"{self.name} {task}:read-without-wal", partial(self.read_without_wal, task), 200)
+            if name == "read" and task.startswith("job"):
+                yield self._step(f"{task}:read-without-wal", self.read_without_wal, task, weight=200)
         if self._next == "append":
-            yield Step(f"{self.name} append-fails", partial(self.fail_in, "append"), 4)
+            yield self._step("append-fails", self.fail_in, "append", weight=4)
 
     def _task_due(self, task: str, name: str) -> bool:
         """Rounds that would find nothing are not begun, so that traces stay short."""

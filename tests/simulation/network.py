@@ -30,6 +30,16 @@ class Exchange:
     at_driver: int = 0  # requests that a driver received and has not answered
 
     @property
+    def sender(self) -> str:
+        """The process that sent it."""
+        return self.label.partition("/")[0]
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether no copy, no answer and no driver is left that could end the wait of its sender."""
+        return not self.copies and not self.answers and not self.at_driver
+
+    @property
     def over(self) -> bool:
         return not self.copies and not self.answers and not self.at_driver and self.given_up
 

@@ -27,7 +27,7 @@ from receiver.machine import Identity
 from receiver.sources.source import CommitPoint
 from receiver.stores.replica_store import REPLICA_HOST, copy_handle
 from receiver.stores.wal_store import has_room
-from tests.simulation.scheduler import Step
+from tests.simulation.scheduler import Step, as_fault
 from tests.simulation.source import SimulatedSource
 from tests.support.forgetful import Crash
 from wal.blocks import encode_meta, local_frame
@@ -100,6 +100,7 @@ class ReceiverProcess:
         self._revoking: frozenset[TopicPartition] | None = (
             None  # within the callback until the machine says that it is done
         )
+        self._offered = self._steps_of()
 
     @property
     def alive(self) -> bool:
@@ -120,53 +121,92 @@ class ReceiverProcess:
 
     # ---- what can happen next ----------------------------------------------------------------------------------------
 
+    def _steps_of(self) -> dict[str, Step]:
+        """Everything that may happen to this process, by name: most of it is offered again before each step."""
+        name, quiet = self.name, self.world.options.quiet
+        kill = f"{name} kill"
+        steps = {
+            "tick": Step(f"{name} tick", self.tick, 4),
+            "source": Step(f"{name} source", self.act_on_source, 40),
+            "poll": Step(f"{name} poll", self.poll, 30),
+            "group": Step(f"{name} group", self.group_turn, 15),
+            "append": Step(f"{name} append", self.append, 30),
+            "sync": Step(f"{name} sync", self.sync, 20),
+            "ask-broker": Step(f"{name} ask-broker", self.ask_broker, 20),
+            "commit": Step(f"{name} commit", self.commit, 15),
+            "encode": Step(f"{name} encode", self.begin_copying, 30),
+            "copy-own": Step(f"{name} copy-own", self.copy_own, 20),
+            "copy-second": Step(f"{name} copy-second", self.copy_replica, 20),
+            "copy-without-host": Step(f"{name} copy-second", self.copy_replica, 1),
+            **{
+                f"fetch {tp}": Step(f"{name} fetch {tp}", partial(self.source.fetch, tp, 4), 15)
+                for tp in self.world.kafka.partitions()
+            },
+        }
+        faults = {
+            # steps that make orphans are as likely as steps that make progress, in a quiet run too
+            "kill": Step(kill, self.kill, 2),
+            "kill-unreported": Step(kill, self.kill, 4 * quiet),
+            "pause": Step(f"{name} pause", self.pause, 2),
+            "drain": Step(f"{name} drain", self.drain, 1),
+            "refused": Step(f"{name} copy-second-refused", partial(self.copy_replica_refused, False), 3 * quiet),
+            "unanswered": Step(f"{name} copy-second-unanswered", partial(self.copy_replica_refused, True), 3 * quiet),
+            "append-crash": Step(f"{name} append-crash", partial(self.crash_in, self.append), 10, range(1, 8)),
+            "append-fails": Step(f"{name} append-fails", partial(self.fail_in, self.append, "append"), 6),
+            "sync-crash": Step(f"{name} sync-crash", partial(self.crash_in, self.sync), 10, range(1, 6)),
+            "sync-fails": Step(f"{name} sync-fails", partial(self.fail_in, self.sync, "sync"), 6),
+            "sync-lands-now": Step(f"{name} sync-lands-now", partial(self.fail_in, self.sync, "sync", "now"), 5),
+            "sync-lands-late": Step(f"{name} sync-lands-late", partial(self.fail_in, self.sync, "sync", "late"), 5),
+            "ask-broker-fails": Step(f"{name} ask-broker-fails", self.ask_broker_in_vain, 6),
+            "commit-lost": Step(f"{name} commit-lost", self.lose_commit, 6),
+        }
+        return {**steps, **{key: as_fault(step) for key, step in faults.items()}}
+
     def steps(self) -> Iterator[Step]:
-        name = self.name
-        yield Step(f"{name} tick", self.tick, 4)
+        offered = self._offered
+        yield offered["tick"]
         if self._source_actions and (self._revoking is None or isinstance(self._source_actions[0], act.CommitAsync)):
-            yield Step(f"{name} source", self.act_on_source, 40)
+            yield offered["source"]
         if self._subscribed and self._revoking is None:
             if self._commit_errors or (self.source.can_poll() and self.machine.poll_records_max(self.world.now)):
-                yield Step(f"{name} poll", self.poll, 30)
+                yield offered["poll"]
             if self._group_due():
-                yield Step(f"{name} group", self.group_turn, 15)
+                yield offered["group"]
             for tp in self.source.reading:
                 if self.source.can_fetch(tp):
-                    yield Step(f"{name} fetch {tp}", partial(self.source.fetch, tp, 4), 15)
+                    yield offered[f"fetch {tp}"]
         if self.world.options.copies:
             yield from self._copy_steps()
         elif self._pending and self._writer is not None and not self._sync_failures:
-            yield Step(f"{name} append", self.append, 30)
+            yield offered["append"]
         if self._appended:
-            yield Step(f"{name} sync", self.sync, 20)
+            yield offered["sync"]
         if self._questions:
-            yield Step(f"{name} ask-broker", self.ask_broker, 20)
+            yield offered["ask-broker"]
         if self._commits:
-            yield Step(f"{name} commit", self.commit, 15)
+            yield offered["commit"]
 
     def fault_steps(self) -> Iterator[Step]:
-        name = self.name
-        # steps that make orphans are as likely as steps that make progress, in a quiet run too
-        yield Step(f"{name} kill", self.kill, 4 * self.world.options.quiet if self.has_unreported else 2)
-        yield Step(f"{name} pause", self.pause, 2)
-        yield Step(f"{name} drain", self.drain, 1)
+        offered = self._offered
+        yield offered["kill-unreported" if self.has_unreported else "kill"]
+        yield offered["pause"]
+        yield offered["drain"]
         if self._copying is not None and self._copying.waits_for_replica and self._second:
-            weight = 3 * self.world.options.quiet
-            yield Step(f"{name} copy-second-refused", partial(self.copy_replica_refused, False), weight)
-            yield Step(f"{name} copy-second-unanswered", partial(self.copy_replica_refused, True), weight)
+            yield offered["refused"]
+            yield offered["unanswered"]
         if self._pending and self._writer is not None and not self._sync_failures:
-            yield Step(f"{name} append-crash", partial(self.crash_in, self.append), 10, range(1, 8))
-            yield Step(f"{name} append-fails", partial(self.fail_in, self.append, "append"), 6)
+            yield offered["append-crash"]
+            yield offered["append-fails"]
         if self._appended:
-            yield Step(f"{name} sync-crash", partial(self.crash_in, self.sync), 10, range(1, 6))
-            yield Step(f"{name} sync-fails", partial(self.fail_in, self.sync, "sync"), 6)
+            yield offered["sync-crash"]
+            yield offered["sync-fails"]
             if not self.world.wal.appendable:
-                for lands in ("now", "late"):
-                    yield Step(f"{name} sync-lands-{lands}", partial(self.fail_in, self.sync, "sync", lands), 5)
+                yield offered["sync-lands-now"]
+                yield offered["sync-lands-late"]
         if self._questions:
-            yield Step(f"{name} ask-broker-fails", self.ask_broker_in_vain, 6)
+            yield offered["ask-broker-fails"]
         if self._commits:
-            yield Step(f"{name} commit-lost", self.lose_commit, 6)
+            yield offered["commit-lost"]
 
     # ---- inputs of the machine ---------------------------------------------------------------------------------------
 
@@ -292,12 +332,12 @@ class ReceiverProcess:
     def _copy_steps(self) -> Iterator[Step]:
         copying = self._copying
         if copying is None and self._pending:
-            yield Step(f"{self.name} encode", self.begin_copying, 30)
+            yield self._offered["encode"]
         if copying is not None and not copying.own:
-            yield Step(f"{self.name} copy-own", self.copy_own, 20)
+            yield self._offered["copy-own"]
         if copying is not None and copying.waits_for_replica:
             # without a host it reports that, and checks again
-            yield Step(f"{self.name} copy-second", self.copy_replica, 20 if self._second else 1)
+            yield self._offered["copy-second" if self._second else "copy-without-host"]
 
     def begin_copying(self) -> None:
         pending = self._pending.popleft()

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from greenlet import getcurrent, greenlet
 
-from driver.journal.log import reading
 from driver.journal.events import Event
+from driver.journal.log import reading
 from driver.journal.log.writing import Journal
 from driver.tracker.requests import Request
 from forebay.process import failpoints
