@@ -3,7 +3,8 @@
 What is real: the decision loop, clean-up, snapshot copies and adoption as the driver runs them (``shells.py`` turns their
 threads into steps), ``driver.tracker``, ``driver.journal`` (including its opening, state, history and lease),
 ``recovery.audit`` and ``recovery.rebuild``, ``wal.segments``, ``receiver.machine``, the encoding of blocks, what Kafka must
-prove before a task reads from it (``forebay.kafka.consume.block_ranges``), and the planning of queries over the intake.
+prove before a task reads from it (``forebay.kafka.consume.block_ranges``), the planning of queries over the intake, and
+without a WAL the agent's store and heartbeat (``hosts.py``).
 
 What is modelled, and which tests run the real code: docs/RELIABILITY.md, "Simulation".
 

@@ -248,4 +248,4 @@ class SteppedJournal:
         return self._journal.free_bytes()
 
 
-reading.ThreadPoolExecutor = SteppedPool  # type: ignore[attr-defined,misc,assignment]  # of whole objects read ahead
+reading.ThreadPoolExecutor = SteppedPool  # type: ignore[attr-defined,assignment]  # of whole objects read ahead
