@@ -58,8 +58,8 @@ class CleanedWal:
     states: StateFiles | None = None
 
 
-class _Sealed(NamedTuple):
-    """A segment that may be deletable. ``sealed``: nothing is written to it any more."""
+class _Candidate(NamedTuple):
+    """A segment that clean-up examines. ``sealed``: its writer appends no more."""
 
     path: str
     receiver: str
@@ -221,7 +221,7 @@ class Cleaner:
         worth = set(due)
         for paths in _groups(listed, PATHS_AT_ONCE):
             worth |= self._loop.ask(ReadUnnamed(tuple(paths)))
-        candidates: list[_Sealed] = []
+        candidates: list[_Candidate] = []
         for (receiver, epoch), files in segments.items():
             files.sort()
             for index, (_, path) in enumerate(files):
@@ -232,7 +232,7 @@ class Cleaner:
                 )  # whole objects are never written to again
                 if not sealed and (receiver, epoch) in writers:
                     continue  # not read: kept while its writer may append to it
-                candidates.append(_Sealed(path, receiver, epoch, sealed))
+                candidates.append(_Candidate(path, receiver, epoch, sealed))
         for group in _groups(candidates, FILES_AT_ONCE if wal.storage.appendable else OBJECTS_AT_ONCE):
             if self._stopping.is_set():
                 return
@@ -260,7 +260,7 @@ def _groups(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[at : at + size] for at in range(0, len(items), size))
 
 
-def _facts(storage: Storage, segment: _Sealed) -> SegmentFacts | None:
+def _facts(storage: Storage, segment: _Candidate) -> SegmentFacts | None:
     """Scan a segment; None if it no longer exists: an older driver has deleted it since, by a durable intent."""
     try:
         scan = scan_segment(storage, segment.path, payloads=False)

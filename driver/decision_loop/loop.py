@@ -36,7 +36,9 @@ log = logging.getLogger(__name__)
 
 #: requests that make the journal grow and can wait: their senders send them again
 GROWING = (RegisterRequest, ClaimRequest, ReportRequest, Fault, BeginReplay, OpenCursorRequest)
-WAITING_FOR_SPACE = "the journal waits for space: the driver answers no request until there is some"
+WAITING_FOR_SPACE = (
+    "the journal waits for space: the driver refuses requests until the store of driver.journal has space"
+)
 RESERVE_REACHED = "the journal's store is down to its reserve (driver.journal_reserve): nothing new is taken in"
 #: pause between two checks of the free space
 SPACE_SECONDS = 0.5
@@ -293,7 +295,7 @@ class DriverLoop:
             except OutOfSpaceError as error:
                 if not self.waiting_for_space:
                     log.error(
-                        "cannot write the journal for lack of space; the driver answers no request until there is space: %s",
+                        "cannot write the journal for lack of space; the driver refuses requests until there is space: %s",
                         error,
                     )
                 self.waiting_for_space = True

@@ -20,7 +20,7 @@ from forebay.model.records import BLOCK_SCHEMA
 #: of ``BLOCK_SCHEMA(False)``
 COLUMNS, BUFFERS = 7, 16
 
-#: column → its first buffer, and the width of its values; that of bytes is the width of their places
+#: for each column: its first buffer, and the bytes of a value (of a column of bytes: of an offset)
 _KEY, _VALUE, _TOPIC = 0, 1, 2
 _FIRST_BUFFERS = (0, 3, 6, 8, 10, 12, 14)
 _WIDTHS = (4, 4, 4, 4, 8, 8, 4)
@@ -84,11 +84,11 @@ def _check(rows: Numbers, columns: Numbers, buffers: Numbers, body_lengths: Numb
         raise ValueError("its columns have different numbers of rows")
     # a row takes more than a byte; so the products below don't overflow
     if (rows < 0).any() or (rows > body_lengths).any():
-        raise ValueError("it has another number of rows than its body")
+        raise ValueError("its number of rows is more than its body can hold")
     if nulls[:, _TOPIC:].any():
         raise ValueError("a column of numbers has a null")
     if (offsets < 0).any() or (lengths < 0).any() or (offsets % 8).any():
-        raise ValueError("a buffer has no valid place")
+        raise ValueError("a buffer has no valid offset or length")
     # compared as a difference, because a sum may overflow
     if (lengths > body_lengths[:, None] - offsets).any():
         raise ValueError("a buffer is beyond its body")

@@ -71,8 +71,8 @@ READING = (
     Option("includeHeaders", BOTH, "false", "whether rows have the column `headers`"),
     Option(
         "columns", BOTH, "",
-        "the columns of the rows, separated by commas, such as `value,offset`; without it all. Each column that is omitted saves "
-        "the time in which Spark makes it a part of each row",
+        "the columns of the rows, separated by commas, such as `value,offset`; if unset, all columns. Spark spends time on each "
+        "column of each row, so name only the columns that the query uses",
     ),
     Option(
         "kafkaConsumer.pollTimeoutMs", BOTH, "120000",

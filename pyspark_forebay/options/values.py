@@ -36,7 +36,7 @@ def column_names(given: Mapping[str, str]) -> tuple[str, ...]:
     names = tuple(name.strip() for name in given["columns"].split(","))
     if not all(names) or len(set(names)) < len(names):
         raise UsageError(
-            f"option columns: {given['columns']!r}: write different names of columns, separated by commas, such as value,offset"
+            f"option columns: {given['columns']!r}: name each column once, separated by commas, such as value,offset"
         )
     return names
 

@@ -91,8 +91,8 @@ class ReceiverMachine:
         return partition is not None and partition.generation == generation
 
     def seconds_until_seal(self, now: float) -> float:
-        """Return the seconds until the open block is sealed if no record is added. Without an open block: until its first records
-        must have been polled, at most the block interval."""
+        """Return the seconds until the open block is sealed if no record is added; without an open block, until the
+        poll must end."""
         return self._parts.buffer.seconds_until_seal(now)
 
     def seconds_until_poll(self, now: float) -> float:

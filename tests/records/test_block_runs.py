@@ -209,7 +209,7 @@ def test_rows_that_all_columns_name_but_their_bytes_lack_are_refused(rows: int) 
     changed = changed_numbers(data, {first + 16 * column: ("<q", rows) for column in range(7)})
     one = open_block(changed, meta, whole)
     assert one.form is not None
-    with pytest.raises(ValueError, match="number of rows"):
+    with pytest.raises(ValueError, match="number of rows is more"):
         decode_run([one])
 
 

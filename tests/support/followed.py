@@ -2,8 +2,8 @@
 often it comes back to one.
 
 A value is recognised by its *marks*: numbers, texts or byte strings that occur in nothing else. A call is *on the way* if one of
-its arguments (not ``self``) or its result contains a mark. Reading a property of a value is no call. If the way goes on from a
-module that no call has passed the value to, because it lay in a field, the call that entered this module is on the way too.
+its arguments (not ``self``) or its result contains a mark. Reading a property of a value is no call. A value may be
+read from a field that no recorded call filled. Then the call that entered the reading module is on the way too.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class Follower:
 
     ``left_out``: prefixes of modules whose calls, and all calls inside them, are no part of the way.
     ``opaque``: names of types that hold everything, and so are searched for no mark.
-    ``ignored``: (function, argument, names of types): a call with an argument of another type, and all calls inside it, is none.
+    ``ignored``: (function, argument, names of types): if the argument has another type, the call and all calls inside it are
+    ignored.
     """
 
     left_out: tuple[str, ...] = ()

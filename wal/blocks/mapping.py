@@ -1,7 +1,7 @@
 """Mapping of files into memory, without the risk that a page that the disk can't read ends the process (SIGBUS).
 
 The kernel reads all pages when the file is mapped, and reports one that it can't read as an error. It may drop such pages later
-for lack of memory, and read them again when they are used. Only if the disk fails between these two reads, the process ends.
+for lack of memory, and read them again when they are used. If the disk fails between these two reads, the process still ends.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def map_present(path: str | Path) -> Any:
     """Return the file's bytes, mapped into memory, after the kernel has read all of them.
 
-    If the disk can't read a page, this call raises OSError. Without it, the first access to the page would end the process
-    (SIGBUS). A kernel older than 5.14 can't do that, and the bytes are read without a mapping.
+    Raises OSError if the disk can't read a page; an access to such a page would otherwise end the process (SIGBUS). On kernels
+    before 5.14, it reads the file into memory instead.
     """
     with pa.memory_map(str(path)) as file:
         data = file.read_buffer()

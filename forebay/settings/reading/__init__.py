@@ -1,1 +1,1 @@
-"""From a file and environment variables to settings, or to the list of mistakes."""
+"""Reading of the file and of environment variables: into settings, or into a list of mistakes."""

@@ -63,8 +63,8 @@ class Buffer:
         return sum(part.until_offset - part.from_offset for part in self._open.ranges.values())
 
     def seconds_until_seal(self, now: float) -> float:
-        """Return the seconds until the open block is sealed if no record is added. Without an open block: until its first records
-        must have been polled, at most the block interval."""
+        """Return the seconds until the open block is sealed if no record is added; without an open block, until the
+        poll must end."""
         sealing = self.sealing
         until = sealing.due_at(self._open.opened_at) if self.has_open else sealing.awaited_until(now)
         return max(0.0, until - now)

@@ -31,8 +31,8 @@ class Sealing:
         return min(opened_at + interval, max(self._early_at, opened_at + YOUNGEST * interval))
 
     def awaited_until(self, now: float) -> float:
-        """Return until when the first records of the next block may be awaited, if no block is open at ``now``: those that
-        arrived before the early seal are in its block only if the poll ends by then."""
+        """Return the latest end of a poll that begins at ``now`` without an open block. A poll that ends later could miss the
+        early seal with records that arrived before it."""
         latest = now + self.settings.block_interval
         return min(self._early_at, latest) if self._early_at > now else latest
 
