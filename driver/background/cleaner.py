@@ -39,6 +39,8 @@ REQUESTS_AT_ONCE = 16
 #: maximum number of segments whose deletions share one write of the journal; an object contains few blocks, a file may contain
 #: thousands, which are all in memory
 OBJECTS_AT_ONCE, FILES_AT_ONCE = 256, 16
+#: maximum number of frames that the decision loop examines without answering other requests, unless one segment has more
+FRAMES_AT_ONCE = 2_000
 
 T = TypeVar("T")
 
@@ -94,6 +96,8 @@ class Cleaner:
         self._pause_seconds = pause_seconds
         self._logged: set[str] = set()  # segments whose damage was logged
         self._actions: queue.Queue[DeleteSegment | None] = queue.Queue()
+        self._failed_actions: list[DeleteSegment] = []  # repeated by the next round
+        self._failure: StoreError | None = None  # the first one of this round
         self._stopping = threading.Event()
         self._pool = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="clean-up")  # starts threads when needed
         self._thread = threading.Thread(target=self._run, name="clean-up", daemon=True)
@@ -134,7 +138,8 @@ class Cleaner:
     def look(self) -> None:
         """Move finished batches to the history, and delete the segments that are due.
 
-        An intent that is durable only after its group was looked at is carried out by the next group or round.
+        An intent that is durable only after its group was looked at is carried out by the next group or round. A segment that
+        can't be read or deleted keeps no other one: the first StoreError is raised at the end.
         """
         self._refuse_if_superseded()
         self._archive()
@@ -147,6 +152,7 @@ class Cleaner:
                 self._wal.states.clean()
         else:
             self._loop.ask(CleanLocalCopies())
+        self._raise_failure()
 
     def _limits(self, wal: CleanedWal) -> Limits:
         """Return the limits of this round: below those of the settings while the store lacks space."""
@@ -154,12 +160,15 @@ class Cleaner:
         return wal.limits.within(wal.storage.free_bytes(), held_bytes)
 
     def act(self) -> None:
-        """Carry out the deletions that have been intended so far."""
-        while not self._stopping.is_set() and (actions := self._intended()):
-            self._carry_out(actions)
+        """Carry out the deletions that have been intended so far. At the end, raise the StoreError of the first that failed;
+        the next call repeats those."""
+        self._repeat_failed()
+        self._carry_out_intended()
+        self._raise_failure()
 
     def _act(self, wait_seconds: float) -> None:
         """Carry out the intended deletions, and wait up to ``wait_seconds`` for further ones."""
+        self._repeat_failed()
         deadline = self._clock.monotonic() + wait_seconds
         while not self._stopping.is_set():
             try:
@@ -168,6 +177,16 @@ class Cleaner:
                 return
             if action is not None:
                 self._carry_out([action, *self._intended()])
+
+    def _repeat_failed(self) -> None:
+        for action in self._failed_actions:
+            self._actions.put(action)
+        self._failed_actions.clear()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def _intended(self) -> list[DeleteSegment]:
         """Return intended deletions, at most OBJECTS_AT_ONCE of them. Does not wait."""
@@ -178,26 +197,32 @@ class Cleaner:
                 taken.append(action)
         return taken
 
+    def _carry_out_intended(self) -> None:
+        while not self._stopping.is_set() and (actions := self._intended()):
+            self._carry_out(actions)
+
     def _carry_out(self, actions: Sequence[DeleteSegment]) -> None:
-        """Delete the segments, then journal all deletions in one write. A deletion that failed is repeated later."""
+        """Delete the segments, then journal all deletions in one write. Note those that failed."""
         assert self._wal is not None, "segments are there only in a WAL"
         done: list[DeleteSegment] = []
-        failure: StoreError | None = None
-        try:
-            for group in _groups(actions, REQUESTS_AT_ONCE):
+        for group in _groups(actions, REQUESTS_AT_ONCE):
+            if self._stopping.is_set():
+                break  # the next driver finds the intents in the journal
+            try:
                 self._refuse_if_superseded()
-                for action in self._pool.map(partial(_delete_segment, self._wal.storage), group):
-                    done.append(action)  # noqa: PERF402 - those before an error are done
-        except StoreError as error:
-            failure = error
-            for action in actions[len(done) :]:
-                self._actions.put(action)
+                errors = list(self._pool.map(partial(_delete_segment, self._wal.storage), group))
+            except StoreError as error:  # the owner of the WAL is not known
+                errors = [error] * len(group)
+            for action, failure in zip(group, errors, strict=True):
+                if failure is None:
+                    done.append(action)
+                else:
+                    self._failed_actions.append(action)
+                    self._failure = self._failure or failure
         self._loop.ask_all([CleanedUp(action.number) for action in done])
         for action in done:
             failpoints.hit("cleanup.after-done")
             log.info("deleted WAL segment %s: no batch, cursor or rewind horizon needs it", action.path)
-        if failure is not None:
-            raise failure
 
     def _refuse_if_superseded(self) -> None:
         if self._wal is not None and self._wal.superseded():
@@ -233,18 +258,26 @@ class Cleaner:
                 if not sealed and (receiver, epoch) in writers:
                     continue  # not read: kept while its writer may append to it
                 candidates.append(_Candidate(path, receiver, epoch, sealed))
+        # the decision on a due segment passes those that are due before it
+        places = {path: place for place, path in enumerate(due)}
+        candidates.sort(key=lambda candidate: places.get(candidate.path, len(places)))
         for group in _groups(candidates, FILES_AT_ONCE if wal.storage.appendable else OBJECTS_AT_ONCE):
             if self._stopping.is_set():
                 return
-            scanned = list(zip(group, self._pool.map(partial(_facts, wal.storage), group), strict=True))
-            self._loop.ask_all(
-                [
-                    CleanSegment(self._noted(facts), segment.receiver, segment.epoch, now_ms, limits)
-                    for segment, facts in scanned
-                    if facts is not None
-                ]
-            )
-            self.act()  # before the next group: a store that is full gets room
+            requests: list[CleanSegment] = []
+            frames = 0
+            for candidate, facts in zip(group, self._pool.map(partial(_facts, wal.storage), group), strict=True):
+                if isinstance(facts, StoreError):
+                    self._failure = self._failure or facts
+                if not isinstance(facts, SegmentFacts):
+                    continue
+                if requests and frames + len(facts.frames) > FRAMES_AT_ONCE:
+                    self._loop.ask_all(requests)
+                    requests, frames = [], 0
+                requests.append(CleanSegment(self._noted(facts), candidate.receiver, candidate.epoch, now_ms, limits))
+                frames += len(facts.frames)
+            self._loop.ask_all(requests)
+            self._carry_out_intended()  # before the next group: a store that is full gets room
 
     def _noted(self, facts: SegmentFacts) -> SegmentFacts:
         """Log the damage in a segment once. Return ``facts``."""
@@ -260,20 +293,27 @@ def _groups(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[at : at + size] for at in range(0, len(items), size))
 
 
-def _facts(storage: Storage, segment: _Candidate) -> SegmentFacts | None:
-    """Scan a segment; None if it no longer exists: an older driver has deleted it since, by a durable intent."""
+def _facts(storage: Storage, segment: _Candidate) -> SegmentFacts | StoreError | None:
+    """Scan a segment. Return the error if it can't be read; None if it no longer exists: an older driver has deleted it since,
+    by a durable intent."""
     try:
         scan = scan_segment(storage, segment.path, payloads=False)
         return segment_facts(segment.path, scan, sealed=segment.sealed, fenced=False)
     except FileNotFoundError:
         return None
+    except StoreError as error:
+        return error
 
 
-def _delete_segment(storage: Storage, action: DeleteSegment) -> DeleteSegment:
+def _delete_segment(storage: Storage, action: DeleteSegment) -> StoreError | None:
+    """Delete a segment. Return the error if that failed."""
     failpoints.hit("cleanup.after-intent")
-    delete(storage, action.path)
+    try:
+        delete(storage, action.path)
+    except StoreError as error:
+        return error
     failpoints.hit("cleanup.after-delete")
-    return action
+    return None
 
 
 @dataclass(frozen=True, slots=True)

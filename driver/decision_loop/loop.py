@@ -285,27 +285,29 @@ class DriverLoop:
         delay = 0.1
         appended = False
         began = self._clock.monotonic()
-        while True:
-            try:
-                if not appended:
-                    appended = True
-                    self._journal.append(events)
-                self._journal.sync()
-                break
-            except OutOfSpaceError as error:
-                if not self.waiting_for_space:
-                    log.error(
-                        "cannot write the journal for lack of space; the driver refuses requests until there is space: %s",
-                        error,
-                    )
-                self.waiting_for_space = True
-                self.came_round()
-                if self._stopping.wait(delay):
-                    raise
-                delay = min(delay * 2, 5.0)
-        if self.waiting_for_space:
-            log.warning("the journal has space again")
-            self.waiting_for_space = False
+        try:
+            while True:
+                try:
+                    if not appended:
+                        appended = True
+                        self._journal.append(events)
+                    self._journal.sync()
+                    break
+                except OutOfSpaceError as error:
+                    if not self.waiting_for_space:
+                        log.error(
+                            "cannot write the journal for lack of space; the driver refuses requests until there is space: %s",
+                            error,
+                        )
+                    self.waiting_for_space = True
+                    self.came_round()
+                    if self._stopping.wait(delay):
+                        raise
+                    delay = min(delay * 2, 5.0)
+            if self.waiting_for_space:
+                log.warning("the journal has space again")
+        finally:
+            self.waiting_for_space = False  # also if the wait ends the loop: what it then refuses has that cause
         self.synced(self._clock.monotonic() - began)
         self._journal.check()
 

@@ -124,10 +124,18 @@ def check_name(kind: str, name: str) -> str:
     return name
 
 
+#: maximum length of a text that blocks share: the texts that are kept stay in memory
+SHARED_LENGTH_MAX = 255
+
+
 @lru_cache(1024)
-def _shared(text: str) -> str:
-    """Return an equal text, mostly the same object for equal texts: a decoder makes a new one for each value."""
+def _kept(text: str) -> str:
     return text
+
+
+def _shared(text: str) -> str:
+    """Return an equal text, mostly the same object for equal short texts: a decoder makes a new one for each value."""
+    return _kept(text) if len(text) <= SHARED_LENGTH_MAX else text
 
 
 #: sets a field of a frozen value

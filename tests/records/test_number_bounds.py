@@ -10,8 +10,9 @@ import pytest
 from driver.journal.events import IncarnationStart, UnwritableEvent, WindowChanged, refuse_unwritable
 from forebay import messages as m
 from forebay.kafka.consume.spans import OffsetRange, parse_span
+from forebay.model import values
 from forebay.model.errors import CorruptionError, UsageError
-from forebay.model.values import OFFSET_MAX, Block, BlockRange, Gap, Handle
+from forebay.model.values import OFFSET_MAX, SHARED_LENGTH_MAX, Block, BlockRange, Gap, Handle
 from tests.support.rows import block, filler
 from wal.blocks import decode_meta, encode_meta
 
@@ -132,3 +133,17 @@ def test_event_is_writable_or_refused() -> None:
 def test_metadata_within_bounds_is_read_back() -> None:
     meta, _ = block({("a", 0): filler(3)})
     assert decode_meta(encode_meta(meta), "p", 0) == meta
+
+
+def test_long_texts_of_blocks_are_not_kept_to_be_shared() -> None:
+    """INV-6: short texts stay in memory. A sender may name any host, also in a report that the driver refuses."""
+    tree = reported()
+    (first,), (second,) = decoded(tree).blocks, decoded(tree).blocks
+    assert first.meta.host is second.meta.host
+    kept = values._kept.cache_info().currsize
+    for number in range(20):
+        host = f"{number}".rjust(SHARED_LENGTH_MAX + 1, "h")
+        tree["blocks"][0]["meta"]["host"] = host
+        (whole,) = decoded(tree).blocks
+        assert whole.meta.host == host
+    assert values._kept.cache_info().currsize == kept

@@ -115,7 +115,7 @@ int64_t forebay_receive(void *queue, int timeout_ms, int gather_ms, item *items,
   while (count < size) {
     event *found = used.poll(queue, 0);
     if (!found) { /* the clock is read only here: reading it for each message took a quarter of the time */
-      int64_t left = count ? until - now_ms() : timeout_ms;
+      int64_t left = (count ? until : end) - now_ms();
       if (left > 0) found = used.poll(queue, (int)left);
     }
     if (!found) break;

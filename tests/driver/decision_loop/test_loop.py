@@ -488,6 +488,26 @@ def test_requests_are_turned_away_while_the_journal_waits_for_space() -> None:
     led.loop.stop()
 
 
+def test_loop_that_ends_while_it_waits_for_space_names_its_end() -> None:
+    """A sender that is told to wait for space would ask a driver that has ended."""
+    led = Led()
+    tried = threading.Event()
+
+    def fail() -> None:
+        if tried.is_set():
+            raise StoreError("the disk was removed")
+        tried.set()
+        raise OutOfSpaceError("full")
+
+    led.storage.before_sync = fail
+    first = led.loop.submit(CREATE)
+    assert led.ended.wait(30)
+    for answer in (first, led.loop.submit(register("r1"))):
+        with pytest.raises(UnreachableError, match="the disk was removed") as refused:
+            answer.result(30)
+        assert not isinstance(refused.value, TurnedAwayError)
+
+
 def test_requests_asked_together_share_a_write(led: Led) -> None:
     led.loop.ask(CREATE)
     writes: list[None] = []

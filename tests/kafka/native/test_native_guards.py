@@ -99,6 +99,35 @@ def test_receive_gathers_no_longer_than_its_timeout(native: Library) -> None:
     assert sum(waits) <= timeout_ms + 1, "the clock of the library has whole milliseconds"
 
 
+def test_events_that_are_no_records_do_not_lengthen_the_wait_for_the_first_record(native: Library) -> None:
+    timeout_ms = 20
+    waits: list[int] = []
+    never = threading.Event()
+
+    def poll(_: Any, wait_ms: int) -> int | None:
+        if not wait_ms:
+            return None
+        waits.append(wait_ms)
+        never.wait(min(wait_ms, 5) / 1000)
+        return 1 if len(waits) < 50 else None
+
+    poll_type = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+    type_type = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    destroy_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    callbacks = poll_type(poll), type_type(lambda _: 0x20), destroy_type(lambda _: None)  # an event of a commit
+    pointers = [ctypes.cast(callback, ctypes.c_void_p) for callback in callbacks]
+    items: Any = np.zeros(3, ITEM)
+    native.use(Functions(**dict(zip(("poll", "type", "destroy"), pointers, strict=True))))
+    try:
+        assert native.gather.forebay_receive(1, timeout_ms, 1, items.ctypes.data, 3) == 0
+    finally:
+        native.use(native.functions)
+    assert len(waits) < 50
+    assert waits == sorted(waits, reverse=True), "each wait is for what is left of the timeout"
+    assert waits[0] <= timeout_ms
+    assert waits[-1] < timeout_ms
+
+
 def test_threads_load_the_library_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check at loading replaces the functions that the library calls: no other thread may use it meanwhile."""
     free: list[bool] = []
