@@ -116,11 +116,19 @@ class IntakeSource:
         """
         held = self._intake.earliest(partitions)
         while True:
-            found = self._at_times_beside(answer, partitions, times, held)
+            found: dict[TopicPartition, Place] = {}
+            lost: LostBlockError | None = None
+            try:
+                found = self._at_times_beside(answer, partitions, times, held)
+            except LostBlockError as error:
+                lost = error
             still = self._intake.earliest(partitions)
             if still == held:
+                if lost is not None:
+                    raise lost
                 return found
-            held = still  # clean-up deleted records from the WAL after the search of Kafka had skipped them
+            # clean-up deleted records from the WAL after the search of Kafka had skipped them, or after the driver had named them
+            held = still
 
     def _at_times_beside(
         self, answer: IntakeAnswer, partitions: Partitions, times: Mapping[TopicPartition, int], held: Places

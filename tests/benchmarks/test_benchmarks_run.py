@@ -98,6 +98,7 @@ LINES = {
     "source": [
         "batch query, records/s",
         "batch query over the intake, records/s",
+        "the same with the columns key and value, records/s",
         "batch.arrow over the intake, records/s",
         "streaming query, records/s",
         "time of a nearly empty trigger",
@@ -118,6 +119,10 @@ LINES = {
         "driver: memory that the flood takes",
         "agent: longest heartbeat, flooded / not",
         "agent: memory that the flood takes",
+    ],
+    "small-blocks": [
+        "reading many blocks / the same bytes in few, processor time",
+        "reading many blocks / the same joined by Arrow, processor time",
     ],
     "start": [
         "forebay status",

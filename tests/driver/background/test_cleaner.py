@@ -32,6 +32,7 @@ from forebay.process.clock import ManualClock
 from tests.support.tracked import STREAM, Tracked
 from wal.decisions.retention import FrameFacts, Limits, SegmentFacts
 from wal.segments import layout
+from wal.segments.scan import scan_segment
 from wal.storage import MemoryStorage
 
 numbers = itertools.count(1)
@@ -199,7 +200,7 @@ def test_segment_that_cannot_be_read_keeps_no_other_one(monkeypatch: pytest.Monk
     for sequence in range(2, 5):
         cleaned.wal.put_new(layout.block_segment(STREAM, "r1", 1, sequence), b"")
     broken = layout.block_segment(STREAM, "r1", 1, 2)
-    scan = cleaner.scan_segment
+    scan = scan_segment
 
     def fail(storage: Any, path: str, *, payloads: bool) -> Any:
         if path == broken:

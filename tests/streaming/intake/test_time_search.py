@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -98,8 +98,9 @@ def test_kafka_is_asked_only_about_the_newest_incarnation(
     assert source._in_kafka(answer, known, {tp: held}, {tp: "earliest"}) == ({} if found is None else {tp: found})
 
 
-def test_records_cleaned_up_during_a_search_are_asked_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-2: the block existed when Kafka was asked about older records, and was deleted before blocks were searched."""
+@pytest.mark.parametrize("when", ["before the block was named", "before the block was read"])
+def test_records_cleaned_up_during_a_search_are_asked_of_kafka(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-2: the block existed when Kafka was asked about older records, and was deleted before it was searched."""
     monkeypatch.setattr(source_module, "KafkaAdmin", Brokers(2))
     options = read_options({"tracker": "http://127.0.0.1:1"}, streaming=False)
     tp = TopicPartition(TOPIC, 0)
@@ -107,10 +108,13 @@ def test_records_cleaned_up_during_a_search_are_asked_of_kafka(monkeypatch: pyte
     known = {tp: m.IntakePartition(topic=TOPIC, partition=0, position=5, incarnations=(incarnation,))}
     answer = m.IntakeAnswer(stream="s", partitions=(), wal_url="", kafka={"bootstrap.servers": "b:1"})
     held = iter([0, 5, 5])
-    played = SimpleNamespace(
-        earliest=lambda _: {tp: (1, next(held))},
-        times=lambda spans: [SimpleNamespace(block=None, reached=span.span.until_offset) for span in spans],
-    )
+
+    def times(spans: Sequence[Any]) -> list[Any]:
+        if when == "before the block was read":
+            raise LostBlockError("no tier can read block r1-1-1")
+        return [SimpleNamespace(block=None, reached=span.span.until_offset) for span in spans]
+
+    played = SimpleNamespace(earliest=lambda _: {tp: (1, next(held))}, times=times)
     source = IntakeSource(options, cast(client.Intake, played))
     assert source._at_times(answer, known, {tp: 3}) == {tp: (1, 2)}
 
