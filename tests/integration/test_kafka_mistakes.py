@@ -50,7 +50,11 @@ WRONG = "canary-of-the-password"
 
 REASONS = {
     "wrong password": r"SASL authentication error: Authentication failed: Invalid username or password",
-    "tls at a plaintext port": r"SSL handshake failed: .*connecting to a PLAINTEXT broker listener\?",
+    # the second one if the broker has closed the connection before the client reads the broker's answer to the handshake
+    "tls at a plaintext port": (
+        r"SSL handshake failed: .*connecting to a PLAINTEXT broker listener\?"
+        r'|Disconnected: .*check "security\.protocol" and the port'
+    ),
     "plaintext at a tls port": r'Disconnected: .*check "security\.protocol" and the port',
     "plaintext at a sasl port": r'Disconnected: .*check "security\.protocol" and the port',
     "unknown name": r"Failed to resolve 'no-such-host\.invalid:9092'",

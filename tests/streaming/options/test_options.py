@@ -107,7 +107,7 @@ def test_columns_are_chosen_in_the_order_of_the_option() -> None:
     [
         ("", "separated by commas"),
         ("value,", "separated by commas"),
-        ("value,value", "different names"),
+        ("value,value", "name each column once"),
         ("value,Offset", "no column Offset, only key, value, topic"),
         ("headers", "set includeHeaders to true"),
         ("value,decodeError", "no column decodeError"),
