@@ -8,6 +8,7 @@ checked for all of them together. For a stream of another form, Arrow decodes (`
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,10 @@ def join(form: Form, parts: Sequence[tuple[memoryview, Sequence[int]]], dictiona
     Raises ValueError if a record batch is not valid.
     """
     streams = [stream for stream, places in parts for _ in places]
-    begins = np.concatenate([np.asarray(places, np.int64) for _, places in parts])
-    ends = np.concatenate([
-        np.append(np.asarray(places[1:], np.int64), len(stream)) for stream, places in parts
-    ])  # fmt: skip
+    begins = np.fromiter(chain.from_iterable(places for _, places in parts), np.int64, len(streams))
+    ends = np.empty_like(begins)  # of a record batch: where the next one of its stream begins, or where the stream ends
+    ends[:-1] = begins[1:]
+    ends[np.cumsum([len(places) for _, places in parts]) - 1] = [len(stream) for stream, _ in parts]
     described = _taken(streams, begins, form.length).reshape(len(streams), form.length)
     columns = _entries(described, form.columns_at, COLUMNS)
     buffers = _entries(described, form.buffers_at, BUFFERS)

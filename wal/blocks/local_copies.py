@@ -12,9 +12,11 @@ import errno
 import functools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from forebay.model.errors import CorruptionError, OutOfSpaceError, StoreError
 from forebay.model.values import BlockMeta, check_name
@@ -22,7 +24,7 @@ from forebay.process.secret_file import make_private_folder
 from wal.blocks.mapping import map_present
 from wal.blocks.room import LocalRoom
 from wal.blocks.stored import StoredBlock, block_of_frame, encode_meta
-from wal.segments.frame import FrameKind, aligned, decode_frame, encode_frame
+from wal.segments.frame import ALIGNMENT, FrameKind, aligned, decode_frame, encode_frame
 from wal.storage.directories import sync_above, sync_directory
 
 BLOCK_SUFFIX = ".block"
@@ -131,16 +133,50 @@ def _write_file(path: Path, parts: Sequence[Any], durable: bool) -> None:
             os.fsync(file.fileno())
 
 
-def read_local(path: str | Path, length: int = MAPPED_BYTES_MIN) -> StoredBlock:
+class CopiesMemory:
+    """Memory for small copies that are read one after another: new memory for each would take longer than reading it.
+
+    ``lengths``: of their frames. The memory is allocated for the first one, and is free when no block uses it.
+    """
+
+    def __init__(self, lengths: Iterable[int]) -> None:
+        self._size = sum(_room(length) for length in lengths if length < MAPPED_BYTES_MIN)
+        self._rest: memoryview | None = None
+
+    def read(self, path: str | Path, length: int) -> Any:
+        """Return the bytes of the file, at most one more than a frame of ``length`` has. Raises OSError."""
+        if self._rest is None:
+            self._rest = memoryview(pa.allocate_buffer(self._size))
+        room = _room(length)
+        if len(self._rest) < room:
+            return _read_file(path, length)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            count = os.readv(descriptor, [self._rest[: aligned(length) + 1]])
+        finally:
+            os.close(descriptor)
+        data, self._rest = self._rest[:count], self._rest[room:]
+        return data
+
+
+def _room(length: int) -> int:
+    """Return the bytes for a copy and the byte that it must not have; aligned, so that frames stay aligned in memory."""
+    return aligned(length) + ALIGNMENT
+
+
+def read_local(path: str | Path, length: int = MAPPED_BYTES_MIN, memory: CopiesMemory | None = None) -> StoredBlock:
     """Return a local copy, verified.
 
-    ``length``: of its frame, if it is known. A small copy is read, and a larger one is mapped into memory.
+    ``length``: of its frame, if it is known. A small copy is read, into ``memory`` if it is set, and a larger one is mapped.
 
     Raises FileNotFoundError, CorruptionError, NewerVersionError, StoreError.
     """
     data: Any
     try:
-        data = _read_file(path, aligned(length) + 1) if length < MAPPED_BYTES_MIN else map_present(path)
+        if length >= MAPPED_BYTES_MIN:
+            data = map_present(path)
+        else:
+            data = _read_file(path, length) if memory is None else memory.read(path, length)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -148,10 +184,10 @@ def read_local(path: str | Path, length: int = MAPPED_BYTES_MIN) -> StoredBlock:
     return read_stored(data, str(path))
 
 
-def _read_file(path: str | Path, length_max: int) -> bytes:
+def _read_file(path: str | Path, length: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(descriptor, length_max)
+        return os.read(descriptor, aligned(length) + 1)
     finally:
         os.close(descriptor)
 

@@ -30,7 +30,7 @@ SMALL_BYTES = 256 << 10
 #: maximum decoded bytes and number of blocks that are fetched together, and so in memory at the same time
 FETCH_BYTES, FETCH_BLOCKS = 8 << 20, 500
 #: maximum decoded bytes of blocks that are decoded together
-RUN_BYTES = 4 << 20
+RUN_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)

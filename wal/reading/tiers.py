@@ -20,7 +20,7 @@ from forebay.model.errors import CorruptionError, ForebayError, MissingKeyError,
 from forebay.model.payload import block_rows
 from forebay.model.records import to_dataframe
 from forebay.model.values import BlockRange
-from wal.blocks import StoredBlock, block_of_frame, cached_path, local_name, read_local
+from wal.blocks import CopiesMemory, StoredBlock, block_of_frame, cached_path, local_name, read_local
 from wal.blocks.digests import check_digest
 from wal.reading import per_process
 from wal.reading.reference import BlockReference, Fetched, ReadPlan, Tier, incarnation_key
@@ -178,16 +178,18 @@ def _stored(reference: BlockReference, plan: ReadPlan, tier: Tier, host: str) ->
             return None  # it keeps records, not blocks
 
 
-def _read_local_copy(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None:
+def _read_local_copy(
+    reference: BlockReference, plan: ReadPlan, memory: CopiesMemory | None = None
+) -> StoredBlock | None:
     if plan.blocks_directory is None or not reference.hosts:
         return None
     length = reference.handle.length
     try:
         try:
-            return read_local(local_name(plan.blocks_directory, reference.stream, reference.id), length)
+            return read_local(local_name(plan.blocks_directory, reference.stream, reference.id), length, memory)
         except FileNotFoundError:
             cached = cached_path(plan.blocks_directory, reference.stream, reference.id)
-            stored = read_local(cached, length)  # another process sent it
+            stored = read_local(cached, length, memory)  # another process sent it
             check_digest(reference.sha256, stored.payload, str(cached))
             return stored
     except FileNotFoundError:
@@ -238,6 +240,8 @@ def _fetched(references: Sequence[BlockReference], plan: ReadPlan, tier: Tier, h
         yield from read_several_from_agent(references, plan, host)
     elif tier == "wal":
         yield from _from_wal(references, plan)
+    elif tier == "local":
+        yield from _local_copies(references, plan)
     else:
         for reference in references:
             yield reference, _one(reference, plan, tier, host)
@@ -248,6 +252,17 @@ def _one(reference: BlockReference, plan: ReadPlan, tier: Tier, host: str) -> An
         return _stored(reference, plan, tier, host)
     except (ForebayError, OSError) as error:
         return error
+
+
+def _local_copies(references: Sequence[BlockReference], plan: ReadPlan) -> Iterator[Fetched]:
+    memory = CopiesMemory(reference.handle.length for reference in references)
+    for reference in references:
+        found: StoredBlock | ForebayError | OSError | None
+        try:
+            found = _read_local_copy(reference, plan, memory)
+        except (ForebayError, OSError) as error:
+            found = error
+        yield reference, found
 
 
 def _from_wal(references: Iterable[BlockReference], plan: ReadPlan) -> Iterator[Fetched]:

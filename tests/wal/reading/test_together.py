@@ -195,6 +195,17 @@ def test_damaged_copy_costs_only_its_own_block_another_tier(stored: Stored) -> N
     assert counts == TierCounts({"local": 34, "wal": 6}, {"local: damaged": 3})
 
 
+def test_copy_of_another_length_costs_only_its_own_block_another_tier(stored: Stored) -> None:
+    """Copies are read into memory that they share: no byte of a neighbour completes a truncated one."""
+    references = small(stored)
+    for number, more in ((3, -(1 << 20)), (5, -64), (7, -1), (9, 1), (11, 64), (13, 5_000)):
+        path = copy_of(stored, references[number])
+        data = path.read_bytes()
+        path.write_bytes(data + bytes(more) if more > 0 else data[: max(0, len(data) + more)])
+    counts, _ = same_as_alone(references, stored.plan("local", "wal", verify_digests=True))
+    assert counts == TierCounts({"local": 28, "wal": 12}, {"local: damaged": 6})
+
+
 def test_next_group_is_read_while_the_caller_uses_one_and_a_large_block_is_not(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
