@@ -18,7 +18,7 @@ from forebay.model.values import BlockMeta, BlockRange, block_id
 from receiver.blocks.pending_block import PendingBlock, PendingRange, Piece
 from wal.blocks.digests import completed
 from wal.blocks.encryption import KeyRing
-from wal.segments.payload import buffers
+from wal.segments.payload import Payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,10 @@ class EncodingOptions:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBlock:
-    """Metadata and payload of a block, as they are written. ``payload``: one bytes-like object, or a list of them."""
+    """Metadata and payload of a block, as they are written. The payload's checksum is computed once, for all its copies."""
 
     meta: BlockMeta
-    payload: Any
-
-    @property
-    def payload_bytes(self) -> int:
-        return sum(memoryview(part).nbytes for part in buffers(self.payload))
+    payload: Payload
 
 
 def encode(pending: PendingBlock, encoding: EncodingOptions, created_ms: int) -> EncodedBlock:
@@ -65,8 +61,8 @@ def encode(pending: PendingBlock, encoding: EncodingOptions, created_ms: int) ->
         host=encoding.host,
         headers=encoding.headers,
     )
-    payload = payload_parts(rows, encoding.headers, encoding.compression)
-    return EncodedBlock(*completed(meta, payload, encoding.keys))
+    meta, payload = completed(meta, payload_parts(rows, encoding.headers, encoding.compression), encoding.keys)
+    return EncodedBlock(meta, Payload.of(payload))
 
 
 def _range(part: PendingRange, batches: Any) -> BlockRange:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any
 
 from forebay.messages import ReplicaHost
 from forebay.model.errors import ForebayError
@@ -13,6 +12,7 @@ from forebay.model.values import BlockMeta
 from forebay.process.clock import Clock
 from receiver.stores.replication import ReplicaSender, ReplicaTarget
 from wal.blocks import local_frame
+from wal.segments.payload import Payload
 
 _log = logging.getLogger("forebay.receiver")
 
@@ -38,10 +38,10 @@ class OptionalReplicas:
         self._resting: tuple[str, float] = ("", 0.0)  # a host that failed, and until when nothing is sent to it
         self._failure_logged = False
 
-    def begin(self, meta: BlockMeta, payload: Any) -> Future[str] | None:
+    def begin(self, meta: BlockMeta, payload: Payload) -> Future[str] | None:
         """Begin to send a replica. The future has its host, "" if the host did not take it. None: there is no host to send to.
 
-        ``payload``: one bytes-like object or a sequence of them; not copied.
+        The payload is not copied.
         """
         target = self.target.current
         if target is None or self._is_resting(target) or (self._overdue is not None and not self._overdue.done()):
@@ -70,7 +70,7 @@ class OptionalReplicas:
         host, until = self._resting
         return host == target.host and self._clock.monotonic() < until
 
-    def _send(self, target: ReplicaHost, meta: BlockMeta, payload: Any) -> str:
+    def _send(self, target: ReplicaHost, meta: BlockMeta, payload: Payload) -> str:
         if self._is_resting(target):  # it failed after this block was queued
             return ""
         self._sending_to = target

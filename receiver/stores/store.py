@@ -65,7 +65,7 @@ class WriteQueue:
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self._size_bytes < self._bytes_max)
             self._blocks.append(write)
-            self._size_bytes += write.block.payload_bytes
+            self._size_bytes += write.block.payload.length
             self._changed.notify_all()
 
     def end(self) -> None:

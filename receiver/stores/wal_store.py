@@ -131,7 +131,7 @@ class WalStore(Store):
         """
         assert self._writer is not None, "a block was put before its epoch was opened"
         try:
-            if not self._await_room(sum(item.block.payload_bytes for item in blocks)):
+            if not self._await_room(sum(item.block.payload.length for item in blocks)):
                 return False
             appended = [
                 self._writer.append(FrameKind.BLOCK, encode_meta(item.block.meta), item.block.payload)

@@ -316,7 +316,7 @@ class ReceiverProcess:
         assert self._writer is not None
         pending = self._pending[0]
         block = encode(pending, self._encoding, self.clock.wall_ms())
-        if not self._has_room(block.payload_bytes):
+        if not self._has_room(block.payload.length):
             self.world.reached["no room above the reserve"] += 1
             self.tell(inp.OutOfSpace("the WAL is down to its reserve"))
             return

@@ -64,15 +64,15 @@ def cached_path(directory: str | Path, stream: str, block_id: str) -> Path:
 
 
 def local_frame(meta: BlockMeta, payload: Any) -> list[Any]:
-    """Return the bytes of a copy, as buffers. ``payload``: one bytes-like object or a sequence of them."""
+    """Return the bytes of a copy, as buffers. ``payload``: one bytes-like object, a sequence of them, or a ``Payload``."""
     return list(encode_frame(FrameKind.BLOCK, uid=0, offset=0, index=0, metadata=encode_meta(meta), payload=payload))
 
 
 def write_local(directory: str | Path, meta: BlockMeta, payload: Any, room: LocalRoom | None = None) -> Path:
     """Write a host's own copy of a block under a temporary name, and rename it when it is whole. Not synced. Can be repeated.
 
-    ``payload``: one bytes-like object or a sequence of them. Raises OutOfSpaceError (from ``room`` or the filesystem) or
-    StoreError, and leaves no temporary file behind.
+    ``payload``: as for :func:`local_frame`. Raises OutOfSpaceError (from ``room`` or the filesystem) or StoreError, and leaves no
+    temporary file behind.
     """
     return write_local_frame(directory, meta, local_frame(meta, payload), room)
 

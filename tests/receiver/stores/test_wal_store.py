@@ -24,7 +24,6 @@ from tests.receiver.stage import P0
 from tests.support.forgetful import ForgetfulStorage
 from tests.support.rows import filler, source_batch
 from wal.blocks.encryption import KeyRing
-from wal.segments.payload import buffers
 from wal.segments.writer import SegmentLimits
 
 EPOCH = 1 << 40 | 1
@@ -100,7 +99,7 @@ def test_blocks_within_one_flush_interval_share_one_object_up_to_gather_bytes() 
 
     INV-6: here the interval is far longer than the test, so ``gather_bytes`` ends it.
     """
-    block_bytes = encode(pending(1), WRITING, 0).payload_bytes
+    block_bytes = encode(pending(1), WRITING, 0).payload.length
     storage, told = ForgetfulStorage(appendable=False), Told()
     with open_store(storage, told, flush_seconds=1000.0, gather_bytes=3 * block_bytes) as store:
         store.put(pending(0))
@@ -114,7 +113,7 @@ def test_blocks_within_one_flush_interval_share_one_object_up_to_gather_bytes() 
 @pytest.mark.parametrize("keys", [None, KeyRing({"k": bytes(32)})], ids=["plain", "encrypted"])
 def test_block_names_the_digest_of_its_stored_payload(keys: KeyRing | None) -> None:
     made = encode(pending(1), replace(WRITING, keys=keys), 0)
-    assert made.meta.sha256 == hashlib.sha256(b"".join(buffers(made.payload))).digest()
+    assert made.meta.sha256 == hashlib.sha256(b"".join(made.payload)).digest()
 
 
 class Slow(ForgetfulStorage):
@@ -148,7 +147,7 @@ class EncodingClock(SystemClock):
 
 def test_blocks_during_a_write_share_the_next_one_up_to_gather_bytes() -> None:
     """INV-6: three blocks are gathered and the fifth waits, so the others are not encoded."""
-    block_bytes = encode(pending(1), WRITING, 0).payload_bytes
+    block_bytes = encode(pending(1), WRITING, 0).payload.length
     storage, told, clock = Slow(), Told(), EncodingClock()
     with open_store(storage, told, flush_seconds=0.0, gather_bytes=3 * block_bytes, clock=clock) as store:
         store.put(pending(0))
@@ -203,7 +202,7 @@ def test_store_that_keeps_failing_has_failed_after_its_timeout() -> None:
 
 
 def test_a_store_that_has_failed_closes_while_the_encoding_waits_for_it() -> None:
-    block_bytes = encode(pending(1), WRITING, 0).payload_bytes
+    block_bytes = encode(pending(1), WRITING, 0).payload.length
     storage, told, clock = Away(1_000_000), Told(), EncodingClock()
     with open_store(
         storage, told, flush_seconds=0.0, gather_bytes=block_bytes, store_timeout_seconds=0.2, clock=clock
