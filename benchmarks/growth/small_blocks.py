@@ -10,6 +10,7 @@ bytes in 10 blocks.
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -144,7 +145,9 @@ def _stored(folder: Path, records: int, count: int) -> StoredBlocks:
     """Store the records in ``count`` blocks, in the folder that the engine knows, instead of what is there."""
     shutil.rmtree(folder)
     folder.mkdir()
-    return store(folder, records, max(PARTITIONS, records // count))
+    stored = store(folder, records, max(PARTITIONS, records // count))
+    os.sync()  # otherwise the kernel writes the local copies, which are not synced, beside the first runs
+    return stored
 
 
 def _sheet(allocated: dict[int, list[float]], ended: dict[int, list[float]]) -> Sheet:

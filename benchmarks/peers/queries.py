@@ -1,9 +1,10 @@
 """The race of queries: ``format("forebay")`` against Spark's own Kafka source, as batch and as streams, over the same topic.
 
-1,000,000 records of 200 bytes, 4 partitions. Each source runs in its own Spark (``local[2]``, as in the benchmark ``source``),
+2,000,000 records of 200 bytes, 4 partitions. Each source runs in its own Spark (``local[2]``, as in the benchmark ``source``),
 and the queries take turns, after one round that is not counted. A batch query counts records and sums the lengths of keys and
-values. A stream drops the rows; it reads 125,000 offsets per trigger, with triggers back to back or one each second, and its
-rate excludes the first trigger. Processor time and memory are of Spark's JVM and its Python processes together.
+values; the one with named columns sets the option ``columns`` to these two. A stream drops the rows; it reads 250,000 offsets per
+trigger, with triggers back to back or one each second, and its rate excludes the first trigger. Processor time and memory are of
+Spark's JVM and its Python processes together.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from benchmarks.sheets import Bars, Sheet, spread
 from benchmarks.taken_in import taken_in
 from tests.support.jvm_spark import FAST_PYTHON, SparkProcess, make
 
-RECORDS = 1_000_000
+RECORDS = 2_000_000
 PARTS = 8
 #: query of Forebay → the peer's query, and the least ratio of their rates
 RACES = {
     "Forebay: batch": ("Spark's Kafka source: batch", 2.5),
-    "Forebay: batch over the intake": ("Spark's Kafka source: batch", 6.0),
+    "Forebay: batch over the intake": ("Spark's Kafka source: batch", None),
+    "Forebay: batch over the intake, columns named": ("Spark's Kafka source: batch", 6.0),
     "Forebay: stream, back to back": ("Spark's Kafka source: stream, back to back", 1.5),
     "Forebay: stream, each second": ("Spark's Kafka source: stream, each second", None),
 }
@@ -43,6 +45,9 @@ def measure(setup: Setup) -> Iterator[Measured]:
             "Spark's Kafka source: batch": lambda: queries.batch(kafka),
             "Forebay: batch": lambda: queries.batch(forebay),
             "Forebay: batch over the intake": lambda: queries.batch(forebay, tracker=intake.url),
+            "Forebay: batch over the intake, columns named": lambda: queries.batch(
+                forebay, tracker=intake.url, columns="key,value"
+            ),
             "Spark's Kafka source: stream, back to back": lambda: queries.stream(kafka, "all"),
             "Forebay: stream, back to back": lambda: queries.stream(forebay, "all"),
             "Spark's Kafka source: stream, each second": lambda: queries.stream(kafka, "second"),

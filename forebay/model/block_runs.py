@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -35,8 +35,7 @@ from forebay.model.records import BLOCK_SCHEMA
 from forebay.model.values import BlockMeta
 
 
-@dataclass(frozen=True, slots=True)
-class OpenBlock:
+class OpenBlock(msgspec.Struct, frozen=True):
     """The Arrow stream of a block, taken apart. ``head``: its schema and dictionaries; ``body``: its record batches, at least
     one. ``decoded_bytes``: size of the decompressed record batches. Blocks with equal heads can be decoded together. ``form``: of
     all its record batches, and ``places``: where in ``body`` each begins; None if they can't be joined without Arrow."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import msgspec
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from forebay.model import block_runs
 from forebay.model.arrow_columns import Column

@@ -52,7 +52,7 @@ def local_name(directory: str | Path, stream: str, block_id: str) -> str:
     check_name("stream", stream)
     if not _BLOCK_ID.fullmatch(block_id):
         raise ValueError(f"{block_id!r} is no block id: write <receiver>-<epoch, hexadecimal>-<sequence>")
-    return os.path.join(directory, stream, block_id + BLOCK_SUFFIX)
+    return f"{os.fspath(directory)}/{stream}/{block_id}{BLOCK_SUFFIX}"
 
 
 def cached_path(directory: str | Path, stream: str, block_id: str) -> Path:

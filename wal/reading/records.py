@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
+import msgspec
 import pyarrow as pa
 
 from forebay.model.block_runs import OpenBlock, decode_run, open_block
@@ -41,13 +42,12 @@ class BlocksRead:
     counts: TierCounts
 
 
-@dataclass(slots=True)
-class _Search:
+class _Search(msgspec.Struct):
     """One small block on its way through the tiers. ``opened``: its payload, once a tier has it; None: it is read alone."""
 
     reference: BlockReference
     places: list[tuple[Tier, str]]
-    failures: list[TierFailure] = field(default_factory=list)
+    failures: list[TierFailure] = []
     tier: Tier | None = None
     opened: OpenBlock | None = None
 

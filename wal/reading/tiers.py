@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -34,8 +33,7 @@ GAP_BYTES_MAX = 64 << 10
 _PLACE = attrgetter("handle.path", "handle.offset")
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedBlock:
+class VerifiedBlock(msgspec.Struct, frozen=True):
     """A block that matches its entry in the journal. ``payload``: decrypted. ``where``: the tier and host, for errors."""
 
     stored: StoredBlock
