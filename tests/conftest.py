@@ -89,11 +89,15 @@ def missing(reason: str) -> None:
     pytest.skip(f"{not_tested.MARK}{reason}")
 
 
+#: of a broker that no test kills: heartbeats to its own controller are a quarter of its work while nobody uses it
+RARE_HEARTBEATS = {"broker.heartbeat.interval.ms": "20000", "broker.session.timeout.ms": "90000"}
+
+
 @pytest.fixture(scope="session")
 def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A real Apache Kafka, one for each process of the run. Make a topic of your own by ``topic_name``; don't stop it."""
     require_kafka()
-    broker = KafkaBroker(tmp_path_factory.mktemp("kafka"))
+    broker = KafkaBroker(tmp_path_factory.mktemp("kafka"), properties=RARE_HEARTBEATS)
     try:
         broker.start()
     except ForebayError as error:
