@@ -36,7 +36,11 @@ class Payload:
 
     @classmethod
     def made_by(cls, make: Callable[[], Iterable[Buffer]]) -> Payload:
-        """Return the payload that ``make`` returns in pieces; each call must return the same bytes."""
+        """Return the payload that ``make`` returns in pieces; each call must return the same bytes.
+
+        Iterating over it raises RuntimeError before the last piece if a later call returns other bytes: the frame's header names
+        the first ones, so no reader could read it.
+        """
         kept: list[Buffer] = []
         length = value = 0
         for piece in make():
@@ -46,10 +50,23 @@ class Payload:
                 kept.append(piece)
             else:
                 kept.clear()
-        return cls(length, value, make if length > KEPT_BYTES_MAX else lambda: kept)
+        return cls(length, value, (lambda: _again(make, length, value)) if length > KEPT_BYTES_MAX else lambda: kept)
 
     def __iter__(self) -> Iterator[Buffer]:
         return (piece for piece in self._pieces() if size_of(piece))
+
+
+def _again(make: Callable[[], Iterable[Buffer]], length: int, checksum: int) -> Iterator[Buffer]:
+    found = value = 0
+    last: Buffer = b""
+    for piece in make():
+        found += size_of(piece)
+        value = _extend(value, piece)
+        yield last
+        last = piece
+    if (found, value) != (length, checksum):
+        raise RuntimeError(f"a payload of {length} bytes with checksum {checksum:08x} became {found} with {value:08x}")
+    yield last
 
 
 def buffers(payload: Buffer | Sequence[Buffer]) -> Sequence[Buffer]:

@@ -57,6 +57,20 @@ def counted(made: Iterator[int]) -> Callable[[], Iterator[bytes]]:
     return make
 
 
+@pytest.mark.parametrize("later", [[b"abc", b"defg"], [b"abc", b"defgi"], [b"abc", b"defgh", b"i"], []])
+def test_payload_that_becomes_another_one_is_not_written_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, later: list[bytes]
+) -> None:
+    """INV-1: its header names the first bytes. A frame with others would be durable, and unreadable."""
+    monkeypatch.setattr(payloads, "KEPT_BYTES_MAX", 0)
+    made = iter([[b"abc", b"defgh"], later])
+    payload = Payload.made_by(lambda: next(made))
+    written: list[bytes] = []
+    with pytest.raises(RuntimeError, match="a payload of 8 bytes"):
+        written.extend(bytes(piece) for piece in payload)
+    assert b"".join(written) in (b"", b"abc", b"abcdefgh")  # never all of what was made later
+
+
 def test_pieces_of_a_large_payload_are_released_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-6: at most the kept bytes and one piece are in memory."""
     monkeypatch.setattr(payloads, "KEPT_BYTES_MAX", 2)
