@@ -96,7 +96,9 @@ class DefaultSource(DataSource):
         try:
             from pyspark.sql.streaming import datasource as _  # noqa: F401 - since 4.2 Spark passes starts and limits to a source
         except ImportError:
-            raise UsageError(f"streaming queries need PySpark 4.2 or newer, not {pyspark.__version__}") from None
+            raise UsageError(
+                f"streaming queries need PySpark 4.2 or newer; {pyspark.__version__} is installed"
+            ) from None
         from pyspark_forebay.intake.stream import IntakeStreamReader
         from pyspark_forebay.kafka.stream import StreamReader
 

@@ -212,7 +212,9 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
         blocks = [state.blocks[block_id] for block_id in pending.block_ids]
         add(
             history.merge(
-                chain((r for b in blocks for r in b.meta.ranges), history.ranges_of_spans(pending.lived_spans))
+                chain(
+                    (r for b in blocks for r in b.meta.ranges), history.ranges_of_spans(pending.spans_with_incarnations)
+                )
             ),
             pending.batch_id,
             pending.lost,

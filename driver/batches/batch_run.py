@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 
-from driver.batches.job.work import BatchWork, lived_without
+from driver.batches.job.work import BatchWork, spans_without
 from driver.batches.progress import Progress
 from driver.decisions.batch_order import RunKey, following, window
 from driver.journal.events import PauseChanged, ReplayedBatch
@@ -104,7 +104,7 @@ class BatchRun:
         """Return the work of each of ``batches`` for the engine, in order. ``copies``: block id → hosts with a cached copy."""
         for batch in self.batches:
             blocks = list(chain.from_iterable(batch.tasks))
-            spans, incarnations = lived_without(batch.spans, batch.incarnations, batch.lost)
+            spans, incarnations = spans_without(batch.spans, batch.incarnations, batch.lost)
             yield BatchWork(
                 batch_id=batch.batch_id,
                 number=batch.number,

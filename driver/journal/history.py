@@ -139,7 +139,10 @@ class Leaving:
             attempts=batch.attempts,
             records=sum(block.meta.records for block in self.blocks) + sizes(batch.spans),
             ranges=merge(
-                chain((r for block in self.blocks for r in block.meta.ranges), ranges_of_spans(batch.lived_spans))
+                chain(
+                    (r for block in self.blocks for r in block.meta.ranges),
+                    ranges_of_spans(batch.spans_with_incarnations),
+                )
             ),
             tasks=batch.tasks,
             lost=batch.lost,
@@ -152,10 +155,13 @@ class Leaving:
         )
 
 
-def ranges_of_spans(lived: Iterable[tuple[OffsetRange, int]]) -> Iterator[FinishedRange]:
-    """The ranges of a direct stream's batch; ``lived``: its spans with their incarnations. The number of records in a span is
-    unknown. The number of offsets is used instead; it is too high if the topic is compacted or transactional."""
-    for span, incarnation in lived:
+def ranges_of_spans(spans: Iterable[tuple[OffsetRange, int]]) -> Iterator[FinishedRange]:
+    """Yield the ranges of a direct stream's batch, as the history stores them. ``spans``: each offset range with its incarnation.
+
+    The number of records in a span is unknown, so its number of offsets is stored. If the topic is compacted or transactional,
+    this is more than its records.
+    """
+    for span, incarnation in spans:
         yield FinishedRange(span.topic, span.partition, incarnation, span.from_offset, span.until_offset, span.size)
 
 

@@ -175,7 +175,7 @@ class Batch(msgspec.Struct, rename=WIRE_NAMES):
         return [block_id for task in self.tasks for block_id in task]
 
     @property
-    def lived_spans(self) -> Iterator[tuple[OffsetRange, int]]:
+    def spans_with_incarnations(self) -> Iterator[tuple[OffsetRange, int]]:
         """Return each span of the batch with its incarnation."""
         return zip(self.spans, self.incarnations or itertools.repeat(1), strict=False)
 

@@ -88,7 +88,7 @@ def submitted_offsets(state: State, event: ev.Event) -> Mapping[int, SubmittedOf
             return {event.batch_id: SubmittedOffsets(state.blocks, event.tasks, expected=partitions)}
         case ev.SpansAllocated():
             batch = state.batches.get(event.batch_id)
-            spans = tuple(batch.lived_spans) if batch is not None else ()
+            spans = tuple(batch.spans_with_incarnations) if batch is not None else ()
             return {event.batch_id: SubmittedOffsets(state.blocks, spans=spans)}
         case ev.ReplayBegun():
             return {

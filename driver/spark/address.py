@@ -31,8 +31,8 @@ def check_master(master: str) -> None:
     """Raise SettingsError for a master that Spark does not accept. "" is accepted: Spark's own defaults name the master."""
     if master and not _MASTER.fullmatch(master):
         raise SettingsError(
-            f"spark.'spark.master' = \"{master}\": {did_you_mean(master, _MASTERS)}write local[N], local[*], "
-            "spark://host:port, yarn or k8s://url"
+            f"spark.'spark.master' = \"{master}\": {did_you_mean(master, _MASTERS)}"
+            "Spark accepts local, local[N], local[*], spark://host:port, yarn or k8s://url"
         )
 
 

@@ -137,7 +137,7 @@ def _opened(
     if not request.user or len(request.user) > USER_LENGTH_MAX or not request.user.isprintable():
         raise UsageError(f"the name of a cursor's user must have 1 to {USER_LENGTH_MAX} printable characters")
     if len(request.key) > KEY_LENGTH_MAX:
-        raise UsageError(f"a cursor's key may have at most {KEY_LENGTH_MAX} characters")
+        raise UsageError(f"the cursor's key has {len(request.key)} characters; {KEY_LENGTH_MAX} are allowed")
     places = _checked(state, request.places)
     cursor = state.cursors.get(request.cursor)
     if cursor is None:

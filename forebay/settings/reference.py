@@ -36,7 +36,7 @@ class Key:
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """The values of a Literal in the order of the schema; msgspec.inspect sorts them."""
+        """The allowed values in the order of the key's ``Literal``, which msgspec.inspect would sort; () for another type."""
         literal = self.hint.__origin__
         return get_args(literal) if get_origin(literal) is Literal else ()
 

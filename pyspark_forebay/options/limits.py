@@ -30,8 +30,9 @@ class Limit:
 def read_limit(given: Mapping[str, str], end: str, default: str) -> Limit:
     """Return the limit that the options set. Raises UsageError.
 
-    ``given``: option name in lower case → value. ``end``: "starting" or "ending". ``default``: "earliest" or "latest",
-    if no option sets a limit. ``…Timestamp`` takes precedence over ``…OffsetsByTimestamp``, and both over ``…Offsets``.
+    ``given``: option name in lower case → value. ``end``: how the options' names begin, "starting" or "ending".
+    ``default``: "earliest" or "latest", used if no such option is set. ``…Timestamp`` takes
+    precedence over ``…OffsetsByTimestamp``, and both over ``…Offsets``.
     """
     name = f"{end}Timestamp"
     if name.lower() in given:

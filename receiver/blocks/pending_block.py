@@ -31,11 +31,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRange:
-    """Offsets ``[from_offset, until_offset)`` of one partition, to be written under ``token``.
+    """Offsets ``[from_offset, until_offset)`` of one partition, not written yet.
 
-    ``pieces``: in offset order; empty if the range holds only transaction markers, which move the position too.
-    ``leader_epoch``: of the last record before ``until_offset``, -1 if unknown. ``topic_id``: of the claim.
-    ``preceding_gap``: the gap just before the claimed position, on the first range after the claim only.
+    ``token``: of the receiver's claim. ``pieces``: the rows, in offset order; empty if the range holds only transaction markers,
+    which move the position too. ``leader_epoch``: the leader epoch of the last record before ``until_offset``; -1 if unknown.
+    ``topic_id``: the topic id that the claim names. ``preceding_gap``: the gap just before the claimed position; set only in the
+    first range after a claim.
     """
 
     tp: TopicPartition

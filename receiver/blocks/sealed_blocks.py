@@ -56,8 +56,8 @@ class SealedBlocks:
         self._storing[pending.sequence] = tuple((part.tp, part.token) for part in pending.ranges)
         self._storing_under.update(self._storing[pending.sequence])
 
-    def store(self, sequence: int, block: Block) -> SealedBlock | None:
-        """Note that a block is durable, and return it; None if it was forgotten."""
+    def mark_durable(self, sequence: int, block: Block) -> SealedBlock | None:
+        """Record that the block with this sequence is durable. Return its sealed block; None if :meth:`forget` removed it."""
         self._storing_under.subtract(under := self._storing.pop(sequence, ()))
         for key in under:
             if not self._storing_under[key]:

@@ -69,7 +69,7 @@ class Source(Protocol):
         """End a pause. Repeatable; ignores unknown partitions."""
 
     def commit(self, positions: Mapping[TopicPartition, CommitPoint]) -> None:
-        """Commit without waiting. :meth:`poll_commit_errors` returns what failed."""
+        """Commit these positions to the consumer group, without waiting. :meth:`poll_commit_errors` returns the failures."""
 
     def poll_commit_errors(self) -> dict[TopicPartition, str]:
         """Return Kafka's error for each partition whose asynchronous commit failed since the last call."""

@@ -79,7 +79,7 @@ class OptionalReplicas:
         except ForebayError as error:
             self._failed(target, str(error))
             return ""
-        self.target.took(target)
+        self.target.accepted(target)
         self._failure_logged = False
         return target.host
 

@@ -142,6 +142,6 @@ class ReplicaStore(Store):
                 self._tell(OutOfSpace(f"host {target.host} did not take a replica: {error}", REPLICA_HOST))
                 self._target.wait_for_another(target, RETRY_SECONDS_MAX, self._closing)
             else:
-                self._target.took(target)
+                self._target.accepted(target)
                 return target.host
         return ""

@@ -96,11 +96,11 @@ class ReplicaTarget:
         return tuple(sorted(host for host, until in self._refusing.copy().items() if now < until))
 
     def refused(self, target: ReplicaHost) -> None:
-        """Note that ``target`` did not take a replica."""
+        """Record that ``target`` refused a replica: its host is in :attr:`refusing` for a while."""
         self._refusing[target.host] = self._clock.monotonic() + REFUSING_SECONDS
 
-    def took(self, target: ReplicaHost) -> None:
-        """Note that ``target`` took a replica."""
+    def accepted(self, target: ReplicaHost) -> None:
+        """Record that ``target`` accepted a replica: its host is no longer in :attr:`refusing`."""
         self._refusing.pop(target.host, None)
 
     def wait(self, seconds_max: float) -> ReplicaHost | None:

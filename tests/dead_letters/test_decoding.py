@@ -216,7 +216,7 @@ def test_a_function_of_record_batches_may_say_itself_which_records_it_can_not_ta
     [
         (lambda batch: batch, "return a record batch with the columns offset, number"),
         (lambda batch: None, "returned NoneType"),
-        (lambda batch: (arrow_numbers(batch), ["x"]), "returned 1 causes for 2 records"),
+        (lambda batch: (arrow_numbers(batch), ["x"]), "returned 1 causes of errors for 2 records"),
     ],
 )
 def test_a_function_of_record_batches_that_returns_something_else_is_refused(

@@ -375,7 +375,10 @@ class LogWriter:
         try:
             return self._storage.read(whole.path, 0, len(whole.data) + 1) == whole.data
         except FileNotFoundError:
-            raise StoreError(f"segment {whole.path} was deleted between two requests") from None
+            raise StoreError(
+                f"segment {whole.path} existed already, and was deleted before it could be compared: look for another "
+                "clean-up of the store, such as a lifecycle rule"
+            ) from None
 
     def _seal(self) -> None:
         """Seal the open segment, if there is one: it is never written or synced again."""

@@ -230,7 +230,7 @@ def _systemd() -> str:
         check=False,
     )
     if done.returncode:
-        raise ForebayError(f"journalctl failed: {done.stderr.strip()}")
+        raise ForebayError(f"journalctl failed with exit code {done.returncode}: {done.stderr.strip()}")
     text = done.stdout
     # a cut line may begin in the middle of a secret
     return text if len(text) <= LOG_BYTES_MAX else text[-LOG_BYTES_MAX:].partition("\n")[2]

@@ -193,9 +193,11 @@ def commits(
         if known is None:
             raise RefusedError(f"{p.tp} is no partition of stream {state.stream!r}", "not-found")
         if p.incarnation != known.incarnation.number or p.topic_id != known.incarnation.topic_id:
+            own = known.incarnation
             raise RefusedError(
-                f"{p.tp}: the file has incarnation {p.incarnation}, the journal incarnation {known.incarnation.number}: "
-                "its offsets mean other records; export the offsets again",
+                f"{p.tp}: the file's offsets are of incarnation {p.incarnation} (topic id {p.topic_id or 'unknown'}), the "
+                f"journal has incarnation {own.number} (topic id {own.topic_id or 'unknown'}). The topic was created again or "
+                "set back, so the same offsets name other records: export the offsets again",
                 "conflict",
             )
         metadata = f"forebay:{state.timeline}:{known.incarnation.number}"

@@ -19,7 +19,9 @@ def range_label(text: str) -> str:
     """Return a range such as ``flights/0[10,20)`` as the journal writes it. Raises UsageError for any other text."""
     match = _RANGE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{text!r} is no range: write 'TOPIC/PARTITION[FROM, UNTIL)', as `forebay recover` prints it")
+        raise UsageError(
+            f"{text!r} is not a range: write 'TOPIC/PARTITION[FROM, UNTIL)', as `forebay recover` prints it"
+        )
     incarnation = " ".join((match["life"] or "").split())
     return f"{match['tp']}[{match['from']}, {match['until']})" + (f" {incarnation}" if incarnation else "")
 

@@ -76,7 +76,10 @@ def listed(state: State, archived: Iterable[FinishedBatch]) -> list[JournalBatch
     for batch in state.batches.values():
         blocks = [state.blocks[block_id] for block_id in batch.block_ids]
         ranges = history.merge(
-            chain((r for block in blocks for r in block.meta.ranges), history.ranges_of_spans(batch.lived_spans))
+            chain(
+                (r for block in blocks for r in block.meta.ranges),
+                history.ranges_of_spans(batch.spans_with_incarnations),
+            )
         )
         found[batch.batch_id] = _batch(batch, sum(r.records for r in ranges), ranges)
     for done in archived:

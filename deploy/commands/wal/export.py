@@ -317,7 +317,9 @@ def check_topic(
             "if that is intended, add --force"
         )
     if not settings.kafka.options.get("bootstrap.servers"):
-        raise UsageError('--to-topic: kafka."bootstrap.servers" is missing: name a broker, as in "127.0.0.1:9092"')
+        raise UsageError(
+            '--to-topic: kafka."bootstrap.servers" is missing: set it to the address of a broker, such as "127.0.0.1:9092"'
+        )
     with KafkaAdmin(settings.kafka.options, client_id="forebay-export") as admin:
         there = admin.topics()
         admin.check_visible({topic} - there.keys())

@@ -96,7 +96,7 @@ class Adopter:
         A TurnedAwayError that is thrown in instead of an answer ends the round.
         """
         if not self._looked_back:
-            if (yield ReadLeftOver()):
+            if (yield ReadLeftoverClaim()):
                 try:
                     yield from self._register()
                 except TurnedAwayError:
@@ -311,8 +311,11 @@ class Adopter:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadLeftOver(Read[bool]):
-    """Reads whether an older driver ended during an adoption and left a claim. A new registration ends this claim."""
+class ReadLeftoverClaim(Read[bool]):
+    """Reads whether an earlier driver ended during an adoption, so that the journal still has a claim of its adopter.
+
+    The next registration of the adopter ends such a claim.
+    """
 
     def read(self, state: State) -> bool:
         return any(writer.receiver_id == ADOPTER for p in state.partitions.values() for writer in p.writers)

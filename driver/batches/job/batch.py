@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from driver.batches.tasks.reading import KafkaRecord
 
 
-from driver.batches.job.work import BatchWork, Written, lived_without, since_set_back
+from driver.batches.job.work import BatchWork, Written, since_set_back, spans_without
 
 
 class Rows(Protocol):
@@ -163,9 +163,9 @@ class Batch:
     def window(self, batches: int) -> Batch:
         """Return the records of this batch and of the batches just before it, ``batches`` in total, in order.
 
-        The result is a Batch with this batch's ``id``, ``time`` and ``key``, and with the rows and ranges of all. It is the
-        same on every rerun. It may contain fewer batches: at the start of a stream, soon after ``driver.window_batches`` was
-        raised, and in a replay if the batches before its first one are deleted. ``covered`` names the batches it contains.
+        The result is a Batch with this batch's ``id``, ``time`` and ``key``, and with the rows and ranges of all these
+        batches. It is the same on every rerun. It contains fewer batches at the start of a stream, soon after
+        ``driver.window_batches`` was raised, and in a replay whose preceding batches are deleted. ``covered`` names them.
         Raises UsageError if ``batches`` is above ``driver.window_batches`` + 1.
         """
         reach = self._work.window_batches
@@ -210,7 +210,7 @@ class Batch:
     def _covering(self, works: Sequence[BatchWork], time: datetime) -> Batch:
         """Return a batch with the rows of ``works``, without the ranges that are lost for one of them or for this batch."""
         lost = self._work.lost.union(*(work.lost for work in works))
-        spans, incarnations = lived_without(
+        spans, incarnations = spans_without(
             chain.from_iterable(work.spans for work in works),
             chain.from_iterable(work.incarnations for work in works),
             lost,

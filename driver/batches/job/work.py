@@ -18,7 +18,7 @@ from wal.reading import BlockReference
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What one run of a batch wrote to one output: the number of rows, or the reason why it was skipped."""
+    """What one run of a batch wrote to one output: the number of rows, or why the output was skipped."""
 
     output: str
     rows: int
@@ -110,7 +110,7 @@ class BatchWork:
         return sum(reference.records for task in self.tasks for reference in task)
 
 
-def lived_without(
+def spans_without(
     spans: Iterable[OffsetRange], incarnations: Iterable[int], lost: Collection[str]
 ) -> tuple[tuple[OffsetRange, ...], tuple[int, ...]]:
     """Remove the ranges ``lost`` from ``spans`` (as ``forebay.kafka.consume.spans.without``). Return each remaining part with
@@ -119,8 +119,8 @@ def lived_without(
     ``incarnations``: the incarnation of each span. Empty if an older release journalled the spans; then all are of the first
     incarnation.
     """
-    lived = zip(spans, chain(incarnations, repeat(1)), strict=False)
-    parts = [(part, incarnation) for span, incarnation in lived for part in without([span], lost)]
+    paired = zip(spans, chain(incarnations, repeat(1)), strict=False)
+    parts = [(part, incarnation) for span, incarnation in paired for part in without([span], lost)]
     return tuple(part for part, _ in parts), tuple(incarnation for _, incarnation in parts)
 
 

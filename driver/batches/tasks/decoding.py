@@ -173,7 +173,8 @@ class Decoder(NamedTuple):
         listed = [] if causes is None else causes.to_pylist() if isinstance(causes, pa.Array) else list(causes)
         if causes is not None and len(listed) != batch.num_rows:
             raise UsageError(
-                f"{self.name} returned {len(listed)} causes for {batch.num_rows} records: return one for each record, or None"
+                f"{self.name} returned {len(listed)} causes of errors for {batch.num_rows} records: return one for each "
+                "record (None if it was decoded), or None instead of the list"
             )
         columns = [rows.column(number).cast(field.type) for number, field in enumerate(self.schema)]
         return Decoded(

@@ -109,7 +109,7 @@ def _advance_completed_prefix(state: State) -> None:
         state.completed_number += 1
         _unneeded_copies(state, state.completed_number - state.window_batches)
         reached = state.index.reached.pop(following.batch_id)
-        for span, incarnation in following.lived_spans:
+        for span, incarnation in following.spans_with_incarnations:
             direct_partition(state, str(span.tp), span.from_offset)  # an older release may have begun it
             reached[span.topic, span.partition, incarnation] = span.until_offset
         for (topic, number, incarnation_number), until in reached.items():

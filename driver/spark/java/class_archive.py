@@ -230,8 +230,10 @@ def _digest(path: Path) -> str:
 
 
 def _check_owner(status: os.stat_result, path: Path) -> None:
-    if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
-        raise ForebayError(f"other users can write {path}: run `chmod go-w {path}`, or name a folder of this user")
+    if status.st_uid not in (0, os.geteuid()):
+        raise ForebayError(f"{path} belongs to another user ({status.st_uid}): set a folder of this user")
+    if status.st_mode & 0o022:
+        raise ForebayError(f"other users can write {path}: run `chmod go-w {path}`")
 
 
 def _sync(path: Path) -> None:

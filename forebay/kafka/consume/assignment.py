@@ -54,7 +54,7 @@ class Assignment:
         self.partitions: dict[TopicPartition, StartedPartition] = {}
 
     def assigned(self) -> None:
-        """Answer the group's assignment without reading anything. Raises KafkaException."""
+        """Acknowledge the group's assignment without reading its partitions yet. Raises KafkaException."""
         if self._cooperative:
             self._consumer().incremental_assign([])
         else:

@@ -59,7 +59,7 @@ def partition_of(message: Message) -> TopicPartition:
 def record_batch(messages: Sequence[Message], headers: bool) -> pa.RecordBatch:
     """Return the records of one or more partitions as columns of ``SOURCE_SCHEMA``, in the given order.
 
-    No message may be an event.
+    Each message must be a record: no error, no end of a partition.
     """
     count = len(messages)
     offsets: Int64s = np.fromiter(map(Message.offset, messages), np.int64, count)

@@ -60,7 +60,7 @@ class Stores:
         if self._away:
             self.outbox.note(f"{self._store} takes blocks again")
             self._away = ""
-        if (sealed := self.sealed.store(event.sequence, event.block)) is not None:
+        if (sealed := self.sealed.mark_durable(event.sequence, event.block)) is not None:
             self.seconds = now - sealed.sealed_at
         if not event.block.local and self.settings.local_copies:
             self.outbox.counters["local_copies_given_up"] += 1

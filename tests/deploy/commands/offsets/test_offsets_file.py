@@ -142,7 +142,7 @@ def test_nothing_is_committed_for_the_streams_groups_beyond_what_the_journal_hol
 def test_offsets_of_another_incarnation_are_refused_for_the_streams_groups(state: State, settings: Settings) -> None:
     offsets = exported(state, settings, {}, 5)
     apply(state, ev.IncarnationBegun(start=ev.IncarnationStart("t", 0, 0, "id-2"), time_ms=1, cause="recreated"))
-    with pytest.raises(RefusedError, match="its offsets mean other records"):
+    with pytest.raises(RefusedError, match="the same offsets name other records"):
         commits(offsets, state, settings, None, "completed")
 
 

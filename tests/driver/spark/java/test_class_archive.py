@@ -117,6 +117,11 @@ def test_archive_that_others_can_write_is_not_used(folder: Path, caplog: pytest.
     assert ours.java_options() == ()
     with pytest.raises(ForebayError, match="other users can write"):
         ours.make(threading.Event())
+    if os.geteuid() == 0:
+        folder.chmod(0o700)
+        os.chown(path, 12_345, -1)
+        assert ours.java_options() == ()
+        assert f"{path} belongs to another user (12345)" in caplog.text
 
 
 def test_link_and_pipe_in_place_of_an_archive_are_not_followed(folder: Path, tmp_path: Path) -> None:

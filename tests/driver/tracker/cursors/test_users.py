@@ -55,7 +55,7 @@ def test_client_that_guesses_a_cursors_epoch_or_user_does_not_have_its_key(key: 
     move(t, answer.epoch, place(10), key="random")
     t.state.cursors = msgspec.msgpack.decode(msgspec.msgpack.encode(t.state), type=State).cursors
     move(t, answer.epoch, place(20), key="random")
-    with pytest.raises(UsageError, match="a cursor's key may have at most 200 characters"):
+    with pytest.raises(UsageError, match="the cursor's key has 201 characters; 200 are allowed"):
         open_(t, place(0), cursor="b", key="k" * 201)
 
 
