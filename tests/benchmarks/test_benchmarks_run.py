@@ -76,10 +76,14 @@ LINES = {
         "no interval, 10,000 records/s, 99th percentile",
     ],
     "latency-spark": [
-        "Spark, 1,000 records/s, median",
-        "Spark, 1,000 records/s, 99th percentile",
-        "Spark, 1,000 records/s, median, against Spark's Kafka source",
-        "Spark, 1,000 records/s, 99th percentile, against Spark's Kafka source",
+        f"{case}, {what}{against}"
+        for case in (
+            "Spark, 1,000 records/s",
+            "Spark, interval 100 ms",
+            "Spark, interval 100 ms, a job that waits 0.5 s",
+        )
+        for against in ("", ", against Spark's Kafka source")
+        for what in ("median", "99th percentile")
     ],
     "blocks": [
         "one reader, 16 MB",
