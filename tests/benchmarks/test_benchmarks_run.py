@@ -138,15 +138,19 @@ LINES = {
     ],
     "take-over": [
         "killed leader to the standby's next batch, without the lease",
-        "restart to the next batch, beyond a Spark session and its first Python job",
+        "restart to the next batch, beyond a Spark session and its first DataFrame job",
         "the same, beyond the session alone",
         "start of a Spark session",
-        "its first Python job, in Spark alone",
-        "standby: first batch / tenth",
+        "its first DataFrame job, in Spark alone",
         *(
             f"{who}: {phase}"
             for who in ("restart", "standby")
-            for phase in ("until it leads", "then until the engine runs", "then until the first job has ended")
+            for phase in (
+                "first batch / tenth",
+                "until it leads",
+                "then until the engine runs",
+                "then until the first job has ended",
+            )
         ),
     ],
     "peers-landing": [
@@ -241,7 +245,9 @@ def test_benchmark_prints_its_figures(name: str, tiny: Setup) -> None:
     found = list(measures(name)(tiny))
     assert [measured.what for measured in found] == LINES[name]
     assert {measured.benchmark for measured in found} == {name}
-    assert all(measured.value > 0 and measured.low <= measured.value <= measured.high for measured in found)
+    assert all(measured.low <= measured.value <= measured.high for measured in found)
+    # a restart with an archive of classes can be faster than Spark alone without one
+    assert all(measured.value > 0 for measured in found if "beyond" not in measured.what)
 
 
 def _require_nginx() -> None:
