@@ -26,6 +26,7 @@ from benchmarks.setup import Setup
 
 #: name → the module that measures it, by its function ``measure`` or the one after the colon; in the order in which they run
 BENCHMARKS = {
+    "machine": "benchmarks.bandwidth",
     "receiver": "benchmarks.receiver_rate",
     "object-wal": "benchmarks.object_wal",
     "memory": "benchmarks.receiver_memory",

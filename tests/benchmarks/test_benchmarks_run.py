@@ -20,6 +20,14 @@ from tests.support.stores import require_s3
 
 #: name → the lines that it gives
 LINES = {
+    "machine": [
+        "a copy in memory",
+        "XXH3-64",
+        "SHA-256",
+        "CRC-32C",
+        "writes through the page cache, synced",
+        "direct writes, synced",
+    ],
     "receiver": ["records/s", "CPU per record"],
     "object-wal": [
         "WAL on S3, 20 ms away, against local files",
