@@ -62,6 +62,7 @@ BENCHMARKS = {
     "growth-age": "benchmarks.growth.age",
     "growth-s3": "benchmarks.growth.object_store",
     "growth-driver": "benchmarks.growth.driver",
+    "growth-fleet": "benchmarks.growth.simulated_fleet",
 }
 #: names before a hyphen, which stand for all benchmarks that begin with them
 GROUPS = {"growth", "peers"}

@@ -190,6 +190,7 @@ LINES = {
         "requests' price per GB, 400 records/s, 80 ms",
     ],
     "growth-driver": ["reports/s, 256 receivers / 64", "allocation per waiting block, most / fewest"],
+    "growth-fleet": ["processor time per block, most receivers / fewest"],
 }
 _STARTS = ("start", "take-over")
 _PEERS = ("peers-landing", "peers-queries")
