@@ -26,6 +26,7 @@ from benchmarks.setup import Setup
 
 #: name → the module that measures it, by its function ``measure`` or the one after the colon; in the order in which they run
 BENCHMARKS = {
+    "machine": "benchmarks.bandwidth",
     "receiver": "benchmarks.receiver_rate",
     "object-wal": "benchmarks.object_wal",
     "memory": "benchmarks.receiver_memory",
@@ -61,6 +62,7 @@ BENCHMARKS = {
     "growth-age": "benchmarks.growth.age",
     "growth-s3": "benchmarks.growth.object_store",
     "growth-driver": "benchmarks.growth.driver",
+    "growth-fleet": "benchmarks.growth.simulated_fleet",
 }
 #: names before a hyphen, which stand for all benchmarks that begin with them
 GROUPS = {"growth", "peers"}

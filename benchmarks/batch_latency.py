@@ -35,7 +35,7 @@ WARM_UP_SECONDS = 5
 #: what is shown of the latencies, and its percentile
 SHOWN = (("median", 50), ("99th percentile", 99))
 CONTINUOUS = 'batch_interval = "0s"'
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

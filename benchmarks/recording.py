@@ -42,7 +42,9 @@ def page_of(sheet: Sheet, docs: Path = DOCS) -> Path:
 def placed(text: str, sheet: Sheet, about: Mapping[str, str], runs: int) -> str:
     """Return ``text`` with the sheet in its place."""
     figures = f"{sheet.markdown()}\n![{sheet.title}](images/{sheet.name}.svg)\n"
-    machine = f"{about['processor']}; load before: {about['load before']}; {runs} runs."
+    number = runs if sheet.runs is None else sheet.runs
+    ran = "1 run" if number == 1 else f"{number} runs"
+    machine = f"{about['processor']}; load before: {about['load before']}; {ran}."
     between = re.compile(f"({re.escape(_place(sheet.name))}\n).*?(<!-- end of figures -->)", re.DOTALL)
     return between.sub(lambda found: f"{found[1]}\n{figures}\n{machine}\n\n{found[2]}", text)
 

@@ -39,13 +39,15 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A table and its plots, side by side. ``name``: also of the picture, and of the place in the docs."""
+    """A table and its plots, side by side. ``name``: also of the picture, and of the place in the docs. ``runs``: the number of
+    runs, if it is not that of all benchmarks."""
 
     name: str
     title: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     plots: tuple[Lines | Bars, ...]
+    runs: int | None = None
 
     def markdown(self) -> str:
         lines = [self.head, tuple("---" for _ in self.head), *self.rows]

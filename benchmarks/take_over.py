@@ -5,7 +5,7 @@ runs on the same machine, so it sees the leader's end without waiting for the le
 added. Spark's own start is measured in the same run, by a PySpark program with the same options and without Forebay. It lasts
 until the end of the same aggregate over a DataFrame that is made of columns in the driver, as a small batch's is. The program has
 no archive of Spark's classes. The result of a restart is its time less Spark's own start. Its time less that of the session
-alone is recorded too. The first batch of a warm standby is compared with its tenth.
+alone is recorded too. After the restart and after the take-over, the first batch is compared with the tenth.
 
 The driver's log says where the time goes: until it leads (start of the process, lease, journal), until its engine runs, and until
 the first job has ended. The archive of classes is made before, as a driver does after its first start,
@@ -81,12 +81,22 @@ class Phases(NamedTuple):
         return sum(self)
 
 
+class Started(NamedTuple):
+    """A driver after a kill: where the time until the end of its first job went, and the seconds of each of its jobs."""
+
+    phases: Phases
+    jobs: list[float]
+
+    @property
+    def first_and_tenth(self) -> tuple[float, float]:
+        return self.jobs[0], self.jobs[_BATCHES - 1]
+
+
 def measure(setup: Setup) -> Iterator[Measured]:
     starts: list[float] = []
     plain_jobs: list[float] = []
-    restarts: list[Phases] = []
-    take_overs: list[Phases] = []
-    first: list[tuple[float, float]] = []
+    restarts: list[Started] = []
+    take_overs: list[Started] = []
     archive = ClassArchive(Path(sys.prefix) / "spark-classes", _SPARK)  # kept for later runs
     archive.make(threading.Event())
     for run in range(setup.runs):
@@ -94,12 +104,11 @@ def measure(setup: Setup) -> Iterator[Measured]:
         starts.append(session_seconds)
         plain_jobs.append(job_seconds)
         with setup.folder() as folder:
-            restarted, took_over, batches = _killed_twice(setup, folder, f"take-over-{run}", archive.folder)
+            restarted, took_over = _killed_twice(setup, folder, f"take-over-{run}", archive.folder)
         restarts.append(restarted)
         take_overs.append(took_over)
-        first.append((batches[0], batches[_BATCHES - 1]))
     limit = Threshold(EXTRA_MAX, at_least=False)
-    beyond_session = [phases.total - start for phases, start in zip(restarts, starts, strict=True)]
+    beyond_session = [total - start for total, start in zip(_totals(restarts), starts, strict=True)]
     beyond = [seconds - job for seconds, job in zip(beyond_session, plain_jobs, strict=True)]
     yield figure(
         "take-over", "killed leader to the standby's next batch, without the lease", _totals(take_overs), "s", limit
@@ -110,15 +119,16 @@ def measure(setup: Setup) -> Iterator[Measured]:
     yield figure("take-over", "the same, beyond the session alone", beyond_session, "s")
     yield figure("take-over", "start of a Spark session", starts, "s")
     yield figure("take-over", "its first DataFrame job, in Spark alone", plain_jobs, "s")
-    yield ratio("take-over", "standby: first batch / tenth", first, "s", Threshold(FIRST_MAX, at_least=False))
     for name, found in (("restart", restarts), ("standby", take_overs)):
-        yield figure("take-over", f"{name}: until it leads", [phases.lead for phases in found], "s")
-        yield figure("take-over", f"{name}: then until the engine runs", [phases.engine for phases in found], "s")
-        yield figure("take-over", f"{name}: then until the first job has ended", [phases.job for phases in found], "s")
+        pairs = [one.first_and_tenth for one in found]
+        yield ratio("take-over", f"{name}: first batch / tenth", pairs, "s", Threshold(FIRST_MAX, at_least=False))
+        yield figure("take-over", f"{name}: until it leads", [one.phases.lead for one in found], "s")
+        yield figure("take-over", f"{name}: then until the engine runs", [one.phases.engine for one in found], "s")
+        yield figure("take-over", f"{name}: then until the first job has ended", [one.phases.job for one in found], "s")
 
 
-def _totals(found: list[Phases]) -> list[float]:
-    return [phases.total for phases in found]
+def _totals(found: list[Started]) -> list[float]:
+    return [one.phases.total for one in found]
 
 
 def _plain_start() -> tuple[float, float]:
@@ -133,8 +143,8 @@ def _plain_start() -> tuple[float, float]:
     return there - begun, ended - there
 
 
-def _killed_twice(setup: Setup, folder: Path, topic: str, archive: Path) -> tuple[Phases, Phases, list[float]]:
-    """Return the time from a restart and from a take-over to the end of the next job, and the seconds of the standby's jobs."""
+def _killed_twice(setup: Setup, folder: Path, topic: str, archive: Path) -> tuple[Started, Started]:
+    """Return the driver that was restarted after its kill, and the standby that then took over."""
     setup.broker.create_topic(topic, PARTITIONS)
     cluster = Cluster(
         folder, setup.broker.options, [topic], receivers=1, engine="spark", job="measured:aggregate", start=False,
@@ -154,24 +164,22 @@ def _killed_twice(setup: Setup, folder: Path, topic: str, archive: Path) -> tupl
             cluster.kill9("driver")
             killed = time.time()
             cluster.restart("driver")
-            jobs = _jobs_since(cluster, killed, 1)
-            restarted = _phases(cluster.log("driver"), killed, jobs[0][1])
+            restarted = _started(cluster, "driver", killed)
             cluster.start_rival("second", "driver", "--standby", url=urls[1])
             cluster.wait(lambda: "Spark is warm" in cluster.log("second"), "a warm standby")
             cluster.kill9("driver")
-            killed = time.time()
-            jobs = _jobs_since(cluster, killed, _BATCHES)
-            took_over = _phases(cluster.log("second"), killed, jobs[0][1])
-            return restarted, took_over, [ended - begun for begun, ended in jobs]
+            return restarted, _started(cluster, "second", time.time())
     finally:
         producer.kill()
         producer.wait()
 
 
-def _phases(log: str, killed: float, ended: float) -> Phases:
-    """Return where the time between two moments went, by the driver's log."""
-    leads, started = (_last(log, words) for words in (_LEADS, _STARTED))
-    return Phases(leads - killed, started - leads, ended - started)
+def _started(cluster: Cluster, driver: str, killed: float) -> Started:
+    """Wait for ten jobs after a kill. The log of ``driver`` says where the time before the first one went."""
+    jobs = _jobs_since(cluster, killed, _BATCHES)
+    leads, started = (_last(cluster.log(driver), words) for words in (_LEADS, _STARTED))
+    phases = Phases(leads - killed, started - leads, jobs[0][1] - started)
+    return Started(phases, [ended - begun for begun, ended in jobs])
 
 
 def _last(log: str, words: str) -> float:

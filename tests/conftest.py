@@ -17,9 +17,10 @@ import hypothesis
 import pytest
 from xdist.remote import Producer
 
-from forebay.kafka.consume import block_ranges
+from forebay.kafka.consume import block_ranges, fetching
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.kafka.embedded.jars import fetch_jars, find_java, jars_present
+from forebay.kafka.native.library import library
 from forebay.model.errors import ForebayError, UsageError
 from tests.support import forked, hangs, java_classes, not_tested, profile, rewritten, shares
 from tests.support.apicurio import SchemaRegistry, require_apicurio
@@ -214,6 +215,15 @@ def no_reader_kept() -> Iterator[None]:
     """Closes the readers of ranges that the test left open for the next one."""
     yield
     block_ranges.kept_readers.clear()
+
+
+@pytest.fixture(params=["native", "without-native-code"])
+def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a test twice: with records gathered in native code, and in Python."""
+    if request.param == "without-native-code":
+        monkeypatch.setattr(fetching, "library", lambda: None)
+    else:
+        assert library() is not None, "python scripts/compile_native.py"
 
 
 _numbers = itertools.count(1)

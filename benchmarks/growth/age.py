@@ -62,7 +62,7 @@ def _sheet(samples: list[Sample]) -> Sheet:
     memory = line("memory", ((s.batches, [s.memory_mb]) for s in samples))
     journal = line("journal", ((s.batches, [s.journal_mb]) for s in samples))
     plots = (Lines("batches", "ms per batch", (batch,)), Lines("batches", "MB", (memory, journal)))
-    return Sheet("growth-age", "Age of the stream", head, rows, plots)
+    return Sheet("growth-age", "Age of the stream", head, rows, plots, runs=1)
 
 
 def run(folder: Path, batches: int) -> list[Sample]:

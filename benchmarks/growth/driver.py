@@ -93,4 +93,4 @@ def _sheet(decided: dict[int, list[float]]) -> Sheet:
     )
     points = ((number, [one * 1e3 for one in seconds]) for number, seconds in decided.items())
     plot = Lines("waiting blocks", "allocation, ms", (line("", points),), y_log=True)
-    return Sheet("growth-waiting", "Waiting blocks", head, rows, (plot,))
+    return Sheet("growth-waiting", "Waiting blocks", head, rows, (plot,), runs=len(next(iter(decided.values()))))

@@ -124,7 +124,7 @@ def _keep(
         cpu = Lines(x, "CPU µs per record", (line("", ((s, _micros(loads[s], runs[s])) for s in loads)),), ticks)
     memory = Lines(x, "peak memory, MB", (line("", ((s, [run.peak_mb for run in runs[s]]) for s in loads)),), ticks)
     head = (x, "records/s", "MB/s", "CPU µs per record", "CPU ms per MB", "peak memory, MB", "blocks")
-    setup.keep(Sheet(name, title, head, tuple(rows), (rate, cpu, memory)))
+    setup.keep(Sheet(name, title, head, tuple(rows), (rate, cpu, memory), runs=len(next(iter(runs.values())))))
 
 
 def _against_first(

@@ -20,6 +20,14 @@ from tests.support.stores import require_s3
 
 #: name → the lines that it gives
 LINES = {
+    "machine": [
+        "a copy in memory",
+        "XXH3-64",
+        "SHA-256",
+        "CRC-32C",
+        "writes through the page cache, synced",
+        "direct writes, synced",
+    ],
     "receiver": ["records/s", "CPU per record"],
     "object-wal": [
         "WAL on S3, 20 ms away, against local files",
@@ -76,10 +84,14 @@ LINES = {
         "no interval, 10,000 records/s, 99th percentile",
     ],
     "latency-spark": [
-        "Spark, 1,000 records/s, median",
-        "Spark, 1,000 records/s, 99th percentile",
-        "Spark, 1,000 records/s, median, against Spark's Kafka source",
-        "Spark, 1,000 records/s, 99th percentile, against Spark's Kafka source",
+        f"{case}, {what}{against}"
+        for case in (
+            "Spark, 1,000 records/s",
+            "Spark, interval 100 ms",
+            "Spark, interval 100 ms, a job that waits 0.5 s",
+        )
+        for against in ("", ", against Spark's Kafka source")
+        for what in ("median", "99th percentile")
     ],
     "blocks": [
         "one reader, 16 MB",
@@ -134,15 +146,19 @@ LINES = {
     ],
     "take-over": [
         "killed leader to the standby's next batch, without the lease",
-        "restart to the next batch, beyond a Spark session and its first Python job",
+        "restart to the next batch, beyond a Spark session and its first DataFrame job",
         "the same, beyond the session alone",
         "start of a Spark session",
-        "its first Python job, in Spark alone",
-        "standby: first batch / tenth",
+        "its first DataFrame job, in Spark alone",
         *(
             f"{who}: {phase}"
             for who in ("restart", "standby")
-            for phase in ("until it leads", "then until the engine runs", "then until the first job has ended")
+            for phase in (
+                "first batch / tenth",
+                "until it leads",
+                "then until the engine runs",
+                "then until the first job has ended",
+            )
         ),
     ],
     "peers-landing": [
@@ -174,6 +190,7 @@ LINES = {
         "requests' price per GB, 400 records/s, 80 ms",
     ],
     "growth-driver": ["reports/s, 256 receivers / 64", "allocation per waiting block, most / fewest"],
+    "growth-fleet": ["processor time per block, most receivers / fewest"],
 }
 _STARTS = ("start", "take-over")
 _PEERS = ("peers-landing", "peers-queries")
@@ -237,7 +254,9 @@ def test_benchmark_prints_its_figures(name: str, tiny: Setup) -> None:
     found = list(measures(name)(tiny))
     assert [measured.what for measured in found] == LINES[name]
     assert {measured.benchmark for measured in found} == {name}
-    assert all(measured.value > 0 and measured.low <= measured.value <= measured.high for measured in found)
+    assert all(measured.low <= measured.value <= measured.high for measured in found)
+    # a restart with an archive of classes can be faster than Spark alone without one
+    assert all(measured.value > 0 for measured in found if "beyond" not in measured.what)
 
 
 def _require_nginx() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,12 @@ def test_record_replaces_only_what_is_between_the_comments(docs: Path) -> None:
         "![Some figures](images/some.svg)\n\na processor, 2 cores; load before: 0.10 0.20 0.30; 3 runs.\n\n"
         "<!-- end of figures -->\n\nAfter.\n"
     )
+
+
+@pytest.mark.parametrize(("own", "words"), [(None, "5 runs"), (2, "2 runs"), (1, "1 run")])
+def test_record_names_runs_of_a_sheet_that_has_fewer(docs: Path, own: int | None, words: str) -> None:
+    record([replace(_sheet(9.0), runs=own)], ABOUT, 5, docs)
+    assert f"load before: 0.10 0.20 0.30; {words}.\n" in (docs / "page.md").read_text()
 
 
 def test_the_same_figures_draw_the_same_picture(docs: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import time
 from collections.abc import Mapping, Sequence
 
@@ -41,6 +43,38 @@ def produce(
             timestamp=1_700_000_000_000 + number if timestamp is None else timestamp,
         )
     assert producer.flush(PATIENCE_SECONDS) == 0
+
+
+def produce_every_kind(
+    options: Mapping[str, str], topic: str, partitions: int, *, seed: int, transactions: bool
+) -> None:
+    """Produce null and empty keys and values, 0 to 1 MB, headers, with each compression, some in aborted transactions."""
+    random_ = random.Random(seed)
+    for round_, codec in enumerate(("none", "gzip", "lz4", "snappy", "zstd")):
+        more = {"transactional.id": f"{topic}-{round_}"} if transactions else {}
+        producer = Producer(
+            {**options, "compression.type": codec, "linger.ms": 5, "message.max.bytes": 2_000_000, **more}
+        )
+        if transactions:
+            producer.init_transactions(30)
+        for _ in range(4):
+            if transactions:
+                producer.begin_transaction()
+            for _ in range(random_.randrange(1, 120)):
+                size = random_.choice([0, 1, 20, 200, 5_000] + [1_000_000] * (random_.random() < 0.01))
+                headers: list[tuple[str, str | bytes | None]] = [
+                    (f"h{n}" * random_.randrange(3), random_.choice([None, b"", os.urandom(9)]))
+                    for n in range(random_.randrange(4))
+                ]
+                producer.produce(
+                    topic, random_.choice([None, b"", os.urandom(size)]), random_.choice([None, b"", os.urandom(8)]),
+                    random_.randrange(partitions), timestamp=random_.choice([0, 1_700_000_000_000 + size]),
+                    headers=headers or None,
+                )  # fmt: skip
+            if transactions:
+                producer.flush(30)
+                (producer.abort_transaction if random_.random() < 0.4 else producer.commit_transaction)(30)
+        assert producer.flush(30) == 0
 
 
 def taken_in(

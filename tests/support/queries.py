@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
@@ -39,8 +40,9 @@ def answer(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, An
     * ``drain``: ``options``, ``checkpoint``, ``trigger`` ("all", "second" or, by default, "available") → ``triggers``,
       milliseconds and records of each that a stream takes to read all;
     * ``trickle``: ``options``, ``checkpoint``, ``count`` → the same of so many triggers that read something, while records come;
-    * ``latency``: ``options``, ``checkpoint``, ``records`` → ``calls`` of a job by the fastest trigger, until it has seen so many
-      records: the time of each call (ms), and for each append time in its batch the number of records.
+    * ``latency``: ``options``, ``checkpoint``, ``records``, ``job_seconds`` → ``calls`` of a job by the fastest trigger, until it
+      has seen so many records: the time of each call (ms), and for each append time in its batch the number of records. The
+      job waits for ``job_seconds`` at its end.
     * ``follow``: ``options``, ``checkpoint``, ``goal`` → ``seen``: the sorted offsets of each "topic/partition", when the file
       ``goal`` exists and each partition in it has so many;
     * ``stop``: ``options``, ``checkpoint``, ``gone`` → ``seconds`` that the query takes to stop, once the file ``gone`` exists
@@ -192,10 +194,13 @@ def appended_times(frame: Any) -> list[int]:
 
 def _latency(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, Any]:
     calls: list[tuple[int, Counter[int]]] = []
+    never = threading.Event()
 
     def job(frame: Any, number: int) -> None:
         called_ms = int(time.time() * 1000)
-        calls.append((called_ms, Counter(appended_times(frame))))
+        times = Counter(appended_times(frame))
+        never.wait(question["job_seconds"])
+        calls.append((called_ms, times))
 
     frame = spark.readStream.format(source).options(**question["options"]).load()
     writer = frame.writeStream.foreachBatch(job).option("checkpointLocation", question["checkpoint"])

@@ -29,7 +29,7 @@ from tests.support.again import produce, taken_in
 from tests.support.columns import column_values
 from tests.support.kafka import PATIENCE_SECONDS
 
-pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("no_reader_kept")]
+pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("no_reader_kept", "each_way")]
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from tests.support.again import produce
 from tests.support.columns import column_values
 from tests.support.kafka import PATIENCE_SECONDS, await_markers
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("each_way")]
 
 PLAIN, HOLES = Reading(), Reading(allow_offset_gaps=True)
 

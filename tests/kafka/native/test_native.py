@@ -36,10 +36,13 @@ from forebay.model.errors import ForebayError
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import TopicPartition
 from tests.conftest import missing
+from tests.support.again import produce_every_kind
 from tests.support.kafka import Reader, poll_until
 
 _FOLDER = Path(native_library.__file__).parent
 _PARTITIONS = 4
+_TEXT = ctypes.create_string_buffer(b"the end")
+_TEXT_ADDRESS = ctypes.addressof(_TEXT)
 
 
 @pytest.fixture(scope="module")
@@ -99,43 +102,15 @@ class Fetching:
         self.consumer.close()
 
 
-def _produce(options: dict[str, str], topic: str, seed: int, transactions: bool) -> None:
-    """Records of every kind: null and empty keys and values, 0 to 1 MB, headers, each compression, aborted transactions."""
-    random_ = random.Random(seed)
-    for round_, codec in enumerate(("none", "gzip", "lz4", "snappy", "zstd")):
-        more = {"transactional.id": f"{topic}-{round_}"} if transactions else {}
-        producer = Producer(
-            {**options, "compression.type": codec, "linger.ms": 5, "message.max.bytes": 2_000_000, **more}
-        )
-        if transactions:
-            producer.init_transactions(30)
-        for _ in range(4):
-            if transactions:
-                producer.begin_transaction()
-            for _ in range(random_.randrange(1, 120)):
-                size = random_.choice([0, 1, 20, 200, 5_000] + [1_000_000] * (random_.random() < 0.01))
-                headers: list[tuple[str, str | bytes | None]] = [
-                    (f"h{n}" * random_.randrange(3), random_.choice([None, b"", os.urandom(9)]))
-                    for n in range(random_.randrange(4))
-                ]
-                producer.produce(
-                    topic, random_.choice([None, b"", os.urandom(size)]), random_.choice([None, b"", os.urandom(8)]),
-                    random_.randrange(_PARTITIONS), timestamp=random_.choice([0, 1_700_000_000_000 + size]),
-                    headers=headers or None,
-                )  # fmt: skip
-            if transactions:
-                producer.flush(30)
-                (producer.abort_transaction if random_.random() < 0.4 else producer.commit_transaction)(30)
-        assert producer.flush(30) == 0
-
-
 @pytest.mark.parametrize("headers", [False, True])
 def test_columns_have_what_messages_have(
     native: Library, broker: KafkaBroker | MockBroker, topic_name: Callable[[], str], headers: bool
 ) -> None:
     topic = topic_name()
     broker.create_topic(topic, _PARTITIONS)
-    _produce(broker.options, topic, seed=7 + headers, transactions=isinstance(broker, KafkaBroker))
+    produce_every_kind(
+        broker.options, topic, _PARTITIONS, seed=7 + headers, transactions=isinstance(broker, KafkaBroker)
+    )
     random_ = random.Random(3)
     options = {**broker.options, "isolation.level": "read_committed"}
     everything = set(range(_PARTITIONS))
