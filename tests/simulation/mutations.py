@@ -176,13 +176,14 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.test:
         return _in_process(_test(by_name[chosen.test]), began)
     part, parts = map(int, chosen.share.split("/"))
-    scores = []
+    scores: list[Score] = []
+    chosen.out.parent.mkdir(parents=True, exist_ok=True)
+    chosen.out.write_text(table(scores))
     with ThreadPoolExecutor(chosen.workers) as pool:
         for score in pool.map(lambda guard: measure(guard, chosen.budget), GUARDS[part - 1 :: parts]):
             scores.append(score)
             print(f"{score.by or 'NOTHING':10} {score.seconds:6.1f} s {score.guard}: {score.what}", flush=True)
-    chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    chosen.out.write_text(table(scores))
+            chosen.out.write_text(table(scores))  # a run that is stopped keeps what it measured
     print(table(scores).splitlines()[0], f"The table is {chosen.out}.")
     return 0 if all(score.by for score in scores) else 1
 

@@ -29,8 +29,10 @@ class NetworkSteps:
         for exchange in list(network.exchanges.values()):
             label = exchange.label
             if exchange.copies:
+                # a registration that its process does not wait for matters only after another process has registered
+                weight = 1 if exchange.given_up and "/register" in label else 20
                 for driver in serving:
-                    yield Step(f"deliver {label} {driver.name}", partial(self._deliver, exchange, driver), 20)
+                    yield Step(f"deliver {label} {driver.name}", partial(self._deliver, exchange, driver), weight)
                 if faults:
                     yield Step(f"lose {label}", partial(network.lose_request, exchange), 6, fault=True)
                     if exchange.made < COPIES_MAX:
