@@ -15,15 +15,15 @@ FILE = Path(__file__).with_suffix(".toml")
 class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``path``: the module, in which ``code`` occurs once and becomes ``instead``.
 
-    ``test``: a test that notices the removal, if the simulation does not within its budget; "" for none. ``variant``: of the
-    simulation that most likely notices it; "" for the common one.
+    ``test``: a file of tests that notice the removal; they run if the simulation does not notice it within its budget.
+    ``variant``: of the simulation that most likely notices it; "" for the common one.
     """
 
     name: str
     path: str
     code: str
     instead: str
-    test: str = ""
+    test: str
     variant: str = ""
 
 

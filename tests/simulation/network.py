@@ -47,6 +47,8 @@ class Exchange:
 class Network:
     def __init__(self) -> None:
         self.exchanges: dict[str, Exchange] = {}
+        #: all registrations: a copy of one may arrive long after its answer
+        self.registrations: list[Exchange] = []
         self._numbers: Counter[str] = Counter()
 
     def send(self, sender: str, kind: str, body: Any, told: Callable[[Any], None]) -> Exchange:
@@ -54,6 +56,8 @@ class Network:
         self._numbers[name] += 1
         exchange = Exchange(f"{name}#{self._numbers[name]}", body, told)
         self.exchanges[exchange.label] = exchange
+        if kind == "register":
+            self.registrations.append(exchange)
         return exchange
 
     def request_taken(self, exchange: Exchange) -> None:
@@ -78,6 +82,7 @@ class Network:
     def repeat_request(self, exchange: Exchange) -> None:
         exchange.copies += 1
         exchange.made += 1
+        self.exchanges[exchange.label] = exchange
 
     def deliver_answer(self, exchange: Exchange, number: int, keep: bool = False) -> None:
         answer = exchange.answers[number] if keep else exchange.answers.pop(number)

@@ -34,9 +34,7 @@ class NetworkSteps:
                 if faults:
                     yield Step(f"lose {label}", partial(network.lose_request, exchange), 6, fault=True)
                     if exchange.made < COPIES_MAX:
-                        # a late copy of a registration matters only once its process has ended
-                        weight = 6 * self._world.options.quiet if "/register" in label else 6
-                        yield Step(f"repeat {label}", partial(network.repeat_request, exchange), weight, fault=True)
+                        yield Step(f"repeat {label}", partial(network.repeat_request, exchange), 6, fault=True)
             if exchange.sender not in senders:
                 continue
             for number in exchange.answers:
@@ -49,6 +47,20 @@ class NetworkSteps:
                 if lost or faults:
                     give_up = partial(network.give_up, exchange)
                     yield Step(f"give-up {label}", give_up, 20 if lost else 4, fault=not lost)
+        if faults:
+            yield from self._late_registrations()
+
+    def _late_registrations(self) -> Iterator[Step]:
+        """Offer a copy of a registration when it matters: another process has registered under its id, and it has ended."""
+        network = self._world.network
+        running = list(self._world.processes())
+        for exchange in network.registrations:
+            if exchange.made == COPIES_MAX or exchange.label in network.exchanges:
+                continue
+            of_id = [process for process in running if process.receiver_id == exchange.body.receiver_id]
+            if any(process.machine.epoch for process in of_id) and all(p.name != exchange.sender for p in of_id):
+                again = partial(network.repeat_request, exchange)
+                yield Step(f"repeat {exchange.label}", again, 6 * self._world.options.quiet, fault=True)
 
     def calm_steps(self, exchange: Exchange) -> Iterator[Step]:
         if exchange.copies:

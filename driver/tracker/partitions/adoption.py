@@ -65,7 +65,6 @@ class Adoption:
             partition is None
             or fault is None
             or (partition.incarnation.number, partition.position) != (search.incarnation, search.position)
-            or fault.position != search.position
             # the owner of a newer token may write since the search began; all others were settled, and stay so
             or partition.token != search.token
         ):

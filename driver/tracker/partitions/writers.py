@@ -18,7 +18,8 @@ class Writers:
 
     A writer whose epoch has ended, or that released its token, is not among ``Partition.writers`` any more. Any other writer is
     settled by its own heartbeat, sent after it knew of the claim. ``receiver_heartbeats``: receiver id → its last
-    heartbeat.
+    heartbeat. The end of an epoch drops its writers and its heartbeat, and the driver refuses later heartbeats of that epoch, so
+    a writer and the stored heartbeat of its receiver have the same epoch.
     """
 
     def __init__(self, *, recorder: Recorder, receiver_heartbeats: Mapping[str, LastHeartbeat]) -> None:
@@ -71,7 +72,7 @@ class Writers:
         if writer.receiver_id == ADOPTER:
             return False  # it sends no heartbeats, and releases what it claims
         latest = self._receiver_heartbeats.get(writer.receiver_id)
-        if latest is None or latest.heartbeat.epoch != writer.epoch or latest.heartbeat.claims_done < writer.claim:
+        if latest is None or latest.heartbeat.claims_done < writer.claim:
             return False
         return not self.is_holding(writer, tp)
 

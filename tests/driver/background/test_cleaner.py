@@ -22,10 +22,11 @@ from driver.background.cleaner import (
 from driver.background.snapshot_copies import SnapshotCopies
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.clean_up import CleanSegment
+from driver.journal import history
 from driver.journal.history import HistoryWriter
 from driver.journal.state import State
 from driver.tracker import DeleteSegment
-from driver.tracker.requests import CleanedUp, Copied, Read
+from driver.tracker.requests import Archived, CleanedUp, Copied, Read
 from forebay.model.errors import FencedError, StoreError
 from forebay.model.values import numbered
 from forebay.process.clock import ManualClock
@@ -124,6 +125,23 @@ def test_a_cleaner_whose_journal_was_rebuilt_archives_and_copies_nothing() -> No
     assert cleaned.loop.requests == []
     assert cleaned.journal.list("") == []
     assert cleaned.wal.list("") == [SEGMENT]
+
+
+def test_history_has_a_batch_before_the_journal_may_forget_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-5: a driver that is killed between the two leaves the batch in both, never in neither."""
+    cleaned = Cleaned()
+    ask = cleaned.loop.ask
+    archived: list[tuple[int, ...]] = []
+
+    def noting(request: Any) -> Any:
+        if isinstance(request, Archived):
+            archived.append(request.batch_ids)
+            assert tuple(batch.batch_id for batch in history.read(cleaned.journal, STREAM)) == request.batch_ids
+        return ask(request)
+
+    monkeypatch.setattr(cleaned.loop, "ask", noting)
+    cleaned.cleaner.look()
+    assert archived == [tuple(cleaned.loop.state.batches)]
 
 
 def intend(cleaned: Cleaned, number: int) -> list[str]:

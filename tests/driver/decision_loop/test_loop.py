@@ -207,6 +207,15 @@ def test_superseded_driver_ends_fenced_without_an_answer(led: Led) -> None:
     assert isinstance(led.failure[0], FencedError)
 
 
+def test_superseded_driver_fences_no_receiver_that_it_does_not_know(led: Led) -> None:
+    """INV-4: the receiver has registered with the newer driver, and would end."""
+    led.loop.ask(CREATE)
+    opening.lead(led.storage, STREAM, "newer", 1, lambda: 1.0, lambda: next(numbers))
+    with pytest.raises(UnreachableError):
+        led.loop.submit(m.LookupRequest(receiver_id="r1", epoch=7, partitions=())).result(30)
+    assert led.ended.wait(30)
+
+
 def test_a_driver_that_was_superseded_while_it_wrote_a_snapshot_deletes_nothing(
     led: Led, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,17 @@ def test_accepted_position_is_committed_with_leader_epoch_timeline_and_incarnati
     assert stage.machine.buffered_bytes == 0
 
 
+def test_a_block_of_an_earlier_assignment_is_accepted_and_not_committed() -> None:
+    """INV-1: until the partition is claimed again, its position is another receiver's."""
+    stage = Stage()
+    start = stage.own(P0)[P0]
+    stage.poll(start, range(4))
+    stage.seal_and_store()
+    stage.tell(inp.Lost((P0,))).tell(inp.Assigned((P0,))).answer()
+    assert stage.machine.counters["blocks_accepted"] == 1
+    stage.none(act.CommitAsync)
+
+
 def test_a_failed_commit_is_repeated() -> None:
     stage = Stage()
     start = stage.own(P0)[P0]

@@ -22,7 +22,7 @@ from forebay.model.errors import (
     StoreError,
     UnreadableBlockError,
 )
-from forebay.model.values import count_of
+from forebay.model.values import count_of, timeline_of
 from tests.simulation.invariants.record import Record
 from tests.simulation.invariants.violation import InvariantViolation, named
 
@@ -38,8 +38,9 @@ class Processes:
     def __init__(self, world: World, record: Record) -> None:
         self._world = world
         self._record = record
-        #: receiver id and process → epoch of the driver that registered it
+        #: receiver id and process → epoch of the driver that registered it, and of the one that answered
         self._registered: dict[tuple[str, str], int] = {}
+        self._answered: dict[tuple[str, str], int] = {}
 
     def check(self, state: State) -> None:
         """INV-4: the journal holds every block that a driver answered as accepted, until it is cleaned up."""
@@ -94,10 +95,13 @@ class Processes:
         """INV-4: a process that registered once gets no new epoch after another process of its id did."""
         if self._world.options.ids_kept or self._record.knows_no_loss(driver):
             return  # ids are forgotten, with the processes that had them
-        process = (event.receiver_id, event.instance_id)
-        if process in self._registered and driver.journal.epoch == self._registered[process]:
+        process, epoch = (event.receiver_id, event.instance_id), driver.journal.epoch
+        answered = self._answered.get(process, epoch + 1)  # a newer driver knows it too
+        if self._registered.get(process) == epoch or (
+            answered <= epoch and timeline_of(answered) == timeline_of(epoch)
+        ):
             raise InvariantViolation("INV-4", f"{event.instance_id} is registered anew as {event.receiver_id}")
-        self._registered[process] = driver.journal.epoch
+        self._registered[process] = epoch
 
     def released(self, driver: DriverProcess, request: Request, answer: Any) -> None:
         """Check an answer that leaves: what it says must be in the durable journal, now and from now on."""
@@ -122,9 +126,10 @@ class Processes:
                         f"{driver.name} accepts block {result.block_id}, the journal does not durably hold it",
                     )
                 self._record.accepted[result.block_id] = driver.name
-        elif isinstance(answer, m.RegisterAnswer):
+        elif isinstance(answer, m.RegisterAnswer) and isinstance(request, m.RegisterRequest):
             if state is None or state.epochs < count_of(answer.epoch):
                 raise InvariantViolation("INV-4", f"{driver.name} gives epoch {answer.epoch:x}, which is not durable")
+            self._answered[request.receiver_id, request.instance_id] = driver.journal.epoch
         elif isinstance(answer, m.ClaimAnswer):
             for grant in answer.claims:
                 if grant.granted and (state is None or state.tokens < count_of(grant.view.token)):

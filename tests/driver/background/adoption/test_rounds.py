@@ -16,7 +16,7 @@ from driver.tracker.requests import Request
 from forebay import messages as m
 from forebay.model.errors import OutOfSpaceError, TurnedAwayError, UnreachableError
 from tests.support.orphans import Stream
-from tests.support.tracked import STREAM, tp
+from tests.support.tracked import STREAM, fault, tp
 from wal.segments import layout
 from wal.segments.writer import LogWriter
 
@@ -31,6 +31,23 @@ def test_a_claim_that_came_since_the_search_makes_it_void() -> None:
     t.beat(epoch, "r2")
     t.round()
     assert t.partition.gaps
+
+
+def test_a_fault_at_a_later_position_since_the_search_makes_it_void() -> None:
+    """The WAL may hold blocks from there on."""
+    t = Stream(on_gap="record")
+    epoch, token = t.faulted()
+
+    def goes_on() -> None:
+        t.take_in(epoch, token, 10, receiver="r2")
+        t.say(fault(epoch, token, receiver_id="r2", position=10))
+        t.beat(epoch, "r2")
+
+    t.between["search"] = goes_on
+    assert t.round() is not None
+    assert not t.partition.gaps
+    t.round()
+    assert [recorded.gap.from_offset for recorded in t.partition.gaps] == [10]
 
 
 def test_a_report_that_comes_before_the_claim_is_not_repeated_from_the_wal() -> None:

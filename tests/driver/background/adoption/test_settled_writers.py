@@ -68,6 +68,18 @@ def test_a_heartbeat_of_an_older_release_settles_nothing() -> None:
     assert waits_for(t) == ("r1",)
 
 
+def test_the_heartbeat_of_an_ended_epoch_settles_no_writer_of_the_next_epoch() -> None:
+    """INV-4: the earlier process had done more claims than the new one, and held nothing when it ended."""
+    t = Stream()
+    t.beat(t.register("r1", "i1"), claims_done=9)
+    new = t.register("r1", "i1-again")
+    t.claim(new)
+    t.faulted()
+    assert waits_for(t) == ("r1",)
+    t.beat(new)
+    assert waits_for(t) == ()
+
+
 @pytest.mark.parametrize("how", ["registered again", "released", "fenced"])
 def test_a_writer_is_settled_by_the_end_of_its_epoch_or_its_token(how: str) -> None:
     t = Stream()

@@ -94,6 +94,19 @@ def test_orphans_that_touch_are_adopted_in_one_go() -> None:
     assert sum(isinstance(e, ev.ClaimGiven) and e.receiver_id == ADOPTER for e in t.events) == 1
 
 
+def test_an_orphan_that_a_listing_omits_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store's listing may be older than its newest objects."""
+    t = Stream()
+    epoch, token = t.dead_writer()
+    t.orphan(epoch, (0, 0, 20, token))
+    newest = t.orphan(epoch, (0, 20, 40, token)).handle.path
+    listed = t.wal.list
+    monkeypatch.setattr(t.wal, "list", lambda folder: [path for path in listed(folder) if path != newest])
+    t.faulted(low=40)
+    t.round()
+    assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(0, 20), (20, 40)]
+
+
 def test_the_gap_that_is_shown_ends_where_the_next_orphan_begins() -> None:
     t = Stream()
     epoch, token = t.dead_writer()

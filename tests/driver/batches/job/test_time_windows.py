@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from types import SimpleNamespace
@@ -131,6 +132,31 @@ def test_the_first_batch_after_a_pause_still_has_the_batches_of_its_windows(rest
         stream.restart()
         stream.clean_up()
     assert stream.run(late) == stream.expected(late) != {}
+
+
+def test_clean_up_writes_each_batch_to_the_history_once() -> None:
+    """Not those that a window contains, or the history would grow with each round."""
+    stream = Windows()
+    written: Counter[int] = Counter()
+    for number in range(100):
+        stream.complete(stream.allocate(1_700_000_000_000 + number * 2_000))
+        written.update(batch.batch.batch_id for batch in history.leaving(stream.t.state))
+        stream.clean_up()
+    assert set(written.values()) == {1}
+
+
+def test_batches_stay_if_a_window_became_longer_while_the_history_was_written() -> None:
+    """INV-8: the window contains them, though the history has them too."""
+    stream, begin = Windows(), 1_700_000_000_000
+    for number in range(20):
+        stream.complete(stream.allocate(begin + number * 20_000))
+    leaving = [batch.batch.batch_id for batch in history.leaving(stream.t.state)]
+    waiting = [stream.allocate(begin + 380_000 + number * 100) for number in range(8)]
+    stream.t.archive(*leaving)
+    assert 0 < stream.t.state.archived_number < len(leaving)
+    for batch_id in waiting:
+        assert stream.run(batch_id) == stream.expected(batch_id)
+        stream.complete(batch_id)
 
 
 def test_the_number_of_kept_batches_is_journalled_seldom() -> None:

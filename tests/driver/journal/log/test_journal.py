@@ -85,6 +85,22 @@ def test_the_events_are_the_same_in_groups_of_any_size(
     assert found.events_after_snapshot == len(some_events())
 
 
+def test_events_that_a_failed_sync_left_in_two_segments_are_applied_once() -> None:
+    storage = ForgetfulStorage()
+    led, state = lead(storage)
+    events = some_events()
+    for event in events:
+        apply(state, event)
+    led.append(events[:2])
+    led.append(events[2:])
+    storage.fail("sync", 1, OutOfSpaceError("full"))
+    with pytest.raises(OutOfSpaceError):
+        led.sync()
+    led.sync()
+    reading = journal.read(storage, STREAM)
+    assert (reading.state, reading.events_after_snapshot) == (state, len(events))
+
+
 def test_a_superseded_driver_finds_out_before_it_answers(storage: Storage) -> None:
     """INV-4: its write may reach the disk; its answer never leaves."""
     old, state = lead(storage)
