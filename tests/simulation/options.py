@@ -6,8 +6,20 @@ from random import Random
 
 import msgspec
 
+from forebay.settings import from_values
+
 STREAM = "sim"
 TOPIC = "t"
+#: of every driver
+SETTINGS = from_values(
+    {
+        "stream": STREAM,
+        "kafka": {"topics": [TOPIC], "discovery_interval": "5s"},
+        "wal": {"url": "memory://wal"},
+        "driver": {"journal": "memory://journal"},
+        "agent": {"blocks": "/blocks"},
+    }
+)
 #: kinds of faults that a run may have
 FAULTS = ("receiver", "driver", "host", "network", "disk", "kafka", "journal", "replay")
 #: kinds of faults of stores, clocks and messages; a run has few of them, so that each shows its own effects

@@ -77,7 +77,7 @@ class Script:
     def begin(self, *receivers: str) -> None:
         """Start one driver that leads and knows the partitions, and receivers that own theirs."""
         self.open_driver("d1")
-        self.run(*LOOP, "d1 discover", until=self._created)
+        self.run(*LOOP, "d1 housekeeping", until=self._created)
         self.run(*LOOP, until=lambda: not any(map(self.world.can, LOOP)))
         for receiver in receivers:
             self.do(f"start {receiver}")
@@ -186,7 +186,7 @@ def claim_without_compare_and_set() -> Script:
     """A copy of a claim arrives after the claim was granted, used, and ended by another receiver's claim."""
     script = Script(receivers=2, partitions=1, faults=("network", "receiver"))
     script.open_driver("d1")
-    script.run(*LOOP, "d1 discover", until=script._created)
+    script.run(*LOOP, "d1 housekeeping", until=script._created)
     script.do("start r1")
     script.run(*RECEIVER, *LOOP, until=lambda: script.sent("r1.1/claim#1"), without=("deliver r1.1/claim#1",))
     script.do("repeat r1.1/claim#1", "deliver r1.1/claim#1 d1")

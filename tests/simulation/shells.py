@@ -96,6 +96,26 @@ class SteppedEvent:
         return False
 
 
+class SteppedPause(SteppedEvent):
+    """A stop that is never requested, on which a thread waits between two rounds: they pause as "begin".
+
+    ``now``: monotonic seconds of the process.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        super().__init__("begin")
+        self._now = now
+        self._until = 0.0
+
+    def is_over(self, now: float) -> bool:
+        """Return whether the time of the wait has passed."""
+        return now >= self._until
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._until = self._now() + (timeout or 0.0)
+        return super().wait(timeout)
+
+
 class SteppedThread:
     """A thread that a task runs in its place."""
 
