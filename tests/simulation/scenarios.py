@@ -438,8 +438,7 @@ def adopted_from_a_topic_created_again() -> Script:
     script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 4)
     script.do("recreate", "produce t/0 6")
     unasked = ("r1.1 ask-broker",)
-    process = script.world.receivers["r1"]
-    script.run(*RECEIVER, until=lambda: process._appended, without=unasked)
+    script.run(*RECEIVER, until=lambda: script.world.can("r1.1 sync"), without=("r1.1 sync", *unasked))
     script.do("r1.1 sync", "r1.1 kill", "expire r1.1/1", "start r1")
     script.run("r1.2", *LOOP, ADOPT, until=lambda: script.incarnations() == 2)
     return script
@@ -484,7 +483,7 @@ def reported_before_the_second_copy() -> Script:
     script.begin("r1")
     process = script.world.receivers["r1"]
     script.do("host-spare beat", "deliver host-spare/agent#1 d1")
-    script.run(*RECEIVER, *LOOP, until=lambda: process._second)
+    script.run(*RECEIVER, *LOOP, until=lambda: process.store.replica_host)
     script.do("produce t/0 4")
     script.run(*RECEIVER, *LOOP, until=lambda: script.world.can("r1.1 copy-own"), without=("r1.1 copy-",))
     script.perhaps("r1.1 ask-broker")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from queue import Empty
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from greenlet import getcurrent, greenlet
 
@@ -38,7 +38,9 @@ PAUSES = {
 
 
 class Shell(greenlet):  # type: ignore[misc]  # it ships no types
-    """One thread of the product."""
+    """One thread of the product. ``pauses``: failpoint → the name of the step after it."""
+
+    pauses: ClassVar[dict[str, str]] = PAUSES
 
 
 def pause(wanted: str | Request) -> Any:
@@ -63,8 +65,9 @@ _hit = failpoints.hit
 
 
 def _pausing_hit(name: str, kinds: Iterable[str] = ()) -> bool:
-    if isinstance(getcurrent(), Shell) and name in PAUSES:
-        pause(PAUSES[name])
+    shell = getcurrent()
+    if isinstance(shell, Shell) and (step := shell.pauses.get(name)) is not None:
+        pause(step)
         return False
     return _hit(name, kinds)
 

@@ -17,7 +17,7 @@ KAFKA_STEPS = ("partitions", "topic-ids", "starts", "committed", "publish")
 
 
 class SimulatedUpstream:
-    """``forebay.sources.kind.Upstream`` over the simulated Kafka. ``published``: the completed offsets that this driver published."""
+    """``forebay.sources.kind.Upstream`` over the simulated Kafka. ``published``: what this driver published as completed."""
 
     def __init__(self, driver: DriverProcess) -> None:
         self._driver = driver

@@ -17,10 +17,8 @@ from driver.journal.history import HistoryWriter
 from driver.journal.log import opening as journal
 from driver.journal.receiver_limits import IdLimits
 from driver.tracker import Tracker
-from forebay.model.units import Duration, Size
 from forebay.model.values import TopicPartition
 from forebay.process.clock import ManualClock
-from forebay.settings.schema import ReceiverSettings
 from receiver.machine import ReceiverMachine
 from recovery import rebuild
 from tests.simulation.coverage import Coverage
@@ -117,16 +115,6 @@ class World:
         self.network = Network()
         self.journal = FaultyStorage("forgetful://journal", self.clock.advance, not options.journal_objects)
         self.wal = FaultyStorage("forgetful://wal", self.clock.advance, not options.wal_objects)
-        self.receiver_settings = ReceiverSettings(
-            block_interval=Duration(0.2),
-            block_size=Size(120),
-            memory=Size(2_000),
-            drain_timeout=Duration(8.0),
-            heartbeat_interval=Duration(15.0),
-            report_timeout=Duration(2.0),
-            reclaim_delay=Duration(0.3),
-            local_copies=False,
-        )
         self.hosts = hosts_of(self)
         self.receivers: dict[str, ReceiverProcess] = {}  # the newest process of each id
         self.zombies: list[ReceiverProcess] = []  # older ones that live, paused or not
@@ -398,7 +386,7 @@ class World:
         number = self._started[name]
         receiver_id = f"{name}-{number % self.options.ids}" if self.options.ids else name
         self.receivers[name] = self.kinds.receiver(self, receiver_id, number)
-        self.receivers[name].tick()
+        self.receivers[name].start()
 
     def _start_driver(self) -> None:
         self._drivers_started += 1

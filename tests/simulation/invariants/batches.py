@@ -102,7 +102,9 @@ class Batches:
             partition = state.partition(tp)
             incarnation = int(point.metadata.rpartition(":")[2])
             if partition is None or incarnation > partition.incarnation.number:
-                raise InvariantViolation("INV-3", f"{driver.name} publishes {tp}, incarnation {incarnation}: not durable")
+                raise InvariantViolation(
+                    "INV-3", f"{driver.name} publishes {tp}, incarnation {incarnation}: not durable"
+                )
             if incarnation == partition.incarnation.number and point.offset > partition.completed:
                 raise InvariantViolation(
                     "INV-3", f"{driver.name} publishes {tp} as completed to {point.offset} of {partition.completed}"
