@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from queue import Empty
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from greenlet import getcurrent, greenlet
 
@@ -19,6 +19,7 @@ from driver.journal.log import reading
 from driver.journal.log.writing import Journal
 from driver.tracker.requests import Request
 from forebay.process import failpoints
+from recovery import examination
 
 #: what a thread yields: the name of its next step, or a request to the decision loop, whose answer it receives
 Task = Generator["str | Request", Any, None]
@@ -40,7 +41,7 @@ PAUSES = {
 class Shell(greenlet):  # type: ignore[misc]  # it ships no types
     """One thread of the product. ``pauses``: failpoint → the name of the step after it."""
 
-    pauses: ClassVar[dict[str, str]] = PAUSES
+    pauses: dict[str, str] = PAUSES
 
 
 def pause(wanted: str | Request) -> Any:
@@ -48,9 +49,11 @@ def pause(wanted: str | Request) -> Any:
     return getcurrent().parent.switch(wanted)
 
 
-def stepped(work: Callable[[], object]) -> Task:
+def stepped(work: Callable[[], object], pauses: dict[str, str] | None = None) -> Task:
     """Run ``work`` as a thread of its own. Its errors are raised here."""
     shell = Shell(work)
+    if pauses is not None:
+        shell.pauses = pauses
     wanted = shell.switch()
     while not shell.dead:
         try:
@@ -272,3 +275,4 @@ class SteppedJournal:
 
 
 reading.ThreadPoolExecutor = SteppedPool  # type: ignore[attr-defined,assignment]  # of whole objects read ahead
+examination.ThreadPoolExecutor = SteppedPool  # type: ignore[attr-defined,assignment]  # of segments

@@ -37,6 +37,7 @@ from tests.simulation.network_steps import NetworkSteps
 from tests.simulation.operators import Operator
 from tests.simulation.options import MORE_FAULTS, STREAM, TOPIC, Options
 from tests.simulation.receiver_process import ReceiverProcess
+from tests.simulation.recovering import Recovering
 from tests.simulation.scheduler import Step, TraceMismatch, as_fault, draw, find
 from tests.support.forgetful import ForgetfulStorage
 from wal.segments.writer import LogWriter
@@ -136,6 +137,7 @@ class World:
         self.network_steps = NetworkSteps(self)
         self.operator = Operator(self)
         self.journal_loss = JournalLoss(self)
+        self.recovering = Recovering(self)
 
     @property
     def now(self) -> float:
@@ -207,6 +209,7 @@ class World:
         Raises InvariantViolation if not all is taken in and completed within ``CALM_ROUNDS``.
         """
         self.calm, self.steps_with_faults = True, len(self.taken)
+        self.recovering.kill()
         self.faults.end_outages()
         if not self.options.stays_full:
             self.journal.capacity_bytes = self.wal.capacity_bytes = None
@@ -325,6 +328,8 @@ class World:
         yield from self.journal_loss.rebuild_steps("journal" in faults)
         if not _MORE_FAULTS.isdisjoint(faults):
             yield from self.faults.steps()
+            if "rot" in faults:
+                yield from self.recovering.steps()
         if "disk" in faults:
             for name, disk in (("journal", self.journal), ("wal", self.wal)):
                 if disk.capacity_bytes is None:
@@ -397,6 +402,7 @@ class World:
         for driver in self.drivers:
             driver.kill()
         self.journal_loss.kill()
+        self.recovering.kill()
         self.journal.crash_host(Random(seed))
         self.invariants.hosts_crashed()
 
