@@ -291,7 +291,7 @@ def range_written_twice_under_one_token() -> Script:
     script.do("produce t/0 4")
     script.run(*RECEIVER, until=lambda: script.sent("r1.1/report#1"), without=("deliver r1.1/report#1",))
     script.do("give-up r1.1/report#1", "time 30", "r1.1 tick")
-    script.perhaps("r1.1 append", "r1.1 sync")
+    script.perhaps("r1.1 ask-broker", "r1.1 encode", "r1.1 append", "r1.1 sync")
     script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 4)
     return script
 
@@ -486,6 +486,7 @@ def reported_before_the_second_copy() -> Script:
     script.run(*RECEIVER, *LOOP, until=lambda: process.store.replica_host)
     script.do("produce t/0 4")
     script.run(*RECEIVER, *LOOP, until=lambda: script.world.can("r1.1 copy-own"), without=("r1.1 copy-",))
+    script.do("r1.1 append")
     script.perhaps("r1.1 ask-broker")
     script.do("r1.1 copy-own")
     script.perhaps("r1.1 ask-broker", "r1.1 tick", "deliver r1.1/report#1 d1", "d1 decide", "d1 append", "d1 sync")
