@@ -8,6 +8,7 @@ journal says which one counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -20,8 +21,18 @@ from forebay.model.errors import CorruptionError, ForebayError
 from forebay.model.values import Block, Handle, Sha256, timeline_of
 from forebay.process import failpoints
 from recovery.copies import BlockCopy, CopySources
-from recovery.examination import Segment
-from recovery.plan import BlockRecovery, DamagedSegment, Loss, aside_path, loss_of, recovery_of
+from recovery.examination import Examination, Segment, journal_view
+from recovery.plan import (
+    BlockRecovery,
+    DamagedSegment,
+    Loss,
+    aside_path,
+    broken_blocks,
+    damaged_segments,
+    forgettable,
+    loss_of,
+    recovery_of,
+)
 from wal.blocks import decode_meta, encode_meta
 from wal.blocks.digests import fits
 from wal.decisions.retention import JournalView
@@ -34,6 +45,15 @@ from wal.storage import Storage
 #: bytes of blocks that are synced and journalled together, approximately
 GROUP_BYTES = 16_000_000
 _COPIES_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a recovery did. ``forgotten``: as in :class:`~recovery.plan.RecoveryPlan`."""
+
+    outcomes: tuple[BlockRecovery | Loss, ...]
+    damaged: tuple[DamagedSegment, ...]
+    forgotten: tuple[str, ...]
 
 
 class Restoration:
@@ -65,6 +85,27 @@ class Restoration:
         #: block, SHA-256 of the bytes if they differ from the accepted ones, whether they are the accepted ones
         self._written: list[tuple[Block, Sha256 | msgspec.UnsetType, bool, Pending]] = []
         self._written_bytes = 0
+
+    def carry_out(
+        self, examined: Examination, sources: CopySources, progress: Callable[[int], None] = lambda _: None
+    ) -> Carried:
+        """Write the broken blocks again, set the damaged segments aside, and forget those of which nothing is left.
+
+        May be killed at any step and called again with a new examination. Raises OutOfSpaceError, StoreError, FencedError.
+        """
+        outcomes = tuple(self.restore(broken_blocks(examined), sources, progress))
+        self.commit()
+        view = journal_view(self._state)
+        segments = {segment.path: segment for segment in examined.segments}
+        damaged = tuple(
+            found if found.kept else self.set_aside(segments[found.path], view) for found in damaged_segments(examined)
+        )
+        gone = {s.path for s in examined.segments if not s.bytes} | {d.path for d in damaged if d.done}
+        lost = {outcome.block_id for outcome in outcomes if isinstance(outcome, Loss)}
+        forgotten = tuple(forgettable(self._state, gone, lost))
+        for path in forgotten:
+            self.forget(path)
+        return Carried(outcomes, damaged, forgotten)
 
     def restore(
         self, blocks: Iterable[Block], sources: CopySources, progress: Callable[[int], None] = lambda _: None

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-import tenacity
-
 from forebay.messages import ReplicaHost
 from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
 from forebay.model.values import Block, timeline_of
@@ -39,9 +37,12 @@ class WalStore(Store):
     """Stores blocks in the WAL, and a copy of each on this host if ``local_directory`` is not None.
 
     ``replicas``: sends a replica of each; None: there are no replicas.
+    ``new_uid``: a random number of 64 bits for each segment.
     ``reserve_bytes``: space in the WAL's store that blocks leave free, because clean-up needs it to free a full store. 0 for
     none. Blocks wait until they fit above the reserve.
     """
+
+    writer_type: type[LogWriter] = LogWriter
 
     def __init__(
         self,
@@ -56,8 +57,10 @@ class WalStore(Store):
         local_directory: Path | None = None,
         local_quota_bytes: int = 0,
         replicas: OptionalReplicas | None = None,
+        new_uid: Callable[[], int] = lambda: random.SystemRandom().getrandbits(64),
     ) -> None:
         super().__init__(encoding, options, clock, tell)
+        self._new_uid = new_uid
         self._reserve_bytes = reserve_bytes
         self._opened_at = clock.monotonic()
         self._storage = storage
@@ -71,13 +74,13 @@ class WalStore(Store):
     def open_epoch(self, epoch: int) -> None:
         """Write all blocks that are put from now on under ``epoch``, to segments of its own (INV-4)."""
         encoding = self._encoding
-        self._writer = LogWriter(
+        self._writer = self.writer_type(
             self._storage,
             lambda sequence: block_segment(encoding.stream, encoding.receiver_id, epoch, sequence),
             SegmentIdentity(encoding.stream, encoding.receiver_id, epoch, timeline_of(epoch)),
             self._limits,
             now=lambda: self._clock.wall_ms() / 1000,
-            new_uid=lambda: random.SystemRandom().getrandbits(64),
+            new_uid=self._new_uid,
             failpoints=True,
         )
 
@@ -184,29 +187,22 @@ class WalStore(Store):
         last for ``store_timeout``.
         """
         assert self._writer is not None
-        attempts = tenacity.Retrying(
-            stop=tenacity.stop_any(
-                tenacity.stop_after_delay(self._timeout_seconds), tenacity.stop_when_event_set(self._closing)
-            ),
-            wait=tenacity.wait_exponential(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX, min=RETRY_SECONDS_MIN),
-            retry=tenacity.retry_if_exception(
-                lambda e: isinstance(e, StoreError) and not isinstance(e, OutOfSpaceError)
-            ),
-            before_sleep=lambda state: self._tell(StoreAway(_reason(state))),
-            sleep=tenacity.sleep_using_event(self._closing),
-            reraise=True,
-        )
-        began = self._clock.monotonic()
+        began = failing_since = self._clock.monotonic()
+        delay = RETRY_SECONDS_MIN
         while not self._closing.is_set():
             try:
-                attempts(self._writer.sync)
-                self._synced(self._clock.monotonic() - began)
-                return True
-            except OutOfSpaceError as error:  # noqa: PERF203 - waits a second in between
+                self._writer.sync()
+            except OutOfSpaceError as error:
                 self._tell(OutOfSpace(str(error)))
                 self._closing.wait(RETRY_SECONDS_MAX)
+                failing_since, delay = self._clock.monotonic(), RETRY_SECONDS_MIN
+            except StoreError as error:
+                if self._clock.monotonic() - failing_since >= self._timeout_seconds:
+                    raise
+                self._tell(StoreAway(str(error)))
+                self._closing.wait(delay)
+                delay = min(2 * delay, RETRY_SECONDS_MAX)
+            else:
+                self._synced(self._clock.monotonic() - began)
+                return True
         return False
-
-
-def _reason(state: tenacity.RetryCallState) -> str:
-    return str(state.outcome.exception()) if state.outcome is not None else ""

@@ -1,8 +1,8 @@
 """The simulation: the product's code in one process, under a seeded scheduler. There are no threads and no real time.
 
-What is real: the decision loop, clean-up, snapshot copies and adoption as the driver runs them (``shells.py`` turns their
-threads into steps), ``driver.tracker``, ``driver.journal`` (including its opening, state, history and lease),
-``recovery.audit`` and ``recovery.rebuild``, ``wal.segments``, ``receiver.machine``, the encoding of blocks, what Kafka must
+What is real: the decision loop, housekeeping, admission, clean-up, snapshot copies and adoption as the driver runs them
+(``shells.py`` turns their threads into steps), ``driver.tracker``, ``driver.journal`` (including its opening, state, history
+and lease), ``recovery``, ``wal.segments``, the whole ``receiver`` below its ``main`` (``receiver_process.py``), what Kafka must
 prove before a task reads from it (``forebay.kafka.consume.block_ranges``), the planning of queries over the intake, and
 without a WAL the agent's store and heartbeat (``hosts.py``).
 

@@ -1,8 +1,8 @@
 """One process of a driver: its threads run the product's code, step by step (``shells.py``).
 
 The decision loop (``driver.decision_loop.loop``) pauses before it appends, syncs, checks its epoch, and releases its answers.
-So a kill, a pause or another driver can come between any two of them. Clean-up, snapshot copies and adoption run in the same
-way. The batch timer, the jobs, discovery and queries are generators that do what the product's threads do.
+So a kill, a pause or another driver can come between any two of them. Clean-up, snapshot copies, adoption and housekeeping run
+in the same way. The batch timer, the jobs and queries are generators that do what the product's threads do.
 """
 
 from __future__ import annotations
@@ -13,36 +13,39 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from driver.background.cleaner import CleanedWal, Cleaner
-from driver.background.discovery import check_commits
 from driver.background.snapshot_copies import SnapshotCopies
 from driver.batches.trigger import DueBatch, Trigger
 from driver.decision_loop.loop import DriverLoop
 from driver.decisions.batch_order import RunKey, following, window
 from driver.decisions.clean_up import CleanSegment
 from driver.decisions.intake import intake
-from driver.journal.events import IncarnationStart, ReplayedBatch
+from driver.journal.events import ReplayedBatch
 from driver.journal.files import newest_claim
 from driver.journal.leadership.lease import LeaseKeeper
 from driver.journal.log.writing import Journal
 from driver.journal.state import ADOPTER, State
 from driver.journal.state_parts import Batch
+from driver.service.activity import Activity
+from driver.service.admission import Admission
+from driver.service.commits import Commits
+from driver.service.housekeeping import Housekeeping
+from driver.service.options import DriverOptions, Given
 from driver.tracker import CopyRules, Decision, Tracker
 from driver.tracker.options import CursorRules
 from driver.tracker.requests import (
     Allocate,
     AllocateNext,
     Complete,
-    FoundPartitions,
     KeepWindow,
     Request,
 )
 from forebay import messages as m
-from forebay.kafka.client.admin import Committed
 from forebay.kafka.consume.block_ranges import Wanted
 from forebay.model.errors import (
     CorruptionError,
@@ -52,6 +55,7 @@ from forebay.model.errors import (
     RefusedError,
     StoreError,
     TurnedAwayError,
+    UnreachableError,
     UnreadableBlockError,
     UsageError,
 )
@@ -61,12 +65,14 @@ from pyspark_forebay.intake.planning import BlockPart, next_end, plan_intake_bat
 from tests.simulation.decoded import Row, rows_of
 from tests.simulation.hosts import copies_of
 from tests.simulation.network import Exchange
+from tests.simulation.options import SETTINGS
 from tests.simulation.scheduler import Step
 from tests.simulation.shells import (
     AskedLoop,
     SteppedEvent,
     SteppedJournal,
     SteppedLock,
+    SteppedPause,
     SteppedPool,
     SteppedQueue,
     SteppedStore,
@@ -74,6 +80,7 @@ from tests.simulation.shells import (
     pause,
     stepped,
 )
+from tests.simulation.upstream import KAFKA_STEPS, SimulatedUpstream
 from tests.support.forgetful import Crash
 from tests.support.reads import ReadBy
 from tests.support.tracked import tracker_options
@@ -164,8 +171,8 @@ class DriverProcess:
 
     @property
     def has_discovered(self) -> bool:
-        """Whether it leads, and its discovery of partitions has ended."""
-        return self.leading and "discover" not in self._tasks
+        """Whether it leads, knows the partitions, and admits claims."""
+        return self.leading and self._admission.copied
 
     # ---- what can happen next ----------------------------------------------------------------------------------------
 
@@ -202,6 +209,8 @@ class DriverProcess:
         for task, name in self._task_next.items():
             if name == "read" and task.startswith("job"):
                 yield self._step(f"{task}:read-without-wal", self.read_without_wal, task, weight=200)
+            if name in KAFKA_STEPS:
+                yield self._step(f"{task}:{name}-fails", self.fail_task, task, weight=4)
         if self._next == "append":
             yield self._step("append-fails", self.fail_in, "append", weight=4)
 
@@ -216,13 +225,27 @@ class DriverProcess:
             return state.created
         if task.startswith("job"):
             return following(state, self._in_work) is not None or (bool(state.waiting) and self._due() is not None)
-        if task == "discover":
-            return True
+        if task == "housekeeping":
+            return self._rounds.is_over(self.world.now) and self._has_housework(state)
         if task == "adopt":
             return any(p.fault is not None or p.owner == ADOPTER for p in state.partitions.values())
         return bool(
             not self._cleaner._actions.empty() or state.blocks or self.world.wal.has_any(f"{self.world.stream}/blocks")
         )
+
+    def _has_housework(self, state: State) -> bool:
+        if not self._admission.copied:
+            return True
+        published = self._upstream.published
+        return any(published.get(p.tp) != p.completed for p in state.partitions.values())
+
+    def receive(self, request: Any, exchange: Exchange) -> None:
+        """Receive a request from the network, as ``driver.service.answers.routing`` does."""
+        try:
+            self.queue.append(Waiting(self._admission.admit(request), exchange))
+        except UnreachableError as refusal:
+            self.world.reached["not admitted"] += 1
+            self.world.network.answer(exchange, refusal)
 
     def submit(self, request: Request) -> None:
         """Queue a request whose answer no process awaits."""
@@ -314,6 +337,11 @@ class DriverProcess:
         self.advance_task(task)
         self._wal_is_away = False
 
+    def fail_task(self, task: str) -> None:
+        """Kafka does not answer the request of a task."""
+        self._answers[task] = UnreachableError("Kafka does not answer")
+        self.advance_task(task)
+
     # ---- the decision loop -------------------------------------------------------------------------------------------
 
     def _run(self) -> Generator[str, None, None]:
@@ -395,6 +423,7 @@ class DriverProcess:
         )
         self._limits = Limits(world.options.retention_ms, world.options.retention_bytes)
         self._cleaner = self._new_cleaner()
+        self._housekeeping = self._new_housekeeping()
         for action in self.tracker.pending_actions():
             self._cleaner.perform(action)
         self.leading = True
@@ -413,7 +442,7 @@ class DriverProcess:
         self.tracker.cursors.rules = CursorRules(in_use_seconds=0.0)
         tasks = {
             **({"query": self._query()} if world.options.queries else {}),
-            "discover": self._discover(),
+            "housekeeping": self._keep_house(),
             "timer": self._timer(),
             "job": self._job(),
             "clean": self._clean(),
@@ -470,6 +499,40 @@ class DriverProcess:
         cleaner._stopping = cast(Any, SteppedEvent())
         return cleaner
 
+    def _new_housekeeping(self) -> Housekeeping:
+        """Return the housekeeping, whose thread is a task."""
+        world = self.world
+        asked = cast(Any, AskedLoop())
+        self._upstream = upstream = SimulatedUpstream(self)
+        self._admission = admission = Admission(lambda: False)
+        self._rounds = SteppedPause(lambda: world.now)
+        activity = Activity()
+        activity.stopping = cast(Any, self._rounds)
+        given = Given(
+            settings=SETTINGS,
+            upstream=upstream,
+            engine=cast(Any, None),
+            jobs=(),
+            clock=self.clock,
+            options=DriverOptions(release="simulated"),
+            listeners=cast(Any, None),
+        )
+        parts = SimpleNamespace(
+            loop=asked,
+            tracker=self.tracker,
+            copies=None if world.options.copies else self._copies,
+            commits=Commits(settings=SETTINGS, upstream=upstream, ask=asked.ask, admission=admission),
+        )
+        return Housekeeping(
+            given,
+            cast(Any, parts),
+            activity=activity,
+            admission=admission,
+            is_draining=lambda: False,
+            caught_up=lambda: None,
+            failed=self._fail,
+        )
+
     def _fail(self, error: BaseException) -> None:
         """End the process, as ``driver.service.shutdown`` does with the error that ended a thread."""
         raise error
@@ -499,29 +562,9 @@ class DriverProcess:
 
     # ---- tasks -------------------------------------------------------------------------------------------------------
 
-    def _discover(self) -> Task:
-        """Runs once after the driver leads; compares Kafka's commits with the journal, to find a lost journal (rule 5)."""
-        world = self.world
+    def _keep_house(self) -> Task:
         yield "begin"
-        starts = tuple(
-            IncarnationStart(tp.topic, tp.partition, world.kafka.log(tp).low, world.kafka.topic_id(tp.topic))
-            for tp in world.kafka.partitions()
-        )
-        yield FoundPartitions(starts, self.clock.wall_ms(), "simulated")
-        if not world.options.copies:
-            yield from stepped(self._copy_at_last)
-        committed = {tp: Committed(c.offset, -1, c.metadata) for tp, c in world.kafka.group.committed.items()}
-        positions = yield ReadBy(lambda s: {p.tp: (p.incarnation.number, p.position) for p in s.partitions.values()})
-        check_commits(committed, "group", self.tracker.state.timeline, positions)
-
-    def _copy_at_last(self) -> None:
-        """Take the first snapshot copy, in rounds as ``driver.service.housekeeping``."""
-        while True:
-            try:
-                self._copies.keep_up()
-                return
-            except StoreError:
-                pause("copy-again")
+        yield from stepped(self._housekeeping._run)
 
     def _adopt(self) -> Task:
         thread = self.world.kinds.adoption(self._adopter, cast(Any, AskedLoop()), self._fail)

@@ -56,6 +56,11 @@ class FaultyStorage(ForgetfulStorage):
         """Whether a fault acts until it is ended."""
         return self.is_away or bool(self._rot) or bool(self.slow_seconds)
 
+    @property
+    def has_rot(self) -> bool:
+        """Whether a file reads otherwise than it was written."""
+        return any(path in self._cached for path in self._rot)
+
     def rot(self, paths: list[str], seed: int, cuts: bool) -> None:
         """Flip a bit of one of ``paths``, or cut it, at any byte."""
         random = Random(seed)

@@ -1,7 +1,7 @@
 """Hosts of a stream without a WAL: their block directories, and the agents that own them.
 
 The block directory is a real one, in memory where the machine allows it. The agent's store and heartbeat run as product code;
-only its HTTP is modelled. ``receiver.stores`` is modelled by the two writes of :class:`Host`.
+only its HTTP is modelled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from forebay.model.values import Block
 from forebay.process.clock import ManualClock
 from tests.simulation.scheduler import Step, as_fault
 from tests.simulation.shells import SteppedEvent, SteppedThread, Task, pause, stepped
-from wal.blocks import BLOCK_SUFFIX, COPY_SUFFIX, StoredBlock, local_files, read_stored, write_local_frame
+from wal.blocks import BLOCK_SUFFIX, COPY_SUFFIX, StoredBlock, local_files, read_stored
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -153,11 +153,6 @@ class Host:
         yield as_fault(Step(f"{self.name} kill-agent", self.kill_agent, 1))
 
     # ---- what receivers write ----------------------------------------------------------------------------------------
-
-    def keep(self, frame: bytes) -> None:
-        """Write a receiver's own copy, durably."""
-        write_local_frame(self.directory, read_stored(frame, self.name).meta, [frame], durable=True)
-        self.reread()
 
     def receive(self, frame: bytes) -> None:
         """Receive a replica of another host's block, as the agent does for a request."""

@@ -37,12 +37,15 @@ from forebay.model.errors import StoreError, TurnedAwayError
 from forebay.model.values import Block, TopicPartition
 from receiver import actions as act
 from receiver.blocks.pending_block import Piece
+from receiver.inputs import BlockStored
 from receiver.machine import ReceiverMachine
 from receiver.machine.delivery.reports import Reports
 from receiver.machine.exchange.requests import Failed
 from receiver.machine.membership.partition import Partition, Phase
 from receiver.machine.membership.partitions import Partitions
 from receiver.machine.parts import Parts
+from receiver.stores.replica_store import ReplicaStore, copy_handle
+from receiver.stores.store import BlockWrite
 from recovery import rebuild
 from tests.simulation.driver_process import DriverProcess, Waiting
 from tests.simulation.kafka_tier import KafkaTier
@@ -50,6 +53,7 @@ from tests.simulation.receiver_process import ReceiverProcess
 from tests.simulation.shells import AskedLoop, Task
 from tests.simulation.world import Kinds
 from tests.support.reads import ReadBy
+from wal.blocks import local_frame
 from wal.segments.frame import FrameKind
 from wal.segments.layout import BlockPlace
 from wal.segments.writer import LogWriter
@@ -256,14 +260,20 @@ class HopefulWriter(LogWriter):
             super()._put(whole)
 
 
-class EarlyReceiver(ReceiverProcess):
+class EarlyStore(ReplicaStore):
     """Reports a block as soon as its own host has it, and writes the replica afterwards."""
 
-    def copy_own(self) -> None:
-        super().copy_own()
-        copying = self._copying
-        if copying is not None and copying.waits_for_replica and self._second:
-            self.tell_stored(replace(copying, second=self._second))
+    def _store(self, blocks: list[BlockWrite]) -> bool:
+        for item in blocks:
+            item.local.result()
+            meta = item.block.meta
+            handle = copy_handle(local_frame(meta, item.block.payload))
+            self._tell(BlockStored(item.sequence, Block(meta, handle, True, (self.replica_host,))))
+        return super()._store(blocks)
+
+
+class EarlyReceiver(ReceiverProcess):
+    replica_store_type = EarlyStore
 
 
 class OffsetTrustingTier(KafkaTier):

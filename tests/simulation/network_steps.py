@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tests.simulation.driver_process import DriverProcess, Waiting
+from tests.simulation.driver_process import DriverProcess
 from tests.simulation.network import COPIES_MAX, Exchange
 from tests.simulation.scheduler import Step
 
@@ -82,7 +82,7 @@ class NetworkSteps:
     def _deliver(self, exchange: Exchange, driver: DriverProcess) -> None:
         self._world.network.request_taken(exchange)
         body = msgspec.json.decode(msgspec.json.encode(exchange.body), type=type(exchange.body))
-        driver.queue.append(Waiting(body, exchange))
+        driver.receive(body, exchange)
 
     def _answer(self, exchange: Exchange, number: int) -> None:
         self._world.network.deliver_answer(exchange, number)

@@ -6,8 +6,34 @@ from random import Random
 
 import msgspec
 
+from forebay.model.units import Duration, Size
+from forebay.settings.reading.load import from_values
+from forebay.settings.schema import ReceiverSettings
+
 STREAM = "sim"
 TOPIC = "t"
+#: of every driver and receiver; blocks are smaller than a file of settings could make them
+SETTINGS = msgspec.structs.replace(
+    from_values(
+        {
+            "stream": STREAM,
+            "kafka": {"bootstrap.servers": "kafka:9092", "topics": [TOPIC], "discovery_interval": "5s"},
+            "wal": {"url": "memory://wal"},
+            "driver": {"journal": "memory://journal"},
+            "agent": {"blocks": "/blocks"},
+        }
+    ),
+    receiver=ReceiverSettings(
+        block_interval=Duration(0.2),
+        block_size=Size(120),
+        memory=Size(2_000),
+        drain_timeout=Duration(8.0),
+        heartbeat_interval=Duration(15.0),
+        report_timeout=Duration(2.0),
+        reclaim_delay=Duration(0.3),
+        local_copies=False,
+    ),
+)
 #: kinds of faults that a run may have
 FAULTS = ("receiver", "driver", "host", "network", "disk", "kafka", "journal", "replay")
 #: kinds of faults of stores, clocks and messages; a run has few of them, so that each shows its own effects

@@ -1,62 +1,130 @@
-"""One process of a receiver: the real machine, encoding and log writer; the threads around them as steps.
+"""One process of a receiver: its threads run the product's code, step by step (``shells.py``, ``receiver_threads.py``).
 
-Steps of one thread keep their order (``receiver.service``, ``receiver.stores``). The scheduler interleaves the steps of
-different threads.
+The polling thread runs ``receiver.service``. Encoding, the copy of this host and the writing run ``receiver.stores``, and the
+channels run ``receiver.channels``. A thread that waits for another one goes on in the step that ends its wait.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from forebay import messages
-from forebay.model.errors import FencedError, ForebayError, OutOfSpaceError, StoreError, UsageError
-from forebay.model.values import Block, TopicPartition, timeline_of
+from forebay.messages import ReplicaHost
+from forebay.model.errors import ForebayError, UnreachableError
+from forebay.model.values import BlockMeta
 from receiver import actions as act
 from receiver import inputs as inp
-from receiver.blocks.encoded_block import EncodedBlock, EncodingOptions, encode
-from receiver.blocks.pending_block import PendingBlock
-from receiver.channels.driver_channel import ask
+from receiver.blocks.encoded_block import EncodingOptions
+from receiver.channels.driver_channel import DriverChannel
 from receiver.machine import Identity
-from receiver.sources.source import CommitPoint
-from receiver.stores.replica_store import REPLICA_HOST, copy_handle
-from receiver.stores.wal_store import has_room
+from receiver.service import ReceiverService
+from receiver.stores.replica_store import ReplicaStore
+from receiver.stores.store import BlockWrite, Store, StoreOptions
+from receiver.stores.wal_store import WalStore
+from tests.simulation.hosts import QUOTA_BYTES
+from tests.simulation.invariants.violation import InvariantViolation
+from tests.simulation.options import SETTINGS
+from tests.simulation.receiver_threads import (
+    FOR_EVER,
+    CheckedWriteQueue,
+    Closing,
+    Condition,
+    Executor,
+    Inbox,
+    Sent,
+    Thread,
+    Wait,
+)
 from tests.simulation.scheduler import Step, as_fault
+from tests.simulation.shells import Shell, pause
 from tests.simulation.source import SimulatedSource
 from tests.support.forgetful import Crash
-from wal.blocks import encode_meta, local_frame
-from wal.segments.frame import FrameKind
-from wal.segments.layout import block_segment
-from wal.segments.writer import LogWriter, Pending, SegmentIdentity, SegmentLimits
+from wal.segments.writer import SegmentLimits
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-#: requests that have other names in the labels of traces
-TRACE_NAMES: dict[type[act.DriverAction], str] = {act.Lookup: "look", act.SendFault: "sendtrouble"}
-#: failing attempts to write before the store fails for good: the simulation's ``store_timeout``
-STORE_ATTEMPTS = 3
+#: how long the WAL may fail before its receiver ends
+STORE_SECONDS = 2.0
+#: failpoint → the name of the step after it
+PAUSES = {"wal.before-sync": "sync"}
 
 
-@dataclass
-class Copying:
-    """A block that is being copied to hosts.
+class ServiceCondition(Condition):
+    """The lock of the service, on which its polling thread waits for actions."""
 
-    ``own``: this host has it. ``second``: the replica host that has it, "" for none.
-    """
+    def __init__(self, process: ReceiverProcess) -> None:
+        super().__init__()
+        self._process = process
+        self._wait = Wait(process.is_released, self._steps)
 
-    sequence: int
-    block: EncodedBlock
-    frame: bytes
-    waits_for_replica: bool
-    own: bool = False
-    second: str = ""
+    def _steps(self) -> Iterator[str]:
+        yield "tick"
+        if self._process.has_actions():
+            yield "source"
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if pause(cast(Any, self._wait)) == "source":
+            self._process.source.next_is_chosen()
+        return True
+
+
+class Client:
+    """The channels' client of the driver: a thread pauses until its answer arrives."""
+
+    def post(self, path: str, body: msgspec.Struct, answer: type[Any]) -> Any:
+        return pause(cast(Any, Sent(path.rpartition("/")[2], body)))
+
+
+class Replicas:
+    """Sends replicas to the agents of other hosts: the scheduler chooses whether they take one and whether they answer."""
+
+    def __init__(self, process: ReceiverProcess) -> None:
+        self._process = process
+
+    def send(self, target: ReplicaHost, meta: BlockMeta, frame: Sequence[Any]) -> None:
+        chosen = pause(cast(Any, Wait(steps=lambda: ("copy-second",))))
+        world = self._process.world
+        if chosen != "refused":
+            world.hosts[target.host].receive(b"".join(bytes(part) for part in frame))
+        if chosen != "copy-second":
+            world.reached["replica refused"] += 1
+            raise UnreachableError(f"{target.host} does not answer")
+
+    def close(self) -> None:
+        pass
+
+
+class Observed:
+    """Sees what the machine gets and decides, in order."""
+
+    def __init__(self, process: ReceiverProcess) -> None:
+        self._process = process
+        self._event: inp.Input | None = None
+        self._actions: list[act.Action] = []
+
+    def observe(self, event: inp.Input, now: float) -> None:
+        self.flush()
+        self._event = event
+        if isinstance(event, inp.BlockStored) and event.block.in_wal:
+            self._process.later(partial(self._process.world.invariants.block_synced, self._process, event.block.meta))
+        elif isinstance(event, inp.Broken):
+            self._process.later(partial(self._process.broken, event))
+
+    def acted(self, action: act.Action, now: float) -> None:
+        self._actions.append(action)
+        if isinstance(action, act.Exit):
+            self.flush()
+            self._process.exited(action)
+
+    def flush(self) -> None:
+        """Note the decision on the last input."""
+        if self._event is not None:
+            self._process.world.coverage.acted(self._process.name, self._event, self._actions)
+            self._event, self._actions = None, []
 
 
 class ReceiverProcess:
@@ -64,6 +132,8 @@ class ReceiverProcess:
 
     ``<receiver id>.<which process of that id>``. The process is dead once ``exit_code`` or ``killed`` is set.
     """
+
+    replica_store_type: type[ReplicaStore] = ReplicaStore
 
     def __init__(self, world: World, receiver_id: str, number: int) -> None:
         self.world = world
@@ -76,31 +146,101 @@ class ReceiverProcess:
         self.host = "host" if world.options.one_host_name else f"host-{receiver_id}"
         self.clock = world.clock_of(self.name)
         self.machine = world.kinds.machine(
-            Identity(world.stream, receiver_id, self.host, self.name, "simulated"), world.receiver_settings
+            Identity(world.stream, receiver_id, self.host, self.name, "simulated"), SETTINGS.receiver
         )
-        self.source = SimulatedSource(world.kafka)
-        self._encoding = EncodingOptions(world.stream, receiver_id, self.host, False, "none")
-        self._copying: Copying | None = None  # without a WAL: the block that is being copied
-        self._second = ""
-        self._refusing = ""
-        self._writer: LogWriter | None = None
-        self._pending: deque[PendingBlock] = deque()
-        self._checked: set[int] = set()  # blocks whose topics' ids were read
-        self._appended: list[tuple[EncodedBlock, Pending]] = []
-        self._sync_failures = 0
-        self._source_actions: deque[act.SourceAction] = deque()
-        self._questions: deque[act.CheckTopicIds | act.Inspect] = deque()
-        self._commits: deque[dict[TopicPartition, CommitPoint]] = deque()
-        self._commit_errors: dict[TopicPartition, str] = {}
-        self._subscribed = False
-        self._member: str | None = None
-        self._joins = 0
-        self._generation = 0
-        self._owned: frozenset[TopicPartition] = frozenset()
-        self._revoking: frozenset[TopicPartition] | None = (
-            None  # within the callback until the machine says that it is done
-        )
+        self.source = SimulatedSource(world.kafka, self.name, self.has_actions)
+        self.store: Store
+        self._checks: list[Callable[[], None]] = []
+        self._observed = Observed(self)
+        self.service = self._new_service()
+        self._threads: dict[str, Shell] = {}
+        self._wanted: dict[str, Any] = {}  # thread → what it waits for
+        self._awaited: dict[str, int] = {}  # thread → the number of its request to the driver
+        self._requests = 0
         self._offered = self._steps_of()
+
+    # ---- the product's parts -----------------------------------------------------------------------------------------
+
+    def _new_service(self) -> ReceiverService:
+        service = ReceiverService(
+            self.machine,
+            SETTINGS,
+            self.clock,
+            source=self.source,
+            store_of=self._new_store,
+            channel_of=lambda name, tell: DriverChannel(name, cast(Any, Client()), tell),
+            observers=(self._observed,),
+        )
+        service._changed = cast(Any, ServiceCondition(self))
+        for channel in (service._reports, service._claims, service._beats, service._broker):
+            channel._requests = cast(Any, Inbox())
+            channel._thread = cast(Any, Thread())
+        return service
+
+    def _new_store(self, tell: Callable[[inp.Input], None]) -> Store:
+        world = self.world
+        encoding = EncodingOptions(world.stream, self.receiver_id, self.host, False, "none")
+        options = StoreOptions(timeout_seconds=STORE_SECONDS, gather_bytes=1 << 20, synced=self._is_synced)
+        if world.options.copies:
+            replicas = self.replica_store_type(
+                encoding,
+                options,
+                self.clock,
+                tell,
+                directory=world.hosts[self.host].directory,
+                quota_bytes=QUOTA_BYTES,
+                sender=Replicas(self) if world.options.copies > 1 else None,
+            )
+            replicas._target._changed = cast(Any, Condition(late="copy-without-host"))
+            self.store = replicas
+        else:
+            self.store = WalStore(
+                encoding,
+                options,
+                self.clock,
+                tell,
+                storage=world.wal,
+                limits=SegmentLimits(world.options.segment_bytes, float("inf")),
+                reserve_bytes=world.options.wal_reserve_bytes,
+                new_uid=world.new_uid,
+            )
+            self.store.writer_type = world.kinds.writer
+        store = self.store
+        store._pending = cast(Any, Inbox())
+        store._write_queue = CheckedWriteQueue(options.gather_bytes, self.clock, self._is_written)
+        store._local = cast(Any, Executor("copy-own" if world.options.copies else ""))
+        store._closing = cast(Any, Closing("retry"))
+        store._threads = [cast(Any, Thread())]
+        store._check_came = cast(Any, Condition(late="encode"))
+        return store
+
+    def _is_written(self, write: BlockWrite) -> None:
+        self.later(partial(self.world.invariants.block_written, write.block.meta))
+
+    def _is_synced(self, seconds: float) -> None:
+        if self.world.options.copies:
+            self.world.hosts[self.host].reread()
+
+    def start(self) -> None:
+        """Start the threads, each up to its first wait."""
+        service, store = self.service, self.store
+        loops: dict[str, Callable[[], object]] = {
+            "polling": service.run,
+            "encode": partial(store._guarded, store._encode_all),
+            "copy": cast(Any, store._local).run,
+            "write": partial(store._guarded, store._write_all),
+            "report": service._reports._run,
+            "claim": service._claims._run,
+            "beat": service._beats._run,
+            "broker": service._broker._run,
+        }
+        for name, loop in loops.items():
+            self._threads[name] = Shell(partial(_begin, loop))
+            self._threads[name].pauses = PAUSES
+        for name in loops:
+            self._go_on(name)
+
+    # ---- what its parts ask ------------------------------------------------------------------------------------------
 
     @property
     def alive(self) -> bool:
@@ -117,73 +257,95 @@ class ReceiverProcess:
 
     @property
     def member(self) -> str | None:
-        return self._member
+        return self.source.member
 
-    # ---- what can happen next ----------------------------------------------------------------------------------------
+    def has_actions(self) -> bool:
+        """Return whether an action on the source waits, which the polling thread may perform now."""
+        actions = self.service._source_actions
+        if self.source.in_callback:
+            return any(isinstance(action, act.CommitAsync) for action in actions)
+        return bool(actions)
+
+    def is_released(self) -> bool:
+        """Return whether the machine has ended the callback of the group."""
+        return self.source.in_callback and self.service._revocation_done
+
+    def later(self, check: Callable[[], None]) -> None:
+        """Run ``check`` when the thread pauses: the product would take its error for one of its own."""
+        self._checks.append(check)
+
+    def broken(self, event: inp.Broken) -> None:
+        """A thread may break by a lack of memory."""
+        if "MemoryError" not in event.reason:
+            raise InvariantViolation("progress", f"{self.name}: {event.reason}")
+
+    # ---- the scheduler -----------------------------------------------------------------------------------------------
 
     def _steps_of(self) -> dict[str, Step]:
         """Everything that may happen to this process, by name: most of it is offered again before each step."""
         name, quiet = self.name, self.world.options.quiet
         kill = f"{name} kill"
+        threads = {
+            "tick": ("polling", 4),
+            "source": ("polling", 40),
+            "poll": ("polling", 30),
+            "group": ("polling", 15),
+            "encode": ("encode", 10),
+            "append": ("write", 30),
+            "sync": ("write", 20),
+            "retry": ("write", 10),
+            "copy-own": ("copy", 20),
+            "copy-second": ("write", 20),
+            "copy-without-host": ("write", 1),
+            "ask-broker": ("broker", 20),
+        }
         steps = {
-            "tick": Step(f"{name} tick", self.tick, 4),
-            "source": Step(f"{name} source", self.act_on_source, 40),
-            "poll": Step(f"{name} poll", self.poll, 30),
-            "group": Step(f"{name} group", self.group_turn, 15),
-            "append": Step(f"{name} append", self.append, 30),
-            "sync": Step(f"{name} sync", self.sync, 20),
-            "ask-broker": Step(f"{name} ask-broker", self.ask_broker, 20),
-            "commit": Step(f"{name} commit", self.commit, 15),
-            "encode": Step(f"{name} encode", self.begin_copying, 30),
-            "copy-own": Step(f"{name} copy-own", self.copy_own, 20),
-            "copy-second": Step(f"{name} copy-second", self.copy_replica, 20),
-            "copy-without-host": Step(f"{name} copy-second", self.copy_replica, 1),
+            **{
+                label: Step(f"{name} {label}", partial(self._go_on, thread, label), weight)
+                for label, (thread, weight) in threads.items()
+            },
+            "commit": Step(f"{name} commit", self.source.take_commit, 15),
             **{
                 f"fetch {tp}": Step(f"{name} fetch {tp}", partial(self.source.fetch, tp, 4), 15)
                 for tp in self.world.kafka.partitions()
             },
         }
+        append, sync = (partial(self._go_on, "write", label) for label in ("append", "sync"))
+        no_answer = UnreachableError("the broker did not answer")
         faults = {
             # steps that make orphans are as likely as steps that make progress, in a quiet run too
             "kill": Step(kill, self.kill, 2),
             "kill-unreported": Step(kill, self.kill, 4 * quiet),
             "pause": Step(f"{name} pause", self.pause, 2),
-            "drain": Step(f"{name} drain", self.drain, 1),
-            "refused": Step(f"{name} copy-second-refused", partial(self.copy_replica_refused, False), 3 * quiet),
-            "unanswered": Step(f"{name} copy-second-unanswered", partial(self.copy_replica_refused, True), 3 * quiet),
-            "append-crash": Step(f"{name} append-crash", partial(self.crash_in, self.append), 10, range(1, 8)),
-            "append-fails": Step(f"{name} append-fails", partial(self.fail_in, self.append, "append"), 6),
-            "sync-crash": Step(f"{name} sync-crash", partial(self.crash_in, self.sync), 10, range(1, 6)),
-            "sync-fails": Step(f"{name} sync-fails", partial(self.fail_in, self.sync, "sync"), 6),
-            "sync-lands-now": Step(f"{name} sync-lands-now", partial(self.fail_in, self.sync, "sync", "now"), 5),
-            "sync-lands-late": Step(f"{name} sync-lands-late", partial(self.fail_in, self.sync, "sync", "late"), 5),
-            "ask-broker-fails": Step(f"{name} ask-broker-fails", self.ask_broker_in_vain, 6),
-            "commit-lost": Step(f"{name} commit-lost", self.lose_commit, 6),
+            "drain": Step(f"{name} drain", self.service.drain, 1),
+            **{
+                label: Step(f"{name} copy-second-{label}", partial(self._go_on, "write", label), 3 * quiet)
+                for label in ("refused", "unanswered")
+            },
+            "append-crash": Step(f"{name} append-crash", partial(self.crash_in, append), 10, range(1, 8)),
+            "append-fails": Step(f"{name} append-fails", partial(self.fail_in, append, "append"), 6),
+            "sync-crash": Step(f"{name} sync-crash", partial(self.crash_in, sync), 10, range(1, 6)),
+            "sync-fails": Step(f"{name} sync-fails", partial(self.fail_in, sync, "sync"), 6),
+            "sync-lands-now": Step(f"{name} sync-lands-now", partial(self.fail_in, sync, "sync", "now"), 5),
+            "sync-lands-late": Step(f"{name} sync-lands-late", partial(self.fail_in, sync, "sync", "late"), 5),
+            "ask-broker-fails": Step(f"{name} ask-broker-fails", partial(self._go_on, "broker", no_answer), 6),
+            "commit-lost": Step(f"{name} commit-lost", self.source.lose_commit, 6),
         }
         return {**steps, **{key: as_fault(step) for key, step in faults.items()}}
 
     def steps(self) -> Iterator[Step]:
-        offered = self._offered
-        yield offered["tick"]
-        if self._source_actions and (self._revoking is None or isinstance(self._source_actions[0], act.CommitAsync)):
-            yield offered["source"]
-        if self._subscribed and self._revoking is None:
-            if self._commit_errors or (self.source.can_poll() and self.machine.poll_records_max(self.world.now)):
-                yield offered["poll"]
-            if self._group_due():
-                yield offered["group"]
-            for tp in self.source.reading:
-                if self.source.can_fetch(tp):
+        offered, source = self._offered, self.source
+        for wanted in self._wanted.values():
+            if type(wanted) is str:
+                yield offered[wanted]
+            elif type(wanted) is Wait:
+                for name in wanted.steps():
+                    yield offered[name]
+        if source.is_subscribed and not source.in_callback:
+            for tp in source.reading:
+                if source.can_fetch(tp):
                     yield offered[f"fetch {tp}"]
-        if self.world.options.copies:
-            yield from self._copy_steps()
-        elif self._pending and self._writer is not None and not self._sync_failures:
-            yield offered["append"]
-        if self._appended:
-            yield offered["sync"]
-        if self._questions:
-            yield offered["ask-broker"]
-        if self._commits:
+        if source.commits:
             yield offered["commit"]
 
     def fault_steps(self) -> Iterator[Step]:
@@ -191,77 +353,61 @@ class ReceiverProcess:
         yield offered["kill-unreported" if self.has_unreported else "kill"]
         yield offered["pause"]
         yield offered["drain"]
-        if self._copying is not None and self._copying.waits_for_replica and self._second:
-            yield offered["refused"]
-            yield offered["unanswered"]
-        if self._pending and self._writer is not None and not self._sync_failures:
-            yield offered["append-crash"]
-            yield offered["append-fails"]
-        if self._appended:
+        wanted = self._wanted["write"]
+        if wanted == "sync":
             yield offered["sync-crash"]
             yield offered["sync-fails"]
             if not self.world.wal.appendable:
                 yield offered["sync-lands-now"]
                 yield offered["sync-lands-late"]
-        if self._questions:
+        elif type(wanted) is Wait:
+            for name in wanted.steps():
+                if name == "append" and not self.world.options.copies:
+                    yield offered["append-crash"]
+                    yield offered["append-fails"]
+                elif name == "copy-second":
+                    yield offered["refused"]
+                    yield offered["unanswered"]
+        if self._wanted["broker"] == "ask-broker":
             yield offered["ask-broker-fails"]
-        if self._commits:
+        if self.source.commits:
             yield offered["commit-lost"]
 
-    # ---- inputs of the machine ---------------------------------------------------------------------------------------
+    def _go_on(self, thread: str, answer: Any = None) -> None:
+        """Let a thread go on to its next pause, and those that waited for what it did."""
+        self._switch(thread, answer)
+        again = True
+        while again and self.alive:
+            again = False
+            for name, wanted in self._wanted.items():
+                if type(wanted) is Wait and wanted.over():
+                    self._switch(name, None)
+                    again = True
+        self._observed.flush()
+        checks, self._checks = self._checks, []
+        for check in checks:
+            check()
 
-    def tell(self, event: inp.Input) -> None:
-        actions = self.machine.handle(event, self.world.now)
-        self.world.coverage.acted(self.name, event, actions)
-        for action in actions:
-            self._hand_out(action)
+    def _switch(self, thread: str, answer: Any) -> None:
+        shell = self._threads[thread]
+        wanted = shell.throw(answer) if isinstance(answer, ForebayError) else shell.switch(answer)
+        if shell.dead:  # the store has failed for good, or the process has ended
+            wanted = FOR_EVER
+        elif type(wanted) is Sent:
+            self._send(thread, wanted)
+        self._wanted[thread] = wanted
 
-    def _hand_out(self, action: act.Action) -> None:
-        if isinstance(action, act.StoreBlock):
-            self._pending.append(action.pending)
-        elif isinstance(action, act.TopicsChecked):
-            self._checked.update(action.sequences)
-        elif isinstance(action, act.ReplicateTo):
-            self._second = action.host.host
-        elif isinstance(action, act.DriverAction):
-            self._send(action)
-        elif isinstance(action, act.CheckTopicIds | act.Inspect):
-            self._questions.append(action)
-        elif isinstance(action, act.RevocationDone):
-            self._revocation_done()
-        elif isinstance(action, act.Exit):
-            self._exit(action)
-        elif not isinstance(action, act.Note):
-            self._source_actions.append(action)
+    def _send(self, thread: str, sent: Sent) -> None:
+        self._requests += 1
+        self._awaited[thread] = self._requests
+        self.world.network.send(self.name, sent.kind, sent.message, partial(self._told, thread, self._requests))
 
-    def _send(self, action: act.DriverAction) -> None:
-        kind = TRACE_NAMES.get(type(action)) or type(action).__name__.lower()
-        message = action.message
-        if isinstance(message, messages.HeartbeatRequest):
-            refusing = (self._refusing,) if self._refusing else ()
-            message = msgspec.structs.replace(message, replica_host=self._second, refusing_hosts=refusing)
-        self.world.network.send(self.name, kind, message, partial(self._told, action))
-
-    def _told(self, action: act.DriverAction, answer: Any) -> None:
-        """As ``DriverChannel`` does: an answer, a refusal, or no answer in time."""
-        if not self.alive:
+    def _told(self, thread: str, number: int, answer: Any) -> None:
+        """A channel's client gets an answer, a refusal, or no answer in time. It takes one, and no late one."""
+        if not self.alive or self._awaited.get(thread) != number:
             return
-        if answer is None:
-            self.tell(inp.DriverFailed(action.request, "no answer in time"))
-        elif isinstance(answer, FencedError):
-            self.tell(inp.Fenced(str(answer)))
-        elif isinstance(answer, UsageError) and isinstance(action, act.Register):
-            self.tell(inp.Misused(str(answer)))
-        elif isinstance(answer, ForebayError):
-            self.tell(inp.DriverFailed(action.request, str(answer)))
-        else:
-            self.tell(ask(action, lambda path, body, kind: answer))
-
-    def tick(self) -> None:
-        self.tell(inp.Tick())
-
-    def drain(self) -> None:
-        self.tell(inp.DrainRequested())
+        del self._awaited[thread]
+        self._go_on(thread, UnreachableError("no answer in time") if answer is None else answer)
 
     # ---- ends --------------------------------------------------------------------------------------------------------
 
@@ -276,12 +422,13 @@ class ReceiverProcess:
     def wake(self) -> None:
         self.paused = False
 
-    def _exit(self, action: act.Exit) -> None:
+    def exited(self, action: act.Exit) -> None:
+        """End the process when its machine says so: what its threads do until then is not simulated."""
         self.exit_code, self.exit_reason = action.code, action.reason
-        if self._member is not None:
-            self.world.kafka.group.leave(self._member)
+        self.source.leave()
         self.world.network.sender_died(self.name)
-        self.world.invariants.receiver_ended(self)
+        self.later(partial(self.world.invariants.receiver_ended, self))
+        pause(cast(Any, FOR_EVER))
 
     def crash_in(self, step: Any, at: int) -> None:
         """Kill during a write: just before the ``at``-th operation of ``step`` on the WAL."""
@@ -298,241 +445,7 @@ class ReceiverProcess:
         step()
         self.world.clear_failures(self.world.wal)
 
-    # ---- the store ---------------------------------------------------------------------------------------------------
 
-    def append(self) -> None:
-        with self._guarded():
-            self._append()
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """End the process by an error that breaks a thread of the store."""
-        try:
-            yield
-        except MemoryError as error:
-            self.tell(inp.Broken(f"a thread of the store broke: {error!r}"))
-
-    def _append(self) -> None:
-        assert self._writer is not None
-        pending = self._pending[0]
-        block = encode(pending, self._encoding, self.clock.wall_ms())
-        if not self._has_room(block.payload.length):
-            self.world.reached["no room above the reserve"] += 1
-            self.tell(inp.OutOfSpace("the WAL is down to its reserve"))
-            return
-        self._pending.popleft()
-        if pending.sequence in self._checked:
-            block = replace(block, meta=msgspec.structs.replace(block.meta, checked=True))
-        appended = self._writer.append(FrameKind.BLOCK, encode_meta(block.meta), block.payload)
-        self._appended.append((block, appended))
-        self.world.invariants.block_written(block.meta)
-
-    # ---- the store without a WAL: ``receiver.stores.replica_store``, each copy a step ------------------------------------
-
-    def _copy_steps(self) -> Iterator[Step]:
-        copying = self._copying
-        if copying is None and self._pending:
-            yield self._offered["encode"]
-        if copying is not None and not copying.own:
-            yield self._offered["copy-own"]
-        if copying is not None and copying.waits_for_replica:
-            # without a host it reports that, and checks again
-            yield self._offered["copy-second" if self._second else "copy-without-host"]
-
-    def begin_copying(self) -> None:
-        pending = self._pending.popleft()
-        block = encode(pending, self._encoding, self.clock.wall_ms())
-        frame = b"".join(bytes(part) for part in local_frame(block.meta, block.payload))
-        self._copying = Copying(pending.sequence, block, frame, waits_for_replica=self.world.options.copies > 1)
-        self.world.invariants.block_written(block.meta)
-
-    def copy_own(self) -> None:
-        copying = self._copying
-        assert copying is not None
-        self.world.hosts[self.host].keep(copying.frame)
-        copying.own = True
-        self._copied()
-
-    def copy_replica(self) -> None:
-        copying = self._copying
-        assert copying is not None
-        if not self._second:
-            self.tell(inp.OutOfSpace("no host", REPLICA_HOST))
-            return
-        self.world.hosts[self._second].receive(copying.frame)
-        copying.second, copying.waits_for_replica = self._second, False
-        self._copied()
-
-    def copy_replica_refused(self, lands: bool) -> None:
-        copying = self._copying
-        assert copying is not None
-        if lands:
-            self.world.hosts[self._second].receive(copying.frame)
-        self._refusing = self._second
-        self.world.reached["replica refused"] += 1
-        self.tell(inp.OutOfSpace(f"host {self._second} did not take a replica", REPLICA_HOST))
-
-    def _copied(self) -> None:
-        """Report the block when all its copies are stored."""
-        copying = self._copying
-        assert copying is not None
-        if not copying.own or copying.waits_for_replica:
-            return
-        self._copying, self._refusing = None, ""
-        self.tell_stored(copying)
-
-    def tell_stored(self, copying: Copying) -> None:
-        frame = copying.frame
-        others = (copying.second,) if copying.second else ()
-        self.tell(inp.BlockStored(copying.sequence, Block(copying.block.meta, copy_handle([frame]), True, others)))
-
-    def _has_room(self, needed_bytes: int) -> bool:
-        """As ``WalStore`` waits for room above the reserve, each check a step."""
-        reserve_bytes = self.world.options.wal_reserve_bytes
-        return not reserve_bytes or has_room(self.world.wal.free_bytes(), needed_bytes, reserve_bytes)
-
-    def sync(self) -> None:
-        with self._guarded():
-            self._sync()
-
-    def _sync(self) -> None:
-        assert self._writer is not None
-        try:
-            self._writer.sync()
-        except OutOfSpaceError as error:
-            self._sync_failures += 1
-            self.tell(inp.OutOfSpace(str(error)))
-            return
-        except FencedError as error:
-            self.tell(inp.Fenced(str(error)))
-            return
-        except StoreError as error:
-            self._sync_failures += 1
-            if self._sync_failures >= STORE_ATTEMPTS:
-                self.tell(inp.StoreFailed(str(error)))
-            return
-        self._sync_failures = 0
-        stored, self._appended = self._appended, []
-        for block, _ in stored:
-            self.world.invariants.block_synced(self, block.meta)
-        for block, pending in stored:
-            assert pending.handle is not None
-            self.tell(inp.BlockStored(block.meta.sequence, Block(block.meta, pending.handle, False)))
-
-    def _open_epoch(self, epoch: int) -> None:
-        world = self.world
-        if world.options.copies:
-            return
-        self._writer = world.kinds.writer(
-            world.wal,
-            lambda sequence: block_segment(world.stream, self.receiver_id, epoch, sequence),
-            SegmentIdentity(world.stream, self.receiver_id, epoch, timeline_of(epoch)),
-            SegmentLimits(world.options.segment_bytes, float("inf")),
-            now=lambda: world.now,
-            new_uid=world.new_uid,
-        )
-
-    # ---- the polling thread ------------------------------------------------------------------------------------------
-
-    def poll(self) -> None:
-        items = self.source.poll()
-        if items:
-            self.tell(inp.Polled(items))
-        if self._commit_errors and self.alive:
-            errors, self._commit_errors = self._commit_errors, {}
-            self.tell(inp.CommitFailed(errors))
-
-    def act_on_source(self) -> None:
-        action = self._source_actions.popleft()
-        if isinstance(action, act.CommitAsync):
-            self._commits.append(dict(action.positions))
-        elif isinstance(action, act.CommitSync):
-            self.tell(inp.CommitSynced(action.request, self._commit(dict(action.positions))))
-        elif isinstance(action, act.StartPartitions):
-            self.source.start(s for s in action.starts if self.machine.is_current(s.tp, s.generation))
-        elif isinstance(action, act.Pause):
-            self.source.pause((tp for tp in action.partitions if self.machine.owns(tp)), True)
-        elif isinstance(action, act.Resume):
-            self.source.pause((tp for tp in action.partitions if self.machine.owns(tp)), False)
-        elif isinstance(action, act.Subscribe):
-            self._open_epoch(action.epoch)
-            self._subscribed = True
-        else:
-            raise AssertionError(f"no such action on the source: {action}")
-
-    def _commit(self, positions: dict[TopicPartition, CommitPoint]) -> dict[TopicPartition, str]:
-        return self.world.kafka.group.commit(self._member, self._generation, positions)
-
-    def commit(self) -> None:
-        """An asynchronous commit arrives at the broker."""
-        self._commit_errors.update(self._commit(self._commits.popleft()))
-
-    def lose_commit(self) -> None:
-        self._commit_errors.update(dict.fromkeys(self._commits.popleft(), "_TRANSPORT"))
-
-    # ---- the broker channel ------------------------------------------------------------------------------------------
-
-    def ask_broker(self) -> None:
-        question = self._questions.popleft()
-        kafka = self.world.kafka
-        if isinstance(question, act.CheckTopicIds):
-            self.tell(inp.TopicIdsRead(question.request, {topic: kafka.topic_id(topic) for topic in question.topics}))
-        else:
-            log = kafka.log(question.tp)
-            self.tell(inp.Inspected(question.request, log.low, log.high, kafka.topic_id(question.tp.topic)))
-
-    def ask_broker_in_vain(self) -> None:
-        self.tell(inp.BrokerFailed(self._questions.popleft().request, "the broker did not answer"))
-
-    # ---- the group's callbacks, within a poll ------------------------------------------------------------------------
-
-    def _group_due(self) -> bool:
-        group = self.world.kafka.group
-        if self._member is None or self._member not in group.members:
-            return True
-        if group.rebalancing:
-            return self._member not in group.joined
-        return self._generation != group.generation
-
-    def group_turn(self) -> None:
-        """What the client does when it receives an answer of the coordinator."""
-        group = self.world.kafka.group
-        if self._member is not None and self._member not in group.members:
-            lost, self._owned, self._member = self._owned, frozenset(), None
-            self.source.drop(lost)
-            if lost:
-                self.tell(inp.Lost(tuple(sorted(lost))))
-            return
-        if self._member is None:
-            self._joins += 1
-            self._member = f"{self.name}/{self._joins}"
-            group.join(self._member, ())
-        elif group.rebalancing:
-            if group.cooperative or not self._owned:
-                group.join(self._member, self._owned)
-            else:
-                self._revoke(self._owned)
-        else:
-            self._generation = group.generation
-            target = group.assignment.get(self._member, frozenset())
-            gone, new = self._owned - target, target - self._owned
-            self._owned = self._owned | new
-            if new:
-                self.tell(inp.Assigned(tuple(sorted(new))))
-            if gone and self.alive:
-                self._revoke(gone)
-
-    def _revoke(self, partitions: frozenset[TopicPartition]) -> None:
-        self._revoking = partitions
-        self.tell(inp.Revoked(tuple(sorted(partitions))))
-
-    def _revocation_done(self) -> None:
-        """The callback returns. A cooperative member requests the rebalance that assigns its partitions to others."""
-        gone, self._revoking = self._revoking, None
-        group = self.world.kafka.group
-        if gone is None or self._member is None:
-            return
-        self._owned -= gone
-        self.source.drop(gone)
-        if self._member in group.members:
-            group.join(self._member, self._owned)
+def _begin(loop: Callable[[], object], answer: None) -> None:
+    """Run a thread. ``answer``: what its first switch passes."""
+    loop()

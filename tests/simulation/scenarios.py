@@ -77,7 +77,7 @@ class Script:
     def begin(self, *receivers: str) -> None:
         """Start one driver that leads and knows the partitions, and receivers that own theirs."""
         self.open_driver("d1")
-        self.run(*LOOP, "d1 discover", until=self._created)
+        self.run(*LOOP, "d1 housekeeping", until=self._created)
         self.run(*LOOP, until=lambda: not any(map(self.world.can, LOOP)))
         for receiver in receivers:
             self.do(f"start {receiver}")
@@ -186,7 +186,7 @@ def claim_without_compare_and_set() -> Script:
     """A copy of a claim arrives after the claim was granted, used, and ended by another receiver's claim."""
     script = Script(receivers=2, partitions=1, faults=("network", "receiver"))
     script.open_driver("d1")
-    script.run(*LOOP, "d1 discover", until=script._created)
+    script.run(*LOOP, "d1 housekeeping", until=script._created)
     script.do("start r1")
     script.run(*RECEIVER, *LOOP, until=lambda: script.sent("r1.1/claim#1"), without=("deliver r1.1/claim#1",))
     script.do("repeat r1.1/claim#1", "deliver r1.1/claim#1 d1")
@@ -291,7 +291,7 @@ def range_written_twice_under_one_token() -> Script:
     script.do("produce t/0 4")
     script.run(*RECEIVER, until=lambda: script.sent("r1.1/report#1"), without=("deliver r1.1/report#1",))
     script.do("give-up r1.1/report#1", "time 30", "r1.1 tick")
-    script.perhaps("r1.1 append", "r1.1 sync")
+    script.perhaps("r1.1 ask-broker", "r1.1 encode", "r1.1 append", "r1.1 sync")
     script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 4)
     return script
 
@@ -438,8 +438,7 @@ def adopted_from_a_topic_created_again() -> Script:
     script.run(*RECEIVER, *LOOP, until=lambda: script.position() == 4)
     script.do("recreate", "produce t/0 6")
     unasked = ("r1.1 ask-broker",)
-    process = script.world.receivers["r1"]
-    script.run(*RECEIVER, until=lambda: process._appended, without=unasked)
+    script.run(*RECEIVER, until=lambda: script.world.can("r1.1 sync"), without=("r1.1 sync", *unasked))
     script.do("r1.1 sync", "r1.1 kill", "expire r1.1/1", "start r1")
     script.run("r1.2", *LOOP, ADOPT, until=lambda: script.incarnations() == 2)
     return script
@@ -484,9 +483,10 @@ def reported_before_the_second_copy() -> Script:
     script.begin("r1")
     process = script.world.receivers["r1"]
     script.do("host-spare beat", "deliver host-spare/agent#1 d1")
-    script.run(*RECEIVER, *LOOP, until=lambda: process._second)
+    script.run(*RECEIVER, *LOOP, until=lambda: process.store.replica_host)
     script.do("produce t/0 4")
     script.run(*RECEIVER, *LOOP, until=lambda: script.world.can("r1.1 copy-own"), without=("r1.1 copy-",))
+    script.do("r1.1 append")
     script.perhaps("r1.1 ask-broker")
     script.do("r1.1 copy-own")
     script.perhaps("r1.1 ask-broker", "r1.1 tick", "deliver r1.1/report#1 d1", "d1 decide", "d1 append", "d1 sync")

@@ -19,6 +19,7 @@ from driver.journal.log import reading
 from driver.journal.log.writing import Journal
 from driver.tracker.requests import Request
 from forebay.process import failpoints
+from recovery import examination
 
 #: what a thread yields: the name of its next step, or a request to the decision loop, whose answer it receives
 Task = Generator["str | Request", Any, None]
@@ -38,7 +39,9 @@ PAUSES = {
 
 
 class Shell(greenlet):  # type: ignore[misc]  # it ships no types
-    """One thread of the product."""
+    """One thread of the product. ``pauses``: failpoint → the name of the step after it."""
+
+    pauses: dict[str, str] = PAUSES
 
 
 def pause(wanted: str | Request) -> Any:
@@ -46,9 +49,11 @@ def pause(wanted: str | Request) -> Any:
     return getcurrent().parent.switch(wanted)
 
 
-def stepped(work: Callable[[], object]) -> Task:
+def stepped(work: Callable[[], object], pauses: dict[str, str] | None = None) -> Task:
     """Run ``work`` as a thread of its own. Its errors are raised here."""
     shell = Shell(work)
+    if pauses is not None:
+        shell.pauses = pauses
     wanted = shell.switch()
     while not shell.dead:
         try:
@@ -63,8 +68,9 @@ _hit = failpoints.hit
 
 
 def _pausing_hit(name: str, kinds: Iterable[str] = ()) -> bool:
-    if isinstance(getcurrent(), Shell) and name in PAUSES:
-        pause(PAUSES[name])
+    shell = getcurrent()
+    if isinstance(shell, Shell) and (step := shell.pauses.get(name)) is not None:
+        pause(step)
         return False
     return _hit(name, kinds)
 
@@ -94,6 +100,26 @@ class SteppedEvent:
         if self._idle:
             pause(self._idle)
         return False
+
+
+class SteppedPause(SteppedEvent):
+    """A stop that is never requested, on which a thread waits between two rounds: they pause as "begin".
+
+    ``now``: monotonic seconds of the process.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        super().__init__("begin")
+        self._now = now
+        self._until = 0.0
+
+    def is_over(self, now: float) -> bool:
+        """Return whether the time of the wait has passed."""
+        return now >= self._until
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._until = self._now() + (timeout or 0.0)
+        return super().wait(timeout)
 
 
 class SteppedThread:
@@ -249,3 +275,4 @@ class SteppedJournal:
 
 
 reading.ThreadPoolExecutor = SteppedPool  # type: ignore[attr-defined,assignment]  # of whole objects read ahead
+examination.ThreadPoolExecutor = SteppedPool  # type: ignore[attr-defined,assignment]  # of segments

@@ -17,10 +17,8 @@ from driver.journal.history import HistoryWriter
 from driver.journal.log import opening as journal
 from driver.journal.receiver_limits import IdLimits
 from driver.tracker import Tracker
-from forebay.model.units import Duration, Size
 from forebay.model.values import TopicPartition
 from forebay.process.clock import ManualClock
-from forebay.settings.schema import ReceiverSettings
 from receiver.machine import ReceiverMachine
 from recovery import rebuild
 from tests.simulation.coverage import Coverage
@@ -39,6 +37,7 @@ from tests.simulation.network_steps import NetworkSteps
 from tests.simulation.operators import Operator
 from tests.simulation.options import MORE_FAULTS, STREAM, TOPIC, Options
 from tests.simulation.receiver_process import ReceiverProcess
+from tests.simulation.recovering import Recovering
 from tests.simulation.scheduler import Step, TraceMismatch, as_fault, draw, find
 from tests.support.forgetful import ForgetfulStorage
 from wal.segments.writer import LogWriter
@@ -117,16 +116,6 @@ class World:
         self.network = Network()
         self.journal = FaultyStorage("forgetful://journal", self.clock.advance, not options.journal_objects)
         self.wal = FaultyStorage("forgetful://wal", self.clock.advance, not options.wal_objects)
-        self.receiver_settings = ReceiverSettings(
-            block_interval=Duration(0.2),
-            block_size=Size(120),
-            memory=Size(2_000),
-            drain_timeout=Duration(8.0),
-            heartbeat_interval=Duration(15.0),
-            report_timeout=Duration(2.0),
-            reclaim_delay=Duration(0.3),
-            local_copies=False,
-        )
         self.hosts = hosts_of(self)
         self.receivers: dict[str, ReceiverProcess] = {}  # the newest process of each id
         self.zombies: list[ReceiverProcess] = []  # older ones that live, paused or not
@@ -148,6 +137,7 @@ class World:
         self.network_steps = NetworkSteps(self)
         self.operator = Operator(self)
         self.journal_loss = JournalLoss(self)
+        self.recovering = Recovering(self)
 
     @property
     def now(self) -> float:
@@ -219,6 +209,7 @@ class World:
         Raises InvariantViolation if not all is taken in and completed within ``CALM_ROUNDS``.
         """
         self.calm, self.steps_with_faults = True, len(self.taken)
+        self.recovering.kill()
         self.faults.end_outages()
         if not self.options.stays_full:
             self.journal.capacity_bytes = self.wal.capacity_bytes = None
@@ -337,6 +328,8 @@ class World:
         yield from self.journal_loss.rebuild_steps("journal" in faults)
         if not _MORE_FAULTS.isdisjoint(faults):
             yield from self.faults.steps()
+            if "rot" in faults:
+                yield from self.recovering.steps()
         if "disk" in faults:
             for name, disk in (("journal", self.journal), ("wal", self.wal)):
                 if disk.capacity_bytes is None:
@@ -398,7 +391,7 @@ class World:
         number = self._started[name]
         receiver_id = f"{name}-{number % self.options.ids}" if self.options.ids else name
         self.receivers[name] = self.kinds.receiver(self, receiver_id, number)
-        self.receivers[name].tick()
+        self.receivers[name].start()
 
     def _start_driver(self) -> None:
         self._drivers_started += 1
@@ -409,6 +402,7 @@ class World:
         for driver in self.drivers:
             driver.kill()
         self.journal_loss.kill()
+        self.recovering.kill()
         self.journal.crash_host(Random(seed))
         self.invariants.hosts_crashed()
 

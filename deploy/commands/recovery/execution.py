@@ -105,7 +105,7 @@ def apply_plan(
     from driver.journal.log import opening as journal
     from forebay.process.clock import SystemClock
     from recovery import plan as rp
-    from recovery.examination import examine, journal_view, read_state
+    from recovery.examination import examine, read_state
     from recovery.restoration import Restoration
     from wal.segments.writer import SegmentLimits
 
@@ -151,22 +151,10 @@ def apply_plan(
         limits = SegmentLimits(settings.wal.segment_size, float(settings.wal.segment_age))
         restoration = Restoration(led, state, wal_storage, limits, now, new_uid)
         closing.callback(restoration.close)
-        broken = rp.broken_blocks(examined)
-        with _reading_blocks(len(broken)) as progress:
-            sources = surroundings.sources(examined, wal_storage, kafka, read_ranges)
-            outcomes = list(restoration.restore(broken, sources, progress))
-            restoration.commit()
-        view = journal_view(state)
-        segments = {segment.path: segment for segment in examined.segments}
-        damaged = [
-            found if found.kept else restoration.set_aside(segments[found.path], view)
-            for found in rp.damaged_segments(examined)
-        ]
-        gone = {s.path for s in examined.segments if not s.bytes} | {d.path for d in damaged if d.done}
-        forgotten = rp.forgettable(state, gone, {o.block_id for o in outcomes if isinstance(o, rp.Loss)})
-        for path in forgotten:
-            restoration.forget(path)
-        return _plan(examined, True, outcomes, damaged, forgotten, surroundings, journal_storage, kafka)
+        sources = surroundings.sources(examined, wal_storage, kafka, read_ranges)
+        with _reading_blocks(len(rp.broken_blocks(examined))) as progress:
+            done = restoration.carry_out(examined, sources, progress)
+        return _plan(examined, True, done.outcomes, done.damaged, done.forgotten, surroundings, journal_storage, kafka)
 
 
 def _refuse_beside_a_driver(journal_storage: Storage, stream: str) -> None:

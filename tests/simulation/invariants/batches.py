@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from driver.journal import history
 from driver.journal.state import State
 from driver.journal.state_parts import Partition
+from forebay.kafka.client.admin import Committed
 from forebay.model.values import Block, BlockRange, TopicPartition, count_of, timeline_of
 from tests.simulation.invariants.record import Record
 from tests.simulation.invariants.violation import InvariantViolation
@@ -90,6 +91,24 @@ class Batches:
         before = self.runs.setdefault(batch_id, rows)
         if before != rows:
             raise InvariantViolation("INV-3", f"batch {batch_id} ran again with other blocks, rows or packing")
+
+    def published(self, driver: DriverProcess, positions: Mapping[TopicPartition, Committed]) -> None:
+        """INV-3: no offset is published as completed before the journal durably says so."""
+        self._record.refresh()
+        state = self._record.state
+        if state is None or self._record.knows_no_loss(driver):
+            return
+        for tp, point in positions.items():
+            partition = state.partition(tp)
+            incarnation = int(point.metadata.rpartition(":")[2])
+            if partition is None or incarnation > partition.incarnation.number:
+                raise InvariantViolation(
+                    "INV-3", f"{driver.name} publishes {tp}, incarnation {incarnation}: not durable"
+                )
+            if incarnation == partition.incarnation.number and point.offset > partition.completed:
+                raise InvariantViolation(
+                    "INV-3", f"{driver.name} publishes {tp} as completed to {point.offset} of {partition.completed}"
+                )
 
     def query_read(self, query: Query, losses: Iterable[str], rows: list[str]) -> None:
         """INV-8: everything that a cursor still had to read was held.

@@ -41,6 +41,7 @@ class Invariants:
         self.block_read = self._batches.block_read
         self.job_done = self._batches.job_done
         self.query_read = self._batches.query_read
+        self.published = self._batches.published
         self.settled = self._batches.settled
         self.unnoticed = self._batches.unnoticed
         self.unsettled = self._batches.unsettled

@@ -131,6 +131,10 @@ class Processes:
                 raise InvariantViolation("INV-4", f"{driver.name} gives epoch {answer.epoch:x}, which is not durable")
             self._answered[request.receiver_id, request.instance_id] = driver.journal.epoch
         elif isinstance(answer, m.ClaimAnswer):
+            if state is not None and not state.copies and not self._world.options.copies:
+                raise InvariantViolation(
+                    "INV-1", f"{driver.name} answers a claim, and no snapshot copy is beside the WAL"
+                )
             for grant in answer.claims:
                 if grant.granted and (state is None or state.tokens < count_of(grant.view.token)):
                     raise InvariantViolation("INV-4", f"{driver.name} gives token {grant.view.token:x}: not durable")

@@ -1,0 +1,127 @@
+"""``forebay recover --apply``, by an operator: over a rotten WAL, killed at each step, while drivers and receivers start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from driver.journal.state import State
+from forebay.kafka.consume.block_ranges import Wanted
+from forebay.model.errors import ForebayError
+from forebay.model.records import RangeRows
+from recovery.copies import CopySources, KafkaCopies, WalCopies
+from recovery.examination import Examination, examine, topic_ids
+from recovery.plan import broken_blocks
+from recovery.restoration import Restoration
+from tests.simulation.options import STREAM
+from tests.simulation.scheduler import Step, as_fault
+from tests.simulation.shells import Task, pause, stepped
+from tests.support.forgetful import Crash, ForgetfulStorage
+from wal.segments.writer import SegmentLimits
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+#: failpoint → the name of the step after it
+PAUSES = {
+    "recovery.after-write": "journal",
+    "recovery.after-journal": "journalled",
+    "recovery.after-aside": "delete",
+    "recovery.after-delete": "deleted",
+}
+
+
+#: how often an operator recovers in one run
+RECOVERIES_MAX = 2
+
+
+class Recovering:
+    """Runs ``recovery.restoration`` as ``deploy.commands.recovery`` does: it opens the journal, examines the WAL, and repairs it.
+
+    An operator reads the plan first: a recovery begins to write only if it loses nothing.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._task: Task | None = None
+        self._begun = 0
+
+    def steps(self) -> Iterator[Step]:
+        world = self._world
+        if self._task is not None:
+            yield Step("recover step", self._go_on, 40)
+            yield as_fault(Step("recover kill", self.kill, 2))
+            for name, disk in (("journal", world.journal), ("wal", world.wal)):
+                yield as_fault(Step(f"recover crash {name}", partial(self._crash, disk), 4, range(1, 12)))
+        elif self._begun < RECOVERIES_MAX and world.wal.has_rot and not world.invariants.lost and not any(d.running for d in world.drivers):
+            yield Step("recover", self._begin, 30)
+
+    def _begin(self) -> None:
+        self._begun += 1
+        self._task = stepped(self._run, PAUSES)
+
+    def _run(self) -> None:
+        world = self._world
+        opening = world.kinds.opening(
+            world.journal,
+            STREAM,
+            "recover",
+            world.wall_ms,
+            lambda: world.now,
+            world.new_uid,
+            segment_bytes=1_000_000,
+            wal=world.wal,
+        )
+        try:
+            while True:
+                next(opening)
+                pause("open")
+        except StopIteration as end:
+            led, state = end.value
+        examined = examine(state, world.wal, STREAM, readers=1)
+        pause("examined")
+        sources = self._sources(examined, state)
+        if any(sources.find(block)[0] is None for block in broken_blocks(examined)):
+            return
+        limits = SegmentLimits(world.options.segment_bytes, float("inf"))
+        restoration = Restoration(led, state, world.wal, limits, lambda: world.now, world.new_uid)
+        done = restoration.carry_out(examined, sources)
+        restoration.close()
+        world.reached["recovered"] += bool(done.outcomes)
+        world.reached["set aside"] += any(segment.done for segment in done.damaged)
+
+    def _sources(self, examined: Examination, state: State) -> CopySources:
+        copies = [copy for segment in examined.segments for copy in segment.copies]
+        ids = topic_ids(state, state.blocks.values())
+        return CopySources([WalCopies(self._world.wal, copies), KafkaCopies(self._read_ranges, ids, "none")])
+
+    def _read_ranges(self, wanted: Sequence[Wanted], headers: bool) -> list[RangeRows]:
+        tier = self._world.kinds.kafka_tier(self._world.kafka, wanted)
+        tier.ask()
+        found = {rows.tp: rows.batches for rows in tier.fetch()}
+        return [RangeRows(item.range.tp, found.get(item.range.tp, [])) for item in wanted]
+
+    def _go_on(self) -> None:
+        assert self._task is not None
+        try:
+            next(self._task)
+        except StopIteration:
+            self._task = None
+        except (
+            ForebayError,
+            FileNotFoundError,
+            MemoryError,
+        ):  # the operator gets the error, and may repeat the command
+            self._task = None
+
+    def _crash(self, disk: ForgetfulStorage, at: int) -> None:
+        disk.crash_at_step = disk.steps + at
+        try:
+            self._go_on()
+        except Crash:
+            self._task = None
+        disk.crash_process()
+
+    def kill(self) -> None:
+        self._task = None
