@@ -49,6 +49,7 @@ class Certificates:
         self._lock = threading.Lock()
         self._seen: tuple[_FileState | None, ...] | None = None
         self._context: ssl.SSLContext | None = None
+        self._wrong = ""  # the error of the last attempt, if it failed
         self._expires: datetime | None = None
         self._notice_at = 0.0
 
@@ -69,12 +70,13 @@ class Certificates:
         except SettingsError as error:
             if self._context is None:
                 raise
-            self._seen = seen
-            log.error("%s; the previous certificates stay valid", error)
-            return
+            if str(error) != self._wrong:
+                log.error("%s; the previous certificates stay valid", error)
+            self._wrong = str(error)
+            return  # the next handshake tries again, because the cause may pass without a change of the files
         if self._context is not None:
             log.info("certificates have changed: %s", ", ".join(filter(None, (self._cert_file, self._ca_file))))
-        self._context, self._seen = context, seen
+        self._context, self._seen, self._wrong = context, seen, ""
         self._expires = _expires(self._cert_file) if self._cert_file is not None else None
         self._notice_at = self._clock.monotonic()
 

@@ -1,4 +1,4 @@
-"""Real processes whose disk fails, fills, or is slow, and which may open no more files.
+"""Real processes whose disk fails, fills, or is slow.
 
 Faults that pass end no process. Faults that stay end the process that has them, with the reason, and its supervisor starts it
 again. Nothing is lost or repeated in either case (INV-2, INV-3).
@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
-from tests.support.faulty.limits import no_more_descriptors
 from tests.support.faulty.machine import FaultyCluster
 from tests.support.faulty.shim import SYNC, WRITE
 from tests.support.flow import Flow
@@ -95,18 +94,4 @@ def test_a_failed_journal_or_wal_ends_its_process_with_the_reason(
         assert "(receiver.store_timeout)" in cluster.log("r1") and "Input/output error" in cluster.log("r1")
         cluster.shims["r1"].heal()
         cluster.restart("r1")
-        go_on(cluster)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["r1", "driver", "agent"])
-def test_service_without_free_descriptors_waits_or_ends_and_loses_nothing(
-    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str], name: str
-) -> None:
-    with stream(tmp_path, kafka_broker, topic_name()) as (cluster, flow):
-        with no_more_descriptors(cluster.process(name).pid):
-            target = flow.records + 600
-            cluster.wait(lambda: flow.records >= target, "two seconds of records", may_end=[name])
-        if cluster.process(name).poll() is not None:
-            cluster.restart(name)
         go_on(cluster)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import ssl
 from collections.abc import Iterator
@@ -160,6 +161,27 @@ def test_server_uses_renewed_certificate_without_restart(
         assert "key values mismatch; the previous certificates stay valid" in caplog.text
         os.replace(renewed["cert_file"], files["cert_file"])
         assert peer(url, authority.ca_file) == "renewed"
+
+
+def test_renewed_certificate_that_could_not_be_read_is_used_as_soon_as_it_can_be(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Here for lack of a file descriptor, which changes nothing in the files. The log has the error once."""
+    files = authority.issue("host")
+    certificates = Certificates(True, **files)
+    first = certificates.context()
+    replaced(files, authority.issue("renewed"))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        assert certificates.context() is first
+        assert certificates.context() is first
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert caplog.text.count("Too many open files; the previous certificates stay valid") == 1
+    renewed = certificates.context()
+    assert renewed is not first
+    assert certificates.context() is renewed
 
 
 def test_clients_use_renewed_certificate_and_authority(authority: Authority, tmp_path: Path) -> None:

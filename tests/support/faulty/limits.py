@@ -16,6 +16,8 @@ from tests.conftest import missing
 _V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 _numbers = itertools.count()
 _REMOVAL_SECONDS = 10.0
+#: numbers of standard input, output and error, which every process has open: all lower than this one
+_STANDARD_DESCRIPTORS = 3
 
 
 class MemoryGroup:
@@ -92,11 +94,12 @@ def memory_group() -> Iterator[MemoryGroup]:
 
 @contextmanager
 def no_more_descriptors(pid: int) -> Iterator[None]:
-    """Let a process open nothing more: what it opens fails with EMFILE. What is open stays open."""
+    """Let a process open nothing more: what it opens fails with EMFILE, also after it has closed something.
+
+    What is open stays open.
+    """
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    taken = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
-    lowest_free = next(number for number in itertools.count() if number not in taken)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest_free, before[1]))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (_STANDARD_DESCRIPTORS, before[1]))
     try:
         yield
     finally:
