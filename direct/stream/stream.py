@@ -111,6 +111,7 @@ def create_direct_stream(
     )
 
 
+# one class, because it closes in reverse order what its start opens, also if the start fails half-way
 class DirectStream:
     """A direct stream, returned by :func:`direct.create_direct_stream`.
 

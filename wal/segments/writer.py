@@ -125,6 +125,8 @@ class LogWriter:
     own bytes, names stay dense, and one taken name is enough to end a fenced writer (``wal.segments.barrier``).
 
     FencedError means that a segment's name is taken: another process writes under this epoch.
+
+    One class, because the rules after an error read the open segment, the pending frames and the object at the same time.
     """
 
     def __init__(
