@@ -22,7 +22,7 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.planning import sizes, split_ranges
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.consume.spans import OffsetRange
-from forebay.kafka.options.access import KafkaAccess
+from forebay.kafka.options.access import TIMEOUT_SECONDS, KafkaAccess
 from forebay.model.errors import UsageError
 
 
@@ -38,7 +38,7 @@ def create_rdd(
     allow_offset_gaps: bool = False,
     min_partitions: int | None = None,
     max_records_per_partition: int | None = None,
-    timeout_seconds: float = 20.0,
+    timeout_seconds: float = TIMEOUT_SECONDS,
     range_seconds_max: float | None = None,
     keep_consumers: bool = True,
     consumers_max: int = 4,

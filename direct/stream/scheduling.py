@@ -21,9 +21,10 @@ from driver.listeners.lag import LAG_SECONDS, measured
 from driver.tracker.requests import AllocateSpans
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
+from forebay.settings.schema import DriverSettings
 
-#: pause before a batch with unreadable records is tried again, like ``driver.unreadable_retry`` of an intake
-UNREADABLE_RETRY_SECONDS = 30.0
+#: pause before a batch with unreadable records is tried again, as in an intake
+UNREADABLE_RETRY_SECONDS = float(DriverSettings(journal="").unreadable_retry)
 
 
 def make_scheduler(

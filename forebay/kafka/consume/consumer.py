@@ -29,7 +29,7 @@ from forebay.model.columns import RebalanceListener, Start
 from forebay.model.errors import ForebayError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock, SystemClock
-from forebay.settings.schema import Settings
+from forebay.settings.schema import ReceiverSettings, Settings
 
 _log = logging.getLogger("forebay.kafka")
 
@@ -52,7 +52,7 @@ class KafkaSource:
         group: str,
         topics: Sequence[str] = (),
         headers: bool = False,
-        memory_bytes: int = 64_000_000,
+        memory_bytes: int = int(ReceiverSettings().memory),
         client_id: str = "forebay-receiver",
         metadata_refresh_seconds: float | None = None,
         clock: Clock | None = None,

@@ -10,6 +10,10 @@ import msgspec
 if TYPE_CHECKING:
     from forebay.settings.schema import Settings
 
+#: the defaults of ``kafka.read_timeout`` and ``kafka.read_prefetch``, for tasks that do not import the settings
+TIMEOUT_SECONDS = 20.0
+PREFETCH_BYTES = 8_000_000
+
 
 class KafkaAccess(msgspec.Struct, frozen=True):
     """How Kafka is reached for reading exact offsets. Can be pickled.
@@ -22,8 +26,8 @@ class KafkaAccess(msgspec.Struct, frozen=True):
 
     options: Mapping[str, str]
     group: str
-    timeout_seconds: float = 20.0
-    prefetch_bytes: int = 8_000_000
+    timeout_seconds: float = TIMEOUT_SECONDS
+    prefetch_bytes: int = PREFETCH_BYTES
 
     @classmethod
     def of(cls, settings: Settings) -> KafkaAccess | None:
