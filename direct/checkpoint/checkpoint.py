@@ -58,6 +58,7 @@ class Checkpoint:
         url: str,
         name: str,
         kafka_params: Mapping[str, object] | None = None,
+        *,
         storage: Mapping[str, Mapping[str, Any]] | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         tracker: IntakeAccess | str | None = None,

@@ -95,7 +95,13 @@ def create_rdd(
     parts = split_ranges(offset_ranges, min_partitions, max_records_per_partition)
     if ship_code:
         bring(context)
-    return KafkaRDD(context, how, tuple(offset_ranges), parts, locate(context, access, parts, location_strategy))
+    return KafkaRDD(
+        context,
+        how,
+        offset_ranges=tuple(offset_ranges),
+        parts=parts,
+        locations=locate(context, access, parts, location_strategy),
+    )
 
 
 def locate(
@@ -129,6 +135,7 @@ class KafkaRDD(PipelinedRDD):  # type: ignore[misc, type-arg, unused-ignore]
         self,
         context: SparkContext,
         how: TaskReading,
+        *,
         offset_ranges: tuple[OffsetRange, ...],
         parts: Sequence[OffsetRange],
         locations: Sequence[tuple[str, ...]],
@@ -176,7 +183,10 @@ class KafkaRDD(PipelinedRDD):  # type: ignore[misc, type-arg, unused-ignore]
             parts.append(cut)
             locations.append(place)
             left -= cut.size
-        return list(KafkaRDD(self.ctx, self._how, self.offset_ranges, parts, locations).collect()) if parts else []
+        if not parts:
+            return []
+        first = KafkaRDD(self.ctx, self._how, offset_ranges=self.offset_ranges, parts=parts, locations=locations)
+        return list(first.collect())
 
     @property
     def _known(self) -> bool:

@@ -48,7 +48,13 @@ def make_scheduler(
         lag.tell_if_due()
         return request
 
-    backpressure = Backpressure(loop, settings.gains, settings.interval_seconds, learned, clock.wall_ms())
+    backpressure = Backpressure(
+        loop,
+        gains=settings.gains,
+        batch_interval_seconds=settings.interval_seconds,
+        learned=learned,
+        begun_ms=clock.wall_ms(),
+    )
     return Scheduler(
         loop,
         engine,

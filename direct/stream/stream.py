@@ -153,7 +153,11 @@ class DirectStream:
             self._listen(WebHook(settings.web_hook, settings.name, settings.web_hook_timeout))
         self._running: Running | None = None
         self._metrics = StreamMetrics(
-            settings.name, settings.interval_seconds, self._clock, lambda: self._running, lambda: self._listeners.status
+            settings.name,
+            interval_seconds=settings.interval_seconds,
+            clock=self._clock,
+            running=lambda: self._running,
+            listeners=lambda: self._listeners.status,
         )
 
     def foreach_batch(self, job: Job, name: str = "job") -> DirectStream:

@@ -382,7 +382,10 @@ class SparkEngine(SparkJobs):
         self._strangers = words
         plan_of = partial(read_plan, self._settings, agent_urls=urls)
         letters_of = partial(dead_letter_plan, self._settings)
-        return Batch(work, SparkRows(self.session, work, plan_of, counts, letters_of, self._small))
+        return Batch(
+            work,
+            SparkRows(self.session, work, plan_of=plan_of, counts=counts, letters_of=letters_of, small=self._small),
+        )
 
 
 def why_lost(context: SparkContext) -> str:

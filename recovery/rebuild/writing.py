@@ -174,10 +174,10 @@ def _write_again(
     writer = LogWriter(
         wal,
         lambda sequence: layout.block_segment(stream, timeline.REBUILDER, epoch, sequence),
-        SegmentIdentity(stream=stream, writer=timeline.REBUILDER, epoch=epoch, timeline=timeline_of(epoch)),
-        limits,
-        now,
-        new_uid,
+        identity=SegmentIdentity(stream=stream, writer=timeline.REBUILDER, epoch=epoch, timeline=timeline_of(epoch)),
+        limits=limits,
+        now=now,
+        new_uid=new_uid,
     )
     blocks = dict(plan.state.blocks)
     group: list[tuple[Block, Pending]] = []

@@ -426,8 +426,8 @@ class ReceiverProcess:
         self._writer = world.kinds.writer(
             world.wal,
             lambda sequence: block_segment(world.stream, self.receiver_id, epoch, sequence),
-            SegmentIdentity(world.stream, self.receiver_id, epoch, timeline_of(epoch)),
-            SegmentLimits(world.options.segment_bytes, float("inf")),
+            identity=SegmentIdentity(world.stream, self.receiver_id, epoch, timeline_of(epoch)),
+            limits=SegmentLimits(world.options.segment_bytes, float("inf")),
             now=lambda: world.now,
             new_uid=world.new_uid,
         )

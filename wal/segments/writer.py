@@ -133,6 +133,7 @@ class LogWriter:
         self,
         storage: Storage,
         name: Callable[[int], str],
+        *,
         identity: SegmentIdentity,
         limits: SegmentLimits,
         now: Callable[[], float],
