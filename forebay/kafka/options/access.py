@@ -30,11 +30,9 @@ class KafkaAccess(msgspec.Struct, frozen=True):
     prefetch_bytes: int = PREFETCH_BYTES
 
     @classmethod
-    def of(cls, settings: Settings) -> KafkaAccess | None:
-        """Return the access of tasks; None if tasks do not read from Kafka."""
+    def of(cls, settings: Settings) -> KafkaAccess:
+        """Return the access of tasks of a stream from Kafka."""
         kafka = settings.kafka
-        if not kafka.read_blocks or settings.custom_source:
-            return None
         return cls(kafka.options, settings.group, float(kafka.read_timeout), int(kafka.read_prefetch))
 
     def __repr__(self) -> str:
