@@ -307,7 +307,7 @@ class Bare:
     def __init__(self, folder: Path) -> None:
         self._file = (folder / "bare").open("wb", buffering=0)
         app = application("bare", "bench", [])
-        self._server = Server(Direct(app, {"/": m.ReportRequest}, self._keep), "http://127.0.0.1:0")
+        self._server = Server(Direct(app, {"/": m.ReportRequest}, handle=self._keep), "http://127.0.0.1:0")
 
     async def _keep(self, report: m.ReportRequest) -> m.Done:
         self._file.write(msgspec.json.encode(report))

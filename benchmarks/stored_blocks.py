@@ -82,10 +82,10 @@ def store(directory: Path, records: int, block_records: int = BLOCK_RECORDS) -> 
     writer = LogWriter(
         open_storage(settings.wal.url, settings.storage),
         lambda sequence: f"{STREAM}/blocks/r1/{_EPOCH:016x}/{sequence:08}.seg",
-        SegmentIdentity(STREAM, "r1", _EPOCH, 1),
-        SegmentLimits(settings.wal.segment_size, 3600.0),
-        lambda: 0.0,
-        lambda: next(uids),
+        identity=SegmentIdentity(STREAM, "r1", _EPOCH, 1),
+        limits=SegmentLimits(settings.wal.segment_size, 3600.0),
+        now=lambda: 0.0,
+        new_uid=lambda: next(uids),
     )
     blocks, files = [], []
     rows = min(block_records, records) // PARTITIONS

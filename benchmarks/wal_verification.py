@@ -65,10 +65,10 @@ def write(folder: Path, blocks: int, digests: bool = False) -> None:
     writer = LogWriter(
         wal,
         lambda sequence: block_segment(STREAM, "r1", epoch, sequence),
-        SegmentIdentity(STREAM, "r1", epoch, 1),
-        SegmentLimits(64_000_000, 1e9),
-        lambda: 0.0,
-        lambda: next(uids),
+        identity=SegmentIdentity(STREAM, "r1", epoch, 1),
+        limits=SegmentLimits(64_000_000, 1e9),
+        now=lambda: 0.0,
+        new_uid=lambda: next(uids),
     )
     events: list[ev.Event] = [
         ev.StreamCreated((ev.IncarnationStart("records", 0, 0),), 0, "earliest"),

@@ -9,6 +9,7 @@ from direct.parameters import checked_options
 from forebay.kafka.client import starting
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.starting import Timestamp
+from forebay.kafka.options.access import TIMEOUT_SECONDS
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
 
@@ -22,7 +23,7 @@ def find_offsets(
     place: Place,
     *,
     without_record: Literal["error", "latest"] = "latest",
-    timeout_seconds: float = 20.0,
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> dict[TopicPartition, int]:
     """Return the offset of ``place`` in each partition, without joining a consumer group.
 

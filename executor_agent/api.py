@@ -94,7 +94,9 @@ def agent_application(
         headers = {"accept-ranges": "bytes"}
         if is_range(wanted):
             headers["content-range"] = f"bytes {start}-{end - 1}/{size}"
-        return FileResponse(name, descriptor, start, end, 206 if is_range(wanted) else 200, headers)
+        return FileResponse(
+            name, descriptor, start=start, end=end, status=206 if is_range(wanted) else 200, headers=headers
+        )
 
     @post(
         "/v1/blocks/{stream:str}",

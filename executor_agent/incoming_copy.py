@@ -22,7 +22,7 @@ class IncomingCopy:
     """
 
     def __init__(
-        self, path: Path, stream: str, block_id: str, size_bytes: int, closed: Callable[[int, bool], None]
+        self, path: Path, *, stream: str, block_id: str, size_bytes: int, closed: Callable[[int, bool], None]
     ) -> None:
         self._path = path
         self._stream = stream

@@ -61,11 +61,11 @@ class Agent:
         self.receivers = Receivers(
             settings.stream,
             receiver_command,
-            settings.agent.capacity,
-            settings.receiver.drain_timeout + STOP_MARGIN_SECONDS,
-            clock,
+            capacity=settings.agent.capacity,
+            stop_seconds=settings.receiver.drain_timeout + STOP_MARGIN_SECONDS,
+            clock=clock,
             # a receiver writes its local copies into the directory of this agent, so it has the same host
-            {**os.environ, "FOREBAY__RECEIVER__HOST": self._host},
+            environment={**os.environ, "FOREBAY__RECEIVER__HOST": self._host},
         )
         self.heartbeat = Heartbeat(
             self.store,

@@ -61,6 +61,7 @@ class Receivers:
         self,
         stream: str,
         command: Sequence[str],
+        *,
         capacity: int,
         stop_seconds: float,
         clock: Clock,

@@ -249,7 +249,7 @@ class BlockStore:
             self._reserved_bytes += size_bytes
             self._changed(0, size_bytes)
         try:
-            return IncomingCopy(path, stream, block_id, size_bytes, self._received)
+            return IncomingCopy(path, stream=stream, block_id=block_id, size_bytes=size_bytes, closed=self._received)
         except BaseException:
             self._received(size_bytes, False)
             raise

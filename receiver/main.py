@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from typing_extensions import assert_never
 
 from forebay.http.driver_client import DriverClient
 from forebay.model.values import check_name
@@ -28,6 +29,7 @@ from forebay.process.signals import stop_signals
 from forebay.security.access import Access
 from forebay.settings.durability_notes import without_wal
 from forebay.settings.schema import Settings
+from forebay.sources.kind import CustomSourceKind, KafkaSourceKind, source_kind
 from forebay.traces.sending import spans_of
 from receiver.blocks.encoded_block import EncodingOptions
 from receiver.channels.driver_channel import DriverChannel
@@ -122,13 +124,17 @@ def own_host(settings: Settings) -> str:
 
 def source_of(settings: Settings, receiver_id: str, clock: Clock) -> Source:
     """Return the source that ``receiver.source`` names. Raises UsageError for a class or an id that cannot be used."""
-    if settings.custom_source:
-        from receiver.sources.custom_source import custom_source_of
+    match source_kind(settings):
+        case CustomSourceKind():
+            from receiver.sources.custom_source import custom_source_of
 
-        return custom_source_of(settings, receiver_id, clock)
-    from forebay.kafka.consume.consumer import KafkaSource
+            return custom_source_of(settings, receiver_id, clock)
+        case KafkaSourceKind():
+            from forebay.kafka.consume.consumer import KafkaSource
 
-    return KafkaSource.of(settings, client_id=f"forebay-{receiver_id}")
+            return KafkaSource.of(settings, client_id=f"forebay-{receiver_id}")
+        case kind:
+            assert_never(kind)
 
 
 def compose(

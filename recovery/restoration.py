@@ -64,6 +64,7 @@ class Restoration:
         self,
         led: Journal,
         state: State,
+        *,
         wal: Storage,
         limits: SegmentLimits,
         now: Callable[[], float],
@@ -76,10 +77,10 @@ class Restoration:
         self._writer = LogWriter(
             wal,
             lambda sequence: block_segment(stream, REPAIR_WRITER, epoch, sequence),
-            SegmentIdentity(stream, REPAIR_WRITER, epoch, timeline_of(epoch)),
-            limits,
-            now,
-            new_uid,
+            identity=SegmentIdentity(stream, REPAIR_WRITER, epoch, timeline_of(epoch)),
+            limits=limits,
+            now=now,
+            new_uid=new_uid,
             failpoints=True,
         )
         #: block, SHA-256 of the bytes if they differ from the accepted ones, whether they are the accepted ones

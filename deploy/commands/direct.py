@@ -124,7 +124,7 @@ def of_checkpoint(kafka: bool, intake: bool = False) -> Callable[[Callable[..., 
             storage = settings.storage if settings is not None else None
             through = _through(tracker, settings.security if settings is not None else None)
             return function(
-                invocation, Checkpoint(checkpoint, name, params or None, storage, tracker=through), **others
+                invocation, Checkpoint(checkpoint, name, params or None, storage=storage, tracker=through), **others
             )
 
         made: Callable[..., int] = pass_invocation(command)

@@ -34,6 +34,7 @@ from driver.journal.log import reading as journal
 from driver.journal.state import State
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.spans import OffsetRange
+from forebay.kafka.options.access import TIMEOUT_SECONDS
 from forebay.messages import OperatorAnswer, PartitionProgress, ReplayRequest
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition, check_name
@@ -57,8 +58,9 @@ class Checkpoint:
         url: str,
         name: str,
         kafka_params: Mapping[str, object] | None = None,
+        *,
         storage: Mapping[str, Mapping[str, Any]] | None = None,
-        timeout_seconds: float = 20.0,
+        timeout_seconds: float = TIMEOUT_SECONDS,
         tracker: IntakeAccess | str | None = None,
     ) -> None:
         try:

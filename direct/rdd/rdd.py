@@ -22,7 +22,7 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.planning import sizes, split_ranges
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.consume.spans import OffsetRange
-from forebay.kafka.options.access import KafkaAccess
+from forebay.kafka.options.access import TIMEOUT_SECONDS, KafkaAccess
 from forebay.model.errors import UsageError
 
 
@@ -38,7 +38,7 @@ def create_rdd(
     allow_offset_gaps: bool = False,
     min_partitions: int | None = None,
     max_records_per_partition: int | None = None,
-    timeout_seconds: float = 20.0,
+    timeout_seconds: float = TIMEOUT_SECONDS,
     range_seconds_max: float | None = None,
     keep_consumers: bool = True,
     consumers_max: int = 4,
@@ -95,7 +95,13 @@ def create_rdd(
     parts = split_ranges(offset_ranges, min_partitions, max_records_per_partition)
     if ship_code:
         bring(context)
-    return KafkaRDD(context, how, tuple(offset_ranges), parts, locate(context, access, parts, location_strategy))
+    return KafkaRDD(
+        context,
+        how,
+        offset_ranges=tuple(offset_ranges),
+        parts=parts,
+        locations=locate(context, access, parts, location_strategy),
+    )
 
 
 def locate(
@@ -129,6 +135,7 @@ class KafkaRDD(PipelinedRDD):  # type: ignore[misc, type-arg, unused-ignore]
         self,
         context: SparkContext,
         how: TaskReading,
+        *,
         offset_ranges: tuple[OffsetRange, ...],
         parts: Sequence[OffsetRange],
         locations: Sequence[tuple[str, ...]],
@@ -176,7 +183,10 @@ class KafkaRDD(PipelinedRDD):  # type: ignore[misc, type-arg, unused-ignore]
             parts.append(cut)
             locations.append(place)
             left -= cut.size
-        return list(KafkaRDD(self.ctx, self._how, self.offset_ranges, parts, locations).collect()) if parts else []
+        if not parts:
+            return []
+        first = KafkaRDD(self.ctx, self._how, offset_ranges=self.offset_ranges, parts=parts, locations=locations)
+        return list(first.collect())
 
     @property
     def _known(self) -> bool:

@@ -81,7 +81,9 @@ class DirectRows:
 
     def rdd(self) -> KafkaRDD:
         spans = self._work.spans
-        return KafkaRDD(self._session.sparkContext, self._how, spans, spans, self._places())
+        return KafkaRDD(
+            self._session.sparkContext, self._how, offset_ranges=spans, parts=spans, locations=self._places()
+        )
 
     def arrow(self) -> Any:
         return self.rdd().arrow()

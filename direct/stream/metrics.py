@@ -50,6 +50,7 @@ class StreamMetrics:
     def __init__(
         self,
         stream: str,
+        *,
         interval_seconds: float,
         clock: Clock,
         running: Callable[[], Running | None] = lambda: None,

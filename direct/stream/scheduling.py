@@ -21,9 +21,10 @@ from driver.listeners.lag import LAG_SECONDS, measured
 from driver.tracker.requests import AllocateSpans
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
+from forebay.settings.schema import DriverSettings
 
-#: pause before a batch with unreadable records is tried again, like ``driver.unreadable_retry`` of an intake
-UNREADABLE_RETRY_SECONDS = 30.0
+#: pause before a batch with unreadable records is tried again, as in an intake
+UNREADABLE_RETRY_SECONDS = float(DriverSettings(journal="").unreadable_retry)
 
 
 def make_scheduler(
@@ -47,7 +48,13 @@ def make_scheduler(
         lag.tell_if_due()
         return request
 
-    backpressure = Backpressure(loop, settings.gains, settings.interval_seconds, learned, clock.wall_ms())
+    backpressure = Backpressure(
+        loop,
+        gains=settings.gains,
+        batch_interval_seconds=settings.interval_seconds,
+        learned=learned,
+        begun_ms=clock.wall_ms(),
+    )
     return Scheduler(
         loop,
         engine,

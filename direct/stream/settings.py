@@ -11,10 +11,12 @@ from driver.decisions.rate import Gains
 from forebay.kafka.consume.planning import PartitionRates, Rates
 from forebay.model.errors import UsageError
 from forebay.model.values import check_name
-from forebay.settings.schema import DeadLetterSettings
+from forebay.settings.schema import DeadLetterSettings, DriverSettings
 from forebay.settings.schema.constraints import check_web_hook
 from wal.storage import StorageOptions
 
+#: defaults of what a stream with receivers has too
+_DRIVER = DriverSettings(journal="")
 #: settings that are whole numbers from 1
 _FROM_ONE = (
     "batch_history",
@@ -61,16 +63,16 @@ class StreamSettings:
     max_queued_batches: int = 2
     empty_batches: bool = False
     window_batches: int = 0
-    max_failures: int = 4
-    retry_seconds: float = 1.0
+    max_failures: int = _DRIVER.job_max_failures
+    retry_seconds: float = float(_DRIVER.job_retry_delay)
     storage: Mapping[str, Mapping[str, Any]] | None = None
     dead_letters: DeadLetterSettings = DeadLetterSettings()  # noqa: RUF009 - a value
     tracker: IntakeAccess | str | None = None
     batch_history: int = 1_000
     web_hook: str | None = field(default=None, repr=False)  # may contain a secret
-    web_hook_timeout: float = 5.0
-    listener_queue: int = 10_000
-    listener_queue_bytes: int = 64_000_000
+    web_hook_timeout: float = float(_DRIVER.web_hook_timeout)
+    listener_queue: int = _DRIVER.listener_queue
+    listener_queue_bytes: int = int(_DRIVER.listener_queue_bytes)
 
     @property
     def storage_options(self) -> StorageOptions:

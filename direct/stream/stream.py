@@ -36,6 +36,7 @@ from driver.http.batches import ReadUnfinishedBatches, with_completed
 from driver.journal import history
 from driver.journal.events import Event
 from driver.journal.leadership.lease import Lease, await_tasks_of, read_lease, wait_until_stale
+from driver.journal.log.opening import SEGMENT_BYTES
 from driver.listeners.dispatch import Channel, EventSink, Listeners, ListenerSink
 from driver.listeners.events import Happened, Listener, PartitionLag, StreamStarted, StreamStopped
 from driver.listeners.offsets import submitted_offsets
@@ -43,7 +44,7 @@ from driver.listeners.web_hook import WebHook
 from driver.tracker.requests import KeepWindow, NameCursor
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading
-from forebay.kafka.options.access import KafkaAccess
+from forebay.kafka.options.access import TIMEOUT_SECONDS, KafkaAccess
 from forebay.kafka.options.safe import SafeOptions
 from forebay.messages import BatchEntry, TrackedListener
 from forebay.model.errors import FencedError, UsageError
@@ -56,7 +57,6 @@ from wal.storage.probe import probe
 
 #: pause between two moves of finished batches to the history
 HISTORY_SECONDS = 10.0
-HISTORY_SEGMENT_BYTES = 64_000_000
 
 
 def create_direct_stream(
@@ -69,7 +69,7 @@ def create_direct_stream(
     key_deserializer: Deserializer = None,
     value_deserializer: Deserializer = None,
     reading: Reading = Reading(),  # noqa: B008 - a value
-    timeout_seconds: float = 20.0,
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> DirectStream:
     """Return a stream of the partitions that ``consumer_strategy`` selects.
 
@@ -111,6 +111,7 @@ def create_direct_stream(
     )
 
 
+# one class, because it closes in reverse order what its start opens, also if the start fails half-way
 class DirectStream:
     """A direct stream, returned by :func:`direct.create_direct_stream`.
 
@@ -125,7 +126,7 @@ class DirectStream:
         settings: StreamSettings,
         engine: Engine,
         commits: Commits,
-        timeout_seconds: float = 20.0,
+        timeout_seconds: float = TIMEOUT_SECONDS,
         clock: Clock | None = None,
     ) -> None:
         self._safe = safe
@@ -152,7 +153,11 @@ class DirectStream:
             self._listen(WebHook(settings.web_hook, settings.name, settings.web_hook_timeout))
         self._running: Running | None = None
         self._metrics = StreamMetrics(
-            settings.name, settings.interval_seconds, self._clock, lambda: self._running, lambda: self._listeners.status
+            settings.name,
+            interval_seconds=settings.interval_seconds,
+            clock=self._clock,
+            running=lambda: self._running,
+            listeners=lambda: self._listeners.status,
         )
 
     def foreach_batch(self, job: Job, name: str = "job") -> DirectStream:
@@ -374,7 +379,7 @@ class DirectStream:
             storage,
             self._settings.name,
             epoch,
-            segment_bytes=HISTORY_SEGMENT_BYTES,
+            segment_bytes=SEGMENT_BYTES,
             now=lambda: self._clock.wall_ms() / 1000,
             new_uid=lambda: secrets.randbits(64),
         )

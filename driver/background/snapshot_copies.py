@@ -148,10 +148,12 @@ class SnapshotCopies:
         writer = LogWriter(
             self._wal,
             lambda sequence: layout.snapshot_copy(self._stream, self._epoch, sequence),
-            SegmentIdentity(stream=self._stream, writer="driver", epoch=self._epoch, timeline=timeline_of(self._epoch)),
-            SegmentLimits(size_bytes=0, age_seconds=0.0),
-            lambda: self._clock.wall_ms() / 1000.0,
-            self._new_uid,
+            identity=SegmentIdentity(
+                stream=self._stream, writer="driver", epoch=self._epoch, timeline=timeline_of(self._epoch)
+            ),
+            limits=SegmentLimits(size_bytes=0, age_seconds=0.0),
+            now=lambda: self._clock.wall_ms() / 1000.0,
+            new_uid=self._new_uid,
             rewrite=False,
             first_sequence=self._next_sequence,
         )

@@ -20,7 +20,13 @@ class Backpressure:
     ``learned``: the rate that an earlier driver learned, or None. ``begun_ms``: when this driver began to run batches."""
 
     def __init__(
-        self, loop: DriverLoop, gains: Gains, batch_interval_seconds: float, learned: LearnedRate | None, begun_ms: int
+        self,
+        loop: DriverLoop,
+        *,
+        gains: Gains,
+        batch_interval_seconds: float,
+        learned: LearnedRate | None,
+        begun_ms: int,
     ) -> None:
         self._loop = loop
         # the clock of the driver that learned it may have been ahead of this one

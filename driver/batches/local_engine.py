@@ -15,10 +15,10 @@ from driver.batches.job.keyed_state import KeyedState, LocalShards, ShardTasks, 
 from driver.batches.job.work import BatchWork
 from driver.batches.tasks.decoding import DeadLetterPlan, Decoder, decode_task
 from driver.batches.tasks.reading import Count, read_task
-from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import UsageError
 from forebay.security.access import Access
 from forebay.settings.schema import NO_WAL, Settings
+from forebay.sources.kind import source_kind
 from wal.reading import ReadPlan, TierCounts
 
 
@@ -32,7 +32,7 @@ def read_plan(settings: Settings, work: BatchWork, agent_urls: Mapping[str, str]
         lost=work.lost,
         headers=work.headers,
         key_file=settings.wal.key_file,
-        kafka=KafkaAccess.of(settings),
+        kafka=source_kind(settings).kafka_access(),
         topic_ids=work.topic_ids,
         access=Access.of_tasks(settings),
         store_back=settings.agent.store_back,

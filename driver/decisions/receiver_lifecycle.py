@@ -166,6 +166,7 @@ class ManagedReceivers:
     def __init__(
         self,
         stream: str,
+        *,
         driver_epoch: int,
         count: int,
         known: Mapping[int, str],

@@ -332,7 +332,7 @@ def tracker_application(
         routes += observer_routes(observer, guard)
     app = application("Forebay driver", release, routes, guard)
     hot = {route.path: route.message for route in RECEIVER_ROUTES.routes if route.message in HOT}
-    return Direct(app, hot, of_receiver, guard, RECEIVER["roles"])
+    return Direct(app, hot, handle=of_receiver, guard=guard, roles=RECEIVER["roles"])
 
 
 def _handlers(group: RouteGroup, decided: Callable[[Any], Awaitable[Any]]) -> list[HTTPRouteHandler]:

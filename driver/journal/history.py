@@ -198,10 +198,10 @@ class HistoryWriter:
         self._writer = LogWriter(
             storage,
             lambda sequence: layout.history_segment(stream, epoch, sequence),
-            SegmentIdentity(stream=stream, writer="driver", epoch=epoch, timeline=timeline_of(epoch)),
-            SegmentLimits(size_bytes=segment_bytes, age_seconds=float("inf")),
-            now,
-            new_uid,
+            identity=SegmentIdentity(stream=stream, writer="driver", epoch=epoch, timeline=timeline_of(epoch)),
+            limits=SegmentLimits(size_bytes=segment_bytes, age_seconds=float("inf")),
+            now=now,
+            new_uid=new_uid,
         )
         self._waiting: tuple[FinishedBatch, ...] = ()
 
@@ -272,7 +272,9 @@ def _batches(storage: Storage, path: str) -> Iterator[FinishedBatch]:
         if isinstance(found, Damage):
             raise CorruptionError(path, found.offset, found.reason)
         if isinstance(found, Newer):
-            raise NewerVersionError(path, found.offset, found.version, found.newest, found.feature)
+            raise NewerVersionError(
+                path, found.offset, version=found.version, newest=found.newest, feature=found.feature
+            )
         if found.header.kind == FrameKind.HISTORY:
             try:
                 yield from _decoder.decode(found.payload)

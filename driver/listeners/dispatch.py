@@ -23,6 +23,7 @@ from driver.listeners.sizes import RANGE_BYTES, event_bytes
 from forebay.messages import TrackedListener
 from forebay.model.errors import SettingsError
 from forebay.settings.named import find
+from forebay.settings.schema import DriverSettings
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ TOGETHER_MAX = 100
 #: how long a driver that ends waits for each listener to take the queued events
 LAST_SECONDS = 5.0
 #: default of ``driver.listener_queue_bytes``
-QUEUE_BYTES = 64_000_000
+QUEUE_BYTES = int(DriverSettings(journal="").listener_queue_bytes)
 
 
 _NO_OFFSETS: Mapping[int, SubmittedOffsets] = MappingProxyType({})

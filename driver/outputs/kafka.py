@@ -98,7 +98,13 @@ class KafkaOutput:
         if self._sender is None:
             transactional_id = f"forebay/{run.stream}/{run.output}"
             group = transactional_group(transactional_id)
-            sender = TransactionalSender(self._options, self._topic, transactional_id, group, self._timeout)
+            sender = TransactionalSender(
+                self._options,
+                self._topic,
+                transactional_id=transactional_id,
+                group=group,
+                timeout_seconds=self._timeout,
+            )
             marker = sender.open()
             try:
                 self._last = decoded(marker.text, f"the metadata of group {group}") if marker else None

@@ -365,7 +365,9 @@ def _backpressure(settings: Settings, loop: DriverLoop, state: State, now_ms: in
         driver.backpressure_derivative,
         driver.backpressure_min_rate,
     )
-    return Backpressure(loop, gains, driver.batch_interval, state.learned, now_ms).completed
+    return Backpressure(
+        loop, gains=gains, batch_interval_seconds=driver.batch_interval, learned=state.learned, begun_ms=now_ms
+    ).completed
 
 
 def _managed(settings: Settings, state: State, driver_epoch: int) -> ManagedReceivers:
@@ -378,10 +380,10 @@ def _managed(settings: Settings, state: State, driver_epoch: int) -> ManagedRece
     }
     return ManagedReceivers(
         settings.stream,
-        driver_epoch,
-        settings.receiver.count if managed else 0,
-        known if managed else {},
-        ManagedRules.of(settings),
+        driver_epoch=driver_epoch,
+        count=settings.receiver.count if managed else 0,
+        known=known if managed else {},
+        rules=ManagedRules.of(settings),
     )
 
 

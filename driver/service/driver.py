@@ -57,7 +57,7 @@ class Driver:
     """One stream's driver. Call ``start``, then ``run`` in the thread for jobs; ``stop`` from any thread; then ``close``.
 
     ``upstream``: reads the partitions and offsets of the source. ``engine``: runs the jobs. ``listeners``: listeners in
-    addition to those that the settings name.
+    addition to those that the settings name. One class, because ``start`` and ``close`` share one order of parts.
     """
 
     def __init__(

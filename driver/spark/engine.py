@@ -37,7 +37,7 @@ from driver.spark.rows import SparkRows
 from driver.spark.small import SmallBatches
 from driver.spark.warming import warm
 from forebay.model.errors import EngineLostError, ForebayError, JobError, UsageError
-from forebay.settings.schema import Settings
+from forebay.settings.schema import DriverSettings, Settings
 from wal.reading import TierCounts
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class SparkJobs(ABC):
         options: Mapping[str, str] | None = None,
         concurrent_jobs: int = 1,
         ship_code: bool = True,
-        old_tasks_seconds: float = 120.0,
+        old_tasks_seconds: float = float(DriverSettings(journal="").old_tasks_timeout),
         modules: Sequence[str] = (),
         archive: ClassArchive | None = None,
     ) -> None:
@@ -382,7 +382,10 @@ class SparkEngine(SparkJobs):
         self._strangers = words
         plan_of = partial(read_plan, self._settings, agent_urls=urls)
         letters_of = partial(dead_letter_plan, self._settings)
-        return Batch(work, SparkRows(self.session, work, plan_of, counts, letters_of, self._small))
+        return Batch(
+            work,
+            SparkRows(self.session, work, plan_of=plan_of, counts=counts, letters_of=letters_of, small=self._small),
+        )
 
 
 def why_lost(context: SparkContext) -> str:

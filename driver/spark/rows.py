@@ -47,6 +47,7 @@ class SparkRows:
         self,
         session: SparkSession,
         work: BatchWork,
+        *,
         plan_of: Callable[[BatchWork], ReadPlan],
         counts: Any,
         letters_of: Callable[[BatchWork], DeadLetterPlan],
@@ -61,7 +62,14 @@ class SparkRows:
         self._small = small
 
     def over(self, work: BatchWork) -> SparkRows:
-        return SparkRows(self._session, work, self._plan_of, self._counts, self._letters_of, self._small)
+        return SparkRows(
+            self._session,
+            work,
+            plan_of=self._plan_of,
+            counts=self._counts,
+            letters_of=self._letters_of,
+            small=self._small,
+        )
 
     def read(self) -> Iterator[pa.RecordBatch]:
         return self._here().read()

@@ -126,7 +126,7 @@ class Tracker:
             driver_epoch=driver_epoch,
             latest=agent_heartbeats,
             receiver_heartbeats=receiver_heartbeats,
-            managed=managed or ManagedReceivers(state.stream, driver_epoch, 0, {}),
+            managed=managed or ManagedReceivers(state.stream, driver_epoch=driver_epoch, count=0, known={}),
             host_timeout_seconds=options.host_timeout_seconds,
         )
         self.operators = Operators(

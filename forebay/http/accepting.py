@@ -60,6 +60,7 @@ class Accepting:
         self,
         listening: socket.socket,
         make: Callable[[Connection], asyncio.Protocol],
+        *,
         context: Callable[[], ssl.SSLContext | None],
         connections_max: int,
         handshake_seconds: float,

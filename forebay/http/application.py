@@ -143,6 +143,7 @@ class Direct:
         self,
         app: Any,
         routes: Mapping[str, Any],
+        *,
         handle: Callable[[Any], Awaitable[Any]],
         guard: Guard = OPEN,
         roles: frozenset[Role] = ANY_ROLE,

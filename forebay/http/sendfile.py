@@ -38,7 +38,7 @@ class FileResponse(Response[None]):
     """
 
     def __init__(
-        self, name: str, descriptor: int, start: int, end: int, status: int, headers: Mapping[str, str]
+        self, name: str, descriptor: int, *, start: int, end: int, status: int, headers: Mapping[str, str]
     ) -> None:
         super().__init__(None, status_code=status, headers={**headers, "content-length": str(end - start)})
         self._name = name

@@ -64,6 +64,7 @@ class Server:
         self,
         app: Litestar | Direct,
         url: str,
+        *,
         grace_seconds: float = 5.0,
         idle_seconds: float = 30.0,
         connections_max: int | None = None,
@@ -119,9 +120,9 @@ class Server:
                 app_state=server.lifespan.state,
                 connection=connection,
             ),
-            self._guard.tls,
-            self._connections_max,
-            self._guard.limits.request_seconds,
+            context=self._guard.tls,
+            connections_max=self._connections_max,
+            handshake_seconds=self._guard.limits.request_seconds,
         )
 
     def __enter__(self) -> Server:

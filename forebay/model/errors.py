@@ -179,7 +179,7 @@ class NewerVersionError(ForebayError):
     known but a part of it is not.
     """
 
-    def __init__(self, path: str, offset: int, version: int, newest: int, feature: str | None = None) -> None:
+    def __init__(self, path: str, offset: int, *, version: int, newest: int, feature: str | None = None) -> None:
         super().__init__(
             f"{path} at byte {offset} was written with {feature or f'format {version}'}; "
             f"this release reads formats up to {newest}: use the release that wrote it, or a newer one"

@@ -1,4 +1,7 @@
-"""Delays before an ended process is restarted: one policy, for `forebay up` and for managed receivers."""
+"""Delays before an ended process is restarted: one policy, for `forebay up` and for managed receivers.
+
+Not tenacity, which repeats one call in a loop of its own: the loops here watch several processes and only need the next delay.
+"""
 
 from __future__ import annotations
 

@@ -62,9 +62,9 @@ class AvroFormat:
             return _BodyReader(
                 written_by,
                 None if _stripped(self._schema, keep) == _stripped(written, keep) else read_by,
-                self._raw_type,
-                self.type,
-                self._convert,
+                made=self._raw_type,
+                wanted=self.type,
+                convert=self._convert,
             ).decode
 
 
@@ -75,6 +75,7 @@ class _BodyReader:
         self,
         writer: Schema,
         reader: Schema | None,
+        *,
         made: pa.DataType,
         wanted: pa.DataType,
         convert: Callable[[Any], Any] | None,

@@ -200,7 +200,9 @@ class Guard:
         self.proxies = frozenset(security.hosts) if security is not None else frozenset()
         self._certificates: Certificates | None = None
         if security is not None and security.cert_file is not None:
-            self._certificates = Certificates(True, security.ca_file, security.cert_file, security.key_file)
+            self._certificates = Certificates(
+                server=True, ca_file=security.ca_file, cert_file=security.cert_file, key_file=security.key_file
+            )
 
     @property
     def guarded(self) -> bool:
@@ -255,4 +257,4 @@ def is_loopback(address: str) -> bool:
 def _client_certificates(
     ca_file: str | None, cert_file: str | None, key_file: str | None, process: int
 ) -> Certificates:
-    return Certificates(False, ca_file, cert_file, key_file)
+    return Certificates(server=False, ca_file=ca_file, cert_file=cert_file, key_file=key_file)

@@ -35,6 +35,7 @@ class Certificates:
 
     def __init__(
         self,
+        *,
         server: bool,
         ca_file: str | None = None,
         cert_file: str | None = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from forebay.kafka.options.access import KafkaAccess
 from forebay.model.values import TopicPartition
 from forebay.settings.schema import Settings
 
@@ -48,7 +49,10 @@ class Upstream(Protocol):
 
 
 class SourceKind(Protocol):
-    """One kind of source. A new kind needs an implementation here and a receiver's source in ``receiver.main.source_of``."""
+    """One kind of source. A new kind needs an implementation here and a receiver's source in ``receiver.main.source_of``.
+
+    Other code asks for the properties here, not for the value of ``receiver.source``.
+    """
 
     #: its name in log lines and in the status
     title: str
@@ -56,6 +60,8 @@ class SourceKind(Protocol):
     has_groups: bool
     #: whether the processes import a class of the user
     runs_user_code: bool
+    #: whether a receiver's id decides which partitions it reads; otherwise a consumer group assigns them
+    id_selects_partitions: bool
 
     def names_topics(self) -> bool:
         """Return whether the configuration names each topic.
@@ -67,21 +73,25 @@ class SourceKind(Protocol):
     def kafka_options(self) -> Mapping[str, str]:
         """Return the options by which clients reach Kafka; {} without Kafka."""
 
+    def kafka_access(self) -> KafkaAccess | None:
+        """Return the access with which tasks read a block's records from Kafka; None if they do not."""
+
     def upstream(self) -> Upstream:
         """Return a new client for the driver. Raises SettingsError for options or a class that can't be used."""
 
 
-def source_kind(settings: Settings) -> SourceKind:
+def source_kind(settings: Settings) -> KafkaSourceKind | CustomSourceKind:
     """Return the kind of source that ``settings`` name."""
     return CustomSourceKind(settings) if settings.custom_source else KafkaSourceKind(settings)
 
 
-class KafkaSourceKind:
+class KafkaSourceKind(SourceKind):
     """Kafka topics (``receiver.source = "kafka"``)."""
 
     title = "Kafka"
     has_groups = True
     runs_user_code = False
+    id_selects_partitions = False
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -92,18 +102,22 @@ class KafkaSourceKind:
     def kafka_options(self) -> Mapping[str, str]:
         return self._settings.kafka.options
 
+    def kafka_access(self) -> KafkaAccess | None:
+        return KafkaAccess.of(self._settings) if self._settings.kafka.read_blocks else None
+
     def upstream(self) -> Upstream:
         from forebay.kafka.client.admin import KafkaAdmin
 
         return KafkaAdmin(self._settings.kafka.options)
 
 
-class CustomSourceKind:
+class CustomSourceKind(SourceKind):
     """A class of the user (``receiver.source = "module:Class"``)."""
 
     title = "source"
     has_groups = False
     runs_user_code = True
+    id_selects_partitions = True
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -113,6 +127,9 @@ class CustomSourceKind:
 
     def kafka_options(self) -> Mapping[str, str]:
         return {}
+
+    def kafka_access(self) -> KafkaAccess | None:
+        return None
 
     def upstream(self) -> Upstream:
         from forebay.sources.custom import CustomUpstream

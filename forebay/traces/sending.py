@@ -26,4 +26,6 @@ def spans_of(settings: Settings, service: str, release: str) -> Spans | None:
         ) from None
     # a bounded queue and a thread of its own: what does not fit is dropped
     processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.traces.endpoint))
-    return Spans(f"forebay-{service}", settings.stream, release, processor, settings.traces.share)
+    return Spans(
+        f"forebay-{service}", settings.stream, release=release, processor=processor, share=settings.traces.share
+    )

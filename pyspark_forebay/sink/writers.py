@@ -121,7 +121,11 @@ class TransactionalWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
             )
         name = f"{options.prefix}-{given[0].query}"
         sender = TransactionalSender(
-            options.kafka, options.topic, name, transactional_group(name), options.transaction_seconds
+            options.kafka,
+            options.topic,
+            transactional_id=name,
+            group=transactional_group(name),
+            timeout_seconds=options.transaction_seconds,
         )
         marker = sender.open()
         try:

@@ -77,8 +77,8 @@ class WalStore(Store):
         self._writer = self.writer_type(
             self._storage,
             lambda sequence: block_segment(encoding.stream, encoding.receiver_id, epoch, sequence),
-            SegmentIdentity(encoding.stream, encoding.receiver_id, epoch, timeline_of(epoch)),
-            self._limits,
+            identity=SegmentIdentity(encoding.stream, encoding.receiver_id, epoch, timeline_of(epoch)),
+            limits=self._limits,
             now=lambda: self._clock.wall_ms() / 1000,
             new_uid=self._new_uid,
             failpoints=True,

@@ -163,7 +163,9 @@ def _after(
     try:
         for item in scan_segment(wal, path, payloads=False):
             if isinstance(item, Newer):
-                raise NewerVersionError(path, item.offset, item.version, item.newest, item.feature)
+                raise NewerVersionError(
+                    path, item.offset, version=item.version, newest=item.newest, feature=item.feature
+                )
             if isinstance(item, Damage):
                 notes.append(f"{path} is damaged at byte {item.offset}: {item.reason}")
             if not isinstance(item, Frame) or item.header.kind != FrameKind.BLOCK:

@@ -67,7 +67,14 @@ def rebuilt(evidence: Evidence, new_timeline: int, time_ms: int, cause: str) -> 
 
     partitions = {key: _unclaimed(partition) for key, partition in copy.partitions.items()}
     finished_ranges = (r for batch in archived for r in batch.ranges)
-    walk = Walk(partitions, evidence.found, finished_ranges, named, evidence.topic_ids, time_ms)
+    walk = Walk(
+        partitions,
+        found=evidence.found,
+        finished=finished_ranges,
+        named=named,
+        topic_ids=evidence.topic_ids,
+        time_ms=time_ms,
+    )
     walk.run()
     for partition in partitions.values():
         partition.incarnations = [

@@ -91,6 +91,7 @@ class Walk:
     def __init__(
         self,
         partitions: dict[str, Partition],
+        *,
         found: Iterable[FoundBlock],
         finished: Iterable[FinishedRange],
         named: Collection[str],

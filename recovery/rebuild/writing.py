@@ -13,6 +13,7 @@ from driver.journal.files import Claim, claim_path, newest_claim
 from driver.journal.history import HistoryWriter
 from driver.journal.leadership import timeline
 from driver.journal.log import reading as journal
+from driver.journal.log.opening import SEGMENT_BYTES
 from driver.journal.log.writing import Journal
 from driver.journal.state import BrokenInvariant, State
 from forebay.model.errors import CorruptionError, FencedError, RefusedError, StoreError
@@ -65,7 +66,7 @@ def steps(
     wall_ms: int,
     now: Callable[[], float],
     new_uid: Callable[[], int],
-    segment_bytes: int = 64_000_000,
+    segment_bytes: int = SEGMENT_BYTES,
     compose: Callable[[Evidence, int, int, str], RebuildPlan] = rebuilt,
 ) -> Generator[str, None, RebuildPlan]:
     """Rebuild step by step: yield the name of each step that is done, return the plan that was carried out.
@@ -129,7 +130,7 @@ def rebuild(
     wall_ms: int,
     now: Callable[[], float],
     new_uid: Callable[[], int],
-    segment_bytes: int = 64_000_000,
+    segment_bytes: int = SEGMENT_BYTES,
 ) -> RebuildPlan:
     """Run all :func:`steps` and return the plan that was carried out."""
     doing = steps(journal_storage, wal, stream, topic_ids, owner, wall_ms, now, new_uid, segment_bytes)
@@ -173,10 +174,10 @@ def _write_again(
     writer = LogWriter(
         wal,
         lambda sequence: layout.block_segment(stream, timeline.REBUILDER, epoch, sequence),
-        SegmentIdentity(stream=stream, writer=timeline.REBUILDER, epoch=epoch, timeline=timeline_of(epoch)),
-        limits,
-        now,
-        new_uid,
+        identity=SegmentIdentity(stream=stream, writer=timeline.REBUILDER, epoch=epoch, timeline=timeline_of(epoch)),
+        limits=limits,
+        now=now,
+        new_uid=new_uid,
     )
     blocks = dict(plan.state.blocks)
     group: list[tuple[Block, Pending]] = []

@@ -42,10 +42,10 @@ class Stream:
         self.writer = LogWriter(
             self.wal,
             lambda sequence: block_segment(STREAM, "r1", self.epoch, sequence),
-            SegmentIdentity(STREAM, "r1", self.epoch, 1),
-            SegmentLimits(10_000_000, 1000.0),
-            lambda: 0.0,
-            lambda: next(uids),
+            identity=SegmentIdentity(STREAM, "r1", self.epoch, 1),
+            limits=SegmentLimits(10_000_000, 1000.0),
+            now=lambda: 0.0,
+            new_uid=lambda: next(uids),
         )
 
     def store(self, start: int, until: int) -> Block:

@@ -13,7 +13,11 @@ PAGE = Path(__file__).parents[2] / "docs/architecture/ways.md"
 #: modules of the page that the followed values do not pass
 NOT_FOLLOWED = {
     # the source is a Kafka of lists, and there is no local copy
-    "An offset range": {"forebay.kafka.consume.consumer", "wal.blocks.local_copies"},
+    "An offset range": {
+        "forebay.kafka.consume.consumer",
+        "forebay.kafka.consume.selection",
+        "wal.blocks.local_copies",
+    },
     # the job runs in the driver's process; what gets blocks and not their batch; nothing cleans up
     "A batch": {
         "driver.background.cleaner",

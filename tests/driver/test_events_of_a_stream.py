@@ -130,7 +130,13 @@ def test_sampler_passes_on_each_snapshot_once() -> None:
         for now in (1, 1, 2)
     ]
     left = iter(snapshots)
-    sampler = Sampler(Series(), lambda: next(left), lambda _: (), taken.append, sampled=taken.append)  # type: ignore[arg-type, return-value]
+    sampler = Sampler(
+        Series(),
+        snapshot=lambda: next(left),  # type: ignore[arg-type, return-value]
+        completed_since=lambda _: (),
+        failed=taken.append,
+        sampled=taken.append,
+    )
     for _ in snapshots:
         sampler.sample()
     assert taken == [snapshots[0], snapshots[2]]

@@ -45,7 +45,7 @@ def made(clock: ManualClock) -> Iterator[Callable[..., Receivers]]:
     all_made: list[Receivers] = []
 
     def make(mode: str = "drains", capacity: int = 2) -> Receivers:
-        all_made.append(Receivers("s", command(mode), capacity, 10.0, clock))
+        all_made.append(Receivers("s", command(mode), capacity=capacity, stop_seconds=10.0, clock=clock))
         return all_made[-1]
 
     yield make
@@ -147,7 +147,7 @@ def test_failed_start_is_reported(clock: ManualClock, monkeypatch: pytest.Monkey
         raise OSError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(subprocess, "Popen", no_process)
-    receivers = Receivers("s", command(), 2, 10.0, clock)
+    receivers = Receivers("s", command(), capacity=2, stop_seconds=10.0, clock=clock)
     receivers.obey(order("start"))
     (said,) = receivers.processes()
     assert (said.running, said.exit_code) == (False, None)
@@ -162,7 +162,7 @@ def test_no_more_receivers_run_than_the_capacity(made: Callable[..., Receivers])
 
 
 def test_agent_without_a_command_runs_no_receiver(clock: ManualClock) -> None:
-    receivers = Receivers("s", (), 4, 10.0, clock)
+    receivers = Receivers("s", (), capacity=4, stop_seconds=10.0, clock=clock)
     assert receivers.capacity == 0
     receivers.obey(order("start"))
     assert receivers.processes() == ()
@@ -187,7 +187,7 @@ def test_stop_drains_all_kills_the_rest_and_starts_none(made: Callable[..., Rece
     receivers.obey(order("start", 3, "s-r0"))
     assert not any(said.running for said in receivers.processes())
     assert receivers.capacity == 0
-    deaf = Receivers("s", command("deaf"), 2, 0.0, clock)
+    deaf = Receivers("s", command("deaf"), capacity=2, stop_seconds=0.0, clock=clock)
     deaf.obey(order("start"))
     await_ready(deaf)
     deaf.stop()
@@ -199,7 +199,7 @@ def test_receivers_die_with_a_killed_agent(tmp_path: Path) -> None:
     code = (
         "import sys, time; from executor_agent.receivers import Receivers; from forebay.process.clock import SystemClock\n"
         "from forebay.messages import Command\n"
-        "receivers = Receivers('s', tuple(sys.argv[1:]), 2, 10.0, SystemClock())\n"
+        "receivers = Receivers('s', tuple(sys.argv[1:]), capacity=2, stop_seconds=10.0, clock=SystemClock())\n"
         "receivers.obey(Command(version=1, driver_epoch=1, kind='start-receiver', receiver_id='s-r0'))\n"
         "while receivers._children['s-r0'].last_line != 'ready': time.sleep(0.01)\n"
         "print(receivers.processes()[0].pid, flush=True)\n"

@@ -96,8 +96,8 @@ def write_segment(path: str, contents: list[Content]) -> bytes:
     log = LogWriter(
         storage,
         lambda sequence: path,
-        SegmentIdentity(STREAM, RECEIVER if "/blocks/" in path else "driver", EPOCH, TIMELINE),
-        SegmentLimits(size_bytes=1 << 30, age_seconds=1e9),
+        identity=SegmentIdentity(STREAM, RECEIVER if "/blocks/" in path else "driver", EPOCH, TIMELINE),
+        limits=SegmentLimits(size_bytes=1 << 30, age_seconds=1e9),
         now=lambda: CREATED_SECONDS,
         new_uid=lambda: UID,
     )

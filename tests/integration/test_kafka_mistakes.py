@@ -202,7 +202,7 @@ def test_every_reader_and_writer_names_broker_and_reason(
             admin.committed("g", [TP])
 
     def transaction() -> None:
-        TransactionalSender(options, "t", "id", "g", SECONDS).open()
+        TransactionalSender(options, "t", transactional_id="id", group="g", timeout_seconds=SECONDS).open()
 
     def output() -> None:
         send_rows({**options, "message.timeout.ms": "1000"}, "t", [pa.RecordBatch.from_pydict({"value": ["v"]})])

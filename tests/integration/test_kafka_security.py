@@ -337,7 +337,9 @@ def test_a_producer_that_may_only_see_the_topic_names_the_right_to_write(
     assert words.endswith(f"--operation Read --topic {topic}")
     name = f"id-{topic}"
     reading = secured_broker.principal([*transaction_rights(topic, name)[1:], Right("topic", topic, ("Read",))])
-    sender = TransactionalSender(reading, topic, name, transactional_group(name), 10.0)
+    sender = TransactionalSender(
+        reading, topic, transactional_id=name, group=transactional_group(name), timeout_seconds=10.0
+    )
 
     def transaction() -> None:
         sender.open()

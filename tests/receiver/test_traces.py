@@ -74,7 +74,7 @@ def test_receiver_goes_on_without_traces_if_spans_cant_be_made(
         def root(self, *_: object, **__: object) -> None:
             raise TypeError("no root")
 
-    spans = Broken("forebay-receiver", "s", "1", SimpleSpanProcessor(InMemorySpanExporter()))
+    spans = Broken("forebay-receiver", "s", release="1", processor=SimpleSpanProcessor(InMemorySpanExporter()))
     take_in(tmp_path, tracker, spans)
     logged = [record for record in caplog.records if record.name == "receiver.traces"]
     assert [record.getMessage() for record in logged] == ["cannot make a span: some blocks have no trace"]
@@ -82,7 +82,7 @@ def test_receiver_goes_on_without_traces_if_spans_cant_be_made(
 
 def test_each_accepted_block_has_a_trace_from_its_seal_to_the_answer(tmp_path: Path, tracker: FakeTracker) -> None:
     memory = InMemorySpanExporter()
-    spans = Spans("forebay-receiver", "s", "1", SimpleSpanProcessor(memory))
+    spans = Spans("forebay-receiver", "s", release="1", processor=SimpleSpanProcessor(memory))
     take_in(tmp_path, tracker, spans)
     found = memory.get_finished_spans()
     roots = {ids(span): span for span in found if span.name == "block"}
@@ -102,7 +102,7 @@ def test_share_keeps_the_same_traces_in_every_process() -> None:
     kept = []
     for _ in range(2):
         memory = InMemorySpanExporter()
-        spans = Spans("forebay-receiver", "s", "1", SimpleSpanProcessor(memory), share=0.3)
+        spans = Spans("forebay-receiver", "s", release="1", processor=SimpleSpanProcessor(memory), share=0.3)
         for number in range(200):
             spans.root("block", f"r-1-{number}", 1, 2, {})
             spans.child("block", f"r-1-{number}", "wait", 1, 2)

@@ -131,7 +131,14 @@ def test_repair_does_not_replace_the_segment_of_a_running_recovery(tmp_path: Pat
     path = block_segment(STREAM, REPAIR_WRITER, leads, 1)
     drafts = MemoryStorage("a-recovery-at-work")
     identity = SegmentIdentity(STREAM, REPAIR_WRITER, leads, 1)
-    writer = LogWriter(drafts, lambda _: path, identity, SegmentLimits(1 << 20, 1e9), lambda: 1.0, lambda: 7)
+    writer = LogWriter(
+        drafts,
+        lambda _: path,
+        identity=identity,
+        limits=SegmentLimits(1 << 20, 1e9),
+        now=lambda: 1.0,
+        new_uid=lambda: 7,
+    )
     block = next(iter(logged.accepted.values()))
     writer.append(FrameKind.BLOCK, encode_meta(block.meta), logged.payloads[block.id])
     writer.sync()

@@ -50,7 +50,7 @@ def test_server_without_descriptors_ends_oldest_silent_connection(
         monkeypatch.setattr(loop, "sock_accept", refused_once)
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
-        server = Accepting(listening, Silent, lambda: None, 8, 30.0)
+        server = Accepting(listening, Silent, context=lambda: None, connections_max=8, handshake_seconds=30.0)
         server.start()
         opened = [await asyncio.open_connection(*listening.getsockname()) for _ in range(3)]
         reading = [asyncio.ensure_future(reader.read(1)) for reader, _ in opened]
@@ -92,7 +92,7 @@ def test_server_pauses_between_errors_that_do_not_end(monkeypatch: pytest.Monkey
         monkeypatch.setattr(loop, "sock_accept", refused)
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
-        server = Accepting(listening, Silent, lambda: None, 8, 30.0)
+        server = Accepting(listening, Silent, context=lambda: None, connections_max=8, handshake_seconds=30.0)
         begun = loop.time()
         server.start()
         while attempts < 4:

@@ -209,7 +209,7 @@ def test_log_warns_daily_about_expiring_certificate(
 ) -> None:
     clock = ManualClock(int(datetime.now(timezone.utc).timestamp() * 1000))
     files = authority.issue("host", valid_days=20)
-    certificates = Certificates(True, clock=clock, **files)
+    certificates = Certificates(server=True, clock=clock, **files)
     certificates.context()
     assert not caplog.records
     clock.advance(7 * 24 * 3600)

@@ -82,7 +82,7 @@ class Agent:
         self.store.open()
         self.heartbeat = Heartbeat(
             self.store,
-            Receivers(host.world.stream, (), 0, 1.0, clock),
+            Receivers(host.world.stream, (), capacity=0, stop_seconds=1.0, clock=clock),
             cast(Any, _Driver()),
             stream=host.world.stream,
             host=host.name,

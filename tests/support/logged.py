@@ -111,10 +111,10 @@ class Logged:
         writer = LogWriter(
             self.wal,
             lambda sequence: block_segment(STREAM, name, epoch, sequence),
-            SegmentIdentity(STREAM, name, epoch, 1),
-            SegmentLimits(1_000_000, 1000.0),
-            lambda: 1.0,
-            lambda: next(self._uids),
+            identity=SegmentIdentity(STREAM, name, epoch, 1),
+            limits=SegmentLimits(1_000_000, 1000.0),
+            now=lambda: 1.0,
+            new_uid=lambda: next(self._uids),
             first_sequence=first,
         )
         self._writers[name] = (epoch, writer)

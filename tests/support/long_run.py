@@ -144,10 +144,10 @@ class LongRun:
         self._writer = LogWriter(
             self._wal,
             lambda number: layout.block_segment(STREAM, "r1", epoch, number),
-            SegmentIdentity(STREAM, "r1", epoch, 1),
-            SegmentLimits(SEGMENT_BYTES, 1e9),
-            self.clock.monotonic,
-            lambda: next(_NUMBERS),
+            identity=SegmentIdentity(STREAM, "r1", epoch, 1),
+            limits=SegmentLimits(SEGMENT_BYTES, 1e9),
+            now=self.clock.monotonic,
+            new_uid=lambda: next(_NUMBERS),
         )
 
     def _take_in(self) -> None:

@@ -95,10 +95,10 @@ class Lost:
             self.writers[epoch] = LogWriter(
                 self.wal,
                 lambda sequence: layout.block_segment(STREAM, receiver, epoch, sequence),
-                SegmentIdentity(STREAM, receiver, epoch, timeline_of(epoch)),
-                SegmentLimits(1, 1e9),
-                lambda: 1.0,
-                lambda: next(numbers),
+                identity=SegmentIdentity(STREAM, receiver, epoch, timeline_of(epoch)),
+                limits=SegmentLimits(1, 1e9),
+                now=lambda: 1.0,
+                new_uid=lambda: next(numbers),
             )
         pending = self.writers[epoch].append(FrameKind.BLOCK, encode_meta(made.meta), b"payload " * 20)
         self.writers[epoch].sync()

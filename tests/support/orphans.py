@@ -112,10 +112,10 @@ class Stream(Tracked):
         log = LogWriter(
             self.wal,
             lambda _: layout.block_segment(STREAM, receiver, epoch, number),
-            SegmentIdentity(STREAM, receiver, epoch, 1),
-            SegmentLimits(1 << 20, 1e9),
-            lambda: 0.0,
-            lambda: 7_000_000 + number,
+            identity=SegmentIdentity(STREAM, receiver, epoch, 1),
+            limits=SegmentLimits(1 << 20, 1e9),
+            now=lambda: 0.0,
+            new_uid=lambda: 7_000_000 + number,
         )
         payload = encode_block(rows, headers=False, compression="none")
         if self.sealed_by is not None:

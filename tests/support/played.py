@@ -42,10 +42,10 @@ class PlayedReceiver:
         self.writer = LogWriter(
             open_storage(settings.wal.url, settings.storage),
             lambda n: layout.block_segment(settings.stream, receiver_id, self.epoch, n),
-            SegmentIdentity(settings.stream, receiver_id, self.epoch, 1),
-            SegmentLimits(1, 1000.0),  # every block begins a new segment
-            lambda: 0.0,
-            lambda: next(_numbers),
+            identity=SegmentIdentity(settings.stream, receiver_id, self.epoch, 1),
+            limits=SegmentLimits(1, 1000.0),  # every block begins a new segment
+            now=lambda: 0.0,
+            new_uid=lambda: next(_numbers),
         )
 
     def look(self, tp: TopicPartition) -> m.PartitionView:

@@ -36,10 +36,10 @@ def writer(
     return LogWriter(
         storage,
         name,
-        SegmentIdentity(stream="s", writer="r", epoch=7, timeline=1),
-        SegmentLimits(size_bytes, age_seconds),
-        now,
-        itertools.count(first_uid).__next__,
+        identity=SegmentIdentity(stream="s", writer="r", epoch=7, timeline=1),
+        limits=SegmentLimits(size_bytes, age_seconds),
+        now=now,
+        new_uid=itertools.count(first_uid).__next__,
         rewrite=rewrite,
         failpoints=failpoints,
     )

@@ -29,10 +29,10 @@ class Stored:
         self._writer = LogWriter(
             open_storage(self.wal_url, storage),
             lambda sequence: f"s/r1/{sequence:08}.seg",
-            SegmentIdentity("s", "r1", 1 << 40 | 1, 1),
-            SegmentLimits(10_000_000, 1000.0),
-            lambda: 0.0,
-            lambda: next(uids),
+            identity=SegmentIdentity("s", "r1", 1 << 40 | 1, 1),
+            limits=SegmentLimits(10_000_000, 1000.0),
+            now=lambda: 0.0,
+            new_uid=lambda: next(uids),
         )
 
     def add(self, meta: BlockMeta, payload: pa.Buffer, local: bool = True) -> BlockReference:

@@ -133,7 +133,9 @@ class Driver:
     server: Server | None = None
 
     def start(self) -> None:
-        self.server = Server(canned.driver_application(self.world, self.guard), self.url, 0.1, guard=self.guard)
+        self.server = Server(
+            canned.driver_application(self.world, self.guard), self.url, grace_seconds=0.1, guard=self.guard
+        )
         self.server.__enter__()
 
     def stop(self) -> None:

@@ -123,7 +123,7 @@ def read_manifest(storage: Storage, path: str, sha256: bytes) -> Manifest:
     try:
         version = msgspec.json.decode(data, type=_FormatOf).format
         if version > FORMAT:
-            raise NewerVersionError(where, 0, version, FORMAT)
+            raise NewerVersionError(where, 0, version=version, newest=FORMAT)
         return msgspec.json.decode(data, type=Manifest)
     except UNDECODABLE as error:
         raise CorruptionError(where, 0, f"the manifest can't be decoded: {error}") from None
@@ -172,7 +172,7 @@ def read_rows(storage: Storage, keys: KeyRing | None, file: ShardFile) -> pa.Tab
         with pa.ipc.open_file(pa.py_buffer(data)) as reader:
             version = int((reader.schema.metadata or {}).get(_FORMAT_KEY, b"0"))
             if version > FORMAT:
-                raise NewerVersionError(where, 0, version, FORMAT)
+                raise NewerVersionError(where, 0, version=version, newest=FORMAT)
             return reader.read_all().replace_schema_metadata(None)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptionError(where, 0, f"it is no Arrow file of a state: {error}") from None

@@ -275,7 +275,7 @@ def decode_header(data: Buffer, path: str, offset: int) -> FrameHeader:
     if isinstance(header, str):
         raise CorruptionError(path, offset, header)
     if header.unsupported is not None:
-        raise NewerVersionError(path, offset, header.version, FORMAT_VERSION, header.unsupported)
+        raise NewerVersionError(path, offset, version=header.version, newest=FORMAT_VERSION, feature=header.unsupported)
     return header
 
 

@@ -125,12 +125,15 @@ class LogWriter:
     own bytes, names stay dense, and one taken name is enough to end a fenced writer (``wal.segments.barrier``).
 
     FencedError means that a segment's name is taken: another process writes under this epoch.
+
+    One class, because the rules after an error read the open segment, the pending frames and the object at the same time.
     """
 
     def __init__(
         self,
         storage: Storage,
         name: Callable[[int], str],
+        *,
         identity: SegmentIdentity,
         limits: SegmentLimits,
         now: Callable[[], float],

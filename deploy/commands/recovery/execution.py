@@ -149,7 +149,7 @@ def apply_plan(
         surroundings.find_agents()
         kafka = surroundings.kafka(state)
         limits = SegmentLimits(settings.wal.segment_size, float(settings.wal.segment_age))
-        restoration = Restoration(led, state, wal_storage, limits, now, new_uid)
+        restoration = Restoration(led, state, wal=wal_storage, limits=limits, now=now, new_uid=new_uid)
         closing.callback(restoration.close)
         sources = surroundings.sources(examined, wal_storage, kafka, read_ranges)
         with _reading_blocks(len(rp.broken_blocks(examined))) as progress:

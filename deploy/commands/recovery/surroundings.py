@@ -153,9 +153,8 @@ def agent_option(text: str) -> tuple[str, str]:
 
 def range_reader(settings: Settings) -> ReadRanges | None:
     """Return the reader of exact offset ranges from Kafka; None if ``kafka.read_blocks`` is off."""
-    from forebay.kafka.options.access import KafkaAccess
 
-    access = KafkaAccess.of(settings)
+    access = source_kind(settings).kafka_access()
     if access is None:
         return None
     from forebay.kafka.consume.block_ranges import read_ranges

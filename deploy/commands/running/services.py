@@ -341,9 +341,9 @@ def children(settings: Settings, config_path: Path, receivers: range, standby: b
 def receiver_name(settings: Settings, number: int) -> str:
     """Return the id of this machine's receiver ``number``, counted from 1: host name and number, unique across hosts.
 
-    With a custom source, the id also decides which partitions the receiver reads, so this machine has all receivers.
+    If the id also decides which partitions the receiver reads, this machine has all receivers.
     """
-    if settings.custom_source:
+    if source_kind(settings).id_selects_partitions:
         return managed_id(settings.stream, number - 1)
     host = settings.receiver.host or socket.gethostname()
     return check_name("receiver id", f"{host[:56]}-{number}")

@@ -13,10 +13,15 @@ import msgspec
 from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
 from deploy.console.parameters import DurationType
 from forebay.model.units import Duration, Size, parse_size
+from forebay.settings.schema import DriverSettings, ReceiverSettings
+from forebay.settings.toml_text import toml_text
 
 if TYPE_CHECKING:
     from rich.console import Group
 
+_RECEIVER, _DRIVER = ReceiverSettings(), DriverSettings(journal="")
+#: defaults of what no setting says
+OUTAGE, RETENTION, RECEIVER_RATE, RECEIVER_BYTES = Duration(3600), Duration(86_400), 100_000, Size(50_000_000)
 #: what a record takes in a block beside its key and value: the other columns
 RECORD_OVERHEAD_BYTES = 36
 #: memory of the driver, and bytes of a snapshot of the journal, for each block in the WAL
@@ -63,16 +68,16 @@ class Load:
     partitions: int
     hosts: int = 1
     compressed: float = 1.0
-    outage_seconds: float = 3600.0
-    retention_seconds: float = 86_400.0
-    block_interval_seconds: float = 0.2
-    block_bytes: int = 16_000_000
-    batch_interval_seconds: float = 1.0
+    outage_seconds: float = OUTAGE
+    retention_seconds: float = RETENTION
+    block_interval_seconds: float = _RECEIVER.block_interval
+    block_bytes: int = _RECEIVER.block_size
+    batch_interval_seconds: float = _DRIVER.batch_interval
     window_batches: int = 0
     copies: int = 1
-    receiver_memory_bytes: int = 64_000_000
-    receiver_rate: int = 100_000
-    receiver_bytes: int = 50_000_000
+    receiver_memory_bytes: int = _RECEIVER.memory
+    receiver_rate: int = RECEIVER_RATE
+    receiver_bytes: int = RECEIVER_BYTES
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -163,6 +168,11 @@ def _megabytes(size: float) -> int:
     return max(1, math.ceil(size / 1e6))
 
 
+def _as_given(value: Duration | Size) -> str:
+    """Return ``value`` as an option takes it, such as ``64MB``."""
+    return toml_text(value).strip('"')
+
+
 def _shown(size: float) -> str:
     """Return a size for people, with three digits."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -204,12 +214,16 @@ def tables(load: Load, needed: Sizes) -> list[Group]:
 @click.option("--partitions", type=click.IntRange(min=1), required=True, help="Partitions of all topics together.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that run receivers.")
 @click.option(
-    "--outage", type=DurationType(), default="1h", show_default=True, help="Longest time in which no batch completes."
+    "--outage",
+    type=DurationType(),
+    default=_as_given(OUTAGE),
+    show_default=True,
+    help="Longest time in which no batch completes.",
 )
 @click.option(
     "--retention",
     type=DurationType(),
-    default="1d",
+    default=_as_given(RETENTION),
     show_default=True,
     help="How long completed batches stay readable.",
 )
@@ -221,29 +235,35 @@ def tables(load: Load, needed: Sizes) -> list[Group]:
     help="Stored bytes for each byte of keys and values, if wal.compression is set.",
 )
 @click.option(
-    "--block-interval", type=DurationType(), default="200ms", show_default=True, help="As receiver.block_interval."
+    "--block-interval",
+    type=DurationType(),
+    default=_as_given(_RECEIVER.block_interval),
+    show_default=True,
+    help="As receiver.block_interval.",
 )
 @click.option(
     "--batch-interval",
     type=DurationType(),
-    default="1s",
+    default=_as_given(_DRIVER.batch_interval),
     show_default=True,
     help="As driver.batch_interval; if that is 0s, the time that the job takes.",
 )
 @click.option("--window", type=click.IntRange(min=0), default=0, show_default=True, help="As driver.window_batches.")
 @click.option("--copies", type=click.IntRange(1, 2), default=1, show_default=True, help="As receiver.copies.")
-@click.option("--memory", type=SizeType(), default="64MB", show_default=True, help="As receiver.memory.")
+@click.option(
+    "--memory", type=SizeType(), default=_as_given(_RECEIVER.memory), show_default=True, help="As receiver.memory."
+)
 @click.option(
     "--receiver-rate",
     type=click.IntRange(1, RATE_MAX),
-    default=100_000,
+    default=RECEIVER_RATE,
     show_default=True,
     help="Records per second that one receiver takes in; `python -m benchmarks --only receiver` measures it.",
 )
 @click.option(
     "--receiver-bytes",
     type=SizeType(),
-    default="50MB",
+    default=_as_given(RECEIVER_BYTES),
     show_default=True,
     help="Bytes of keys and values per second that one receiver takes in.",
 )

@@ -36,6 +36,7 @@ from forebay.settings.reading.load import load, mistakes
 from forebay.settings.reading.similar import did_you_mean
 from forebay.settings.schema import Settings
 from forebay.settings.stores import local_path
+from forebay.sources.kind import source_kind
 from forebay_start import hidden
 
 #: maximum time for an answer of a broker
@@ -78,9 +79,10 @@ def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
         yield _check_master(settings)
         master = settings.spark.options.get("spark.master", "")
         yield _outcome("spark address", "this host has one", lambda: check_address(master))
-    if settings.custom_source:
+    kind = source_kind(settings)
+    if kind.runs_user_code:
         yield from _check_custom_source(settings, config_path)
-    else:
+    if kind.kafka_options():
         yield from _check_kafka(settings)
 
 
@@ -103,7 +105,7 @@ def check_offline(settings: Settings, config_path: Path) -> Iterator[Check]:
     yield from _check_addresses(settings)
     if settings.driver.engine == "spark":
         yield _check_master(settings)
-    if not settings.custom_source:
+    if source_kind(settings).kafka_options():
         yield _check_kafka_options(settings)
 
 

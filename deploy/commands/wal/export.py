@@ -236,8 +236,8 @@ class _Reader:
 def _read_plan(settings: Settings, state: State, blocks: Sequence[Block]) -> ReadPlan:
     """Return a plan to read these blocks as tasks of a batch would, with the agents that answer now."""
     from deploy.commands.recovery.surroundings import Surroundings
-    from forebay.kafka.options.access import KafkaAccess
     from forebay.security.access import Access
+    from forebay.sources.kind import source_kind
     from recovery.examination import topic_ids
     from wal.reading import ReadPlan
 
@@ -250,7 +250,7 @@ def _read_plan(settings: Settings, state: State, blocks: Sequence[Block]) -> Rea
         agent_urls=surroundings.agents,
         headers=settings.kafka.headers or any(block.meta.headers for block in blocks),
         key_file=settings.wal.key_file,
-        kafka=KafkaAccess.of(settings),
+        kafka=source_kind(settings).kafka_access(),
         topic_ids=topic_ids(state, blocks),
         access=Access.of(settings, "operator"),
     )

@@ -302,8 +302,8 @@ class Adopter:
         return LogWriter(
             self._required_wal,
             lambda sequence: layout.block_segment(stream, ADOPTER, epoch, sequence),
-            SegmentIdentity(stream, ADOPTER, epoch, timeline_of(epoch)),
-            self._limits,
+            identity=SegmentIdentity(stream, ADOPTER, epoch, timeline_of(epoch)),
+            limits=self._limits,
             now=lambda: self._wall_ms() / 1000,
             new_uid=self._new_uid,
             failpoints=True,

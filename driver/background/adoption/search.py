@@ -115,7 +115,9 @@ class OrphanSearch:
                 if isinstance(item, Damage):
                     damage.append(CorruptionError(path, item.offset, item.reason))
                 if isinstance(item, Newer):
-                    raise NewerVersionError(path, item.offset, item.version, item.newest, item.feature)
+                    raise NewerVersionError(
+                        path, item.offset, version=item.version, newest=item.newest, feature=item.feature
+                    )
                 if not isinstance(item, Frame) or item.header.kind != FrameKind.BLOCK:
                     continue
                 try:

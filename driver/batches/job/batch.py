@@ -48,6 +48,7 @@ class Rows(Protocol):
         """Return the rows of ``work``. Its reads are added to this batch's counts."""
 
 
+# one class, because it is the interface of a job; most of its lines are docstrings
 class Batch:
     """The records of one batch interval, given to your job: ``def process(batch): …``.
 

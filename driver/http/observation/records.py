@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 
 from driver.http.observation.blocks import ReadableBlock
 from forebay import messages as m
-from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import RefusedError, UnreadableBlockError, UsageError
 from forebay.security.access import Access
 from forebay.settings.schema import Settings
+from forebay.sources.kind import source_kind
 from wal.reading import BlockReference, ReadPlan, read_block
 
 #: bounds of one answer
@@ -68,7 +68,7 @@ def _plan(settings: Settings, found: ReadableBlock, agent_urls: Mapping[str, str
         lost=found.lost,
         headers=found.block.meta.headers,
         key_file=settings.wal.key_file,
-        kafka=KafkaAccess.of(settings),
+        kafka=source_kind(settings).kafka_access(),
         topic_ids=found.topic_ids,
         access=Access.of_tasks(settings),
     )

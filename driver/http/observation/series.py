@@ -170,6 +170,7 @@ class Sampler:
     def __init__(
         self,
         series: Series,
+        *,
         snapshot: Callable[[], Snapshot],
         completed_since: Callable[[int], Sequence[m.BatchEntry]],
         failed: Callable[[BaseException], None],

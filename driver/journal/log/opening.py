@@ -38,12 +38,13 @@ from driver.journal.state import State
 from forebay.model.errors import CorruptionError
 from forebay.model.values import numbered, timeline_of
 from forebay.process import failpoints
+from forebay.settings.schema import DriverSettings
 from wal.storage import Storage
 
 log = logging.getLogger(__name__)
 
-#: segments of a direct stream's checkpoint; for an intake, ``driver.journal_segment_size`` says it
-SEGMENT_BYTES = 64_000_000
+#: segments of a rebuilt journal and of a direct stream's checkpoint; for an intake, ``driver.journal_segment_size`` says it
+SEGMENT_BYTES = int(DriverSettings(journal="").journal_segment_size)
 
 
 def lead(

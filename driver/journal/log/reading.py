@@ -193,7 +193,9 @@ def _first_record(source: Readable, path: str) -> Frame | None:
         if isinstance(found, Damage):
             raise CorruptionError(path, found.offset, found.reason)
         if isinstance(found, Newer):
-            raise NewerVersionError(path, found.offset, found.version, found.newest, found.feature)
+            raise NewerVersionError(
+                path, found.offset, version=found.version, newest=found.newest, feature=found.feature
+            )
         if found.header.kind != FrameKind.SEGMENT:
             return found
     return None
@@ -225,7 +227,7 @@ def intact_frames(found: Iterable[Scanned], path: str) -> Iterator[Frame]:
         if isinstance(item, Damage):
             raise CorruptionError(path, item.offset, item.reason)
         if isinstance(item, Newer):
-            raise NewerVersionError(path, item.offset, item.version, item.newest, item.feature)
+            raise NewerVersionError(path, item.offset, version=item.version, newest=item.newest, feature=item.feature)
         yield item
 
 

@@ -204,10 +204,10 @@ class Journal:
         return LogWriter(
             self._storage,
             lambda sequence: layout.journal_segment(self._stream, self.epoch, sequence),
-            identity,
-            SegmentLimits(size_bytes=self._segment_bytes, age_seconds=float("inf")),
-            self._now,
-            self._new_uid,
+            identity=identity,
+            limits=SegmentLimits(size_bytes=self._segment_bytes, age_seconds=float("inf")),
+            now=self._now,
+            new_uid=self._new_uid,
             rewrite=False,
             first_sequence=first,
         )

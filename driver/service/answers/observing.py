@@ -74,7 +74,7 @@ class Leading:
     """What observers see of a driver that leads: the shared snapshot, the series, and lists that are kept for a moment."""
 
     def __init__(
-        self, given: Given, parts: Parts, stores: Stores, view: LeaderView, failed: Callable[[BaseException], None]
+        self, given: Given, parts: Parts, *, stores: Stores, view: LeaderView, failed: Callable[[BaseException], None]
     ) -> None:
         self.parts = parts
         self.stores = stores
@@ -82,7 +82,11 @@ class Leading:
         self.series = Series()
         self.shared = SharedSnapshot(self._ask_for_snapshot, given.clock)
         self.sampler = Sampler(
-            self.series, self.shared.get, self._completed_since, failed, sampled=partial(tell_lag, given.listeners)
+            self.series,
+            snapshot=self.shared.get,
+            completed_since=self._completed_since,
+            failed=failed,
+            sampled=partial(tell_lag, given.listeners),
         )
         self.batches = BatchAnswers(
             ask=self.ask,
@@ -199,7 +203,7 @@ class Observing:
         """Answer from ``parts`` from now on. Return the sampler, which the caller starts and stops."""
         self.hub.records_of = self._given.listeners.records_of
         self.hub.offsets_of = self._given.listeners.offsets_of
-        self._leading = leading = Leading(self._given, parts, stores, view, failed)
+        self._leading = leading = Leading(self._given, parts, stores=stores, view=view, failed=failed)
         return leading.sampler
 
     @property

@@ -48,7 +48,7 @@ class Committed(NamedTuple):
 
 
 class KafkaAdmin:
-    """Requests by one admin client at a time. Thread-safe.
+    """Requests by one admin client at a time. Thread-safe. One class, because all requests share this client and its timeout.
 
     Each method waits at most ``timeout_seconds``, also while Kafka elects a leader, coordinator or controller, and raises:
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import gc
 import logging
-import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as WirePartition
 
@@ -21,36 +19,31 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.denials import is_denied, next_step
 from forebay.kafka.client.group_offsets import Point
-from forebay.kafka.consume.assignment import Assignment, StartedPartition
+from forebay.kafka.consume.assignment import Assignment
 from forebay.kafka.consume.commits import Commits
 from forebay.kafka.consume.fetching import Fetcher, opened
-from forebay.kafka.consume.messages import FAULTS
-from forebay.kafka.native.received import Event, Received, Records
+from forebay.kafka.consume.selection import Polled, Selection
 from forebay.kafka.options.librdkafka import consumer_options, is_cooperative
 from forebay.kafka.options.rights import receiver_rights
-from forebay.model.arrow_columns import number_view, value_slots
-from forebay.model.columns import Columns, EndOfPartition, PartitionFault, RebalanceListener, Start
+from forebay.model.columns import RebalanceListener, Start
 from forebay.model.errors import ForebayError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock, SystemClock
-from forebay.settings.schema import Settings
+from forebay.settings.schema import ReceiverSettings, Settings
 
-Polled = Columns | EndOfPartition | PartitionFault
 _log = logging.getLogger("forebay.kafka")
 
 #: maximum time to leave the group
 LEAVE_SECONDS = 5.0
 #: maximum number of records kept while a synchronous commit is awaited; at this number the wait ends
 KEPT_MAX = 10_000
-#: how often a gap at a start may change between reads before the partition has a fault
-CONFIRMATIONS_MAX = 8
-
-#: where the log ends now, in librdkafka's text for a truncation
-_END_REPORTED = re.compile(r"broker end offset is ([0-9]{1,18})")
 
 
 class KafkaSource:
-    """Implements ``receiver.sources.source.Source``. For the polling thread only, except ``watermarks`` and ``topic_ids``."""
+    """Implements ``receiver.sources.source.Source``. For the polling thread only, except ``watermarks`` and ``topic_ids``.
+
+    One class, because librdkafka's callbacks about the group and about commits come within any call that polls.
+    """
 
     def __init__(
         self,
@@ -59,7 +52,7 @@ class KafkaSource:
         group: str,
         topics: Sequence[str] = (),
         headers: bool = False,
-        memory_bytes: int = 64_000_000,
+        memory_bytes: int = int(ReceiverSettings().memory),
         client_id: str = "forebay-receiver",
         metadata_refresh_seconds: float | None = None,
         clock: Clock | None = None,
@@ -78,7 +71,6 @@ class KafkaSource:
         )  # fmt: skip
         self._cooperative = is_cooperative(self._options)
         self._assignment = Assignment(lambda: self._kafka, self._cooperative, self._assigning)
-        self._started = self._assignment.partitions
         self._topics = list(topics)
         self._headers = headers
         self._client_id = client_id
@@ -87,7 +79,6 @@ class KafkaSource:
         self._listener: RebalanceListener | None = None
         self._owned: set[TopicPartition] = set()
         self._stopped_in_poll: set[TopicPartition] = set()
-        self._unbelieved: set[TopicPartition] = set()
         self._starts_in_poll: list[Start] = []
         self._polling = False
         self._closing = False
@@ -97,6 +88,7 @@ class KafkaSource:
         self._clock: Clock = clock or SystemClock()
         self._fatal: KafkaError | None = None
         self._client_errors = ClientErrors(_log, rights=lambda: receiver_rights(self._topics, group))
+        self._selection = Selection(self._assignment, errors=self._client_errors, failed=self._on_error)
 
     @classmethod
     def of(cls, settings: Settings, client_id: str) -> KafkaSource:
@@ -245,7 +237,8 @@ class KafkaSource:
                 received = self._records.fetch(max_records, timeout_seconds)
             finally:
                 self._polling = False
-            polled = self._take(received) if received else []
+            # a rebalance in the same poll stops a partition
+            polled = self._selection.take(received, self._stopped_in_poll) if received else []
         finally:
             if collecting:
                 gc.enable()
@@ -263,107 +256,6 @@ class KafkaSource:
             raise ForebayError(f"Kafka client: fatal error: {self._fatal.str()}")
         if starts:
             self.start(starts)
-
-    def _take(self, received: Sequence[Received]) -> list[Polled]:
-        ends: dict[TopicPartition, int] = {}
-        faults: dict[TopicPartition, tuple[str, str]] = {}
-        polled: list[Polled] = []
-        # a rebalance in the same poll, or a lower leader epoch just now, stops a partition
-        stopped = set(self._stopped_in_poll)
-        for item in received:
-            if isinstance(item, Event):
-                self._take_event(item, ends, faults)
-            elif item.tp not in stopped and item.tp not in faults and item.tp not in self._unbelieved:
-                columns = self._columns(item)
-                polled += [columns] if columns is not None else []
-                if isinstance(columns, PartitionFault):
-                    stopped.add(item.tp)
-        for tp, end in ends.items():
-            reading = self._started.get(tp)
-            if reading is None or tp in stopped or tp in faults or tp in self._unbelieved or end < reading.position:
-                continue  # also if records beyond this end were returned
-            if self._confirms(reading, end):
-                reading.position = end
-                self._client_errors.forget()
-                polled.append(EndOfPartition(tp, reading.start.generation, end))
-        for tp, (kind, detail) in faults.items():
-            if tp in self._started and tp not in stopped:
-                reported = _END_REPORTED.search(detail) if kind == "truncated" else None
-                end = int(reported[1]) if reported is not None else -1
-                polled.append(PartitionFault(tp, self._started[tp].start.generation, kind, detail, end))
-        for tp in self._unbelieved:
-            if self._started[tp].reads > CONFIRMATIONS_MAX and tp not in faults:
-                detail = f"reads from offset {self._started[tp].start.offset} begin at a different record each time"
-                polled.append(PartitionFault(tp, self._started[tp].start.generation, "out-of-range", detail))
-        for returned in polled:
-            if isinstance(returned, PartitionFault):
-                self._assignment.stop(returned.tp)
-        self._read_again()
-        return polled
-
-    def _read_again(self) -> None:
-        """Read again the partitions whose start began with a gap: the records could be those of an older position."""
-        again = [tp for tp in self._unbelieved if tp in self._started]
-        self._unbelieved.clear()
-        self._assignment.read_again(again)
-
-    def _confirms(self, reading: StartedPartition, offset: int) -> bool:
-        """Return whether ``offset``, the first record or the end after a start, may be returned.
-
-        It may if it leaves no gap, or if two reads in a row found the same gap.
-        """
-        if not reading.unconfirmed:
-            return True
-        if offset in (reading.start.offset, reading.first_seen):
-            reading.unconfirmed = False
-            return True
-        reading.first_seen = offset
-        reading.reads += 1
-        self._unbelieved.add(reading.start.tp)
-        return False
-
-    def _take_event(
-        self, event: Event, ends: dict[TopicPartition, int], faults: dict[TopicPartition, tuple[str, str]]
-    ) -> None:
-        error = event.error
-        code = error.code()
-        if error.fatal():
-            self._fatal = error
-        elif code == KafkaError._PARTITION_EOF:
-            ends[event.tp] = event.offset
-        elif code in FAULTS and event.tp in self._started:
-            text = error.str()
-            kind = "truncated" if "truncat" in text.lower() else FAULTS[code]
-            faults.setdefault(event.tp, (kind, text))
-        else:
-            self._on_error(error, event.tp.topic)
-
-    def _columns(self, records: Records) -> Columns | PartitionFault | None:
-        """Return those of ``records`` that are next; None if there are none."""
-        tp, batch = records.tp, records.batch
-        reading = self._started.get(tp)
-        if reading is None:
-            return None  # of an earlier assignment
-        offsets = number_view(batch.column(2), np.int64)
-        if len(offsets) > 1 and not (np.diff(offsets) > 0).all():
-            raise ForebayError(f"Kafka client: offsets of {tp} out of order after {reading.position}")
-        begin = int(np.searchsorted(offsets, reading.position))
-        if begin == len(offsets) or not self._confirms(reading, int(offsets[begin])):
-            return None
-        last = int(offsets[-1])
-        if 0 <= records.leader_epoch < reading.leader_epoch:
-            detail = f"leader epoch {records.leader_epoch} at offset {last} after {reading.leader_epoch}"
-            return PartitionFault(tp, reading.start.generation, "truncated", detail)
-        reading.position = last + 1
-        reading.leader_epoch = max(records.leader_epoch, reading.leader_epoch)
-        self._client_errors.forget()
-        ends = [value_slots(column)[begin:] for column in batch.columns[:2]]
-        return Columns(
-            tp=tp, generation=reading.start.generation, first_offset=int(offsets[begin]), last_offset=last,
-            rows=len(offsets) - begin, bytes=sum(int(slots[-1]) - int(slots[0]) for slots in ends),
-            max_timestamp_ms=int(number_view(batch.column(3), np.int64)[begin:].max()), leader_epoch=records.leader_epoch,
-            batch=batch.slice(begin),
-        )  # fmt: skip
 
     # ---- commits ----------------------------------------------------------------------------------------------------
 

@@ -98,7 +98,9 @@ def read_range(
     if not fresh and reading.keep:
         reader = pools.readers.take(key, lambda kept: kept.position == range_.from_offset)
     if reader is None:
-        reader = PartitionReader(access, range_.tp, range_.from_offset, reading.headers, clock or SystemClock())
+        reader = PartitionReader(
+            access, range_.tp, position=range_.from_offset, headers=reading.headers, clock=clock or SystemClock()
+        )
     if reading.keep:
         reader.admin = pools.admins.take(access)
     try:
@@ -128,7 +130,7 @@ class PartitionReader:
     ``admin``: its admin client, created when needed, and closed with the reader.
     """
 
-    def __init__(self, access: KafkaAccess, tp: TopicPartition, position: int, headers: bool, clock: Clock) -> None:
+    def __init__(self, access: KafkaAccess, tp: TopicPartition, *, position: int, headers: bool, clock: Clock) -> None:
         """Raises SettingsError for options that librdkafka refuses. Does not wait for a broker."""
         self.position = position
         self._access = access

@@ -10,6 +10,10 @@ import msgspec
 if TYPE_CHECKING:
     from forebay.settings.schema import Settings
 
+#: the defaults of ``kafka.read_timeout`` and ``kafka.read_prefetch``, for tasks that do not import the settings
+TIMEOUT_SECONDS = 20.0
+PREFETCH_BYTES = 8_000_000
+
 
 class KafkaAccess(msgspec.Struct, frozen=True):
     """How Kafka is reached for reading exact offsets. Can be pickled.
@@ -22,15 +26,13 @@ class KafkaAccess(msgspec.Struct, frozen=True):
 
     options: Mapping[str, str]
     group: str
-    timeout_seconds: float = 20.0
-    prefetch_bytes: int = 8_000_000
+    timeout_seconds: float = TIMEOUT_SECONDS
+    prefetch_bytes: int = PREFETCH_BYTES
 
     @classmethod
-    def of(cls, settings: Settings) -> KafkaAccess | None:
-        """Return the access of tasks; None if tasks do not read from Kafka."""
+    def of(cls, settings: Settings) -> KafkaAccess:
+        """Return the access of tasks of a stream from Kafka."""
         kafka = settings.kafka
-        if not kafka.read_blocks or settings.custom_source:
-            return None
         return cls(kafka.options, settings.group, float(kafka.read_timeout), int(kafka.read_prefetch))
 
     def __repr__(self) -> str:

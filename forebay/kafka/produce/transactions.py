@@ -78,6 +78,7 @@ class TransactionalSender:
         self,
         options: Mapping[str, str],
         topic: str | None,
+        *,
         transactional_id: str,
         group: str,
         timeout_seconds: float = 60.0,

@@ -66,6 +66,7 @@ def converted(raw: Mapping[str, Any], mistakes: Mistakes) -> LoadedSettings:
             table = None
         values[name] = _section(name, table, mistakes)
     settings = LoadedSettings(**values, origins={key: mistakes.origin(key) for key in _written(raw)})
+    # a rule about receiver.source itself, as in rules
     if "kafka" not in raw and not settings.custom_source and not mistakes.concern("receiver.source"):
         mistakes.add("kafka", _MISSING.format("kafka"))
     return settings

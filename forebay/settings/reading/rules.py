@@ -44,6 +44,7 @@ def _written(settings: Settings, raw: Mapping[str, Any], key: str) -> Any:
 
 
 # ---- source of the records -------------------------------------------------------------------------------------------
+# these rules are about receiver.source itself, and a kind of source (forebay.sources.kind) exists only after they hold
 
 
 def _topics_or_pattern(settings: Settings) -> Iterator[Broken]:

@@ -57,7 +57,8 @@ class Settings(Section, frozen=True, kw_only=True):
 
     @property
     def custom_source(self) -> bool:
-        """Whether receivers read from a custom source, not from Kafka."""
+        """Whether receivers read from a custom source, not from Kafka. For rules between keys; other code uses
+        ``forebay.sources.kind.source_kind``."""
         return self.receiver.source != KAFKA_SOURCE
 
     @property

@@ -10,9 +10,9 @@ import pytest
 from deploy.commands.running.services import children
 from deploy.examples.custom_sources.sources import CHUNK_BYTES, Tail
 from deploy.main import main
-from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import SettingsError
 from forebay.settings.reading.load import from_values, load
+from forebay.sources.kind import source_kind
 from forebay.sources.receiving import OffsetGone, RetryLater
 from tests.support.ports import free_port
 
@@ -57,7 +57,7 @@ def test_the_example_needs_no_kafka_and_its_receivers_are_numbered(
     settings = load(path)
     assert [child.name for child in children(settings, path, range(1, 3))][2:] == ["receiver-1", "receiver-2"]
     assert [child.command[-1] for child in children(settings, path, range(1, 3))][2:] == ["lines-r0", "lines-r1"]
-    assert KafkaAccess.of(settings) is None, "no task reads from Kafka"
+    assert source_kind(settings).kafka_access() is None, "no task reads from Kafka"
     wrong = written(tmp_path, **{'"sources:Tail"': '"deploy.examples.custom_sources.sources:Nothing"'})
     code, checks = validated(wrong, capsys)
     assert code == 2 and checks["source"][0] == "wrong" and "has no class 'Nothing'" in checks["source"][1]

@@ -502,7 +502,7 @@ def test_metrics_of_a_stream_join_a_registry_of_the_program(runs: Runs, tps: lis
     stream = runs.make(Subscribe([one.topic])).foreach_batch(fails_once)
     registry = CollectorRegistry(auto_describe=True)
     registry.register(stream.metrics)
-    registry.register(StreamMetrics("another", 1.0, SystemClock()))
+    registry.register(StreamMetrics("another", interval_seconds=1.0, clock=SystemClock()))
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, {"stream": "s", **labels})

@@ -201,7 +201,13 @@ def took(processing_ms: int, records: int) -> BatchStatistics:
 def backpressure(
     heard: Heard, learned: LearnedRate | None = None, begun_ms: int = 0, interval_seconds: float = 1.0
 ) -> Backpressure:
-    return Backpressure(cast(DriverLoop, heard), Gains(), interval_seconds, learned, begun_ms)
+    return Backpressure(
+        cast(DriverLoop, heard),
+        gains=Gains(),
+        batch_interval_seconds=interval_seconds,
+        learned=learned,
+        begun_ms=begun_ms,
+    )
 
 
 def test_without_an_interval_a_short_batch_raises_the_rate_and_a_long_one_lowers_it() -> None:

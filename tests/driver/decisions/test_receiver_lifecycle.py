@@ -124,10 +124,10 @@ class Played:
         self.heard, self.receivers_heard = {}, {}
         self.driver = ManagedReceivers(
             STREAM,
-            self.epoch,
-            self.count,
-            self.journal,
-            ManagedRules(**{"timeout_seconds": TIMEOUT_SECONDS, **self.options}),  # type: ignore[arg-type]
+            driver_epoch=self.epoch,
+            count=self.count,
+            known=self.journal,
+            rules=ManagedRules(**{"timeout_seconds": TIMEOUT_SECONDS, **self.options}),  # type: ignore[arg-type]
         )
         return self.driver
 

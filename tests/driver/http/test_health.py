@@ -281,7 +281,7 @@ class Managed:
     """What the driver says of the receivers that agents run, in place of the tracker's own."""
 
     def __init__(self, t: Tracked) -> None:
-        (self.receiver,) = ManagedReceivers("s", 1, 1, {}).status(0.0)
+        (self.receiver,) = ManagedReceivers("s", driver_epoch=1, count=1, known={}).status(0.0)
         t.tracker.agents.managed = self  # type: ignore[assignment]
 
     def say(self, **changes: Any) -> None:
@@ -327,7 +327,7 @@ def test_managed_receiver_that_is_silent_is_named_by_its_agent_alone() -> None:
 def test_managed_receiver_that_ends_repeatedly_is_a_problem_immediately_and_one_that_starts_is_not() -> None:
     t = Tracked()
     health, _ = running(t)
-    (receiver,) = ManagedReceivers("s", 1, 1, {}).status(0.0)
+    (receiver,) = ManagedReceivers("s", driver_epoch=1, count=1, known={}).status(0.0)
     said = [receiver]
 
     class Managed:

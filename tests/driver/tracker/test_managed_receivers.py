@@ -33,7 +33,9 @@ def agent_says(host: str = "h1", *running: str) -> m.AgentHeartbeatRequest:
 
 def managed(count: int = 1) -> Tracked:
     t = Tracked()
-    t.tracker.agents.managed = ManagedReceivers(STREAM, numbered(1, 1), count, {}, ManagedRules(hosts_wait_seconds=0.0))
+    t.tracker.agents.managed = ManagedReceivers(
+        STREAM, driver_epoch=numbered(1, 1), count=count, known={}, rules=ManagedRules(hosts_wait_seconds=0.0)
+    )
     return t
 
 

@@ -47,9 +47,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     positions: list[int] = []
     real = PartitionReader.__init__
 
-    def noted(self: PartitionReader, access: KafkaAccess, tp: TopicPartition, position: int, *rest: Any) -> None:
+    def noted(self: PartitionReader, access: KafkaAccess, tp: TopicPartition, *, position: int, **more: Any) -> None:
         positions.append(position)
-        real(self, access, tp, position, *rest)
+        real(self, access, tp, position=position, **more)
 
     monkeypatch.setattr(PartitionReader, "__init__", noted)
     return positions

@@ -9,9 +9,10 @@ import pytest
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as WirePartition
 
-from forebay.kafka.consume.consumer import CONFIRMATIONS_MAX, KafkaSource
+from forebay.kafka.consume.consumer import KafkaSource
 from forebay.kafka.consume.fetching import MessageFetcher
 from forebay.kafka.consume.messages import FAULTS
+from forebay.kafka.consume.selection import CONFIRMATIONS_MAX
 from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
 from forebay.model.errors import ForebayError
 from forebay.model.values import TopicPartition

@@ -64,9 +64,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     positions: list[int] = []
     real = PartitionReader.__init__
 
-    def noted(self: PartitionReader, access: KafkaAccess, tp: TopicPartition, position: int, *rest: Any) -> None:
+    def noted(self: PartitionReader, access: KafkaAccess, tp: TopicPartition, *, position: int, **more: Any) -> None:
         positions.append(position)
-        real(self, access, tp, position, *rest)
+        real(self, access, tp, position=position, **more)
 
     monkeypatch.setattr(PartitionReader, "__init__", noted)
     return positions
@@ -122,7 +122,7 @@ def test_records_fetched_beyond_range_serve_next_range(
 
 def test_outdated_end_of_log_is_not_believed(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 5)
-    reader = PartitionReader(access, tp, 0, False, SystemClock())
+    reader = PartitionReader(access, tp, position=0, headers=False, clock=SystemClock())
     assert sum(batch.num_rows for batch in reader.read(span(tp, 0, 5), PLAIN)) == 5
     while not reader._ahead:
         reader._ahead = reader._fetcher.fetch(1, PATIENCE_SECONDS)
@@ -307,7 +307,7 @@ def test_silent_broker_times_out_with_range(access: KafkaAccess, tp: TopicPartit
     """INV-6. A poll that returns early is neither an end nor progress."""
     produce(access.options, tp, 3)
     clock = ManualClock()
-    reader = PartitionReader(access, tp, 0, False, clock)
+    reader = PartitionReader(access, tp, position=0, headers=False, clock=clock)
     real, polls = reader._fetcher, iter([1, 0, 1, 0, 0, 0, 0, 0])
 
     class Halting:
@@ -350,7 +350,7 @@ def test_fetched_offsets_without_records_are_progress(access: KafkaAccess, tp: T
     small = {"fetch.message.max.bytes": "100", "statistics.interval.ms": "5"}  # a fetch gives one batch
     slow = KafkaAccess({**access.options, **small}, "g", timeout_seconds=20.0)
     clock = ManualClock()
-    reader = PartitionReader(slow, tp, 0, False, clock)
+    reader = PartitionReader(slow, tp, position=0, headers=False, clock=clock)
     real = reader._fetcher
 
     class Slow:

@@ -188,7 +188,7 @@ def test_revocation_that_comes_after_leaving_began_is_answered(
     with Reader(mock_broker.options, topic, [topic]) as reader:
         poll_until(lambda: bool(reader.source.owned), reader)
         reader.start(dict.fromkeys(partitions_of(topic)[: len(reader.source.owned)], 0))
-        assert reader.source._started
+        assert reader.source._assignment.partitions
         reader.source.close()
         assert not reader.source.owned, "the revocation came"
     assert not raised

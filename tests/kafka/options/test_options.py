@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from forebay.kafka.options.access import KafkaAccess
 from forebay.kafka.options.librdkafka import FORCED, check_options, client_options, consumer_options, is_cooperative
 from forebay.model.errors import SettingsError
+from forebay.settings.schema import KafkaSettings
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:9092"}
 
@@ -96,3 +98,9 @@ def test_valid_security_options_pass_through() -> None:
     options = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
     assert made(options).items() >= options.items()
     assert client_options({"security.protocol": "SSL", "ssl.ca.location": "probe"})["ssl.ca.location"] == "probe"
+
+
+def test_access_without_settings_has_the_defaults_of_the_settings() -> None:
+    """A Spark task imports no settings."""
+    access, section = KafkaAccess({}, "g"), KafkaSettings()
+    assert (access.timeout_seconds, access.prefetch_bytes) == (section.read_timeout, section.read_prefetch)

@@ -51,7 +51,7 @@ def test_marker_is_read_from_topic_created_until_fencing(
 
     monkeypatch.setattr(transactions, "Producer", Producer)
     monkeypatch.setattr(group_offsets, "Consumer", Consumer)
-    sender = TransactionalSender({"bootstrap.servers": "127.0.0.1:9"}, None, "t", "g")
+    sender = TransactionalSender({"bootstrap.servers": "127.0.0.1:9"}, None, transactional_id="t", group="g")
     assert sender.open() == Marker(7, "batch 7")
     sender.close()
 
@@ -108,7 +108,9 @@ def _opening(
 ) -> TransactionalSender:
     monkeypatch.setattr(transactions, "Producer", producer)
     monkeypatch.setattr(group_offsets, "Consumer", readers)
-    return TransactionalSender({"bootstrap.servers": "127.0.0.1:9"}, "t", "id", "g", seconds)
+    return TransactionalSender(
+        {"bootstrap.servers": "127.0.0.1:9"}, "t", transactional_id="id", group="g", timeout_seconds=seconds
+    )
 
 
 _MARKED = SimpleNamespace(error=None, offset=7, metadata="batch 7")

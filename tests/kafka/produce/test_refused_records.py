@@ -71,7 +71,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
 
 @pytest.fixture
 def opened(clients: list[Client]) -> TransactionalSender:
-    opened = TransactionalSender(OPTIONS, "t", "id", "group")
+    opened = TransactionalSender(OPTIONS, "t", transactional_id="id", group="group")
     opened.open()
     opened.begin()
     opened.put([("t", None, b"v", None, None)])

@@ -234,10 +234,10 @@ def test_next_listing_finds_other_receivers_and_new_epochs(storage: Storage) -> 
         log = LogWriter(
             storage,
             lambda sequence: block_segment("s", receiver, epoch, sequence),
-            SegmentIdentity("s", receiver, epoch, 1),
-            SegmentLimits(1 << 20, 1e9),
-            lambda: 1.0,
-            lambda: next(uids),
+            identity=SegmentIdentity("s", receiver, epoch, 1),
+            limits=SegmentLimits(1 << 20, 1e9),
+            now=lambda: 1.0,
+            new_uid=lambda: next(uids),
         )
         log.append(FrameKind.BLOCK, b"", payload)
         log.sync()
@@ -271,10 +271,10 @@ tracked = Tracked(partitions=1)
 log = LogWriter(
     open_storage(url),
     lambda sequence: block_segment("flights", "r1", epoch, sequence),
-    SegmentIdentity("flights", "r1", epoch, 1),
-    SegmentLimits(3000, 1e9),
-    lambda: 0.0,
-    lambda: next(uids),
+    identity=SegmentIdentity("flights", "r1", epoch, 1),
+    limits=SegmentLimits(3000, 1e9),
+    now=lambda: 0.0,
+    new_uid=lambda: next(uids),
 )
 for number in range(first, first + count):
     meta = tracked.block(epoch, [offsets(number * 10, number * 10 + 10, 1)]).meta

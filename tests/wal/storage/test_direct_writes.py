@@ -141,8 +141,8 @@ def test_blocks_of_a_log_are_whole_and_small_groups_stay_in_the_cache(
     writes = _Writes(monkeypatch)
     storage = past_cache(LocalStorage(str(tmp_path)))
     log = LogWriter(
-        storage, lambda sequence: f"s/{sequence}", SegmentIdentity("s", "r", 1, 1), SegmentLimits(1 << 30, 1e9),
-        now=lambda: 0.0, new_uid=lambda: 7,
+        storage, lambda sequence: f"s/{sequence}", identity=SegmentIdentity("s", "r", 1, 1),
+        limits=SegmentLimits(1 << 30, 1e9), now=lambda: 0.0, new_uid=lambda: 7,
     )  # fmt: skip
     payloads = []
     for large in (False, True, True, False):
@@ -178,8 +178,8 @@ def _killed_after(writes: int, folder: Path) -> bool:
         return os.waitpid(child, 0)[1] == 0
     try:
         log = LogWriter(
-            storage, lambda sequence: f"s/{sequence}", SegmentIdentity("s", "r", 1, 1), SegmentLimits(1 << 30, 1e9),
-            now=lambda: 0.0, new_uid=lambda: 7,
+            storage, lambda sequence: f"s/{sequence}", identity=SegmentIdentity("s", "r", 1, 1),
+            limits=SegmentLimits(1 << 30, 1e9), now=lambda: 0.0, new_uid=lambda: 7,
         )  # fmt: skip
         log.append(FrameKind.BLOCK, b"\x80", b"first")
         log.sync()

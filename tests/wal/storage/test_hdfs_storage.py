@@ -167,8 +167,8 @@ def test_a_log_on_hdfs_is_read_back_frame_by_frame(storage: HdfsStorage) -> None
     writer = LogWriter(
         storage,
         lambda sequence: f"s/blocks/r/0000000100000001/{sequence:08}.seg",
-        SegmentIdentity("s", "r", (1 << 32) + 1, 1),
-        SegmentLimits(1 << 20, 60.0),
+        identity=SegmentIdentity("s", "r", (1 << 32) + 1, 1),
+        limits=SegmentLimits(1 << 20, 60.0),
         now=lambda: 1.0,
         new_uid=lambda: 7,
     )

@@ -128,7 +128,7 @@ def tap(
         printed = made if show else lambda record: made(cut(record, whole))
     else:
         printed = made
-    tapped = Tap(invocation, selection, printed, rate, last or limit, bytes_max)
+    tapped = Tap(invocation, selection, shown=printed, rate=rate, limit=last or limit, bytes_max=bytes_max)
     with Client.of(invocation.settings()) as client:
         try:
             if last is not None:
@@ -147,6 +147,7 @@ class Tap:
         self,
         invocation: Invocation,
         selection: Selection,
+        *,
         shown: Callable[[m.RecordEntry], str],
         rate: int,
         limit: int | None,

@@ -144,7 +144,16 @@ class StubbedClient:
 def tapped(
     client: StubbedClient, clock: ManualClock, capsys: Any, rate: int, limit: int | None, **chosen: Any
 ) -> list[str]:
-    tap = Tap(Invocation(), Selection(**chosen), as_text, rate, limit, 100, clock, random.Random(1))
+    tap = Tap(
+        Invocation(),
+        Selection(**chosen),
+        shown=as_text,
+        rate=rate,
+        limit=limit,
+        bytes_max=100,
+        clock=clock,
+        choice=random.Random(1),
+    )
     made: Any = client
     if limit is None:
         with pytest.raises(UnreachableError, match="the driver is stopping"):
@@ -200,7 +209,7 @@ class StoredBlocks:
 def test_newest_records_are_read_from_the_end_of_a_block(capsys: pytest.CaptureFixture[str]) -> None:
     """INV-6: the driver reads a whole block for each request."""
     client: Any = StoredBlocks()
-    Tap(Invocation(), Selection(), as_text, 10, 20, 100).stored(client)
+    Tap(Invocation(), Selection(), shown=as_text, rate=10, limit=20, bytes_max=100).stored(client)
     assert client.requests == [("newer", 79_980, 20)]
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 20 and "t/0@79980" in lines[0] and "t/0@79999" in lines[-1]
@@ -208,7 +217,7 @@ def test_newest_records_are_read_from_the_end_of_a_block(capsys: pytest.CaptureF
 
 def test_filter_searches_the_last_thousand_records_of_each_stored_block() -> None:
     client: Any = StoredBlocks()
-    Tap(Invocation(), Selection(key="absent"), as_text, 10, 20, 100).stored(client)
+    Tap(Invocation(), Selection(key="absent"), shown=as_text, rate=10, limit=20, bytes_max=100).stored(client)
     assert client.requests == [
         (block, first, 100) for block in ("newer", "older") for first in range(79_000, 80_000, 100)
     ]
