@@ -26,7 +26,7 @@ _KEY, _VALUE, _TOPIC = 0, 1, 2
 _FIRST_BUFFERS = (0, 3, 6, 8, 10, 12, 14)
 _WIDTHS = (4, 4, 4, 4, 8, 8, 4)
 _INT32_MAX = 2**31 - 1
-#: for shorter pieces, NumPy's concatenate takes longer than joining them, and a second copy
+#: for shorter pieces, NumPy's concatenate takes longer than joining their bytes and copying the result
 _LONG_PIECE = 4_096
 
 
