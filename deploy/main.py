@@ -98,7 +98,7 @@ def commands(context: click.Context) -> None:
     """Take Kafka records in once, keep them in a write-ahead log, and hand them to Spark jobs, each in exactly one batch.
 
     Exit codes: 0 fine, 1 findings (something needs attention), 2 wrong use, 3 unreachable, 4 fenced, 5 already running.
-    Data goes to stdout, messages to stderr. --config and --json may stand before or after the command.
+    Data goes to stdout, messages to stderr. --config and --json may be given before or after the command.
     """
     context.ensure_object(Invocation)
 

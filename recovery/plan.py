@@ -111,10 +111,10 @@ class HistoryView(msgspec.Struct, frozen=True):
     finding: str = ""
 
 
-class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES):
+class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True, rename={**WIRE_NAMES, "missing_segments": "holes"}):
     """What ``forebay recover`` will do, or has done.
 
-    ``counts``: places by decision. ``places``: all except whole frames. ``holes``: segments that do not exist between others.
+    ``counts``: places by decision. ``places``: all except whole frames. ``missing_segments``: those between existing ones.
     ``forgotten``: deleted segments whose blocks only a replay could need; they leave the journal.
     """
 
@@ -124,7 +124,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES)
     segments: int
     counts: dict[str, int]
     places: tuple[Place, ...]
-    holes: tuple[MissingSegments, ...]
+    missing_segments: tuple[MissingSegments, ...]
     recoveries: tuple[BlockRecovery, ...] = ()
     losses: tuple[Loss, ...] = ()
     damaged: tuple[DamagedSegment, ...] = ()
@@ -330,7 +330,7 @@ def make_plan(
             for verdict in examined.verdicts
             if verdict.decision is not Decision.WHOLE
         ),
-        holes=examined.missing_segments,
+        missing_segments=examined.missing_segments,
         recoveries=tuple(recoveries),
         losses=tuple(losses),
         damaged=tuple(damaged),

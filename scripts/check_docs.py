@@ -74,8 +74,8 @@ _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 #: a link to a module, and the name in it to open first
 _OPENED = re.compile(r"\[`([\w.]+)`\]\(([^)\s]+\.py)\):\s+`(\w+)(?:\.(\w+))?`")
 
-#: dotted names that are no modules
-_OTHER_NAMES = ("forebay.topic", "receiver.revoke", "driver.answer")  # a header of dead letters; failpoints
+#: dotted names that are no modules: a header of dead letters, failpoints, a package of an earlier commit
+_OTHER_NAMES = ("forebay.topic", "receiver.revoke", "driver.answer", "deploy.examples.own_sources")
 
 
 def _names(module: Path) -> set[str]:

@@ -233,7 +233,7 @@ def _markdown(text: str) -> str:
 
 
 def _type(schema: Mapping[str, Any]) -> str:
-    """Return the type of a field or parameter in words."""
+    """Return the type of a field or parameter as text."""
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]
         return f"[`{name}`](#{name.lower()})"

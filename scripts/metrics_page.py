@@ -85,7 +85,7 @@ stream at a time.
 
 ## Read the numbers
 
-- Counters begin at 0 when their process starts; use `rate()` or `increase()`. Counters with the words "since the stream began"
+- Counters begin at 0 when their process starts; use `rate()` or `increase()`. Counters described by "since the stream began"
   come from the journal and survive restarts.
 - Histograms of batches have one event for each completed batch. Counts of records, blocks and batches are never sampled.
 - A series that is absent is unknown. It is not zero.

@@ -102,7 +102,7 @@ def _default(key: Key) -> str:
 
 
 def _type(key: Key, kind: Type) -> str:
-    """Return the type of a key in words, with its bounds."""
+    """Return the type of a key as text, with its bounds."""
     match kind:
         case Metadata(type=inner, extra=extra):
             words = _type(key, inner)

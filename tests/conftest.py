@@ -90,7 +90,7 @@ def missing(reason: str) -> None:
     pytest.skip(f"{not_tested.MARK}{reason}")
 
 
-#: of a broker that no test kills: heartbeats to its own controller are a quarter of its work while nobody uses it
+#: of a broker that no test kills: heartbeats to its own controller are a quarter of its work while no test uses it
 RARE_HEARTBEATS = {"broker.heartbeat.interval.ms": "20000", "broker.session.timeout.ms": "90000"}
 
 
@@ -143,7 +143,7 @@ def require_kafka() -> None:
 
 @contextlib.contextmanager
 def _running(server: HdfsServer | SchemaRegistry, stop: Callable[[], None]) -> Iterator[None]:
-    """``server`` from its start to ``stop``; what hinders the start is what is missing."""
+    """``server`` from its start to ``stop``; what prevents the start is what is missing."""
     try:
         server.start()
     except ForebayError as error:

@@ -212,7 +212,7 @@ def status(invocation: Invocation, checkpoint: Checkpoint) -> int:
             table(
                 f"Direct stream {found.name}: {STATUSES[status]}{by}; {found.batches_completed} batches completed, "
                 f"{len(found.unfinished)} unfinished, {len(found.replaying)} to be replayed",
-                ("partition", "life", "began at", "completed", "position", "gaps", "read"),
+                ("partition", "incarnation", "began at", "completed", "position", "gaps", "read"),
                 [
                     (f"{p.topic}/{p.partition}", p.incarnation, p.start, p.completed, p.position, "\n".join(p.gaps) or "none",
                      "yes" if p.read else "no longer")

@@ -118,7 +118,7 @@ pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
 
 
 def shared_options(function: _Function) -> _Function:
-    """Add ``--config`` and ``--json``, so that both may stand before or after the command."""
+    """Add ``--config`` and ``--json``, so that both may be given before or after the command."""
 
     def take_config(context: click.Context, _: click.Parameter, value: Path | None) -> None:
         if value is not None:

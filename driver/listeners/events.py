@@ -166,7 +166,7 @@ class BatchCompleted(_Happened, frozen=True, tag="batch-completed"):
     ``end_to_end_ms``: from a record's timestamp in Kafka to ``time_ms``; of each range the newest record counts, and of these
     the oldest one. None if it is unknown.
 
-    ``tiers``: tier → ranges that tasks read from it. ``written``: what output helpers wrote and skipped, in words. ``ranges``:
+    ``tiers``: tier → ranges that tasks read from it. ``written``: what output helpers wrote and skipped, as text. ``ranges``:
     the offsets of the batch by partition.
     """
 

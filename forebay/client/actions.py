@@ -14,7 +14,7 @@ class Actions(Connection):
     """Changes the stream. Each method needs the role ``operator``."""
 
     def stop(self, *, drain: bool = False, timeout_seconds: float = 0.0, cause: str = "") -> str:
-        """Stop the driver, after a drain if ``drain``. Return its answer in words, as all actions do."""
+        """Stop the driver, after a drain if ``drain``. Return its answer as text, as all actions do."""
         return self._do("stop", m.StopRequest(drain=drain, timeout_seconds=timeout_seconds, cause=cause))
 
     def retry(self, *, cause: str = "") -> str:

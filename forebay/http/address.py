@@ -21,7 +21,7 @@ def reached_at(listens_at: str, host: str) -> str:
 def loopback_note(settings: Settings, service: Literal["driver", "agent"]) -> str:
     """Return why other hosts can't reach ``service`` of this host, although driver.urls names other hosts; "" if they can.
 
-    It is only a note: the service may not run on this host, or a proxy may stand in front of it.
+    It is only a note: the service may not run on this host, or a proxy may be in front of it.
     """
     url = settings.driver.url if service == "driver" else settings.agent.url
     others = [other for other in settings.driver.urls if not _on_loopback(other)]

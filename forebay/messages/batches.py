@@ -41,7 +41,7 @@ class BatchEntry(Message, frozen=True, kw_only=True):
     end_to_end_ms: int | None = None
     tiers: dict[str, int] = msgspec.field(default_factory=dict)
     outputs: tuple[str, ...] = ()  # if an unfinished batch has several outputs: those that are done
-    written: tuple[str, ...] = ()  # what the output helpers of its job wrote and skipped, in words
+    written: tuple[str, ...] = ()  # what the output helpers of its job wrote and skipped, as text
     replay: int = 0  # number of the replay in which it runs again; 0: none
     rerun: bool = False  # whether an earlier attempt or driver may have run it
     detail: str = ""  # the last error

@@ -137,6 +137,6 @@ class RestartReceiverRequest(Message, frozen=True, kw_only=True):
 
 
 class OperatorAnswer(Message, frozen=True, kw_only=True):
-    """Answer to an operator's request, in words."""
+    """Answer to an operator's request, as text."""
 
     message: str

@@ -58,7 +58,7 @@ _MAX_TRIGGER_DELAY = "15m"
 #: longest value of the option ``cursor``, to which a unique part is appended
 CURSOR_LENGTH_MAX = 48
 
-#: the end of an error about lost data, in the words of Spark's Kafka source
+#: the end of an error about lost data, as Spark's Kafka source writes it
 FAIL_ON_DATA_LOSS = (
     "Some data may have been lost because they are not available in Kafka any more: either the data was aged out by Kafka or "
     "the topic may have been deleted before all the data in the topic was processed. If you don't want your query to fail "

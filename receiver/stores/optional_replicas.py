@@ -34,7 +34,7 @@ class OptionalReplicas:
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-replica")
         self._sending_to: ReplicaHost | None = None  # of the write in progress, or the last one
-        self._overdue: Future[str] | None = None  # was given up, and has not ended
+        self._overdue: Future[str] | None = None  # is no longer awaited, and has not ended
         self._resting: tuple[str, float] = ("", 0.0)  # a host that failed, and until when nothing is sent to it
         self._failure_logged = False
 

@@ -119,11 +119,11 @@ def test_expired_cursor_is_reported_with_its_command_and_exit_code_1(
     command: str, project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], make_status: Any
 ) -> None:
     """INV-5: what its query had yet to read is held no more."""
-    held = (cursor("a", "at work"), cursor("b", "expired", "expired: h pid 1 was not heard for 200 h"))
+    held = (cursor("a", "at work"), cursor("b", "expired", "expired: no heartbeat of h pid 1 for 200.0 h"))
     made_up_driver.status = make_status(cursors=held, held_for_cursors=2_000_000)
     assert run(project, command) == 1
     out, err = capsys.readouterr()
-    assert "cursor b expired: h pid 1 was not heard for 200 h" in err and "forebay cursors drop b --apply" in err
+    assert "cursor b expired: no heartbeat of h pid 1 for 200.0 h" in err and "forebay cursors drop b --apply" in err
     assert ("1 at work, 1 expired; the WAL keeps 2.0 MB" if command == "status" else "3 s ago") in out
 
 
@@ -220,7 +220,7 @@ def test_a_receiver_is_fenced_first_and_the_gap_accepted_when_the_wal_has_been_s
 @pytest.mark.parametrize(
     ("refusal", "code", "part"),
     [
-        (RefusedError("no trouble", "not-found"), 0, "nothing is lost"),
+        (RefusedError("no open fault", "not-found"), 0, "nothing is lost"),
         (
             RefusedError("waits for 30 to 33", "conflict"),
             1,

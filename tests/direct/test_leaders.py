@@ -40,7 +40,7 @@ from wal.storage.local import LocalStorage
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 
-#: how long a partition may be without a leader before a test's questions are given up
+#: how long a partition may be without a leader before a test's requests fail
 SHORT_SECONDS = 4.0
 
 
@@ -228,7 +228,7 @@ def test_error_without_a_leader_names_the_broker_to_start_and_the_stream_continu
     brokers: ThreeBrokers, tmp_path: Path, topic_name: Callable[[], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """INV-5, INV-6: every request, range and row fails within its timeout, with the next step in the error."""
-    # own: of sinks, whose aborted transactions leave holes
+    # own: of sinks, whose aborted transactions leave missing offsets
     tp, own = (TopicPartition(topic_name(), 0) for _ in range(2))
     brokers.start(2)
     for name in (tp.topic, own.topic):

@@ -1,4 +1,4 @@
-"""The engine without Spark: the same rows in the same order, and a clear word where Spark is needed."""
+"""The engine without Spark: the same rows in the same order, and a clear error where Spark is needed."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_the_driver_reads_small_batches_alone_and_only_from_near_by(
     first = work.tasks[0][0]
     local_path(stored.blocks_directory, first.stream, first.id).unlink()
     assert small.frame(spark, work.tasks, far, counted.append) is None, "a remote store is for the tasks"
-    assert len(counted) == 1, "what the driver read in vain does not count"
+    assert len(counted) == 1, "what the driver read without use does not count"
     left = [small.frame(spark, work.tasks, plan, counted.append) for _ in range(FRAMES_LEFT_TO_TASKS)]
     assert left == [None] * FRAMES_LEFT_TO_TASKS
     frame = small.frame(spark, work.tasks, plan, counted.append)

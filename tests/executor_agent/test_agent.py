@@ -323,7 +323,7 @@ def test_silence_of_a_driver_is_logged_once_and_not_before_a_planned_stop_is_ove
         assert len([said for said in caplog.messages if "heartbeat to the driver failed" in said]) == 1, caplog.messages
 
 
-def test_answer_of_a_superseded_driver_is_logged_at_once(
+def test_answer_of_a_superseded_driver_is_logged_immediately(
     stored: Stored, driver: FakeDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Only silence may be a planned stop."""

@@ -88,7 +88,7 @@ def test_gap_waits_for_a_paused_receiver_and_its_block_is_adopted_when_it_resume
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """It stopped with its frames unsynced, another one took its partitions over, retention passed: with ``record`` nothing is
-    given up before it has said that it holds nothing. Its block is durable by then."""
+    recorded as lost before it has said that it holds nothing. Its block is durable by then."""
     topic = topic_name()
     kafka_broker.create_topic(topic)
     kafka = {"on_gap": "record", "session.timeout.ms": "1500"}
@@ -153,7 +153,7 @@ def test_receiver_of_a_lost_host_is_fenced_and_its_records_become_the_gap(
 def test_block_of_the_old_incarnation_is_adopted_before_a_recreated_topic_begins_a_new_one(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
-    """Kafka will never hold these records again: they come in under the old life, once."""
+    """Kafka will never hold these records again: they come in under the old incarnation, once."""
     topic = topic_name()
     kafka_broker.create_topic(topic)
     with Cluster(
@@ -170,7 +170,7 @@ def test_block_of_the_old_incarnation_is_adopted_before_a_recreated_topic_begins
         cluster.start("r1")
         cluster.wait(
             lambda: (s := cluster.status()) and all(p.incarnation == 2 and p.completed == 150 for p in s.partitions),
-            "the new lives' completion",
+            "the new incarnations' completion",
         )
         truth.extend(second)
         report = cluster.check(truth)

@@ -17,7 +17,7 @@ from tests.support.flow import Flow, Truth, numbered, produce
 
 pytestmark = pytest.mark.kafka
 
-#: makes a second output of each batch: its window, which must touch without a hole
+#: makes a second output of each batch: its window, which must touch without a gap
 SECOND = """
 import json
 from pathlib import Path

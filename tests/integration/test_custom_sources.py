@@ -199,7 +199,7 @@ def test_a_source_that_cant_be_read_again_repeats_nothing_and_delivers_what_was_
         cluster.drain()
         cluster.check_audit()
         seen = cluster.records_seen()
-        assert sorted(column_values(seen, "offset")) == list(range(position)), "each accepted offset once, no hole"
+        assert sorted(column_values(seen, "offset")) == list(range(position)), "each accepted offset once, no gap"
         values = [int(value) for value in column_values(seen.sort_by("offset"), "value")]
         assert len(set(values)) == len(values), "no line came twice"
         assert values == sorted(values), "and in the order in which they were sent"
@@ -208,7 +208,7 @@ def test_a_source_that_cant_be_read_again_repeats_nothing_and_delivers_what_was_
 
 
 def completed(cluster: Cluster) -> tuple[int, int]:
-    """(life, completed position) of the file."""
+    """(incarnation, completed position) of the file."""
     found = cluster.partition("a.log", 0)
     return (found.incarnation, found.completed) if found is not None else (0, -1)
 

@@ -20,7 +20,7 @@ _LINE = re.compile(r"(?P<command>[^#]+?)\s*(?:#\s*(?P<codes>[01](?: or [01])*): 
 
 
 def written_commands() -> list[list[tuple[list[str], set[int]]]]:
-    """Of each block of the section the commands, with the exit codes that stand behind them."""
+    """Of each block of the section the commands, with the exit codes written after them."""
     section = PAGE.read_text().split("\n## Disaster recovery\n")[1].split("\n## ")[0]
     blocks = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     found = []

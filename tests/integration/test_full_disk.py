@@ -120,7 +120,7 @@ def test_completed_batches_leave_the_wal_before_their_time_where_the_disk_is_sma
         finish(cluster, flow)
 
 
-def test_local_copies_are_given_up_for_lack_of_space_and_counted(
+def test_local_copies_are_skipped_for_lack_of_space_and_counted(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """The WAL has every block: intake goes on, batches read from it."""
@@ -135,7 +135,7 @@ def test_local_copies_are_given_up_for_lack_of_space_and_counted(
         fill(disk)
         cluster.wait(
             lambda: (r := cluster.receiver("r1")) and r.counters.get("local_copies_given_up"),
-            "copies given up, and counted",
+            "copies skipped, and counted",
         )
         cluster.wait(lambda: (s := cluster.status()) and s.tiers.get("wal"), "batches read from the WAL")
         finish(cluster, flow)

@@ -113,7 +113,7 @@ def draw_seed() -> int:
 
 @dataclass(frozen=True)
 class Tables:
-    """Five empty places for the same rows, and what stands in them, as anybody reads it."""
+    """Five empty places for the same rows, and their contents, as any program reads them."""
 
     folder: Path
     broker: KafkaBroker

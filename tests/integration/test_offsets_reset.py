@@ -18,8 +18,8 @@ pytestmark = pytest.mark.kafka
 def test_a_topic_is_read_again_from_its_beginning_while_records_come_in(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
-    """INV-2, INV-4: the receiver hands over what it has, the old lives end there, the new ones begin at the first offset, and
-    the audit accounts for both."""
+    """INV-2, INV-4: the receiver hands over what it has, the old incarnations end there, the new ones begin at the first
+    offset, and the audit accounts for both."""
     topic = topic_name()
     kafka_broker.create_topic(topic)
     with (

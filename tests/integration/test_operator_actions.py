@@ -81,7 +81,7 @@ def test_answered_pauses_and_skips_hold_over_kills_and_a_restarted_receiver_lose
         report = cluster.check_audit()
         assert report.losses and all(loss.cause.endswith(": corrupt") for loss in report.losses)
 
-        # the mended job gets what was skipped
+        # the repaired job gets what was skipped
         first = min(loss.batch_id for loss in report.losses)
         done = cluster.command("recover", "--to-batch", str(first), "--yes")
         assert done.returncode == 0, done.stderr

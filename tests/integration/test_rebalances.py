@@ -50,7 +50,7 @@ def test_a_rebalance_in_mid_block_loses_and_repeats_nothing(
 def test_late_report_after_a_revocation_beyond_the_session_is_refused(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
-    """An eager group waits for its members to give up everything first: the one that does not is thrown out in mid-callback,
+    """An eager group waits for its members to release everything first: the one that does not is thrown out in mid-callback,
     r2 goes on, and the callback then reports its open block: too late (INV-4)."""
     topic = topic_name()
     kafka_broker.create_topic(topic)

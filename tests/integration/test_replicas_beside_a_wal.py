@@ -36,7 +36,7 @@ def test_blocks_of_a_lost_host_are_read_from_their_replicas_and_not_from_the_wal
         cluster.await_records(50)
         cluster.start_agent(SECOND)
         cluster.wait(
-            lambda: any(block.other_hosts for block in cluster.state().blocks.values()), "replicas on the second host"
+            lambda: any(block.other_hosts for block in cluster.state().blocks.values()), "replicas on the other host"
         )
         cluster.allocate_behind_a_held_job()
         flow.stop()
@@ -64,7 +64,7 @@ def test_blocks_of_a_lost_host_are_read_from_their_replicas_and_not_from_the_wal
 
 
 @pytest.mark.parametrize("killed", ["receiver.after-local-write", "agent.before-copy-kept"])
-def test_kill_amid_a_replica_loses_and_repeats_nothing(
+def test_kill_during_a_replica_loses_and_repeats_nothing(
     killed: str, tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """INV-1, INV-2, INV-8: the receiver is killed between its copies and its report, or the agent that gets a replica before the

@@ -38,7 +38,7 @@ def await_faults(cluster: Cluster, kind: str, partitions: set[int]) -> list[Trac
         found = [p for p in faults(cluster) if kind in p.fault]
         return found if {p.partition for p in found} == partitions else []
 
-    return cluster.wait(shown, f"trouble ({kind}) of partitions {partitions} in status")
+    return cluster.wait(shown, f"fault ({kind}) of partitions {partitions} in status")
 
 
 def accept(cluster: Cluster, partitions: set[int]) -> None:
@@ -55,13 +55,13 @@ def accept(cluster: Cluster, partitions: set[int]) -> None:
                 return False  # a driver that was killed is started again while it is waited for
         return not open_ones
 
-    cluster.wait(decided, f"no trouble of {partitions}")
+    cluster.wait(decided, f"no fault of {partitions}")
 
 
 def test_compacted_topic_is_taken_in_with_its_skipped_offsets(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
-    """Holes at the start and in the middle lie inside ranges; no gap is recorded and nothing waits for a person."""
+    """Missing offsets at the start and in the middle are inside ranges; no gap is recorded and nothing waits for a person."""
     topic = topic_name()
     with KafkaAdmin(kafka_broker.options) as admin:
         admin.create_topic(topic, 2, {
@@ -84,7 +84,7 @@ def test_compacted_topic_is_taken_in_with_its_skipped_offsets(
             found = read_topic(kafka_broker.options, ends_in_kafka(kafka_broker, topic, 2)).table()
             return min(column_values(found, "offset")) > 0 and found.num_rows < produced - 50
 
-        cluster.wait(holes, "holes that compaction left")
+        cluster.wait(holes, "offsets that compaction removed")
         cluster.start_all()
         ends = ends_in_kafka(kafka_broker, topic, 2)
         cluster.await_completed(ends)
@@ -136,7 +136,7 @@ def test_aborted_transactions_are_not_taken_in_and_lag_reaches_0(
 def test_recreated_topic_begins_a_new_incarnation(
     on_gap: str, tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
-    """The same offsets mean other records: each is in a batch of its own life. With ``stop`` a person decides first. The
+    """The same offsets mean other records: each is in a batch of its own incarnation. With ``stop`` a person decides first. The
     driver is killed around the events that decide it."""
     topic = topic_name()
     kafka_broker.create_topic(topic)

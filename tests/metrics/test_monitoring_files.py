@@ -179,7 +179,7 @@ CAUSES = {
 
 
 def case(cause: str, values: str, expected: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """A test of promtool: the healthy stream, but for the series that begin with ``cause``."""
+    """A test of promtool: the healthy stream, except the series that begin with ``cause``."""
     series = {name: values if cause and name.startswith(cause) else usual for name, usual in HEALTHY.items()}
     if cause and not any(name.startswith(cause) for name in HEALTHY):
         series[cause + "}"] = values

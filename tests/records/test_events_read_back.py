@@ -33,7 +33,7 @@ class Kind(Enum):
     ONE = "one"
 
 
-#: what Python lets stand in any field of a struct
+#: what Python accepts in any field of a struct
 FOREIGN = st.one_of(
     st.none(),
     st.booleans(),

@@ -107,7 +107,7 @@ def test_each_type_becomes_a_column_of_sparks(avro: Any, arrow: pa.DataType, giv
     assert values(found) == [expected, expected]
 
 
-def test_a_union_of_several_types_is_a_struct_of_which_one_member_is_set() -> None:
+def test_a_union_of_several_types_is_a_struct_with_one_member_set() -> None:
     """Also for records whose writer's schema has only one of the types."""
     schema = record(("x", MEMBERS))
     none = dict.fromkeys(("member0", "member1", "member2", "member3"))

@@ -1,4 +1,4 @@
-"""A trace as a story: one sentence for each step, in the words of docs/GLOSSARY.md."""
+"""A trace as a story: one sentence for each step, with the terms of docs/GLOSSARY.md."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_streaming_query_returns_or_refuses_the_same_as_spark(
 
 
 def _without_ids(answer: Answer) -> Answer:
-    """Our offsets without what stands beside Spark's own."""
+    """Our offsets without the keys that Spark's offsets do not have."""
     offsets = {
         number: {topic: at for topic, at in own.items() if not topic.startswith("#")}
         for number, own in answer["offsets"].items()

@@ -179,7 +179,7 @@ def test_topics_and_partitions_that_come_and_go_under_load_are_read_as_by_spark(
         assert found[side]["seen"] == {key: list(range(count)) for key, count in everything.items()}, side
 
 
-def test_query_stops_while_brokers_are_gone_and_continues_at_offsets_up_to_the_greatest_long(
+def test_query_stops_while_no_broker_runs_and_continues_at_offsets_up_to_the_greatest_long(
     ask: Callable[..., Answers], own_kafka_broker: KafkaBroker, tmp_path: Path
 ) -> None:
     """It stops in the middle of a request for offsets, for which Spark's source waits until `default.api.timeout.ms` is over.
@@ -222,7 +222,7 @@ def test_query_stops_while_brokers_are_gone_and_continues_at_offsets_up_to_the_g
     assert [row["offset"] for row in ours["rows"]] == list(range(first + 2, first + 9))
 
 
-def test_kafka_offsets_are_a_start_for_sparks_own_source(
+def test_kafka_offsets_are_a_start_for_sparks_kafka_source(
     ask: Callable[..., Answers], kafka_broker: KafkaBroker, topic: str
 ) -> None:
     offsets = json.dumps({topic: {"0": 7, "1": 5}, "#topic-ids": {topic: "an-id"}, "#start": {topic: {"0": 1, "1": 0}}})

@@ -29,7 +29,7 @@ def test_offsets_survive_a_round_trip_and_have_one_text(
     assert json.dumps(turned.json()) == text
 
 
-def test_the_offsets_of_sparks_own_source_are_read() -> None:
+def test_the_offsets_of_sparks_kafka_source_are_read() -> None:
     found = parse_offsets('{"t":{"1":5,"0":-1}}', "startingOffsets")
     assert found == Offsets({TopicPartition("t", 1): 5, TopicPartition("t", 0): -1})
 

@@ -46,7 +46,7 @@ def test_kafka_offsets_have_topics_alone_and_are_a_start() -> None:
 
 
 @pytest.mark.parametrize("encode", [lambda offsets: offsets, json.dumps], ids=["classic", "Spark Connect"])
-def test_kafka_progress_is_that_of_sparks_own_source(encode: Any) -> None:
+def test_kafka_progress_is_that_of_sparks_kafka_source(encode: Any) -> None:
     """A session of Spark Connect has offsets as text in the progress."""
     ours = {
         "startOffset": None,

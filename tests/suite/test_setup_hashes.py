@@ -66,8 +66,8 @@ def test_file_of_another_hash_ends_the_set_up_before_anything_of_it_is_installed
     lock(tree, "0" * 64)
     refused = set_up(tree)
     assert refused.returncode != 0
-    assert "Hash mismatch" in refused.stderr, "uv's words"
-    assert "DO NOT MATCH THE HASHES" in refused.stderr, "pip's words"
+    assert "Hash mismatch" in refused.stderr, "uv's message"
+    assert "DO NOT MATCH THE HASHES" in refused.stderr, "pip's message"
     assert not is_installed(tree)
     assert not (tree / ".venv" / ".forebay-setup").exists()
 

@@ -163,7 +163,7 @@ class Ceph(S3Server):
             "rgw data": self.metadata / "rgw",
             "osd objectstore": "bluestore",
             "bluestore block create": "true",
-            "bluestore block size": str(8 << 30),  # a file with holes
+            "bluestore block size": str(8 << 30),  # a sparse file
             "bluestore cache autotune": "false",
             "bluestore cache size": str(64 << 20),
             "rgw frontends": f"beast endpoint={self._address}:{self.port}",

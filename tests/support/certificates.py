@@ -32,7 +32,7 @@ class Authority:
     ) -> dict[str, str]:
         """``cert_file`` and ``key_file`` of a host at ``address``; expired for a day with ``valid_days`` -1.
 
-        ``valid_minutes``: valid only so long, before and after the present time.
+        ``valid_minutes``: valid only this long, before and after the present time.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])

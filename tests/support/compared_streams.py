@@ -116,7 +116,7 @@ STREAMS: list[Stream] = [
         ],
     ),
     Stream(
-        "the topic is gone",
+        "the topic was deleted",
         [
             _NEW,
             _write(2, 2),

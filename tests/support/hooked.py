@@ -35,7 +35,7 @@ class Hooked:
                     self.send_header("location", "http://127.0.0.1:9/")
                     self.end_headers()
                 except OSError:
-                    pass  # who asked has given up
+                    pass  # the client no longer waits
 
             def log_message(self, *_: Any) -> None: ...
 

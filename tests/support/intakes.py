@@ -39,7 +39,7 @@ class Collecting:
 
 
 def ready(intake: IngestContext, settings: Settings) -> TopicPartition:
-    """The first partition, once the driver has begun its life."""
+    """The first partition, once the driver has begun its incarnation."""
     tp = TopicPartition(settings.kafka.topics[0], 0)
     client = Client(intake.url)
     for _ in range(1000):

@@ -49,7 +49,7 @@ def answer(spark: Any, source: str, question: Mapping[str, Any]) -> dict[str, An
       and it asks for offsets.
 
     ``question["source"]`` stands for ``source``: "idle" for ``tests.support.idle_source``. Whatever Spark refuses is in
-    ``refused``: its words.
+    ``refused``: its message.
     """
     kinds = {
         "batch": _batch,

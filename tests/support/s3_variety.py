@@ -223,7 +223,7 @@ _OVERWRITES = "overwrote an object that was to be created only if absent"
 _WHOLE = {"part_size": "3GiB"}
 KINDS = {
     "minio": Kind(Minio, lambda: MINIO.binary, MINIO.build),
-    # killed, it takes writes again after 31 seconds: its only master waits so long before it leads
+    # killed, it takes writes again after 31 seconds: its only master waits for this time before it leads
     "seaweedfs": Kind(SeaweedFs, lambda: SEAWEEDFS.binary, SEAWEEDFS.build, settings={"retry_timeout": "2m"}),
     "garage": Kind(Garage, garage, _fetch_garage, _OVERWRITES),
     "ceph": Kind(ceph.Ceph, ceph.radosgw, ceph.fetch, f"{_OVERWRITES} when objects are sent in parts", settings=_WHOLE),

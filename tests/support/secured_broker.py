@@ -252,7 +252,7 @@ def _keystore(directory: Path, files: Mapping[str, str]) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """``reason``: librdkafka's words for it, as a pattern."""
+    """``reason``: librdkafka's message about it, as a pattern."""
 
     options: Mapping[str, Any]
     reason: str

@@ -14,7 +14,7 @@ from forebay.process.secret_file import read_secret, secret_path
 from forebay.security.roles import ROLES
 from forebay.settings.redaction import is_secret_name
 
-#: a shorter text is no secret worth the name, and would be found in other words everywhere
+#: a shorter text is no secret worth the name, and would be found everywhere inside other text
 LENGTH_MIN = 4
 #: settings that name files whose words are secrets
 _SECRET_FILES = (("security", "token_file"), ("wal", "key_file"))

@@ -34,7 +34,7 @@ def tables(report: AuditReport) -> list[Group]:
             f"{report.batches_unfinished} unfinished, {report.records_completed} records completed",
             (
                 "partition",
-                "life",
+                "incarnation",
                 "from",
                 "until",
                 "completed",
@@ -76,7 +76,7 @@ def exceptions(report: AuditReport) -> list[tuple[str, str, str]]:
     for incarnation in report.incarnations:
         where = f"{incarnation.topic}/{incarnation.partition}"
         if incarnation.number > 1:
-            event = f"life {incarnation.number} began: from here on, offsets name different records"
+            event = f"incarnation {incarnation.number} began: from here on, offsets name different records"
             listed.append((event, f"{where} at {incarnation.start}", incarnation.cause))
         label = "" if incarnation.number == 1 else f" life {incarnation.number}"
         listed += [
@@ -146,8 +146,8 @@ def audit(invocation: Invocation) -> int:
     """Prove that each offset is in exactly one batch, waits for one, or is in a known gap. Exit with 1 on any finding.
 
     A finding is a range that is in several batches, in none, or in a replay that differs from the first run. Gaps, new
-    incarnations (column "life"), accepted losses, replays and rebuilds of the journal are not findings; they are listed with
-    the person who decided them and the reason.
+    incarnations, accepted losses, replays and rebuilds of the journal are not findings; they are listed with the person who
+    decided them and the reason.
 
     Only reads the journal. Safe while the driver is running.
     """

@@ -102,7 +102,7 @@ def _detail_tables(detail: BatchDetail) -> list[Group]:
         table(f"Batch {b.number} ({b.batch_id})", ("what", "value"), facts),
         table(
             "Offsets",
-            ("partition", "life", "from", "until", "records", "size"),
+            ("partition", "incarnation", "from", "until", "records", "size"),
             [
                 (
                     f"{r.topic}/{r.partition}",

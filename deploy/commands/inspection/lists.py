@@ -286,5 +286,5 @@ def _block_tables(b: m.BlockEntry) -> list[Group]:
     ranges = [(f"{r.topic}/{r.partition}", r.incarnation, r.from_offset, r.until_offset, r.records) for r in b.ranges]
     return [
         table(f"Block {b.block_id}", ("what", "value"), facts),
-        table("Ranges", ("partition", "life", "from", "until", "records"), ranges),
+        table("Ranges", ("partition", "incarnation", "from", "until", "records"), ranges),
     ]

@@ -105,7 +105,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
         ),
         table(
             "Partitions",
-            ("partition", "state", "life", "taken in", "completed", "end in Kafka", "lag", "receiver"),
+            ("partition", "state", "incarnation", "taken in", "completed", "end in Kafka", "lag", "receiver"),
             [
                 (
                     f"{p.topic}/{p.partition}",

@@ -145,7 +145,7 @@ def read_file(path: Path) -> ExportedOffsets:
     for p in found.partitions:
         if p.partition < 0 or p.incarnation < 1 or not 0 <= p.completed <= p.position < 1 << 63:
             raise UsageError(
-                f"{path}: {p.tp}: life {p.incarnation}, completed {p.completed}, position {p.position} is impossible: "
+                f"{path}: {p.tp}: incarnation {p.incarnation}, completed {p.completed}, position {p.position} is impossible: "
                 "export the offsets again"
             )
     if len({p.tp for p in found.partitions}) != len(found.partitions):

@@ -67,7 +67,7 @@ def _table(partitions: tuple[TrackedPartition, ...]) -> Group:
 
     return table(
         "Offsets",
-        ("partition", "life", "taken in", "completed", "end in Kafka", "lag", "topic id"),
+        ("partition", "incarnation", "taken in", "completed", "end in Kafka", "lag", "topic id"),
         [
             (
                 f"{p.topic}/{p.partition}",

@@ -68,7 +68,7 @@ def _tables(answer: ResetAnswer) -> list[Group]:
         (f"{p.topic}/{p.partition}", p.incarnation, p.position, p.start, p.start - p.position)
         for p in answer.partitions
     ]
-    return [table("New incarnations", ("partition", "life", "taken in up to", "begins at", "difference"), rows)]
+    return [table("New incarnations", ("partition", "incarnation", "taken in up to", "begins at", "difference"), rows)]
 
 
 @click.command(

@@ -249,13 +249,13 @@ class Position(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     completed: int
 
 
-class RebuildReport(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
+class RebuildReport(msgspec.Struct, frozen=True, rename={**WIRE_NAMES, "missing_offsets": "holes"}):
     """The result of a rebuild, or what it would be.
 
     ``blocks``: number of blocks in the new journal; ``taken``: those of them found in the WAL after the snapshot copy.
     ``not_taken``: block → reason. ``repeated``: batch → ranges that run again, though the batch may have run before.
-    ``holes``: offsets missing before later frames of the WAL. ``missing``: ranges that wait for a batch again, but whose
-    segment no longer exists.
+    ``missing_offsets``: places where offsets are missing before later frames of the WAL. ``missing``: ranges that wait for a
+    batch again, but whose segment no longer exists.
     """
 
     done: bool
@@ -267,7 +267,7 @@ class RebuildReport(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     taken: int
     not_taken: dict[str, str]
     repeated: dict[str, tuple[str, ...]]
-    holes: tuple[str, ...]
+    missing_offsets: tuple[str, ...]
     missing: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -291,9 +291,9 @@ def report_of(plan: RebuildPlan, done: bool) -> RebuildReport:
             str(batch.batch_id) if batch.batch_id else "started after the snapshot copy, id unknown": batch.ranges
             for batch in plan.rebuild.repeated
         },
-        holes=tuple(
-            f"{h.topic}/{h.partition} continues at {h.position} (life {h.incarnation}), but the next frame in the WAL begins at "
-            f"{h.next_from}"
+        missing_offsets=tuple(
+            f"{h.topic}/{h.partition} continues at {h.position} (incarnation {h.incarnation}), but the next frame in the WAL "
+            f"begins at {h.next_from}"
             for h in plan.missing_offsets
         ),
         missing=plan.missing,
@@ -308,7 +308,7 @@ def rebuild_tables(report: RebuildReport) -> list[Group]:
         table(
             f"Timeline {report.timeline} of stream {report.stream}, from {report.copy}: {report.blocks} blocks, "
             f"{report.taken} of them found in the WAL after the copy",
-            ("partition", "life", "position", "completed"),
+            ("partition", "incarnation", "position", "completed"),
             [(f"{p.topic}/{p.partition}", p.incarnation, p.position, p.completed) for p in report.positions],
         ),
         table("Batches that run again and may have run before", ("batch", "ranges"),
@@ -320,8 +320,8 @@ def rebuild_tables(report: RebuildReport) -> list[Group]:
 def _say(invocation: Invocation, report: RebuildReport) -> None:
     for note in report.notes:
         invocation.say(f"forebay: {note}")
-    for hole in report.holes:
-        invocation.say(f"forebay: {hole}; the offsets in between are lost if Kafka has dropped them")
+    for place in report.missing_offsets:
+        invocation.say(f"forebay: {place}; the offsets in between are lost if Kafka has dropped them")
     if report.missing:
         invocation.say(
             f"forebay: no segment holds {', '.join(report.missing)}, and no batch is known to have completed it: restore the "
@@ -452,4 +452,4 @@ def rebuild_command(invocation: Invocation, even_if_intact: bool, yes: bool) -> 
     _say(invocation, report)
     done = f"the journal was rebuilt as timeline {report.timeline}: start the driver and the receivers"
     invocation.say(done if yes else NOTHING_CHANGED)
-    return FINDINGS if report.holes or report.missing else FINE
+    return FINDINGS if report.missing_offsets or report.missing else FINE

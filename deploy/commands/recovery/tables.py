@@ -69,7 +69,7 @@ def tables(plan: RecoveryPlan) -> list[Group]:
         made.append(
             table(
                 "Kafka",
-                ("partition", "life", "position", "committed", "first held", "end"),
+                ("partition", "incarnation", "position", "committed", "first held", "end"),
                 [
                     (f"{p.topic}/{p.partition}", p.incarnation, p.position, p.committed, p.low, p.high)
                     for p in plan.kafka.partitions

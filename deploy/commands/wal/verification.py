@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 
-class Verification(msgspec.Struct, frozen=True):
+class Verification(msgspec.Struct, frozen=True, rename={"missing_segments": "holes"}):
     """The result of a verification.
 
     ``journal``: why the WAL was not compared with the journal, "" if it was. ``counts``: decision → number of places.
-    ``findings``: places that differ from what was written or accepted. ``holes``: missing segments that the journal does not
-    need.
+    ``findings``: places that differ from what was written or accepted. ``missing_segments``: those that the journal does
+    not need.
     """
 
     stream: str
@@ -43,7 +43,7 @@ class Verification(msgspec.Struct, frozen=True):
     frames: int
     counts: dict[str, int]
     findings: tuple[Place, ...]
-    holes: tuple[MissingSegments, ...]
+    missing_segments: tuple[MissingSegments, ...]
 
 
 def verified(storage: Storage, stream: str, journal_storage: Storage | None) -> Verification:
@@ -81,7 +81,7 @@ def _summed_up(examined: Examination, why: str) -> Verification:
         frames=sum(segment.frames for segment in examined.segments),
         counts=examined.counts,
         findings=findings,
-        holes=examined.missing_segments,
+        missing_segments=examined.missing_segments,
     )
 
 
@@ -111,12 +111,12 @@ def tables(found: Verification) -> list[Group]:
                 ],
             )
         )
-    if found.holes:
+    if found.missing_segments:
         made.append(
             table(
                 "Missing segments that the journal does not need",
                 ("receiver", "epoch", "from", "to"),
-                [(h.receiver, f"{h.epoch:x}", h.first, h.last) for h in found.holes],
+                [(h.receiver, f"{h.epoch:x}", h.first, h.last) for h in found.missing_segments],
             )
         )
     return made
@@ -153,6 +153,7 @@ def sentences(found: Verification, wal_only: bool) -> list[str]:
         findings.append(f"{p.path}, bytes {p.offset} to {p.until}{ranges}: {p.decision}: {p.words}")
     if found.journal:
         findings += [
-            f"receiver {h.receiver}, epoch {h.epoch:x}: segments {h.first} to {h.last} are missing" for h in found.holes
+            f"receiver {h.receiver}, epoch {h.epoch:x}: segments {h.first} to {h.last} are missing"
+            for h in found.missing_segments
         ]
     return findings

@@ -81,7 +81,7 @@ def fault_found(state: State, event: ev.FaultRecorded) -> None:
 def adoption_tried(state: State, event: ev.AdoptionTried) -> None:
     partition = partition_of(state, event.topic, event.partition)
     if partition.fault is None or event.token != partition.token:
-        raise BrokenInvariant(f"adoption was tried in {partition.tp}, which has no trouble or a newer token (INV-2)")
+        raise BrokenInvariant(f"adoption was tried in {partition.tp}, which has no open fault or a newer token (INV-2)")
     partition.fault = msgspec.structs.replace(partition.fault, tried=event.token, adoptable_from=event.adoptable_from)
 
 

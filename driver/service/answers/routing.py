@@ -46,7 +46,7 @@ _OnlyLogged = m.StopRequest | m.RetryRequest | m.ForgetRequest | m.FenceRequest 
 
 
 def words(request: str) -> str:
-    """Return the name of a request's type in words: ``restart receiver`` for ``RestartReceiverRequest``."""
+    """Return the name of a request's type as text: ``restart receiver`` for ``RestartReceiverRequest``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", request.removesuffix("Request")).lower()
 
 

@@ -95,7 +95,7 @@ class ClientErrors:
             self.add(closed[1])
 
     def add(self, reason: str, code: int = KafkaError.NO_ERROR, step: str = "") -> None:
-        """Keep ``reason``. ``step``: the next one; "" for that of the reason's words or of ``code``."""
+        """Keep ``reason``. ``step``: the next step; "" for the one that ``reason`` or ``code`` implies."""
         reason = _ATTEMPT.sub("", reason).replace("/bootstrap:", ":")
         steps = (step for words, step in _NEXT_STEPS_BY_WORDS.items() if words in reason)
         step = step or next(steps, _NEXT_STEPS.get(code, ""))

@@ -16,21 +16,21 @@ def shown(width: int, columns: tuple[str, ...], *rows: tuple[object, ...]) -> li
 
 
 COLUMNS = ("partition", "state", "records")
-ROWS = (("flights/0", "active", 4988), ("orders [red]", "trouble", 12))
+ROWS = (("flights/0", "active", 4988), ("orders [red]", "claimed", 12))
 
 
 def test_wide_terminal_shows_a_row_on_a_line_with_numbers_at_the_right() -> None:
     title, head, _, first, second = shown(80, COLUMNS, *ROWS)
     assert (title, head.split()) == ("Title", ["partition", "state", "records"])
     assert first.split() == ["flights/0", "active", "4988"] and first.endswith(" 4988")
-    assert second.split() == ["orders", "[red]", "trouble", "12"] and second.endswith("   12")
+    assert second.split() == ["orders", "[red]", "claimed", "12"] and second.endswith("   12")
 
 
 def test_narrow_terminal_shows_a_value_on_a_line_and_breaks_no_word() -> None:
     assert shown(24, COLUMNS, *ROWS) == [
         "Title",
         "partition  flights/0", "state      active", "records    4988",
-        "partition  orders [red]", "state      trouble", "records    12",
+        "partition  orders [red]", "state      claimed", "records    12",
     ]  # fmt: skip
 
 

@@ -106,7 +106,7 @@ def test_settings_that_do_not_fit_a_source_are_refused(
 
 
 def test_the_examples_files_are_read_by_whole_lines_from_where_the_last_one_ended(tmp_path: Path) -> None:
-    """Half a line is none yet; a file that was cut off is trouble, not silence (INV-5); another file has another identity."""
+    """Half a line is none yet; a file that was cut off is a fault and not ignored (INV-5); another file has another identity."""
     path = tmp_path / "a.log"
     path.write_bytes(b"one\ntwo\nthr")
     tail = Tail(str(tmp_path))

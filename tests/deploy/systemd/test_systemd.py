@@ -1,6 +1,6 @@
 """The units under a real systemd: installed from the wheel without a network, started, hung, killed, fenced, stopped, removed.
 
-One machine for all tests of this file, in the order of a life: each goes on where the one before left off.
+One machine for all tests of this file, in the order of a host's life cycle: each goes on where the one before left off.
 """
 
 from __future__ import annotations

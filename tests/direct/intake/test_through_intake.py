@@ -79,7 +79,7 @@ THREE = partition(30, (1, 20, 90, "a"), (2, 50, 80, "a"), (3, 0, None, "b"))
         (0, 10, "a", ONE, []),
         (30, 60, "other", ONE, []),
         (30, 60, "", ONE, [(1, 30, 60)]),
-        (30, 60, "a", THREE, [(1, 30, 50), (2, 50, 60)]),  # what was above 50 in the first life was cut away
+        (30, 60, "a", THREE, [(1, 30, 50), (2, 50, 60)]),  # what was above 50 in the first incarnation was cut away
         (60, 85, "a", THREE, [(2, 60, 80)]),
         (10, 60, "b", THREE, [(3, 10, 30)]),
         (10, 60, "", THREE, [(3, 10, 30)]),

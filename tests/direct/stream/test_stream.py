@@ -446,7 +446,7 @@ def test_statistics_and_offsets_of_batches_reach_listeners_the_stream_and_the_hi
 
         def batch_completed(self, event: BatchCompleted) -> None:
             heard.append(event)
-            runs.streams[-1].stop()  # returns at once in a listener
+            runs.streams[-1].stop()  # returns immediately in a listener
             completed.set()
 
     completed = threading.Event()

@@ -1,4 +1,4 @@
-"""``offsets reset``: a life ends when no writer can sync a block under a token of it any more, and not before (INV-2, INV-4)."""
+"""``offsets reset``: an incarnation ends when, and not before, no writer can sync a block under its tokens (INV-2, INV-4)."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_nothing_is_deleted_while_a_manifest_can_not_be_read() -> None:
 def test_a_rebuilt_journal_does_not_need_manifests_that_were_deleted_before_the_rebuild(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A snapshot copy names versions that were dropped before it, and the driver deletes them when a second copy knows this."""
+    """A snapshot copy names versions that were dropped before it, and the driver deletes them when the next copy knows this."""
     kept = Kept()
     batches = [kept.batch() for _ in range(5)]
     dropped = dict(kept.t.state.dropped_versions)

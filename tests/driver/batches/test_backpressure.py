@@ -34,7 +34,7 @@ def tracked(rate: float = 0.0) -> Tracked:
 
 
 def beat(t: Tracked, receiver: str, epoch: int, seen: int = 0, **lag_of: int) -> tuple[m.Command, ...]:
-    """A heartbeat of a receiver that stands ``lag_of`` (``p0=…``) records before the end of each partition."""
+    """A heartbeat of a receiver whose positions are ``lag_of`` (``p0=…``) records before the end of each partition."""
     partitions = tuple(
         m.PartitionStatus(
             topic=TOPIC, partition=int(name[1:]), token=1, state="active", position=100, high_watermark=100 + lag

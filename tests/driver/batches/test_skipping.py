@@ -150,7 +150,7 @@ def test_unreadable_batch_and_one_that_fails_in_a_pause_can_be_skipped(settings:
 
 
 def test_replay_runs_a_skipped_batch_with_its_records_and_may_skip_it_again(settings: Settings) -> None:
-    """The bytes are in the WAL: a mended job gets what it could not process before."""
+    """The bytes are in the WAL: a repaired job gets what it could not process before."""
     job = Carriers()
     with running(settings, job) as driver:
         driver.take_in(5)

@@ -37,7 +37,7 @@ from wal.storage import MemoryStorage
 
 
 def sized(start: int, until: int, token: int, newest_ms: int, partition: int = 0) -> BlockRange:
-    """A range of records of 10 bytes each, the newest of which Kafka got at ``newest_ms``."""
+    """A range of records of 10 bytes each. Kafka got the newest one at ``newest_ms``."""
     made = offsets(start, until, token, partition)
     return msgspec.structs.replace(made, bytes=10 * made.records, max_timestamp_ms=newest_ms)
 
@@ -158,7 +158,7 @@ def test_listeners_get_the_statistics_and_the_offsets_of_each_partition() -> Non
     }  # fmt: skip
 
 
-def test_a_listener_hears_of_a_completion_only_after_the_journal_has_it() -> None:
+def test_a_listener_gets_a_completion_only_after_the_journal_has_it() -> None:
     running = Running(lambda _: 0.0)
     running.take_in((0, 0, 5, 0))
     batch_id = running.allocate()
@@ -367,7 +367,7 @@ def test_the_log_is_bounded_and_never_has_a_run_twice() -> None:
     assert not log.add_older([entry(1)])
 
 
-# ---- in words --------------------------------------------------------------------------------------------------------
+# ---- as text --------------------------------------------------------------------------------------------------------
 
 
 def test_the_description_for_spark_names_all_partitions_within_its_length() -> None:

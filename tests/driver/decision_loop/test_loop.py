@@ -248,7 +248,7 @@ def test_stopping_decides_what_is_queued_and_refuses_what_comes_later(led: Led) 
         led.loop.submit(register("r2")).result(1)
 
 
-def test_a_request_given_up_while_it_waited_does_not_hide_that_the_loop_failed(led: Led) -> None:
+def test_a_cancelled_request_does_not_hide_that_the_loop_failed(led: Led) -> None:
     """INV-4, INV-5: a fenced driver ends, whether or not its clients still wait."""
     reached, release = threading.Event(), threading.Event()
 
@@ -498,7 +498,7 @@ def test_requests_are_turned_away_while_the_journal_waits_for_space() -> None:
 
 
 def test_loop_that_ends_while_it_waits_for_space_names_its_end() -> None:
-    """A sender that is told to wait for space would ask a driver that has ended."""
+    """A sender that is answered to wait for space would ask a driver that has ended."""
     led = Led()
     tried = threading.Event()
 

@@ -103,7 +103,7 @@ def test_caught_up_is_what_kafka_held_at_the_start_whatever_came_since() -> None
     later = CatchUp.of({tp(0): 50}, {tp(0): 1})
     assert later.missing(t.state) == [tp(0)]
     apply(t.state, IncarnationBegun(IncarnationStart("t", 0, 9, "id"), 1, "reset"))
-    assert later.missing(t.state) == [], "Kafka no longer has what that life did not give"
+    assert later.missing(t.state) == [], "Kafka no longer has what that incarnation did not give"
 
 
 def test_what_a_summary_says() -> None:

@@ -138,7 +138,7 @@ def test_a_window_holds_the_batches_before_it_until_it_is_completed() -> None:
 
 
 def test_a_window_ends_where_a_batch_before_it_is_not_held() -> None:
-    """It touches without a hole."""
+    """It touches without a gap."""
     t = batches()
     t.say(KeepWindow(3))
     ids = [t.allocate() for _ in range(4)]

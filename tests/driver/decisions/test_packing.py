@@ -90,7 +90,7 @@ def test_a_task_ends_with_the_block_that_fills_its_share_or_where_those_after_it
 def test_a_partitions_records_stay_in_order_whatever_its_hosts_were(
     found: list[tuple[int, bool, set[int]]], tasks: int
 ) -> None:
-    """A local copy that was given up is of no host."""
+    """A local copy that was deleted is of no host."""
     blocks = [block(i, 1, host, parts, local) for i, (host, local, parts) in enumerate(found)]
     known = {block.id: block.meta for block in blocks}
     seen: defaultdict[int, list[int]] = defaultdict(list)

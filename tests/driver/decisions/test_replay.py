@@ -210,7 +210,7 @@ def test_the_index_and_a_replayed_journal_agree_through_a_replay() -> None:
 
 
 def test_a_rewind_beyond_the_horizon_is_refused_with_the_first_possible_batch() -> None:
-    """INV-5: a replay that would meet a hole never begins."""
+    """INV-5: a replay that would meet a missing range never begins."""
     t = Rewound()
     ids = t.work()
     t.without_local_copies()

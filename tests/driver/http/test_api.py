@@ -1,4 +1,4 @@
-"""The tracker's HTTP side: documented from the code, refusals with words, bodies with a bound."""
+"""The tracker's HTTP side: documented from the code, refusals with a message, bodies with a bound."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_openapi_document_names_every_route_with_its_messages(url: str) -> N
         (UnreachableError("stopping"), UnreachableError),
     ],
 )
-def test_a_refusal_arrives_as_the_error_it_was_with_its_words(
+def test_a_refusal_arrives_as_the_error_it_was_with_its_message(
     url: str, answers: list[Exception], refusal: Exception, raised: type[Exception]
 ) -> None:
     answers.append(refusal)
@@ -135,7 +135,7 @@ def test_a_body_beyond_the_limit_is_refused(url: str) -> None:
     assert answer.status == 413
 
 
-def test_an_unknown_route_is_refused_with_words(url: str) -> None:
+def test_an_unknown_route_is_refused_with_a_message(url: str) -> None:
     with pytest.raises(RefusedError):
         Client(url).request("GET", "/v1/nothing")
 

@@ -254,7 +254,7 @@ def test_receiver_that_a_new_driver_has_not_met_is_forgotten_once_its_time_is_ov
     assert kinds(health.look(wait(t, 1)))[0] == ["partitions-without-receiver"]
 
 
-def test_receiver_that_waits_for_its_store_is_a_problem_with_its_words() -> None:
+def test_receiver_that_waits_for_its_store_is_a_problem_with_its_message() -> None:
     t = Tracked()
     health, epoch = running(t)
     beat(t, epoch, "waiting", "the WAL does not take blocks, polling is paused: no such folder")
@@ -352,7 +352,7 @@ def test_outage_of_kafka_and_of_each_store_is_a_problem_with_cause_and_command()
     for problem in verdict.problems:
         assert f"out of reach: why {problem.kind}" in problem.cause
         assert problem.command
-    # the driver's own words for the same are not said twice
+    # the driver's own problem about the same is not shown a second time
     health = health_of(t, outages)
     for _ in range(2):
         verdict = health.look(wait(t, 6), "waiting", "Kafka: refused")

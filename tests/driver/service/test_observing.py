@@ -146,7 +146,7 @@ def test_overview_names_the_pages_of_spark(settings: Configure) -> None:
 
 
 def test_each_part_is_held_to_what_the_settings_say(settings: Configure) -> None:
-    """One argument that is left out or swapped would leave a stream to a default without a word."""
+    """One argument that is left out or swapped would silently leave a stream to a default."""
     s = settings(
         batch_interval="7s", job_max_failures=3, job_retry_delay="11s", max_queued_batches=5, concurrent_jobs=13,
         window_batches=17, empty_batches="deliver", unreadable_retry="19s", tasks_min=23, max_batch_records=29,

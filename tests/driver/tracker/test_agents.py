@@ -66,7 +66,7 @@ def test_a_host_that_is_short_of_room_gives_up_what_was_taken_in_last() -> None:
     assert beat(tracked, short_bytes=5000) == ()
 
 
-def test_what_was_given_up_is_deleted_by_no_later_clean_up() -> None:
+def test_a_block_deleted_for_lack_of_room_is_deleted_by_no_later_clean_up() -> None:
     """INV-7: nor does a driver that reads the journal think otherwise."""
     tracked = Tracked()
     first, second = taken_in(tracked, 2)
@@ -82,7 +82,7 @@ def test_what_was_given_up_is_deleted_by_no_later_clean_up() -> None:
     assert not tracked.state.blocks[second.id].local
 
 
-def test_another_hosts_blocks_are_not_given_up_here() -> None:
+def test_blocks_of_another_host_are_not_deleted_here() -> None:
     tracked = Tracked()
     taken_in(tracked, 2)
     assert beat(tracked, host="h2", short_bytes=10_000) == ()

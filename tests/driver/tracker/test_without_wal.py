@@ -235,7 +235,7 @@ def test_nothing_can_be_replayed() -> None:
         t.say(BeginReplay(RewindTo(1, 0), (), 0, "somebody"))
 
 
-def test_nothing_is_given_up_for_lack_of_room() -> None:
+def test_nothing_is_deleted_for_lack_of_room() -> None:
     """INV-8: what no WAL holds stays, however short of room its host is, and however old it is; on a host that the journal
     names, a copy is none that is left over."""
     t = Copied()

@@ -106,7 +106,7 @@ def test_task_that_is_tried_again_takes_no_consumer_that_was_used_before(
 def test_source_goes_on_after_a_loss_by_a_consumer_that_fetched_nothing_before_it(
     kafka_broker: KafkaBroker, tp: TopicPartition, made: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kept consumer stands where Kafka's log begins after the loss, and was made before it."""
+    """A kept consumer is where Kafka's log begins after the loss, and was made before it."""
     attempt(monkeypatch, 0)
     given = options(kafka_broker, tp.topic, failOnDataLoss="false")
     rows = [batch.num_rows for batch in reading.read_span(given, OffsetRange(tp.topic, tp.partition, 10, 20))]

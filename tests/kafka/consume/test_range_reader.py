@@ -140,7 +140,7 @@ def test_kept_consumer_serves_only_range_at_its_position_with_same_parameters(
     for begin, end, reading, who, fresh in (
         (0, 10, PLAIN, access, False),
         (10, 20, PLAIN, uncommitted, False),  # what counts as a record for it is another's
-        (20, 30, PLAIN, access, False),  # not where it stands
+        (20, 30, PLAIN, access, False),  # not its position
         (10, 20, PLAIN, access, True),  # a task that is tried again
         (10, 20, PLAIN, msgspec.structs.replace(access, group="another"), False),
         (10, 20, Reading(keep=False), access, False),
@@ -225,7 +225,7 @@ def test_dropped_records_are_out_of_range_and_consumer_is_closed(access: KafkaAc
     produce(access.options, tp, 100)
     with KafkaAdmin(access.options) as admin:
         admin.delete_records({tp: 40})
-    for reading in (PLAIN, HOLES):  # what is lost is no hole
+    for reading in (PLAIN, HOLES):  # what is lost is no skipped offset
         with pytest.raises(OutOfRangeError, match=r"\[30, 60\): at offset 30 .* it holds offsets 40 to 100"):
             offsets(access, span(tp, 30, 60), reading)
     with pytest.raises(OutOfRangeError, match=r"\[200, 300\).* it holds offsets 40 to 100"):

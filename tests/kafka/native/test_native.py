@@ -149,7 +149,7 @@ def test_partitions_assigned_again_and_again_are_read_from_their_new_positions(
         tables, events = reading.read(set(begin), lambda: random_.choice([1, 50, 10_000]))
         for number, offset in begin.items():
             found = tables[number].column("offset").to_pylist() if number in tables else []
-            # what a fetch before the second assignment returned does not come again; the rest is complete
+            # what a fetch before the second assignment returned is not returned a second time; the rest is complete
             assert found == list(range(offset, 500)), (number, offset)
             assert events[number] == [(KafkaError._PARTITION_EOF, events[number][0][1], 500)]  # type: ignore[index]
     reading.close()

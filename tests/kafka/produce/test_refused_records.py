@@ -19,7 +19,7 @@ from forebay.model.errors import ForebayError, StoreError, UnreachableError
 from forebay.model.values import TopicPartition
 
 OPTIONS = {"bootstrap.servers": "b:9092"}
-GIVEN_UP = KafkaException(KafkaError(KafkaError._FATAL, "given up"))
+FENCED = KafkaException(KafkaError(KafkaError._FATAL, "fenced"))
 
 
 class Client:
@@ -32,7 +32,7 @@ class Client:
 
     def _call(self, *_: Any, **__: Any) -> None:
         if self.ended:
-            raise GIVEN_UP
+            raise FENCED
 
     init_transactions = begin_transaction = abort_transaction = commit_transaction = _call
     send_offsets_to_transaction = purge = poll = close = consumer_group_metadata = _call
@@ -106,15 +106,15 @@ def test_ended_client_begins_no_transaction_and_closes_quietly(
     clients: list[Client], opened: TransactionalSender
 ) -> None:
     clients[0].ended = True
-    with pytest.raises(StoreError, match="topic t: the transaction can't continue: given up"):
+    with pytest.raises(StoreError, match="topic t: the transaction can't continue: fenced"):
         opened.put([("t", None, b"v", None, None)])
     assert not opened.abort()
     opened.close()
 
 
 def test_ended_client_fails_rows_with_project_error(monkeypatch: pytest.MonkeyPatch, clients: list[Client]) -> None:
-    monkeypatch.setattr(Client, "poll", lambda *_: (_ for _ in ()).throw(GIVEN_UP))
-    with pytest.raises(ForebayError, match="Kafka at b:9092: after 0 records: given up"):
+    monkeypatch.setattr(Client, "poll", lambda *_: (_ for _ in ()).throw(FENCED))
+    with pytest.raises(ForebayError, match="Kafka at b:9092: after 0 records: fenced"):
         send_rows(OPTIONS, "t", [pa.record_batch({"value": ["v"]})])
 
 

@@ -23,7 +23,7 @@ def test_without_an_answer_a_block_is_sealed_after_its_interval() -> None:
 
 def test_a_block_is_sealed_before_the_next_batch_by_the_time_that_its_way_takes() -> None:
     s = sealing()
-    s.answered(9.9, 400, 1_000, 10.0)  # it took 0.1 s to the answer, half of which is learned
+    s.answered(9.9, 400, 1_000, 10.0)  # it took 0.1 s to the answer; half of this is learned
     assert s.due_at(10.0) == pytest.approx(10.35)
     s.answered(9.9, 400, 1_000, 10.0)
     assert s.due_at(10.0) == pytest.approx(10.325), "what grows is learned soon"

@@ -1,4 +1,4 @@
-"""INV-2 and rule 4: nothing that is durable was given up, and no range is written twice under one token."""
+"""INV-2 and rule 4: nothing that is durable was recorded as lost, and no range is written twice under one token."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Exclusions:
             for item in scan_segment(self._record.wal, path):
                 if isinstance(item, Frame) and item.header.kind == FrameKind.BLOCK:
                     meta = decode_meta(item.metadata, path, item.offset)
-                    self._check_not_given_up(state, meta, "was given up, the WAL holds it in")
+                    self._check_not_given_up(state, meta, "was recorded as lost, the WAL holds it in")
 
     def _check_not_given_up(self, state: State, meta: BlockMeta, words: str) -> None:
         if meta.id in self._void or meta.id in state.blocks:
@@ -84,7 +84,7 @@ class Exclusions:
         # where files are appended to, a process that was fenced while it slept may go on writing
         if outdated and (self._world.wal.appendable or self._record.is_of_lost_journal(meta)):
             self._void.add(meta.id)
-        self._check_not_given_up(self._record.state, meta, "was given up before it could be synced in")
+        self._check_not_given_up(self._record.state, meta, "was recorded as lost before it could be synced in")
 
     def landed(self, path: str) -> None:
         """INV-2: an object that lands late holds no record that was excluded before."""
@@ -96,7 +96,7 @@ class Exclusions:
                 meta = decode_meta(item.metadata, path, item.offset)
                 if self._record.is_of_lost_journal(meta):
                     self._void.add(meta.id)
-                self._check_not_given_up(self._record.state, meta, "was given up before it landed in")
+                self._check_not_given_up(self._record.state, meta, "was recorded as lost before it was stored in")
 
     def unreported(self, tp: TopicPartition) -> bool:
         """Return whether the WAL holds the durable position of ``tp`` in a block that is not accepted."""

@@ -47,7 +47,7 @@ class Rebuilds:
                     if (str(held.tp), held.incarnation) == (key, old.incarnation.number):
                         least = min(least, held.from_offset)
             if new is None or (new.incarnation.number, new.position) < (old.incarnation.number, least):
-                at = "is not there" if new is None else f"stands at {new.position}"
+                at = "is not there" if new is None else f"is at {new.position}"
                 raise InvariantViolation("INV-1", f"{key} was at {old.position}, and {at} after the rebuild")
         record = state.rebuilds[-1]
         named = {batch.batch_id for batch in record.repeated}

@@ -34,7 +34,7 @@ def cluster(tmp_path: Path, kafka_broker: KafkaBroker, topic: str) -> Iterator[C
 
 
 def await_places(cluster: Cluster, topic: str, *places: tuple[int, int]) -> None:
-    """Until the intake's partitions stand at these lives and offsets."""
+    """Until the intake's partitions are at these incarnations and offsets."""
 
     def reached() -> bool:
         known = [cluster.state().partitions[f"{topic}/{number}"] for number in range(len(places))]
@@ -99,7 +99,7 @@ def test_times_and_offsets_select_places_in_incarnations(
             taken.append(read(reader, at, end))
             at = end
         assert incarnations[:2] == [
-            ({"0": 0, "1": 0}, {topic: {"0": 2, "1": 2}}),  # the ended life whole, whatever the limit
+            ({"0": 0, "1": 0}, {topic: {"0": 2, "1": 2}}),  # the ended incarnation whole, whatever the limit
             ({"0": 0, "1": 0}, {topic: {"0": 3, "1": 3}}),
         ]
         assert incarnations[-1] == ({"0": 6, "1": 2}, {topic: {"0": 3, "1": 3}})

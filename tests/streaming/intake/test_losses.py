@@ -31,7 +31,7 @@ def test_query_stops_at_a_loss_until_it_is_accepted_or_may_be_omitted(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """INV-3, INV-5: each record that is left once, and the range in words, with the real command."""
+    """INV-3, INV-5: each record that is left once, and the range as text, with the real command."""
     tp = TopicPartition(topic_name(), 0)
     kafka_broker.create_topic(tp.topic, 1)
     produce(kafka_broker.options, tp, 10)

@@ -34,7 +34,7 @@ def partition(tp: TopicPartition = A, position: int = 100, *incarnations: Incarn
     return IntakePartition(topic=tp.topic, partition=tp.partition, position=position, incarnations=own)
 
 
-#: [0, 50) of the first life, which ended; [20, 100) of the second so far
+#: [0, 50) of the first incarnation, which ended; [20, 100) of the second so far
 TWO = partition(
     A,
     100,

@@ -125,7 +125,7 @@ def test_trigger_waits_for_min_offsets_unless_no_more_can_arrive(taken: Taken) -
     apply(
         taken.tracked.state, IncarnationBegun(IncarnationStart(TOPIC, 0, 0, "id-2"), taken.tracked.now_ms, "recreated")
     )
-    assert triggers(always, {TOPIC: {"0": 18}, "#cursor": "query-q"}, 1) == [0]  # where the next life begins
+    assert triggers(always, {TOPIC: {"0": 18}, "#cursor": "query-q"}, 1) == [0]  # where the next incarnation begins
     always.stop()
 
 

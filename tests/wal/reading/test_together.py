@@ -285,7 +285,7 @@ def test_reading_that_ends_early_leaves_no_thread(stored: Stored, monkeypatch: p
 
 
 def test_lost_copies_are_read_from_the_wal_in_one_read(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copies of this host are gone, and its agent has none either."""
+    """The copies of this host were deleted, and its agent has none either."""
     monkeypatch.setattr("socket.gethostname", lambda: "h1")
     references = small(stored)
     for reference in references[3:]:
@@ -299,7 +299,7 @@ def test_lost_copies_are_read_from_the_wal_in_one_read(stored: Stored, monkeypat
         assert len(reads.lengths) == 1
 
 
-def test_damaged_frame_of_the_wal_amid_a_read_is_named_alone(stored: Stored) -> None:
+def test_damaged_frame_of_the_wal_in_the_middle_of_a_read_is_named_alone(stored: Stored) -> None:
     """INV-5: the error names the one block, its ranges and each tier's reason."""
     references = small(stored)
     lost = references[9]
@@ -368,7 +368,7 @@ def test_agent_that_is_down_costs_one_request_and_the_wal_one_read(
     assert len(reads.lengths) == 1
 
 
-def test_agent_answers_for_all_blocks_of_its_host_at_once(stored: Stored) -> None:
+def test_agent_answers_for_all_blocks_of_its_host_in_one_request(stored: Stored) -> None:
     """Blocks that it does not have, or has damaged, come from the WAL."""
     references = small(stored)
     with Agent(stored.settings()) as agent:

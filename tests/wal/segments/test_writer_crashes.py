@@ -72,7 +72,7 @@ def test_failpoints_are_passed_only_where_asked_for(armed) -> None:  # type: ign
 
 
 def _work(storage: ForgetfulStorage, promised: list[Pending], rewrite: bool) -> None:
-    """A writer's life: groups of one to three frames, through several segments. ``promised``: what sync returned."""
+    """A writer's life cycle: groups of one to three frames, through several segments. ``promised``: what sync returned."""
     log = writer(storage, size_bytes=700, rewrite=rewrite)
     number = itertools.count()
     for group in (1, 3, 2, 1, 2):
@@ -115,7 +115,7 @@ def _steps(rewrite: bool, fail_syncs: tuple[int, ...] = ()) -> int:
 def test_a_crash_before_any_step_keeps_everything_that_sync_returned(
     fail_syncs: tuple[int, ...], zero_fill: bool
 ) -> None:
-    """INV-1, over every step of a writer's life, with and without syncs that fail; three fates of the cache for
+    """INV-1, over every step of a writer's life cycle, with and without syncs that fail; three fates of the cache for
     each.
     """
     steps = _steps(True, fail_syncs)

@@ -225,7 +225,7 @@ def test_a_node_that_hangs_is_an_error_of_the_store_in_bounded_time(
     assert HdfsStorage(url).read("a") == b"x"
 
 
-def test_the_active_name_node_of_a_service_is_found_behind_one_that_is_gone_and_one_that_hangs(
+def test_the_active_name_node_of_a_service_is_found_behind_one_that_ended_and_one_that_hangs(
     hdfs_server: HdfsServer, url: str
 ) -> None:
     """INV-6. Fail-overs of real NameNodes are in test_hdfs_failover.py."""

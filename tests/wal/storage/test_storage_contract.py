@@ -552,7 +552,7 @@ def test_large_object_is_found_after_its_last_answer_was_lost(in_parts: Store) -
 
 
 def test_upload_in_parts_through_a_repeating_proxy_is_found_or_refused(in_parts: Store) -> None:
-    """INV-4: the second request to abort an upload is answered that there is none, whoever's object exists."""
+    """INV-4: the second request to abort an upload is answered that there is none, whichever writer's object exists."""
     assert in_parts.proxy is not None
     whole = Random(3).randbytes(11 << 20)
     storage = in_parts.open(request_timeout="20s", part_size="5MiB")

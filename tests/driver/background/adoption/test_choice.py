@@ -25,7 +25,7 @@ def test_only_orphans_of_the_same_incarnation_beyond_the_position_count() -> Non
 
 
 def test_of_a_topic_created_again_only_checked_blocks_count() -> None:
-    """Another may hold the records of the new topic, which are read in the new life once more (INV-2)."""
+    """Another may hold the records of the new topic, which are read in the new incarnation once more (INV-2)."""
     found = [orphan(0, 10), orphan(0, 10, checked=True)]
     assert eligible(found, search(5), same_topic=False) == [found[1]]
 

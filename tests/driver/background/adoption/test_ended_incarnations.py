@@ -32,7 +32,7 @@ def test_contiguous_orphans_of_an_ending_incarnation_are_adopted_first() -> None
 
 
 def test_truncated_log_is_adopted_in_the_old_incarnation_and_begins_a_new_one_where_it_was_cut() -> None:
-    """What Kafka holds beyond the cut are other records: they come in under the new life, also below the adopted ones."""
+    """What Kafka holds beyond the cut are other records: they come in under the new incarnation, also below the adopted ones."""
     t = Stream(on_gap="record")
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 70, token))
@@ -118,7 +118,7 @@ def test_with_stop_an_adopted_incarnation_ends_when_an_operator_accepts_it() -> 
 
 
 @pytest.mark.parametrize("step", ["report", "release", "none"])
-def test_a_driver_that_starts_over_after_adoption_still_ends_the_life(step: str) -> None:
+def test_a_driver_that_starts_over_after_adoption_still_ends_the_incarnation(step: str) -> None:
     """INV-7: from the events alone, wherever the older driver was killed."""
     t = cut_back("record", (65, 70))
     t.round(until_step=step)

@@ -87,7 +87,7 @@ def test_killed_at_any_step_it_adopts_once_in_the_end(step: str) -> None:
     after = t.new_adopter("d2")
     t.round(after)
     assert t.partition.owner == ""
-    if step != "release":  # else it had come in, and the trouble was over
+    if step != "release":  # else it had come in, and the fault was over
         assert t.partition.position == 40
     assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(0, 40)]
 
@@ -167,7 +167,7 @@ class Turnstile:
 
 
 def test_the_thread_goes_on_after_it_was_turned_away_and_ends_with_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it what is in trouble would wait for the driver's next start, without a word (INV-5)."""
+    """Without it a partition with a fault would wait silently for the driver's next start (INV-5)."""
     monkeypatch.setattr(adopter, "BLOCKED_SECONDS", 0.0)
     monkeypatch.setattr(adopter, "ROUND_SECONDS", 0.0)
     t = Stream()

@@ -1,4 +1,4 @@
-"""What is shown of a job's error: its own words and the place in the user's code, without Java's stack."""
+"""What is shown of a job's error: its own message and the place in the user's code, without Java's stack."""
 
 from __future__ import annotations
 

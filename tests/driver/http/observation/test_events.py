@@ -89,7 +89,7 @@ def test_client_gets_the_overview_and_events_in_order() -> None:
         client.gone.set()
         await client.task
         assert not hub.is_listening
-        hub.tell([RateChanged(time_ms=10, records_per_second=8.0)])  # nobody listens: it is dropped
+        hub.tell([RateChanged(time_ms=10, records_per_second=8.0)])  # there is no listener: it is dropped
 
     run(test)
 

@@ -116,7 +116,7 @@ def test_text_that_is_too_long_is_cut_and_nothing_else_changes(caplog: pytest.Lo
         lambda r: r.update(until=2**64 - 1, incarnation=1, leader_epoch=2**63),
     ],
 )
-def test_several_numbers_out_of_range_at_once_open(change: Change) -> None:
+def test_several_numbers_out_of_range_together_open(change: Change) -> None:
     def whole(r: dict[str, Any]) -> None:
         change(r)
 
@@ -155,7 +155,7 @@ def test_partition_whose_wrong_block_is_deleted_begins_again_at_its_incarnation(
 
 
 def test_partition_begins_again_within_its_newest_incarnation() -> None:
-    """A life before it claimed too much as well."""
+    """An incarnation before it claimed too much as well."""
     state = opened(old_journal(changed(lambda r: r.update(until=2**64 - 1))))
     partition = state.partitions[f"{TOPIC}/0"]
     partition.incarnations[-1] = msgspec.structs.replace(partition.incarnation, start=15)
@@ -166,7 +166,7 @@ def test_partition_begins_again_within_its_newest_incarnation() -> None:
 
 
 def test_numbers_of_a_pair_are_moved_within_bounds() -> None:
-    """As the journal keeps a cursor's place: life and offset."""
+    """As the journal keeps a cursor's place: incarnation and offset."""
     found = bounds.decode(msgspec.msgpack.encode({"t/0": [1, 2**64 - 1]}), dict[str, tuple[Number, Offset]])
     assert found is not None
     assert found[0] == {"t/0": (1, OFFSET_MAX)}
@@ -187,7 +187,7 @@ def test_journal_within_bounds_is_read_as_ever() -> None:
 
 
 def test_stream_goes_on_after_it() -> None:
-    """A receiver claims the new life and takes in what the lying range covered; a batch of it runs."""
+    """A receiver claims the new incarnation and takes in what the lying range covered; a batch of it runs."""
     state = opened(old_journal(changed(lambda r: r.update(until=2**64 - 1))))
     t = Tracked(1)
     t.state, t.tracker.recorder.state = state, state

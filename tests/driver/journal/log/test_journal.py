@@ -319,7 +319,7 @@ def objects(request: pytest.FixtureRequest) -> Objects:
 
 
 def test_reading_finds_what_a_listing_does_not_show_yet(objects: Objects) -> None:
-    """The last segments of the newest epoch, the claim and the first segment of a newer one, and a hole."""
+    """The last segments of the newest epoch, the claim and the first segment of a newer one, and a missing segment."""
     led, state = lead(objects)
     for event in some_events():
         write(led, state, event)

@@ -222,7 +222,7 @@ def test_events_that_the_lease_calls_durable_are_missed(storage: Storage, ended:
 
 
 def test_the_count_in_the_lease_is_a_lower_bound(storage: Storage) -> None:
-    """Events after its last renewal can be lost without a word, if the very end of the journal is cut."""
+    """Events after its last renewal can be lost silently, if the very end of the journal is cut."""
     driver = Driver(storage)
     driver.write(3)
     driver.lease.renew()

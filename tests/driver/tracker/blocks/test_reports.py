@@ -33,7 +33,7 @@ def test_a_repeated_block_id_gets_the_same_answer_and_is_taken_once() -> None:
 
 
 @pytest.mark.parametrize(("start", "until"), [(5, 15), (11, 20), (0, 10)])
-def test_a_range_that_overlaps_or_leaves_a_hole_is_refused_with_the_position(start: int, until: int) -> None:
+def test_a_range_that_overlaps_or_leaves_a_gap_is_refused_with_the_position(start: int, until: int) -> None:
     """INV-2."""
     t = Tracked()
     epoch = t.register()

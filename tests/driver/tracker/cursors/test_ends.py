@@ -15,7 +15,7 @@ from tests.support.cursors import RULES, check_index, due, move, open_, place, s
 from tests.support.tracked import tracker_options
 
 
-def test_a_forgotten_cursor_expires_in_words_and_holds_nothing_any_more() -> None:
+def test_a_forgotten_cursor_expires_with_a_cause_and_holds_nothing_any_more() -> None:
     """INV-5: in the status, in the log, and in the error of its user."""
     t, _, _ = worked()
     answer = open_(t, place(0))

@@ -70,7 +70,7 @@ def test_a_user_that_ended_in_order_is_not_waited_for() -> None:
     assert open_(t, place(0), user="u2").epoch > first.epoch
 
 
-def test_how_far_a_cursor_is_behind_counts_in_the_newest_life() -> None:
+def test_how_far_a_cursor_is_behind_counts_in_the_newest_incarnation() -> None:
     t, epoch, _ = worked(1)
     open_(t, place(8))
     apply(t.state, IncarnationBegun(IncarnationStart(TOPIC, 0, 0, "id-2"), t.now_ms, "recreated"))
