@@ -90,7 +90,7 @@ class Restoration:
     def carry_out(
         self, examined: Examination, sources: CopySources, progress: Callable[[int], None] = lambda _: None
     ) -> Carried:
-        """Write the broken blocks again, set the damaged segments aside, and forget those of which nothing is left.
+        """Write the broken blocks again, set damaged segments aside, and forget segments without anything left.
 
         May be killed at any step and called again with a new examination. Raises OutOfSpaceError, StoreError, FencedError.
         """

@@ -54,7 +54,12 @@ class Recovering:
             yield as_fault(Step("recover kill", self.kill, 2))
             for name, disk in (("journal", world.journal), ("wal", world.wal)):
                 yield as_fault(Step(f"recover crash {name}", partial(self._crash, disk), 4, range(1, 12)))
-        elif self._begun < RECOVERIES_MAX and world.wal.has_rot and not world.invariants.lost and not any(d.running for d in world.drivers):
+        elif (
+            self._begun < RECOVERIES_MAX
+            and world.wal.has_rot
+            and not world.invariants.lost
+            and not any(d.running for d in world.drivers)
+        ):
             yield Step("recover", self._begin, 30)
 
     def _begin(self) -> None:
@@ -85,7 +90,9 @@ class Recovering:
         if any(sources.find(block)[0] is None for block in broken_blocks(examined)):
             return
         limits = SegmentLimits(world.options.segment_bytes, float("inf"))
-        restoration = Restoration(led, state, world.wal, limits, lambda: world.now, world.new_uid)
+        restoration = Restoration(
+            led, state, wal=world.wal, limits=limits, now=lambda: world.now, new_uid=world.new_uid
+        )
         done = restoration.carry_out(examined, sources)
         restoration.close()
         world.reached["recovered"] += bool(done.outcomes)

@@ -266,7 +266,7 @@ class SimulatedSource:
         self._owned -= gone
         self._drop(gone)
         if self.member in group.members:
-            group.join(cast(str, self.member), self._owned)
+            group.join(self.member, self._owned)
 
 
 def columns(tp: TopicPartition, generation: int, offsets: Sequence[int], values: Sequence[bytes]) -> Columns:

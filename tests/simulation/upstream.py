@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from forebay.kafka.client.admin import Committed
+from forebay.kafka.client.group_offsets import Point
 from forebay.model.values import TopicPartition
 from tests.simulation.shells import pause
 
@@ -46,7 +47,7 @@ class SimulatedUpstream:
         commits = self._kafka.group.committed
         return {tp: Committed(commits[tp].offset, -1, commits[tp].metadata) for tp in partitions if tp in commits}
 
-    def publish(self, group: str, positions: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, str]:
+    def publish(self, group: str, positions: Mapping[TopicPartition, Point]) -> dict[TopicPartition, str]:
         if positions:
             pause("publish")
             self._driver.world.invariants.published(self._driver, positions)

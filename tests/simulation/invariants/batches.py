@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from driver.journal import history
 from driver.journal.state import State
 from driver.journal.state_parts import Partition
-from forebay.kafka.client.admin import Committed
+from forebay.kafka.client.group_offsets import Point
 from forebay.model.values import Block, BlockRange, TopicPartition, count_of, timeline_of
 from tests.simulation.invariants.record import Record
 from tests.simulation.invariants.violation import InvariantViolation
@@ -92,7 +92,7 @@ class Batches:
         if before != rows:
             raise InvariantViolation("INV-3", f"batch {batch_id} ran again with other blocks, rows or packing")
 
-    def published(self, driver: DriverProcess, positions: Mapping[TopicPartition, Committed]) -> None:
+    def published(self, driver: DriverProcess, positions: Mapping[TopicPartition, Point]) -> None:
         """INV-3: no offset is published as completed before the journal durably says so."""
         self._record.refresh()
         state = self._record.state
