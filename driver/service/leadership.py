@@ -88,12 +88,19 @@ class Leadership:
         await_tasks_of(self._lease_before, self._activity.stopping, fresh=fresh)
 
     def end(self, *, abandon: bool) -> None:
-        """End the lease. ``abandon``: leave the lease file as it is, which belongs to a newer driver."""
+        """End the lease. ``abandon``: leave the lease file as it is, which belongs to a newer driver.
+
+        If the store fails, the lease becomes stale by itself: the error is logged, because the reason why the driver ends is
+        raised.
+        """
         lease, self._lease = self._lease, None
         if lease is not None and abandon:
             lease.abandon()
         elif lease is not None:
-            lease.stop()
+            try:
+                lease.stop()
+            except StoreError as error:
+                log.warning("cannot end the lease, so the next driver may wait until it is stale: %s", error)
 
     def _wait_and_open(self, stores: Stores, url: str) -> tuple[Journal, State] | None:
         """Wait as a standby, then open the journal. If another standby claims the journal first, or if the store is full or out

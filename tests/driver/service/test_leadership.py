@@ -78,3 +78,20 @@ def test_driver_that_does_not_stand_by_reports_the_full_store(tmp_path: Path) ->
     made, _, _ = leadership(tmp_path)
     with pytest.raises(OutOfSpaceError):
         made.lead(Stores(Full("memory://none", 1, 0), None), "http://127.0.0.1:1", standby=False)
+
+
+def test_store_that_fails_when_the_lease_ends_is_logged_and_hides_no_other_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, _, _ = leadership(tmp_path)
+    journal = MemoryStorage(f"memory://{tmp_path.name}")
+    led = made.lead(Stores(journal, None), "http://127.0.0.1:1", standby=False)
+    assert led is not None
+
+    def fail(path: str, data: Buffer) -> None:
+        raise StoreError(f"{path} can't be replaced: the store is away")
+
+    monkeypatch.setattr(journal, "replace", fail)
+    made.end(abandon=False)
+    assert "cannot end the lease" in caplog.text and "the store is away" in caplog.text
+    led[0].close()
