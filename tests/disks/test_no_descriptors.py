@@ -1,10 +1,13 @@
-"""Real processes that may open no further file or connection for a while (EMFILE): each names the reason, continues when it may
-again, and loses nothing (INV-2, INV-3)."""
+"""Real processes that may open no further file or connection for a while (EMFILE).
+
+Each names the reason, continues when it may open files again, and loses nothing (INV-2, INV-3). A driver ends only if it must
+begin a segment of its journal.
+"""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,9 +27,11 @@ REASON = "Too many open files"
 
 
 @contextmanager
-def stream(folder: Path, broker: KafkaBroker, topic: str, **settings: Any) -> Iterator[Cluster]:
+def stream(
+    folder: Path, broker: KafkaBroker, topic: str, restarted: Sequence[str] = (), **settings: Any
+) -> Iterator[Cluster]:
     """Run a stream under load. At the end everything that was produced must be in exactly one batch, and no process may have
-    ended."""
+    ended except those of ``restarted``, once each."""
     broker.create_topic(topic)
     with (
         Flow(broker.options, topic, rate=300) as flow,
@@ -37,7 +42,7 @@ def stream(folder: Path, broker: KafkaBroker, topic: str, **settings: Any) -> It
         flow.stop()
         cluster.await_completed(flow.truth.ends())
         cluster.check(flow.truth)
-        assert all(cluster.starts(name) == 1 for name in cluster.names), cluster.describe()
+        assert all(cluster.starts(name) == 1 + (name in restarted) for name in cluster.names), cluster.describe()
 
 
 def go_on(cluster: Cluster) -> None:
@@ -101,6 +106,20 @@ def test_agent_without_descriptors_serves_and_deletes_no_copies_until_it_has_som
             await_reason(cluster, "agent", "cannot accept connections", "heartbeat to the driver failed")
         go_on(cluster)
         cluster.wait(lambda: "the driver answers" in cluster.log("agent").rpartition(REASON)[2], "heartbeats again")
+
+
+def test_driver_that_cannot_begin_a_segment_of_its_journal_ends_with_the_reason(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """Its state is ahead of the journal, so only a new opening may continue (INV-7)."""
+    with stream(
+        tmp_path, kafka_broker, topic_name(), restarted=["driver"], driver={"journal_segment_size": "2KB"}
+    ) as cluster:
+        with no_more_descriptors(cluster.process("driver").pid):
+            assert cluster.await_end("driver") == 1
+        await_reason(cluster, "driver", "can't be created")
+        cluster.restart("driver")
+        go_on(cluster)
 
 
 @pytest.mark.long

@@ -24,6 +24,7 @@ TOGETHER = {
     "tests/engines/test_spark_decoding.py": "spark",
     "tests/engines/test_spark_outputs.py": "spark",
     "tests/engines/test_spark_state.py": "spark",
+    "tests/disks/test_bad_disk_with_spark.py": "spark",
     "tests/direct/test_leaders_with_spark.py": "spark",
     "tests/direct/rdd/test_rdd.py": "spark",
     "tests/direct/stream/test_stream_with_spark.py": "spark",

@@ -8,7 +8,7 @@ import os
 import resource
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.conftest import missing
@@ -103,4 +103,5 @@ def no_more_descriptors(pid: int) -> Iterator[None]:
     try:
         yield
     finally:
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        with suppress(ProcessLookupError):  # it has ended
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
