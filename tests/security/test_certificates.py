@@ -168,9 +168,7 @@ def test_renewed_certificate_that_could_not_be_read_is_used_as_soon_as_it_can_be
 ) -> None:
     """Here for lack of a file descriptor, which changes nothing in the files. The log has the error once."""
     files = authority.issue("host")
-    certificates = Certificates(
-        server=True, ca_file=files["ca_file"], cert_file=files["cert_file"], key_file=files["key_file"]
-    )
+    certificates = Certificates(server=True, cert_file=files["cert_file"], key_file=files["key_file"])
     first = certificates.context()
     replaced(files, authority.issue("renewed"))
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
