@@ -184,6 +184,7 @@ class DriverProcess:
         if step is None:
             run = partial(action, *arguments) if arguments else action
             step = self._offered[name] = Step(f"{self.name} {name}", run, weight, numbers)
+        step.weight = weight
         return step
 
     def steps(self) -> Iterator[Step]:
@@ -191,8 +192,13 @@ class DriverProcess:
             yield self._step(self._next, self.advance, weight=40)
         for task, name in self._task_next.items():
             if self._task_due(task, name):
-                weight = 3 if name == "begin" else 20
-                yield self._step(f"{task}:{name}", self.advance_task, task, weight=weight)
+                yield self._step(f"{task}:{name}", self.advance_task, task, weight=self._weight(task, name))
+
+    def _weight(self, task: str, name: str) -> int:
+        """Little can happen before a driver admits claims, so what it needs for that is likely."""
+        if task == "housekeeping":
+            return 3 if self._admission.copied else 200
+        return 3 if name == "begin" else 20
 
     def fault_steps(self) -> Iterator[Step]:
         yield self._step("kill", self.kill, weight=2)

@@ -30,7 +30,9 @@ class NetworkSteps:
             label = exchange.label
             if exchange.copies:
                 for driver in serving:
-                    yield Step(f"deliver {label} {driver.name}", partial(self._deliver, exchange, driver), 20)
+                    # before a driver admits claims, their senders would wait longer and longer
+                    weight = 20 if driver.has_discovered or not label.split("/")[1].startswith(("look", "claim")) else 1
+                    yield Step(f"deliver {label} {driver.name}", partial(self._deliver, exchange, driver), weight)
                 if faults:
                     yield Step(f"lose {label}", partial(network.lose_request, exchange), 6, fault=True)
                     if exchange.made < COPIES_MAX:

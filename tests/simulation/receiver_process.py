@@ -290,7 +290,7 @@ class ReceiverProcess:
             "source": ("polling", 40),
             "poll": ("polling", 30),
             "group": ("polling", 15),
-            "encode": ("encode", 10),
+            "encode": ("encode", 30),
             "append": ("write", 30),
             "sync": ("write", 20),
             "retry": ("write", 10),
@@ -315,7 +315,7 @@ class ReceiverProcess:
         faults = {
             # steps that make orphans are as likely as steps that make progress, in a quiet run too
             "kill": Step(kill, self.kill, 2),
-            "kill-unreported": Step(kill, self.kill, 4 * quiet),
+            "kill-unreported": Step(kill, self.kill, 8 * quiet),
             "pause": Step(f"{name} pause", self.pause, 2),
             "drain": Step(f"{name} drain", self.service.drain, 1),
             **{

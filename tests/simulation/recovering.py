@@ -33,7 +33,7 @@ PAUSES = {
 
 
 #: how often an operator recovers in one run
-RECOVERIES_MAX = 2
+RECOVERIES_MAX = 1
 
 
 class Recovering:
@@ -60,7 +60,7 @@ class Recovering:
             and not world.invariants.lost
             and not any(d.running for d in world.drivers)
         ):
-            yield Step("recover", self._begin, 30)
+            yield Step("recover", self._begin, 6)
 
     def _begin(self) -> None:
         self._begun += 1
