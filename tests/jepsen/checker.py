@@ -178,12 +178,17 @@ def records(e: Evidence) -> Iterator[Finding]:
     for place in {*e.kafka, *rows}:
         held = e.kafka.get(place, {})
         batches: dict[str, int] = {}
+        before: dict[str, int] = {}
         announced = len(incarnations.get(place, ())) > 1
         for offset, value, number in rows.get(place, ()):
-            if value in batches:
+            # a producer that is not idempotent sends a record again if a broker ends before its answer: Kafka has it twice
+            twice_in_kafka = offset != before.get(value) and held.get(offset) == value == held.get(
+                before.get(value, -1)
+            )
+            if value in batches and not twice_in_kafka:
                 text = f"{place} {offset}: {value} is in batches {batches[value]} and {number}"
                 yield Finding("twice", text)
-            batches[value] = number
+            batches[value], before[value] = number, offset
             if held.get(offset) != value:
                 if place not in e.unclean:
                     yield Finding("strange", f"{place} {offset}: batch {number} has {value}, Kafka {held.get(offset)}")

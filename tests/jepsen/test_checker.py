@@ -130,6 +130,15 @@ def test_records_of_a_new_incarnation_are_all_in_a_batch() -> None:
     assert {finding.rule for finding in checker.check(replace(e, kafka=held))} == {"missing"}
 
 
+def test_record_that_kafka_itself_has_twice_is_in_two_places() -> None:
+    """The producer is not idempotent: it repeats a request whose broker ended before its answer."""
+    e = good()
+    again = replace(e.runs[3], rows=(*e.runs[3].rows, ("safe", 0, 10, "vsafe9")))
+    held = {**e.kafka, SAFE: {**e.kafka[SAFE], 10: "vsafe9"}}
+    assert "twice" not in {finding.rule for finding in checker.check(replace(with_run(e, 3, again), kafka=held))}
+    assert "twice" in {finding.rule for finding in checker.check(with_run(e, 3, again))}
+
+
 def test_every_rule_has_a_planted_violation() -> None:
     tree = ast.parse(Path(checker.__file__).read_text())
     rules = {
