@@ -147,7 +147,7 @@ def test_the_configuration_is_found_by_variable_and_then_in_the_current_folder(
         (["broker", "--topic", "t"], "write NAME:PARTITIONS"),
         (["recover", "t/0[0, 5)"], "--accept-loss BATCH"),
         (["recover", "--apply", "--dry-run"], "exclude each other"),
-        (["recover", "--accept-loss", "3", "t/0"], "is no range"),
+        (["recover", "--accept-loss", "3", "t/0"], "is not a range"),
         (["wal", "inspect", "--partition", "t"], "write TOPIC/PARTITION"),
         (["status", "--config", "missing.toml"], "missing.toml: can't be read"),
     ],

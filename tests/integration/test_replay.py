@@ -34,6 +34,7 @@ def test_completed_batches_run_again_from_the_wal_though_kafka_has_dropped_them(
         Flow(kafka_broker.options, topic, partitions=[0, 1]) as flow,
         Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, wal={"retention": "1h"}) as cluster,
     ):
+        cluster.await_records(300)
         cluster.wait(lambda: len(cluster.completed_batches()) >= 4, "four completed batches")
         flow.stop()
         cluster.await_completed(flow.truth.ends())
