@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.model.columns import Start
@@ -24,7 +24,7 @@ class StartedPartition:
 
     ``position``: the next offset to return. ``unconfirmed``: no record was returned since the start. ``first_seen``: the first
     offset that the last read found, if it was not the start's. ``reads``: how many reads found another first offset than the
-    start's.
+    start's. ``compared``: whether librdkafka compares its position with the leader's log before it reads.
     """
 
     start: Start
@@ -34,6 +34,7 @@ class StartedPartition:
     unconfirmed: bool = True
     first_seen: int = -1
     reads: int = 0
+    compared: bool = True
 
 
 class Assignment:
@@ -114,6 +115,24 @@ class Assignment:
             wire = [_wire(tp) for tp in changed]
             (self._consumer().pause if paused else self._consumer().resume)(wire)
 
+    def compare(self) -> None:
+        """Let librdkafka compare the positions of new starts with the leader's log, as far as it reads these partitions already.
+
+        A seek does it (KIP-320), an assignment does not: a log that was cut back and has grown beyond the position since would
+        not be noticed. The caller must drop what was read of a partition before, see :attr:`StartedPartition.compared`.
+        """
+        for tp, started in self.partitions.items():
+            if started.compared:
+                continue
+            self._assigning(self.partitions, [tp])
+            try:
+                self._consumer().seek(self._wire_at(tp))
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._STATE:  # the assignment takes effect later: it is tried again
+                    raise
+            else:
+                started.compared = True
+
     def _assign(self, partitions: Sequence[TopicPartition], again: Sequence[TopicPartition]) -> None:
         """``again``: those of ``partitions`` that librdkafka has assigned already."""
         if not partitions:
@@ -128,6 +147,10 @@ class Assignment:
             paused = [_wire(tp) for tp, started in self.partitions.items() if started.paused]
             if paused:
                 self._consumer().pause(paused)
+        for tp in partitions if self._cooperative else self.partitions:
+            started = self.partitions[tp]
+            started.compared = started.leader_epoch < 0 or started.position <= 0
+        self.compare()
 
     def _wire_at(self, tp: TopicPartition) -> WirePartition:
         started = self.partitions[tp]

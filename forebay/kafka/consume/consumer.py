@@ -232,6 +232,7 @@ class KafkaSource:
         # without native code, each collection would traverse thousands of messages, and no message can be part of a cycle
         gc.disable()
         try:
+            self._assignment.compare()
             self._polling = True
             try:
                 received = self._records.fetch(max_records, timeout_seconds)

@@ -50,18 +50,26 @@ class Selection:
         ends: dict[TopicPartition, int] = {}
         faults: dict[TopicPartition, tuple[str, str]] = {}
         polled: list[Polled] = []
+        # what was read before librdkafka compared the start's position with the leader's log; it is read again
+        early = {tp for tp, started in self._started.items() if not started.compared}
         stopped = set(stopped)  # a lower leader epoch just now stops a partition too
         for item in received:
             if isinstance(item, Event):
                 self._take_event(item, ends, faults)
-            elif item.tp not in stopped and item.tp not in faults and item.tp not in self._unbelieved:
+            elif item.tp not in stopped and item.tp not in faults and item.tp not in self._unbelieved | early:
                 columns = self._columns(item)
                 polled += [columns] if columns is not None else []
                 if isinstance(columns, PartitionFault):
                     stopped.add(item.tp)
         for tp, end in ends.items():
             reading = self._started.get(tp)
-            if reading is None or tp in stopped or tp in faults or tp in self._unbelieved or end < reading.position:
+            if (
+                reading is None
+                or tp in stopped
+                or tp in faults
+                or tp in self._unbelieved | early
+                or end < reading.position
+            ):
                 continue  # also if records beyond this end were returned
             if self._confirms(reading, end):
                 reading.position = end

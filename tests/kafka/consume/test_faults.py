@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.embedded.loader import load
-from forebay.model.columns import PartitionFault
+from forebay.model.columns import Columns, PartitionFault
 from forebay.model.values import TopicPartition
 from tests.support.kafka import PATIENCE_SECONDS, Reader, await_markers, poll_some, poll_until
 
@@ -69,6 +69,42 @@ def test_leader_epoch_below_the_positions_is_truncation(kafka_broker: KafkaBroke
         poll_some(reader, 3)
         assert [type(item) for item in reader.polled] == [PartitionFault]
         assert reader.faults(tp)[0].kind == "truncated"
+
+
+@pytest.mark.parametrize("protocol", ["range", "cooperative-sticky"])
+def test_start_beyond_the_end_of_its_leader_epoch_is_truncation_though_the_log_has_grown_past_it(
+    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str], protocol: str
+) -> None:
+    """Rule 8: as after an unclean election and a new assignment. Offsets 80 to 99 were other records when they were taken in."""
+    broker, topic = own_kafka_broker, topic_name()
+    broker.create_topic(topic, 1)
+    fill(broker, topic, 80)
+    broker.kill9()
+    broker.start()  # its next term as the leader has the next epoch
+    fill(broker, topic, 120)
+    tp = TopicPartition(topic, 0)
+    with Reader({**broker.options, "partition.assignment.strategy": protocol}, topic, [topic]) as reader:
+        poll_until(lambda: tp in reader.source.owned, reader)
+        reader.start({tp: 78}, leader_epoch=0)
+        poll_until(lambda: reader.ends(tp), reader)
+        assert reader.offsets(tp) == list(range(78, 200))
+        newer = next(
+            item.leader_epoch for item in reader.polled if isinstance(item, Columns) and item.last_offset >= 80
+        )
+        assert newer > 0
+        reader.polled.clear()
+        reader.start({tp: 100}, leader_epoch=0, generation=2)
+        poll_until(lambda: reader.faults(tp), reader)
+        poll_some(reader, 3)
+        (fault,) = reader.polled
+        assert isinstance(fault, PartitionFault)
+        assert (fault.kind, fault.generation, fault.end) == ("truncated", 2, 80)
+        reader.polled.clear()
+        for generation, (position, epoch) in enumerate(((80, 0), (100, newer), (200, newer), (0, -1)), start=3):
+            reader.start({tp: position}, leader_epoch=epoch, generation=generation)
+            poll_until(lambda: 200 in reader.ends(tp), reader)
+            assert reader.offsets(tp, generation) == list(range(position, 200))
+            reader.polled.clear()
 
 
 def test_aborted_transactions_are_not_read_and_true_end_is_reported(kafka_broker: KafkaBroker, topic: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.consume.consumer import KafkaSource
@@ -27,12 +27,19 @@ class ScriptedConsumer:
     def __init__(self) -> None:
         self.batches: list[list[Message] | Callable[[], list[Message]]] = []
         self.asked: list[tuple[str, list[tuple[int, int]]]] = []
+        self.unstarted = False
 
     def consume(self, _: int, __: float) -> list[Message]:
         if not self.batches:
             return []
         batch = self.batches.pop(0)
         return batch() if callable(batch) else batch
+
+    def seek(self, wire: WirePartition) -> None:
+        """Refuse while ``unstarted``, as librdkafka does before an assignment takes effect."""
+        if self.unstarted:
+            raise KafkaException(KafkaError(KafkaError._STATE))
+        self.asked.append(("seek", [(wire.partition, wire.offset)]))
 
     def __getattr__(self, name: str) -> Callable[[Sequence[WirePartition]], None]:
         def asked(wire: Sequence[WirePartition] = ()) -> None:
@@ -158,6 +165,17 @@ def test_records_after_corrupt_batch_are_not_returned(scripted: Scripted) -> Non
     assert told == [(0, 1, [0]), (0, 1, "corrupt")]
     scripted.start(1, generation=2)
     assert scripted.poll([record(1)]) == [(0, 2, [1])]
+
+
+def test_nothing_is_returned_before_the_position_was_compared_with_the_leaders_log(scripted: Scripted) -> None:
+    """Rule 8: an assignment may take effect after librdkafka has refused the seek. What was read before is read again."""
+    scripted.consumer.unstarted = True
+    scripted.start(5, leader_epoch=3)
+    scripted.start(7, tp=OTHER)  # without a leader epoch there is nothing to compare
+    assert scripted.poll([record(5, leader_epoch=4), record(7, partition=1)]) == [(1, 1, [7])]
+    scripted.consumer.unstarted = False
+    assert scripted.poll([record(5, leader_epoch=4)]) == [(0, 1, [5])]
+    assert [asked for asked in scripted.consumer.asked if asked[0] == "seek"] == [("seek", [(0, 5)])]
 
 
 def test_lower_leader_epoch_is_truncation(scripted: Scripted) -> None:
