@@ -17,6 +17,9 @@ from confluent_kafka import TopicPartition as WirePartition
 from forebay.model.columns import Start
 from forebay.model.values import TopicPartition
 
+#: librdkafka's answers to a seek before the assignment takes effect, for example while an earlier reading of the partition stops
+_NOT_STARTED = (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS)
+
 
 @dataclass(slots=True)
 class StartedPartition:
@@ -128,7 +131,7 @@ class Assignment:
             try:
                 self._consumer().seek(self._wire_at(tp))
             except KafkaException as error:
-                if error.args[0].code() != KafkaError._STATE:  # the assignment takes effect later: it is tried again
+                if error.args[0].code() not in _NOT_STARTED:
                     raise
             else:
                 started.compared = True

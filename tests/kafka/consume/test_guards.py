@@ -27,7 +27,7 @@ class ScriptedConsumer:
     def __init__(self) -> None:
         self.batches: list[list[Message] | Callable[[], list[Message]]] = []
         self.asked: list[tuple[str, list[tuple[int, int]]]] = []
-        self.unstarted = False
+        self.unstarted = 0
 
     def consume(self, _: int, __: float) -> list[Message]:
         if not self.batches:
@@ -36,9 +36,9 @@ class ScriptedConsumer:
         return batch() if callable(batch) else batch
 
     def seek(self, wire: WirePartition) -> None:
-        """Refuse while ``unstarted``, as librdkafka does before an assignment takes effect."""
+        """Raise the error ``unstarted``, as librdkafka does before an assignment takes effect."""
         if self.unstarted:
-            raise KafkaException(KafkaError(KafkaError._STATE))
+            raise KafkaException(KafkaError(self.unstarted))
         self.asked.append(("seek", [(wire.partition, wire.offset)]))
 
     def __getattr__(self, name: str) -> Callable[[Sequence[WirePartition]], None]:
@@ -167,13 +167,16 @@ def test_records_after_corrupt_batch_are_not_returned(scripted: Scripted) -> Non
     assert scripted.poll([record(1)]) == [(0, 2, [1])]
 
 
-def test_nothing_is_returned_before_the_position_was_compared_with_the_leaders_log(scripted: Scripted) -> None:
+@pytest.mark.parametrize("refusal", [KafkaError._STATE, KafkaError._PREV_IN_PROGRESS])
+def test_nothing_is_returned_before_the_position_was_compared_with_the_leaders_log(
+    scripted: Scripted, refusal: int
+) -> None:
     """Rule 8: an assignment may take effect after librdkafka has refused the seek. What was read before is read again."""
-    scripted.consumer.unstarted = True
+    scripted.consumer.unstarted = refusal
     scripted.start(5, leader_epoch=3)
     scripted.start(7, tp=OTHER)  # without a leader epoch there is nothing to compare
     assert scripted.poll([record(5, leader_epoch=4), record(7, partition=1)]) == [(1, 1, [7])]
-    scripted.consumer.unstarted = False
+    scripted.consumer.unstarted = 0
     assert scripted.poll([record(5, leader_epoch=4)]) == [(0, 1, [5])]
     assert [asked for asked in scripted.consumer.asked if asked[0] == "seek"] == [("seek", [(0, 5)])]
 
