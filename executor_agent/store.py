@@ -22,9 +22,9 @@ from forebay.process.secret_file import make_private_folder
 from wal.blocks import (
     BLOCK_SUFFIX,
     COPY_SUFFIX,
-    FREE_SHARE_MIN,
     TEMPORARY_SUFFIX,
     cached_path,
+    kept_free,
     local_files,
     local_path,
 )
@@ -223,7 +223,7 @@ class BlockStore:
         first = self._named if self._named < len(old) else 0
         self._named = first + OLD_BLOCKS_MAX  # by turns: blocks that stay must not hide strays
         system = os.statvfs(self.directory)
-        spare = int((system.f_bavail - system.f_blocks * FREE_SHARE_MIN) * system.f_frsize)
+        spare = system.f_bavail * system.f_frsize - kept_free(system.f_blocks * system.f_frsize)
         free = min(self._quota_bytes - used, spare)
         copies.sort()
         return Usage(

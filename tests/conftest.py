@@ -22,7 +22,7 @@ from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.kafka.embedded.jars import fetch_jars, find_java, jars_present
 from forebay.kafka.native.library import library
 from forebay.model.errors import ForebayError, UsageError
-from tests.support import forked, hangs, java_classes, not_tested, profile, rewritten, shares
+from tests.support import forked, hangs, java_classes, not_tested, profile, rewritten, run_state, shares
 from tests.support.apicurio import SchemaRegistry, require_apicurio
 from tests.support.hdfs import HdfsServer, require_hdfs
 from tests.support.postgresql import PostgresServer, require_postgresql
@@ -48,6 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
         if not hasattr(config, "workerinput"):
             config.pluginmanager.register(profile.Processes(folder))
     first_of_many = shares.workers(config) > 0 and not hasattr(config, "workerinput")
+    if first_of_many:
+        run_state.require_room()
+        config.pluginmanager.register(run_state.Failures(config))
     with rewritten.rewriting() if first_of_many else contextlib.nullcontext():
         java_classes.share(create=first_of_many)
 

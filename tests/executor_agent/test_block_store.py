@@ -212,6 +212,8 @@ def test_files_and_directories_are_for_their_owner_only(store: BlockStore) -> No
         (10, 1, 10, 1000, 1000, False),  # quota
         (10, 0, 10, 60, 1000, True),
         (10, 0, 10, 59, 1000, False),  # a twentieth of the filesystem is left to the WAL
+        (10, 0, 10, 10 * 2**30 + 10, 2**40, True),  # of a large one, 10 GiB
+        (10, 0, 10, 10 * 2**30 + 9, 2**40, False),
     ],
 )
 def test_room_is_bounded_by_quota_and_free_space(

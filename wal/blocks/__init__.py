@@ -18,14 +18,13 @@ from wal.blocks.local_copies import (
     write_local,
     write_local_frame,
 )
-from wal.blocks.room import COPIES_PER_COUNT, FREE_SHARE_MIN, LocalRoom, has_room, local_files, used_bytes
+from wal.blocks.room import COPIES_PER_COUNT, LocalRoom, has_room, kept_free, local_files, used_bytes
 from wal.blocks.stored import StoredBlock, block_of_frame, decode_meta, encode_meta
 
 __all__ = [
     "BLOCK_SUFFIX",
     "COPIES_PER_COUNT",
     "COPY_SUFFIX",
-    "FREE_SHARE_MIN",
     "TEMPORARY_SUFFIX",
     "CopiesMemory",
     "LocalRoom",
@@ -35,6 +34,7 @@ __all__ = [
     "decode_meta",
     "encode_meta",
     "has_room",
+    "kept_free",
     "local_files",
     "local_frame",
     "local_name",

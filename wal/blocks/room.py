@@ -10,10 +10,17 @@ from pathlib import Path
 from forebay.model.errors import OutOfSpaceError
 from forebay.process.secret_file import make_private_folder
 
-#: share of the filesystem that stays free: a copy that would leave less is not written, since the WAL may be on the same disk
-FREE_SHARE_MIN = 0.05
+#: part of the filesystem that stays free, but no more than FREE_BYTES_MAX: a copy that would leave less is not written, since the
+#: WAL may be on the same disk
+FREE_SHARE = 0.05
+FREE_BYTES_MAX = 10 * 2**30
 #: copies after which a writer counts the directory again, since other processes write and delete there too
 COPIES_PER_COUNT = 64
+
+
+def kept_free(total_bytes: int) -> int:
+    """Return how many bytes copies leave free on a filesystem of ``total_bytes``."""
+    return min(int(total_bytes * FREE_SHARE), FREE_BYTES_MAX)
 
 
 def has_room(size_bytes: int, used_bytes: int, quota_bytes: int, free_bytes: int, total_bytes: int) -> bool:
@@ -21,7 +28,7 @@ def has_room(size_bytes: int, used_bytes: int, quota_bytes: int, free_bytes: int
 
     The directory has ``used_bytes`` of its quota; its filesystem has ``free_bytes`` of ``total_bytes`` free.
     """
-    return used_bytes + size_bytes <= quota_bytes and free_bytes - size_bytes >= total_bytes * FREE_SHARE_MIN
+    return used_bytes + size_bytes <= quota_bytes and free_bytes - size_bytes >= kept_free(total_bytes)
 
 
 class LocalRoom:
