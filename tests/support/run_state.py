@@ -17,7 +17,8 @@ _ROOM_BYTES = 6 * 2**30
 
 
 def require_room() -> None:
-    """End the run if the folder of temporary files has too little room: tests would wait for local copies that nobody writes."""
+    """End the run if the folder of temporary files has too little room: receivers would write no local copies, and tests wait for
+    them."""
     system = os.statvfs(folder := tempfile.gettempdir())
     free, kept = system.f_bavail * system.f_frsize, kept_free(system.f_blocks * system.f_frsize)
     if free < (needed := kept + _ROOM_BYTES):
