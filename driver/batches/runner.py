@@ -147,6 +147,7 @@ class BatchRunner:
         while left := [job for job in self._jobs if job.name not in work.outputs]:
             losses_accepted = self._progress.losses_accepted
             self._show(work, "running", attempts, measure)
+            self._engine.await_ready(work)
             measure.begin()
             run_of = replace(work, output=left[0].name, attempt=attempts, decodes=[], opened={})
             if left_over:

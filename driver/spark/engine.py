@@ -35,7 +35,7 @@ from driver.spark.java.class_archive import ClassArchive
 from driver.spark.java.jvm import archive_of, session_options, start_jvm
 from driver.spark.rows import SparkRows
 from driver.spark.small import SmallBatches
-from driver.spark.warming import warm
+from driver.spark.warming import Kind, Warming, queries
 from forebay.model.errors import EngineLostError, ForebayError, JobError, UsageError
 from forebay.settings.schema import DriverSettings, Settings
 from wal.reading import TierCounts
@@ -95,13 +95,16 @@ class SparkJobs(ABC):
         self._stream = ""  # of the batches that it runs
         self._groups: dict[RunKey, str] = {}  # job groups of attempts that run or failed
         self._stopping = threading.Event()
-        self._wanted = threading.Event()  # a batch has come: no time to warm
+        self._warming = Warming()
         self._ready = False
         self._checked: frozenset[str] = frozenset()  # executors that were checked, as host:port
 
     @abstractmethod
     def _batch(self, work: BatchWork, counts: Any) -> Batch:
         """Return the batch that the job gets. Its tasks add what they read from each tier to ``counts``, an accumulator."""
+
+    def _kind(self, work: BatchWork) -> Kind:
+        return "large"
 
     @property
     def parallelism(self) -> int:
@@ -132,6 +135,7 @@ class SparkJobs(ABC):
             jvm.SparkSession.setActiveSession(self.session._jsparkSession)
             return
         self._stopping.clear()
+        self._warming = Warming()
         if self._session is None:
             self._session = self._make_session()
         if self._concurrent_jobs > 1 and not self._has_pinned_threads:
@@ -199,10 +203,13 @@ class SparkJobs(ABC):
                 # PySpark's own handler of Ctrl-C would raise KeyboardInterrupt in the middle of a batch
                 signal.signal(signal.SIGINT, on_interrupt)
 
+    def await_ready(self, work: BatchWork) -> None:
+        """Wait for the query of the batch's kind while the engine is warmed (:class:`driver.spark.warming.Warming`)."""
+        self._warming.await_query(self._kind(work))
+
     def run(self, work: BatchWork, job: Job) -> TierCounts:
         """Run the job as ``driver.batches.job.engine.Engine.run``. Raises JobError if the tasks of the attempt before it don't
         end in time; EngineLostError if Spark has stopped."""
-        self._wanted.set()
         context = self.session.sparkContext
         if why := why_lost(context):
             raise EngineLostError(f"{why}; the batch is intact and runs again with the next driver")
@@ -255,6 +262,7 @@ class SparkJobs(ABC):
         """Stop Spark. If the session was given, or another engine of this process uses it, wait instead for the end of the tasks
         of failed attempts, because the code that continues to use the session does not know of them."""
         self._stopping.set()
+        self._warming.stop()
         self._ready = False
         if self._session is None:
             return
@@ -355,15 +363,13 @@ class SparkEngine(SparkJobs):
             return
         none = BatchWork(batch_id=0, number=0, time_ms=0, rerun=False, tasks=(), headers=self._settings.kafka.headers)
         counts = tier_counts(self.session.sparkContext)
-        rounds = warm(
-            self.session,
-            read_plan(self._settings, none, {}),
-            counts,
-            lambda: not self._wanted.is_set() and not self._stopping.is_set(),
-        )
+        rounds = self._warming.run(queries(self.session, read_plan(self._settings, none, {}), counts))
         log.info("Spark is warm after %d rounds of queries over made-up records", rounds)
         if self._archive is not None and not self._stopping.is_set():
             self._make_archive(self._archive)
+
+    def _kind(self, work: BatchWork) -> Kind:
+        return "small" if self._small.are_small(work.tasks) else "large"
 
     def _make_archive(self, archive: ClassArchive) -> None:
         try:

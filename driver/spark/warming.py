@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -23,34 +23,73 @@ ROUNDS_MAX = 3
 _GROUP, _DESCRIPTION = "forebay-warming", "Forebay warms Spark up with made-up records"
 
 
-def warm(
-    session: SparkSession, plan: ReadPlan, counts: Any, wanted: Callable[[], bool], rounds_max: int = ROUNDS_MAX
-) -> int:
-    """Run the queries, one task per core, along the way of a batch with no blocks. Return the number of rounds.
+#: batches that wait for a query: those that the driver reads, or those that tasks read
+Kind = Literal["small", "large"]
 
-    ``plan``, ``counts``: as a batch's tasks have them. ``wanted``: asked before each query; False ends the rounds.
+
+class Query(NamedTuple):
+    """One of the queries. ``kind``: of the batches that wait for it, or None."""
+
+    run: Callable[[], object]
+    kind: Kind | None = None
+
+
+class Warming:
+    """Runs queries until a batch comes. Thread-safe.
+
+    A batch that comes meanwhile waits for the query of its kind: beside it, both would take longer, and the time of the batch
+    would say nothing about later ones. It waits for no other query, and no further one begins.
+    """
+
+    def __init__(self) -> None:
+        self._runs = False
+        self._wanted = threading.Event()  # a batch has come
+        self._stopped = threading.Event()
+        self._ran: dict[Kind, threading.Event] = {kind: threading.Event() for kind in get_args(Kind)}
+
+    def run(self, queries: Sequence[Query], rounds_max: int = ROUNDS_MAX) -> int:
+        """Run ``queries``, up to ``rounds_max`` times. Return the number of whole rounds. Raises what a query raises."""
+        self._runs = True
+        try:
+            for rounds in range(rounds_max):
+                for query in queries:
+                    awaited = query.kind is not None and not self._ran[query.kind].is_set()
+                    if self._stopped.is_set() or (self._wanted.is_set() and not awaited):
+                        return rounds
+                    query.run()
+                    if query.kind is not None:
+                        self._ran[query.kind].set()
+            return rounds_max
+        finally:
+            self._let_batches_run()
+
+    def await_query(self, kind: Kind) -> None:
+        """Return when a batch of this kind may begin; at once if no query runs."""
+        self._wanted.set()
+        if self._runs:
+            self._ran[kind].wait()
+
+    def stop(self) -> None:
+        """Begin no further query, and let waiting batches go on."""
+        self._stopped.set()
+        self._let_batches_run()
+
+    def _let_batches_run(self) -> None:
+        for ran in self._ran.values():
+            ran.set()
+
+
+def queries(session: SparkSession, plan: ReadPlan, counts: Any) -> list[Query]:
+    """Return queries as jobs make them, along the way of a batch with no blocks, one task per core: an aggregate over a small
+    batch, one over a large batch, files if tasks run on this machine, rows as columns, an RDD. Call this in the thread that runs
+    them.
+
+    ``plan``, ``counts``: as a batch's tasks have them.
     """
     context = session.sparkContext
     context.setJobGroup(_GROUP, _DESCRIPTION, interruptOnCancel=True)  # of this thread alone
-    # a URL, since Hadoop's default file system may be another one
-    folder = None if far(context) else (Path(context._temp_dir or "").resolve() / _GROUP).as_uri()
     tasks: tuple[tuple[Any, ...], ...] = ((),) * max(1, int(context.defaultParallelism))
     partitions = TaskPartitions(session, tasks, ())
-    rounds = 0
-    while rounds < rounds_max:
-        for query in _queries(session, partitions, plan, counts, folder):
-            if not wanted():
-                return rounds
-            query()
-        rounds += 1
-    return rounds
-
-
-def _queries(
-    session: SparkSession, partitions: TaskPartitions, plan: ReadPlan, counts: Any, folder: str | None
-) -> Iterator[Callable[[], object]]:
-    """Yield queries as jobs make them: an aggregate, one over a small batch, rows as columns, an RDD, and if tasks run on this
-    machine, files."""
 
     def numbers(tasks: Iterable[bytes]) -> Iterator[int]:
         return (TaskBlocks.decode(task).number for task in tasks)
@@ -58,13 +97,23 @@ def _queries(
     def small() -> None:
         frame_of(session, list(sample_block().rows(plan.headers)), plan.headers).groupBy("topic").count().collect()
 
-    frame = _frame(partitions, plan, counts)
-    yield frame.groupBy("topic").count().collect
-    yield small
-    if folder is not None:
-        yield partial(frame.groupBy("topic").count().write.mode("overwrite").parquet, folder)
-    yield frame.selectExpr("CAST(value AS STRING) AS value", "partition", "offset", "timestamp").toArrow
-    yield partitions.rdd().mapPartitions(numbers).count
+    def large() -> None:
+        _frame(partitions, plan, counts).groupBy("topic").count().collect()
+
+    def files() -> None:
+        # a URL, since Hadoop's default file system may be another one
+        folder = (Path(context._temp_dir or "").resolve() / _GROUP).as_uri()
+        _frame(partitions, plan, counts).groupBy("topic").count().write.mode("overwrite").parquet(folder)
+
+    def columns() -> None:
+        frame = _frame(partitions, plan, counts)
+        frame.selectExpr("CAST(value AS STRING) AS value", "partition", "offset", "timestamp").toArrow()
+
+    def rdd() -> None:
+        partitions.rdd().mapPartitions(numbers).count()
+
+    there = [] if far(context) else [Query(files)]
+    return [Query(small, "small"), Query(large, "large"), *there, Query(columns), Query(rdd)]
 
 
 def _frame(partitions: TaskPartitions, plan: ReadPlan, counts: Any) -> DataFrame:

@@ -42,10 +42,15 @@ class Engine(Protocol):
 
     def warm(self) -> None:
         """Load what batches need, with made-up records, so that the first batch is as fast as later ones. Call after ``start``,
-        from any thread. Ends early when ``run`` or ``stop`` is called. What it raises does no harm to later batches."""
+        from any thread. Ends early when :meth:`await_ready` or :meth:`stop` is called. What it raises does
+        no harm to later batches."""
 
     def check(self) -> None:
         """Raise EngineLostError if the engine was started and can't run batches any more."""
+
+    def await_ready(self, work: BatchWork) -> None:
+        """Return when the batch would not compete with :meth:`warm` for the same work; at once if the engine is not warmed, or is
+        stopped."""
 
     def run(self, work: BatchWork, job: Job) -> TierCounts:
         """Call ``job`` with the batch. Return how many ranges were read from each tier.

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from driver.spark.counts import tier_counts
 from driver.spark.java.jvm import session_options
-from driver.spark.warming import warm
+from driver.spark.warming import Warming, queries
 from forebay.settings.schema import NO_WAL
 from wal.reading import ReadPlan
 
@@ -29,7 +29,7 @@ def main() -> None:
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     gateway: Any = SparkContext._gateway
-    warm(session, ReadPlan(wal_url=NO_WAL), tier_counts(session.sparkContext), lambda: True, rounds_max=1)
+    Warming().run(queries(session, ReadPlan(wal_url=NO_WAL), tier_counts(session.sparkContext)), rounds_max=1)
     session.stop()
     gateway.proc.stdin.close()  # the JVM ends, and writes the archive before
     sys.exit(gateway.proc.wait())

@@ -47,7 +47,7 @@ def started(engine: Any, *, standby: bool = False, lost: Any = None) -> EngineSt
 
 
 def test_engine_is_ready_before_it_is_warm() -> None:
-    """The first batch never waits for the warming."""
+    """The driver never waits for the warming. Its first batch may, for one query: tests/engines/test_warming.py."""
     may_end = threading.Event()
 
     def slow() -> None:

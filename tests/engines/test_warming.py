@@ -1,0 +1,118 @@
+"""Which queries run before the first batch, and which batch waits for which of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from driver.spark.warming import Kind, Query, Warming
+
+_SECONDS = 60.0
+
+
+class Queries:
+    """Three queries, of which one waits until it may end."""
+
+    def __init__(self, slow: str, failure: Exception | None = None) -> None:
+        self.ran: list[str] = []
+        self.begun = threading.Event()
+        self.may_end = threading.Event()
+        self._slow, self._failure = slow, failure
+        self.all = [Query(self._query("a"), "small"), Query(self._query("b"), "large"), Query(self._query("c"))]
+
+    def _query(self, name: str) -> Callable[[], None]:
+        def run() -> None:
+            if name == self._slow and not self.begun.is_set():
+                self.begun.set()
+                assert self.may_end.wait(_SECONDS)
+                if self._failure is not None:
+                    raise self._failure
+            self.ran.append(name)
+
+        return run
+
+
+class Waiting(threading.Thread):
+    """A batch that waits."""
+
+    def __init__(self, warming: Warming, kind: Kind) -> None:
+        super().__init__(daemon=True)
+        self._warming, self._kind = warming, kind
+        self.start()
+        assert warming._wanted.wait(_SECONDS)
+
+    def run(self) -> None:
+        self._warming.await_query(self._kind)
+
+    def ended(self) -> bool:
+        self.join(_SECONDS)
+        return not self.is_alive()
+
+
+def warming_in_thread(warming: Warming, queries: Queries) -> threading.Thread:
+    def run() -> None:
+        try:
+            warming.run(queries.all, 2)
+        except RuntimeError:
+            queries.ran.append("failed")
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert queries.begun.wait(_SECONDS)
+    return thread
+
+
+def test_without_a_batch_all_rounds_run() -> None:
+    queries = Queries("none")
+    assert Warming().run(queries.all, 2) == 2
+    assert queries.ran == ["a", "b", "c"] * 2
+
+
+def test_batch_waits_for_the_query_of_its_kind_and_no_further_query_begins() -> None:
+    warming, queries = Warming(), Queries("b")
+    thread = warming_in_thread(warming, queries)
+    assert Waiting(warming, "small").ended(), "its query has ended"
+    large = Waiting(warming, "large")
+    assert large.is_alive()
+    queries.may_end.set()
+    assert large.ended()
+    thread.join(_SECONDS)
+    assert queries.ran == ["a", "b"]
+
+
+def test_batch_that_comes_first_waits_for_both_queries_of_batches_only() -> None:
+    warming, queries = Warming(), Queries("a")
+    thread = warming_in_thread(warming, queries)
+    small = Waiting(warming, "small")
+    assert small.is_alive()
+    queries.may_end.set()
+    assert small.ended()
+    thread.join(_SECONDS)
+    assert queries.ran == ["a", "b"], "a large batch may come next"
+
+
+@pytest.mark.parametrize("kind", ["small", "large"])
+def test_batch_goes_on_when_the_warming_fails_or_is_stopped(kind: Kind) -> None:
+    failing, queries = Warming(), Queries("a", RuntimeError("no memory"))
+    thread = warming_in_thread(failing, queries)
+    waiting = Waiting(failing, kind)
+    queries.may_end.set()
+    assert waiting.ended()
+    thread.join(_SECONDS)
+    assert queries.ran == ["failed"]
+
+    stopped, queries = Warming(), Queries("a")
+    thread = warming_in_thread(stopped, queries)
+    waiting = Waiting(stopped, kind)
+    stopped.stop()
+    assert waiting.ended(), "before the query has ended"
+    queries.may_end.set()
+    thread.join(_SECONDS)
+    assert queries.ran == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["small", "large"])
+def test_batch_of_an_engine_that_is_not_warmed_does_not_wait(kind: Kind) -> None:
+    Warming().await_query(kind)
