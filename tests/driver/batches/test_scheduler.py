@@ -158,6 +158,8 @@ def test_a_batch_that_is_tried_again_is_the_same_though_a_replay_began_behind_it
         ask = staticmethod(t.say)
 
     class Engine:
+        def await_ready(self, work: BatchWork) -> None: ...
+
         def run(self, work: BatchWork, job: Any) -> dict[str, int]:
             runs.append((work.replay, work.batch_id))
             if len(runs) == 1:
@@ -204,6 +206,8 @@ def test_a_batch_that_no_tier_can_read_is_tried_again_by_itself_and_is_no_failur
         ask = staticmethod(t.say)
 
     class Engine:
+        def await_ready(self, work: BatchWork) -> None: ...
+
         def run(self, work: BatchWork, job: Any) -> dict[str, int]:
             seen.append(next((run.state for run in scheduler.running.values()), ""))
             if len(seen) < 3:
@@ -230,6 +234,8 @@ def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends
         ask = staticmethod(t.say)
 
     class Engine:
+        def await_ready(self, work: BatchWork) -> None: ...
+
         def run(self, work: BatchWork, job: Any) -> dict[str, int]:
             job(Batch(work, cast(Any, None)))
             return {}
@@ -378,6 +384,8 @@ class WithoutInterval:
             self.t.take_in(epoch, token, until)
             events = self.t.events[known:]
         self.scheduler.note(events)
+
+    def await_ready(self, work: BatchWork) -> None: ...
 
     def run(self, work: BatchWork, job: Any) -> dict[str, int]:
         self.runs.append((work.number, sum(map(len, work.tasks))))

@@ -59,6 +59,8 @@ class Running:
             ask = staticmethod(self.t.say)
 
         class Engine:
+            def await_ready(self, work: BatchWork) -> None: ...
+
             def run(self, work: BatchWork, named: Any) -> TierCounts:
                 (shown,) = running.scheduler.running.values()
                 running.seen.append((shown.state, shown.scheduling_delay_ms, shown.bytes))
