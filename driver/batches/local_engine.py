@@ -81,8 +81,9 @@ class LocalEngine:
     def warm(self) -> None:
         """Do nothing: the first batch is as fast as later ones."""
 
-    def await_ready(self, work: BatchWork) -> None:
-        """Do nothing: no batch has to wait."""
+    def await_ready(self, work: BatchWork) -> bool:
+        """Return False: no batch has to wait."""
+        return False
 
     def check(self) -> None:
         """Do nothing: the engine is this process."""

@@ -147,7 +147,8 @@ class BatchRunner:
         while left := [job for job in self._jobs if job.name not in work.outputs]:
             losses_accepted = self._progress.losses_accepted
             self._show(work, "running", attempts, measure)
-            self._engine.await_ready(work)
+            if self._engine.await_ready(work) and self._progress.stopping.is_set():
+                return  # a newer driver may run this batch already
             measure.begin()
             run_of = replace(work, output=left[0].name, attempt=attempts, decodes=[], opened={})
             if left_over:

@@ -203,9 +203,9 @@ class SparkJobs(ABC):
                 # PySpark's own handler of Ctrl-C would raise KeyboardInterrupt in the middle of a batch
                 signal.signal(signal.SIGINT, on_interrupt)
 
-    def await_ready(self, work: BatchWork) -> None:
+    def await_ready(self, work: BatchWork) -> bool:
         """Wait for the query of the batch's kind while the engine is warmed (:class:`driver.spark.warming.Warming`)."""
-        self._warming.await_query(self._kind(work))
+        return self._warming.await_query(self._kind(work))
 
     def run(self, work: BatchWork, job: Job) -> TierCounts:
         """Run the job as ``driver.batches.job.engine.Engine.run``. Raises JobError if the tasks of the attempt before it don't

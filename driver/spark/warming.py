@@ -63,11 +63,12 @@ class Warming:
         finally:
             self._let_batches_run()
 
-    def await_query(self, kind: Kind) -> None:
-        """Return when a batch of this kind may begin; at once if no query runs."""
+    def await_query(self, kind: Kind) -> bool:
+        """Return when a batch of this kind may begin, and whether it had to wait. No batch waits if no query runs."""
         self._wanted.set()
-        if self._runs:
-            self._ran[kind].wait()
+        if not self._runs or self._ran[kind].is_set():
+            return False
+        return self._ran[kind].wait()
 
     def stop(self) -> None:
         """Begin no further query, and let waiting batches go on."""

@@ -40,11 +40,12 @@ class Waiting(threading.Thread):
     def __init__(self, warming: Warming, kind: Kind) -> None:
         super().__init__(daemon=True)
         self._warming, self._kind = warming, kind
+        self.waited: bool | None = None
         self.start()
         assert warming._wanted.wait(_SECONDS)
 
     def run(self) -> None:
-        self._warming.await_query(self._kind)
+        self.waited = self._warming.await_query(self._kind)
 
     def ended(self) -> bool:
         self.join(_SECONDS)
@@ -73,11 +74,14 @@ def test_without_a_batch_all_rounds_run() -> None:
 def test_batch_waits_for_the_query_of_its_kind_and_no_further_query_begins() -> None:
     warming, queries = Warming(), Queries("b")
     thread = warming_in_thread(warming, queries)
-    assert Waiting(warming, "small").ended(), "its query has ended"
+    small = Waiting(warming, "small")
+    assert small.ended()
+    assert small.waited is False, "its query has ended"
     large = Waiting(warming, "large")
     assert large.is_alive()
     queries.may_end.set()
     assert large.ended()
+    assert large.waited
     thread.join(_SECONDS)
     assert queries.ran == ["a", "b"]
 
@@ -115,4 +119,4 @@ def test_batch_goes_on_when_the_warming_fails_or_is_stopped(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", ["small", "large"])
 def test_batch_of_an_engine_that_is_not_warmed_does_not_wait(kind: Kind) -> None:
-    Warming().await_query(kind)
+    assert not Warming().await_query(kind)

@@ -35,7 +35,8 @@ class InProcess:
 
     def warm(self) -> None: ...
 
-    def await_ready(self, work: BatchWork) -> None: ...
+    def await_ready(self, work: BatchWork) -> bool:
+        return False
 
     def check(self) -> None: ...
 

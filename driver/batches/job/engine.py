@@ -48,9 +48,9 @@ class Engine(Protocol):
     def check(self) -> None:
         """Raise EngineLostError if the engine was started and can't run batches any more."""
 
-    def await_ready(self, work: BatchWork) -> None:
-        """Return when the batch would not compete with :meth:`warm` for the same work; at once if the engine is not warmed, or is
-        stopped."""
+    def await_ready(self, work: BatchWork) -> bool:
+        """Return when the batch would not compete with :meth:`warm` for the same work, and whether that took a wait. No batch
+        waits if the engine is not warmed, or is stopped."""
 
     def run(self, work: BatchWork, job: Job) -> TierCounts:
         """Call ``job`` with the batch. Return how many ranges were read from each tier.

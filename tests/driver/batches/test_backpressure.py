@@ -280,7 +280,8 @@ def test_the_scheduler_reports_how_long_the_outputs_of_a_completed_batch_took() 
         ask = staticmethod(t.say)
 
     class Engine:
-        def await_ready(self, work: BatchWork) -> None: ...
+        def await_ready(self, work: BatchWork) -> bool:
+            return False
 
         def run(self, work: BatchWork, job: Any) -> dict[str, int]:
             runs.append(job())

@@ -158,7 +158,8 @@ def test_a_batch_that_is_tried_again_is_the_same_though_a_replay_began_behind_it
         ask = staticmethod(t.say)
 
     class Engine:
-        def await_ready(self, work: BatchWork) -> None: ...
+        def await_ready(self, work: BatchWork) -> bool:
+            return False
 
         def run(self, work: BatchWork, job: Any) -> dict[str, int]:
             runs.append((work.replay, work.batch_id))
@@ -206,7 +207,8 @@ def test_a_batch_that_no_tier_can_read_is_tried_again_by_itself_and_is_no_failur
         ask = staticmethod(t.say)
 
     class Engine:
-        def await_ready(self, work: BatchWork) -> None: ...
+        def await_ready(self, work: BatchWork) -> bool:
+            return False
 
         def run(self, work: BatchWork, job: Any) -> dict[str, int]:
             seen.append(next((run.state for run in scheduler.running.values()), ""))
@@ -222,6 +224,39 @@ def test_a_batch_that_no_tier_can_read_is_tried_again_by_itself_and_is_no_failur
     assert newest(scheduler).attempts == 1
 
 
+def test_batch_that_waited_for_its_engine_does_not_begin_after_a_stop() -> None:
+    """INV-4: a newer driver may run it already."""
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    t.take_in(epoch, token, 5)
+    t.batch()
+    waits = [False, True]
+    runs: list[int] = []
+
+    class Loop:
+        ask = staticmethod(t.say)
+
+    class Engine:
+        def await_ready(self, work: BatchWork) -> bool:
+            scheduler.stop()
+            return waits.pop()
+
+        def run(self, work: BatchWork, job: Any) -> dict[str, int]:
+            runs.append(work.batch_id)
+            return {}
+
+    scheduler = scheduler_of(Loop(), Engine())
+    work = begun(scheduler, t)
+    assert work is not None
+    scheduler._runner.run(work)
+    assert not runs
+    assert t.state.unfinished()
+    scheduler._runner.run(work)
+    assert runs == [work.batch_id], "a batch that begins without a wait runs to its end"
+    assert not t.state.unfinished()
+
+
 def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends_the_jobs() -> None:
     """INV-4: an output that has seen a newer driver is not asked again."""
     t = Tracked()
@@ -234,7 +269,8 @@ def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends
         ask = staticmethod(t.say)
 
     class Engine:
-        def await_ready(self, work: BatchWork) -> None: ...
+        def await_ready(self, work: BatchWork) -> bool:
+            return False
 
         def run(self, work: BatchWork, job: Any) -> dict[str, int]:
             job(Batch(work, cast(Any, None)))
@@ -385,7 +421,8 @@ class WithoutInterval:
             events = self.t.events[known:]
         self.scheduler.note(events)
 
-    def await_ready(self, work: BatchWork) -> None: ...
+    def await_ready(self, work: BatchWork) -> bool:
+        return False
 
     def run(self, work: BatchWork, job: Any) -> dict[str, int]:
         self.runs.append((work.number, sum(map(len, work.tasks))))

@@ -59,7 +59,8 @@ class Running:
             ask = staticmethod(self.t.say)
 
         class Engine:
-            def await_ready(self, work: BatchWork) -> None: ...
+            def await_ready(self, work: BatchWork) -> bool:
+                return False
 
             def run(self, work: BatchWork, named: Any) -> TierCounts:
                 (shown,) = running.scheduler.running.values()
