@@ -16,7 +16,7 @@ from pathlib import Path
 
 from executor_agent.incoming_copy import IncomingCopy
 from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
-from forebay.model.values import check_name
+from forebay.model.identifiers import check_name
 from forebay.process.clock import Clock
 from forebay.process.secret_file import make_private_folder
 from wal.blocks import (

@@ -27,7 +27,7 @@ from forebay import messages as m
 from forebay.http.address import check_service_url
 from forebay.http.application import Direct, application, caller, needs
 from forebay.model.errors import UnreachableError, UsageError
-from forebay.model.values import RESERVED_PREFIX, is_reserved
+from forebay.model.identifiers import RESERVED_PREFIX, is_reserved
 from forebay.security.access import OPEN, Guard
 
 RECEIVER, AGENT, OPERATOR = needs("receiver"), needs("agent"), needs("operator")

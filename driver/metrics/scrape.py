@@ -24,7 +24,8 @@ from forebay import messages as m
 from forebay.metrics.definition import Metric
 from forebay.metrics.samples import Samples
 from forebay.model.errors import StoreError, UnreachableError
-from forebay.model.values import TopicPartition, is_reserved
+from forebay.model.identifiers import is_reserved
+from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
 
 _ENDED = "ended"

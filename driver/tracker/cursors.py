@@ -21,7 +21,8 @@ from driver.tracker.options import CursorRules
 from driver.tracker.requests import ExpireCursors, said_by
 from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError, UsageError
-from forebay.model.values import TopicPartition, check_name
+from forebay.model.identifiers import check_name
+from forebay.model.values import TopicPartition
 
 #: maximum number of cursors of a stream, and of partitions of one cursor
 CURSORS_MAX, PLACES_MAX = 1_000, 100_000

@@ -24,7 +24,8 @@ from driver.tracker.partitions.writers import Writers
 from driver.tracker.requests import LearnRate
 from forebay import messages as m
 from forebay.model.errors import FencedError, UsageError
-from forebay.model.values import TopicPartition, is_reserved
+from forebay.model.identifiers import is_reserved
+from forebay.model.values import TopicPartition
 
 
 class Receivers:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from forebay.messages import ReplicaHost
 from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
-from forebay.model.values import Block, timeline_of
+from forebay.model.identifiers import timeline_of
+from forebay.model.values import Block
 from forebay.process.clock import Clock
 from receiver.blocks.encoded_block import EncodedBlock, EncodingOptions
 from receiver.inputs import BlockStored, Fenced, Input, OutOfSpace, StoreAway, StoreFailed

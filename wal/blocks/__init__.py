@@ -6,18 +6,14 @@ from __future__ import annotations
 from wal.blocks.local_copies import (
     BLOCK_SUFFIX,
     COPY_SUFFIX,
-    TEMPORARY_SUFFIX,
     CopiesMemory,
     cached_path,
-    local_frame,
     local_name,
     local_path,
     read_local,
     read_stored,
-    sync_names,
-    write_local,
-    write_local_frame,
 )
+from wal.blocks.local_writing import TEMPORARY_SUFFIX, local_frame, sync_names, write_local, write_local_frame
 from wal.blocks.room import COPIES_PER_COUNT, LocalRoom, has_room, kept_free, local_files, used_bytes
 from wal.blocks.stored import StoredBlock, block_of_frame, decode_meta, encode_meta
 

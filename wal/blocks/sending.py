@@ -13,7 +13,7 @@ from forebay.messages import Refusal
 from forebay.model.errors import OutOfSpaceError, RefusedError, UnreachableError
 from forebay.model.values import BlockMeta
 from forebay.model.wire import UNDECODABLE
-from wal.blocks.local_copies import local_frame
+from wal.blocks.local_writing import local_frame
 
 #: bytes in one write; the connection's time-out applies to each
 _CHUNK_BYTES = 1 << 20

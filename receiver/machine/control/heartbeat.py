@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forebay import messages
-from forebay.model.values import NUMBER_MAX, TEXT_LENGTH_MAX
+from forebay.model.bounds import NUMBER_MAX, TEXT_LENGTH_MAX
 from forebay.process.restarts import RESTART
 from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act

@@ -24,7 +24,8 @@ from driver.journal.log import reading as journal
 from driver.journal.log.writing import Journal
 from driver.journal.transitions import apply
 from forebay.model.errors import CorruptionError, FencedError, StoreError
-from forebay.model.values import Handle, numbered
+from forebay.model.identifiers import numbered
+from forebay.model.values import Handle
 from forebay.settings.stores import STORE_KINDS, scheme_of
 from tests.support.forgetful import ForgetfulStorage
 from tests.support.segments import durable, writer
