@@ -29,8 +29,9 @@ from forebay.model.values import Block, BlockMeta, BlockRange, TopicPartition, b
 from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 from receiver.blocks.pending_block import PendingRange, Piece
-from wal.blocks import encode_meta, local_path, read_local, write_local
+from wal.blocks import encode_meta, local_path, read_local
 from wal.blocks.digests import completed
+from wal.blocks.local_writing import write_local
 from wal.reading import BlockReference, this_host
 from wal.segments.frame import FrameKind
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits

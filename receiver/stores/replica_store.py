@@ -20,7 +20,8 @@ from receiver.blocks.encoded_block import EncodedBlock, EncodingOptions
 from receiver.inputs import BlockStored, Input, OutOfSpace, StoreAway, StoreFailed
 from receiver.stores.replication import ReplicaSender, ReplicaTarget
 from receiver.stores.store import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, BlockWrite, Store, StoreOptions
-from wal.blocks import LocalRoom, local_frame, write_local_frame
+from wal.blocks import LocalRoom
+from wal.blocks.local_writing import local_frame, write_local_frame
 from wal.segments.frame import HEADER_LENGTH, parse_header
 
 _log = logging.getLogger("forebay.receiver")

@@ -47,7 +47,7 @@ def give_frame(
     host: str = "",
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """Send a copy as :func:`give_copy` does, from the bytes that ``wal.blocks.local_frame`` returned.
+    """Send a copy as :func:`give_copy` does, from the bytes that ``wal.blocks.local_writing.local_frame`` returned.
 
     ``durable``: the agent syncs the copy before it answers. ``host``: the agent refuses if this is not its host; "": any host.
 

@@ -14,7 +14,6 @@ from wal.reading.one_block import read_block
 from wal.reading.outcome import FINAL_FAILURES, BlockRead, BlocksRead, TierCounts, TierFailure
 from wal.reading.records import read_blocks
 from wal.reading.reference import TIERS, BlockReference, ReadPlan, Tier, incarnation_key
-from wal.reading.stored_copies import stored_copy
 from wal.reading.tiers import check_same
 
 __all__ = [
@@ -31,6 +30,5 @@ __all__ = [
     "incarnation_key",
     "read_block",
     "read_blocks",
-    "stored_copy",
     "this_host",
 ]

@@ -21,7 +21,8 @@ from forebay.process.clock import ManualClock
 from tests.support.columns import column_values
 from tests.support.rows import ODD_ROWS, block, filler
 from tests.support.stored import Stored
-from wal.blocks import local_path, write_local
+from wal.blocks import local_path
+from wal.blocks.local_writing import write_local
 from wal.reading import BlockReference, ReadPlan, agents, read_block, wal_tier
 from wal.reading.agents import AGENT_REST_SECONDS
 

@@ -22,7 +22,8 @@ from forebay.model.payload import Compression
 from tests.support.rows import ODD_ROWS, block, filler
 from tests.support.stored import Stored
 from tests.wal.reading.test_stored_forms import OLD, key_file, sealed
-from wal.blocks import local_path, write_local
+from wal.blocks import local_path
+from wal.blocks.local_writing import write_local
 from wal.reading import (
     BlockReference,
     BlocksRead,
