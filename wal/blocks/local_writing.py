@@ -10,7 +10,7 @@ import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from forebay.model.errors import OutOfSpaceError, StoreError
 from forebay.model.values import BlockMeta
@@ -22,16 +22,23 @@ from wal.segments.encoding import encode_frame
 from wal.segments.frame import FrameKind
 from wal.storage.directories import sync_above, sync_directory
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from wal.segments.payload import Payload
+
 TEMPORARY_SUFFIX = ".tmp"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
-def local_frame(meta: BlockMeta, payload: Any) -> list[Any]:
+def local_frame(meta: BlockMeta, payload: Buffer | Sequence[Buffer] | Payload) -> list[Buffer]:
     """Return the bytes of a copy, as buffers. ``payload``: one bytes-like object, a sequence of them, or a ``Payload``."""
     return list(encode_frame(FrameKind.BLOCK, uid=0, offset=0, index=0, metadata=encode_meta(meta), payload=payload))
 
 
-def write_local(directory: str | Path, meta: BlockMeta, payload: Any, room: LocalRoom | None = None) -> Path:
+def write_local(
+    directory: str | Path, meta: BlockMeta, payload: Buffer | Sequence[Buffer] | Payload, room: LocalRoom | None = None
+) -> Path:
     """Write a host's own copy of a block under a temporary name, and rename it when it is whole. Not synced. Can be repeated.
 
     ``payload``: as for :func:`local_frame`. Raises OutOfSpaceError (from ``room`` or the filesystem) or StoreError, and leaves no
@@ -43,7 +50,7 @@ def write_local(directory: str | Path, meta: BlockMeta, payload: Any, room: Loca
 def write_local_frame(
     directory: str | Path,
     meta: BlockMeta,
-    frame: Sequence[Any],
+    frame: Sequence[Buffer],
     room: LocalRoom | None = None,
     durable: bool = False,
     suffix: str = BLOCK_SUFFIX,
@@ -86,7 +93,7 @@ def _sync_above_once(directory: Path) -> None:
     sync_above(directory)
 
 
-def _write_file(path: Path, parts: Sequence[Any], durable: bool) -> None:
+def _write_file(path: Path, parts: Sequence[Buffer], durable: bool) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb", buffering=0) as file:
         for part in parts:
             rest = memoryview(part).cast("B")

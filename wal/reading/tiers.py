@@ -164,7 +164,9 @@ def _fetched(references: Sequence[BlockReference], plan: ReadPlan, tier: Tier, h
             yield reference, _one(reference, plan, tier, host)
 
 
-def _one(reference: BlockReference, plan: ReadPlan, tier: Tier, host: str) -> Any:
+def _one(
+    reference: BlockReference, plan: ReadPlan, tier: Tier, host: str
+) -> StoredBlock | ForebayError | OSError | None:
     try:
         return fetch(reference, plan, tier, host)
     except (ForebayError, OSError) as error:

@@ -32,8 +32,7 @@ def read_from_wal(reference: BlockReference, plan: ReadPlan) -> StoredBlock | No
 def wal_of(plan: ReadPlan) -> Storage:
     """Return the store of the WAL. A process opens it once for each URL and its options: streams may share the process."""
     name = f"{plan.wal_url} {msgspec.json.encode(plan.storage, order='sorted').decode()}"
-    storage: Storage = per_process.once(name, lambda: open_storage(plan.wal_url, plan.storage))
-    return storage
+    return per_process.once(name, lambda: open_storage(plan.wal_url, plan.storage))
 
 
 def read_several_from_wal(references: Iterable[BlockReference], plan: ReadPlan) -> Iterator[Fetched]:
