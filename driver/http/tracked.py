@@ -68,7 +68,7 @@ def tracked_partitions(
 
 def _state(partition: Partition, latest: m.PartitionStatus | None) -> str:
     if partition.fault:
-        return "trouble"
+        return m.FAULT_STATE
     if latest is not None:
         return latest.state
     return "claimed" if partition.owner else "unclaimed"

@@ -189,6 +189,6 @@ class Receivers:
             status = said.get(partition.owner, {}).get(tp)
             if status is None or status.state == "claiming" or status.high_watermark < 0:
                 own[tp] = None
-            elif status.state != "trouble":
+            elif status.state != m.FAULT_STATE:
                 own[tp] = max(0, status.high_watermark - status.position)
         return lags

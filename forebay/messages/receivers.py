@@ -37,6 +37,10 @@ class RegisterAnswer(Message, frozen=True, kw_only=True):
     topics: tuple[str, ...] | None = None  # as HeartbeatAnswer.topics
 
 
+#: state of a partition with an open fault: its name in the first release, which statuses keep
+FAULT_STATE = "trouble"
+
+
 class PartitionStatus(Message, frozen=True, kw_only=True, gc=False):
     """Status of one partition at its receiver.
 

@@ -143,7 +143,7 @@ class Heartbeat:
         if partition.phase is Phase.ACTIVE:
             state = "paused" if self.flow.all_paused else "active"
         elif partition.fault or partition.phase is Phase.INSPECTING:
-            state = "trouble"
+            state = messages.FAULT_STATE
         else:
             state = "claiming"
         return messages.PartitionStatus(
