@@ -27,7 +27,8 @@ from driver.journal.log import opening
 from driver.journal.log import reading as journal
 from driver.journal.state import State
 from driver.journal.transitions import apply
-from forebay.model.values import Block, BlockMeta, BlockRange, Handle, block_id, numbered
+from forebay.model.identifiers import numbered
+from forebay.model.values import Block, BlockMeta, BlockRange, Handle, block_id
 from wal.storage import open_storage
 
 BLOCKS = 100_000

@@ -17,7 +17,7 @@ from driver.journal import events as ev
 from driver.journal.log import opening, writing
 from driver.journal.log.writing import Journal
 from driver.journal.transitions import apply
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.support.s3 import BUCKET, ENVIRONMENT, options, s3_server
 from wal.segments import layout
 from wal.storage import Storage, open_storage

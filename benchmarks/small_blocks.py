@@ -15,7 +15,7 @@ from unittest import mock
 from benchmarks.measured import Measured, ratio
 from benchmarks.setup import Setup
 from benchmarks.stored_blocks import StoredBlocks, store
-from forebay.model import block_runs
+from forebay.model.block_runs import decoding
 from forebay.process.garbage import freeze_present
 from wal.reading import BlockReference, ReadPlan, read_blocks
 
@@ -29,7 +29,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
     records = setup.records(RECORDS)
     with setup.folder() as few_folder, setup.folder() as many_folder:
         few, many = store(few_folder, records, records // FEW), store(many_folder, records, max(4, records // MANY))
-        by_arrow: Any = mock.patch.object(block_runs, "_form", return_value=None)
+        by_arrow: Any = mock.patch.object(decoding, "_form", return_value=None)
         _seconds(few), _seconds(many)
         freeze_present()  # as Spark's workers do
         runs = []

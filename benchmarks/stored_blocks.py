@@ -22,14 +22,16 @@ from driver.decisions.packing import pack
 from forebay.model.arrow_columns import bytes_column, numbers_column
 from forebay.model.columns import Columns
 from forebay.model.digest import digest
+from forebay.model.identifiers import numbered
 from forebay.model.payload import decode_block, encode_block
 from forebay.model.records import SOURCE_SCHEMA, RangeRows, as_source
-from forebay.model.values import Block, BlockMeta, BlockRange, TopicPartition, block_id, numbered
+from forebay.model.values import Block, BlockMeta, BlockRange, TopicPartition, block_id
 from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 from receiver.blocks.pending_block import PendingRange, Piece
-from wal.blocks import encode_meta, local_path, read_local, write_local
+from wal.blocks import encode_meta, local_path, read_local
 from wal.blocks.digests import completed
+from wal.blocks.local_writing import write_local
 from wal.reading import BlockReference, this_host
 from wal.segments.frame import FrameKind
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits

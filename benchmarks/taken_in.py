@@ -16,7 +16,8 @@ from driver.batches.job.batch import Batch
 from driver.batches.job.work import BatchWork
 from driver.context import IngestContext
 from driver.decisions.packing import pack
-from forebay.model.values import Block, numbered
+from forebay.model.identifiers import numbered
+from forebay.model.values import Block
 from forebay.security.access import NO_ACCESS
 from forebay.settings.reading.load import load
 from forebay.settings.schema import Settings

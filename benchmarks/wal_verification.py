@@ -23,7 +23,8 @@ from deploy.commands.wal.verification import verified
 from driver.journal import events as ev
 from driver.journal.log import opening as journal
 from driver.journal.transitions import apply
-from forebay.model.values import Block, BlockMeta, BlockRange, block_id, numbered
+from forebay.model.identifiers import numbered
+from forebay.model.values import Block, BlockMeta, BlockRange, block_id
 from wal.blocks import encode_meta
 from wal.blocks.digests import completed
 from wal.segments.frame import FrameKind

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from forebay.model.errors import CorruptionError, NewerVersionError, OutOfSpaceError, StoreError, UsageError
 from forebay.process import failpoints
-from wal.blocks import TEMPORARY_SUFFIX, read_local, sync_names
+from wal.blocks import read_local
+from wal.blocks.local_writing import TEMPORARY_SUFFIX, sync_names
 
 
 class IncomingCopy:

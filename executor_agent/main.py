@@ -20,7 +20,7 @@ from forebay.http.address import loopback_note, reached_at
 from forebay.http.driver_client import DriverClient
 from forebay.http.server import Server
 from forebay.model.errors import ForebayError, SettingsError
-from forebay.model.values import check_name
+from forebay.model.identifiers import check_name
 from forebay.process import logs
 from forebay.process.clock import Clock, SystemClock
 from forebay.process.logs import fields

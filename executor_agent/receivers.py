@@ -18,7 +18,7 @@ from typing import IO
 
 from forebay.messages import Command, ReceiverProcess
 from forebay.model.errors import ForebayError
-from forebay.model.values import managed_ordinal
+from forebay.model.identifiers import managed_ordinal
 from forebay.process.clock import Clock
 from forebay.process.logs import is_json, relayed
 from forebay.process.tether import tethered

@@ -16,18 +16,11 @@ from pathlib import Path
 
 from executor_agent.incoming_copy import IncomingCopy
 from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
-from forebay.model.values import check_name
+from forebay.model.identifiers import check_name
 from forebay.process.clock import Clock
 from forebay.process.secret_file import make_private_folder
-from wal.blocks import (
-    BLOCK_SUFFIX,
-    COPY_SUFFIX,
-    TEMPORARY_SUFFIX,
-    cached_path,
-    kept_free,
-    local_files,
-    local_path,
-)
+from wal.blocks import BLOCK_SUFFIX, COPY_SUFFIX, cached_path, kept_free, local_files, local_path
+from wal.blocks.local_writing import TEMPORARY_SUFFIX
 from wal.blocks.set_aside import block_of, copies_set_aside, set_aside
 from wal.segments.frame import HEADER_LENGTH, aligned, parse_header
 from wal.storage import open_storage

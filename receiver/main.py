@@ -20,7 +20,7 @@ import pyarrow as pa
 from typing_extensions import assert_never
 
 from forebay.http.driver_client import DriverClient
-from forebay.model.values import check_name
+from forebay.model.identifiers import check_name
 from forebay.process import logs
 from forebay.process.clock import Clock, SystemClock
 from forebay.process.garbage import freeze_present

@@ -23,7 +23,8 @@ from wal.blocks import StoredBlock, block_of_frame
 from wal.blocks.digests import completed
 from wal.blocks.encryption import KeyRing
 from wal.blocks.set_aside import copies_set_aside, read_set_aside
-from wal.reading import BlockReference, ReadPlan, Tier, check_same, incarnation_key, stored_copy
+from wal.reading import BlockReference, ReadPlan, Tier, check_same, incarnation_key
+from wal.reading.stored_copies import stored_copy
 from wal.segments.scan import read_frame
 from wal.storage import Storage
 

@@ -17,8 +17,10 @@ from driver.journal import events as ev
 from driver.journal.log.writing import Journal
 from driver.journal.state import REPAIR_WRITER, State
 from driver.journal.transitions import apply
+from forebay.model.bounds import Sha256
 from forebay.model.errors import CorruptionError, ForebayError
-from forebay.model.values import Block, Handle, Sha256, timeline_of
+from forebay.model.identifiers import timeline_of
+from forebay.model.values import Block, Handle
 from forebay.process import failpoints
 from recovery.copies import BlockCopy, CopySources
 from recovery.examination import Examination, Segment, journal_view

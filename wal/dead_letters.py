@@ -25,8 +25,8 @@ import pyarrow as pa
 import xxhash
 
 from forebay.model.errors import CorruptionError
+from forebay.model.identifiers import check_name
 from forebay.model.records import DATAFRAME_SCHEMA
-from forebay.model.values import check_name
 from forebay.model.wire import UNDECODABLE
 from wal.storage import Storage
 

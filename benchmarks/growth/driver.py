@@ -22,7 +22,7 @@ from driver.journal.state import State
 from driver.journal.transitions import apply
 from driver.tracker import Tracker
 from driver.tracker.requests import Allocate
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.support.tracked import tracker_options
 
 RECEIVERS = (1, 4, 16, 64, 256)

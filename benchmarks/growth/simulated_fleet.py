@@ -26,7 +26,8 @@ from driver.journal.events import Event
 from driver.journal.log.writing import Journal
 from driver.tracker.requests import Allocate, Complete, Request
 from forebay import messages as m
-from forebay.model.values import BlockRange, numbered
+from forebay.model.identifiers import numbered
+from forebay.model.values import BlockRange
 from forebay.process.garbage import freeze_present
 from tests.support.tracked import STREAM, TOPIC, Tracked
 from wal.storage import open_storage

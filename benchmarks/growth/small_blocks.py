@@ -32,7 +32,7 @@ from driver.journal.transitions import apply
 from driver.spark.engine import SparkEngine
 from driver.tracker import Tracker
 from driver.tracker.requests import Allocate
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.support.tracked import tracker_options
 from wal.reading import BlockReference
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from forebay.messages import BatchEntry
 from forebay.model.errors import RefusedError
-from forebay.model.values import TIMELINE_SHIFT
+from forebay.model.identifiers import TIMELINE_SHIFT
 
 
 def find_batch(batches: Sequence[BatchEntry], named: int) -> BatchEntry:

@@ -37,7 +37,8 @@ from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.options.access import TIMEOUT_SECONDS
 from forebay.messages import OperatorAnswer, PartitionProgress, ReplayRequest
 from forebay.model.errors import UsageError
-from forebay.model.values import TopicPartition, check_name
+from forebay.model.identifiers import check_name
+from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
 from recovery import audit
 from wal.storage import open_storage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -244,7 +244,7 @@ def _partition(key: str) -> TopicPartition:
     return TopicPartition(topic, int(number))
 
 
-def journal_losses(ask: Callable[[Request], Any], losses: Iterable[Loss], time_ms: int, cause: str) -> None:
+def journal_losses(ask: Callable[[Request], object], losses: Iterable[Loss], time_ms: int, cause: str) -> None:
     """Journal ``losses``, one after the other.
 
     ``ask``: the decision loop's. After a kill in between, the rest is found again.

@@ -10,7 +10,7 @@ from direct.intake.access import IntakeAccess
 from driver.decisions.rate import Gains
 from forebay.kafka.consume.planning import PartitionRates, Rates
 from forebay.model.errors import UsageError
-from forebay.model.values import check_name
+from forebay.model.identifiers import check_name
 from forebay.settings.schema import DeadLetterSettings, DriverSettings
 from forebay.settings.schema.constraints import check_web_hook
 from wal.storage import StorageOptions

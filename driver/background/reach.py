@@ -8,13 +8,15 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from driver.background.end_history import EndHistory
 from forebay.model.errors import UnknownTopicError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
 from wal.storage import Storage
+
+Result = TypeVar("Result")
 
 #: pause between two requests of a probe; a store of whole objects charges for each
 INTERVAL_SECONDS, INTERVAL_OF_OBJECTS_SECONDS = 5.0, 30.0
@@ -193,13 +195,13 @@ class Reach:
         return tuple(outage for probe in self._probes if (outage := probe.outage()) is not None)
 
 
-def soon(answer: Future[Any], seconds: float, otherwise: Callable[[], Any]) -> Future[Any]:
+def soon(answer: Future[Result], seconds: float, otherwise: Callable[[], Result]) -> Future[Result]:
     """Return a future with the outcome of ``answer``. If there is none after ``seconds``, the future gets the outcome of
     ``otherwise``."""
-    first: Future[Any] = Future()
+    first: Future[Result] = Future()
     lock = threading.Lock()
 
-    def finish(give: Callable[[], Any]) -> None:
+    def finish(give: Callable[[], Result]) -> None:
         with lock:
             if first.done():
                 return
@@ -212,7 +214,7 @@ def soon(answer: Future[Any], seconds: float, otherwise: Callable[[], Any]) -> F
     timer.daemon = True
     timer.start()
 
-    def answered(done: Future[Any]) -> None:
+    def answered(done: Future[Result]) -> None:
         timer.cancel()
         finish(done.result)
 

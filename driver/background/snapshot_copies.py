@@ -25,7 +25,7 @@ from driver.journal.state import State
 from driver.journal.state_parts import SnapshotCopy
 from driver.tracker.requests import Ask, Copied, Read
 from forebay.model.errors import StoreError
-from forebay.model.values import timeline_of
+from forebay.model.identifiers import timeline_of
 from forebay.process import failpoints
 from forebay.process.clock import Clock
 from wal.decisions.retention import Limits

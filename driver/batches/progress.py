@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from driver.decisions.batch_order import RunKey
+from forebay.messages import OperatorAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Skip:
     """An operator's request to end a batch without its job. ``answer`` ends when that is durable, or with the refusal."""
 
     cause: str
-    answer: Future[Any] = field(default_factory=Future)
+    answer: Future[OperatorAnswer] = field(default_factory=Future)
 
 
 class Progress:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from driver.batches.batch_log import BatchLog
 from driver.batches.batch_run import BatchRun, EarlierBatches, NextBatch, ReadPause, ReadUnfinished, SameBatch
@@ -33,6 +32,7 @@ from driver.decision_loop.loop import DriverLoop
 from driver.decisions.batch_order import RunKey
 from driver.journal.events import BlockAdded, Event, LossAccepted, PauseChanged, ReplayBegun
 from driver.tracker.requests import AllocateNext, AllocateSpans
+from forebay.messages import OperatorAnswer
 from forebay.model.errors import RefusedError, UsageError
 from forebay.process import failpoints
 from forebay.process.clock import Clock
@@ -215,7 +215,7 @@ class Scheduler:
         """Begin the next attempt at every failed and every unreadable batch now; return their ids."""
         return self._progress.retry()
 
-    def skip(self, batch_id: int, cause: str) -> Future[Any]:
+    def skip(self, batch_id: int, cause: str) -> Future[OperatorAnswer]:
         """End a failed or unreadable batch without its job. Return a future that ends when that is durable.
 
         The future ends with RefusedError if the batch is not one, or if an attempt at it runs now.

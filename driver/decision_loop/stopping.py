@@ -15,7 +15,7 @@ from driver.journal.state import State
 from driver.tracker import Tracker
 from driver.tracker.requests import Ask, BeginDrain, Read
 from forebay.model.errors import UnreachableError
-from forebay.model.values import is_reserved
+from forebay.model.identifiers import is_reserved
 from forebay.process.clock import Clock
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from driver.journal.events import ReplayedBatch
 from driver.journal.state import State
 from driver.journal.state_parts import Batch
-from forebay.model.values import numbered, timeline_of
+from forebay.model.identifiers import numbered, timeline_of
 
 #: names one run of a batch: (replay, batch id); replay 0: its first run
 RunKey = tuple[int, int]

@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass, replace
 
 from driver.journal.state import State, is_fenced, is_forgotten
-from forebay.model.values import TopicPartition, timeline_of
+from forebay.model.identifiers import timeline_of
+from forebay.model.values import TopicPartition
 from forebay.settings.schema import Settings
 from wal.decisions.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
 

@@ -18,7 +18,7 @@ from enum import Enum
 
 from driver.decisions.placing import Fleet, Host, place
 from forebay import messages as m
-from forebay.model.values import managed_id, managed_ordinal
+from forebay.model.identifiers import managed_id, managed_ordinal
 from forebay.process.restarts import RestartPolicy
 from forebay.settings.schema import DriverSettings, ReceiverSettings, Settings
 

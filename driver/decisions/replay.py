@@ -18,7 +18,8 @@ from driver.journal.state_parts import Rebuild
 from driver.journal.transitions.keyed_states import is_readable_before
 from forebay.kafka.consume.spans import OffsetRange, without
 from forebay.model.errors import RefusedError
-from forebay.model.values import Block, count_of
+from forebay.model.identifiers import count_of
+from forebay.model.values import Block
 
 #: maximum number of blocks of one replay, because its start is one event of the journal
 REPLAY_BLOCKS_MAX = 1_000_000

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Generic, Protocol, TypeVar, overload
 
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
@@ -20,56 +21,93 @@ from litestar.params import JSONBody
 from driver.http.lag import ReadLag
 from driver.http.observation.observer import Observer
 from driver.http.observation.routes import observer_routes
-from driver.tracker.requests import Request
 from driver.web.documentation import documentation_routes
 from driver.web.pages import page_routes
 from forebay import messages as m
 from forebay.http.address import check_service_url
 from forebay.http.application import Direct, application, caller, needs
 from forebay.model.errors import UnreachableError, UsageError
-from forebay.model.values import RESERVED_PREFIX, is_reserved
+from forebay.model.identifiers import RESERVED_PREFIX, is_reserved
 from forebay.security.access import OPEN, Guard
+from forebay.security.roles import Role
 
 RECEIVER, AGENT, OPERATOR = needs("receiver"), needs("agent"), needs("operator")
 WATCHER, QUERY = needs("reader", "operator"), needs("query", "operator")
 
-#: requests that need more than the tracker: the history, Kafka, the health, the scheduler, the settings
-ServiceRequest = (
-    m.ReplayRequest
-    | m.ResetRequest
-    | m.RetryRequest
-    | m.SkipBatchRequest
-    | m.ForgetRequest
-    | m.StopRequest
-    | m.IntakeRequest
+ReceiverRequest = (
+    m.RegisterRequest
+    | m.LookupRequest
+    | m.ClaimRequest
+    | m.ReleaseRequest
+    | m.ReportRequest
+    | m.Fault
+    | m.HeartbeatRequest
+)
+QueryRequest = (
+    m.OpenCursorRequest
+    | m.MoveCursorRequest
+    | m.CloseCursorRequest
+    | m.EarliestRequest
+    | m.TimesRequest
+    | m.BlocksRequest
     | m.SpanRequest
 )
-Submitted = Request | ServiceRequest
-Submit = Callable[[Submitted], "Future[Any]"]
+OperatorRequest = (
+    m.DropCursorRequest
+    | m.AcceptGapRequest
+    | m.AcceptLossRequest
+    | m.ReplayRequest
+    | m.FenceRequest
+    | m.ResetRequest
+    | m.ForgetRequest
+    | m.PauseRequest
+    | m.SkipBatchRequest
+    | m.RestartReceiverRequest
+    | m.RetryRequest
+    | m.StopRequest
+)
+PostedRequest = ReceiverRequest | m.AgentHeartbeatRequest | QueryRequest | OperatorRequest
+Submitted = PostedRequest | m.IntakeRequest | ReadLag
+
+AnswerType = TypeVar("AnswerType")
+MessageType = TypeVar("MessageType", bound=m.Message)
+
+
+class Submit(Protocol):
+    """Queues a request; the future ends with its answer or its refusal."""
+
+    @overload
+    def __call__(self, request: m.IntakeRequest, /) -> Future[m.IntakeAnswer]: ...
+
+    @overload
+    def __call__(self, request: ReadLag, /) -> Future[m.LagAnswer]: ...
+
+    @overload
+    def __call__(self, request: PostedRequest, /) -> Future[m.Message]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class Route(Generic[MessageType]):
     """A route: a POST of ``message``, answered with ``answer``. ``summary``: its text in the OpenAPI document."""
 
     name: str
     path: str
-    message: type[m.Message]
+    message: type[MessageType]
     answer: type[m.Message]
     summary: str
 
 
 @dataclass(frozen=True, slots=True)
-class RouteGroup:
+class RouteGroup(Generic[MessageType]):
     """Routes for callers of one kind. ``tag``: their tag in the OpenAPI document. ``roles``: as in
     :func:`forebay.http.application.needs`."""
 
     tag: str
-    roles: dict[str, Any]
-    routes: tuple[Route, ...]
+    roles: dict[str, frozenset[Role]]
+    routes: tuple[Route[MessageType], ...]
 
 
-RECEIVER_ROUTES = RouteGroup(
+RECEIVER_ROUTES: RouteGroup[ReceiverRequest] = RouteGroup(
     "receivers",
     RECEIVER,
     (
@@ -100,7 +138,7 @@ RECEIVER_ROUTES = RouteGroup(
         Route("report", "/v1/blocks/report", m.ReportRequest, m.ReportAnswer, "Report stored blocks"),
     ),
 )
-AGENT_ROUTES = RouteGroup(
+AGENT_ROUTES: RouteGroup[m.AgentHeartbeatRequest] = RouteGroup(
     "agents",
     AGENT,
     (
@@ -113,7 +151,7 @@ AGENT_ROUTES = RouteGroup(
         ),
     ),
 )
-QUERY_ROUTES = RouteGroup(
+QUERY_ROUTES: RouteGroup[QueryRequest] = RouteGroup(
     "queries",
     QUERY,
     (
@@ -148,7 +186,7 @@ QUERY_ROUTES = RouteGroup(
         ),
     ),
 )
-OPERATOR_ROUTES = RouteGroup(
+OPERATOR_ROUTES: RouteGroup[OperatorRequest] = RouteGroup(
     "people",
     OPERATOR,
     (
@@ -232,18 +270,18 @@ class _Answers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._arrived: list[tuple[asyncio.Future[Any], Future[Any]]] = []
+        self._arrived: list[Callable[[], None]] = []
 
-    async def of(self, future: Future[Any]) -> Any:
+    async def of(self, future: Future[AnswerType]) -> AnswerType:
         """Wait for ``future``; return its result or raise its error."""
         loop = asyncio.get_running_loop()
-        waiting: asyncio.Future[Any] = loop.create_future()
-        future.add_done_callback(lambda done: self._arrive(loop, waiting, done))
+        waiting: asyncio.Future[AnswerType] = loop.create_future()
+        future.add_done_callback(lambda done: self._arrive(loop, partial(_pass_on, done, waiting)))
         return await waiting
 
-    def _arrive(self, loop: asyncio.AbstractEventLoop, waiting: asyncio.Future[Any], done: Future[Any]) -> None:
+    def _arrive(self, loop: asyncio.AbstractEventLoop, pass_on: Callable[[], None]) -> None:
         with self._lock:
-            self._arrived.append((waiting, done))
+            self._arrived.append(pass_on)
             first = len(self._arrived) == 1
         if first:
             with contextlib.suppress(RuntimeError):  # the server has closed its event loop: no caller waits
@@ -252,20 +290,24 @@ class _Answers:
     def _hand_out(self) -> None:
         with self._lock:
             arrived, self._arrived = self._arrived, []
-        for waiting, done in arrived:
-            if waiting.done():  # the caller has disconnected
-                continue
-            error = done.exception()
-            if error is None:
-                waiting.set_result(done.result())
-            else:
-                waiting.set_exception(error)
+        for pass_on in arrived:
+            pass_on()
+
+
+def _pass_on(done: Future[AnswerType], waiting: asyncio.Future[AnswerType]) -> None:
+    if waiting.done():  # the caller has disconnected
+        return
+    error = done.exception()
+    if error is None:
+        waiting.set_result(done.result())
+    else:
+        waiting.set_exception(error)
 
 
 def tracker_application(
     submit: Submit,
     *,
-    status: Callable[[], Future[Any]],
+    status: Callable[[], Future[m.StatusAnswer]],
     ready: Callable[[], str | None],
     release: str,
     guard: Guard = OPEN,
@@ -281,10 +323,10 @@ def tracker_application(
 
     answers = _Answers()
 
-    async def decided(request: Any) -> Any:
+    async def decided(request: PostedRequest) -> m.Message:
         return await answers.of(submit(request))
 
-    async def of_receiver(request: Any) -> Any:
+    async def of_receiver(request: ReceiverRequest) -> m.Message:
         receiver_id = request.receiver_id
         if is_reserved(receiver_id):
             raise UsageError(
@@ -295,7 +337,7 @@ def tracker_application(
             check_service_url("a receiver's metrics_url", request.metrics_url, guard.https)
         return await decided(request)
 
-    async def of_agent(request: Any) -> Any:
+    async def of_agent(request: m.AgentHeartbeatRequest) -> m.Message:
         caller.get().require("agent", request.host)
         check_service_url("an agent's url", request.url, guard.https)
         return await decided(request)
@@ -304,15 +346,15 @@ def tracker_application(
         "/v1/cursors/intake", summary="Partitions that are taken in, and how to read them", tags=["queries"], opt=QUERY
     )
     async def intake() -> m.IntakeAnswer:
-        return await decided(m.IntakeRequest())  # type: ignore[no-any-return]
+        return await answers.of(submit(m.IntakeRequest()))
 
     @get("/v1/status", summary="Partitions, receivers, agents, batches", tags=["people"], opt=WATCHER)
     async def get_status() -> m.StatusAnswer:
-        return await answers.of(status())  # type: ignore[no-any-return]
+        return await answers.of(status())
 
     @get("/v1/lag", summary="How far each partition is, by the journal", tags=["people"], opt=WATCHER)
     async def get_lag() -> m.LagAnswer:
-        return await decided(ReadLag())  # type: ignore[no-any-return]
+        return await answers.of(submit(ReadLag()))
 
     @get("/v1/health", summary="200 if ready, else 503 with the reason", tags=["people"], opt=needs())
     async def health() -> m.Done:
@@ -335,18 +377,22 @@ def tracker_application(
     return Direct(app, hot, handle=of_receiver, guard=guard, roles=RECEIVER["roles"])
 
 
-def _handlers(group: RouteGroup, decided: Callable[[Any], Awaitable[Any]]) -> list[HTTPRouteHandler]:
+def _handlers(
+    group: RouteGroup[MessageType], decided: Callable[[MessageType], Awaitable[m.Message]]
+) -> list[HTTPRouteHandler]:
     """Return the framework's handlers of a group; each answers with what ``decided`` returns for its message."""
     return [_handler(route, group, decided) for route in group.routes]
 
 
-def _handler(route: Route, group: RouteGroup, decided: Callable[[Any], Awaitable[Any]]) -> HTTPRouteHandler:
-    async def handle(data: Any) -> Any:
+def _handler(
+    route: Route[MessageType], group: RouteGroup[MessageType], decided: Callable[[MessageType], Awaitable[m.Message]]
+) -> HTTPRouteHandler:
+    async def handle(data: MessageType) -> m.Message:
         return await decided(data)
 
     # the framework reads the types of body and answer from the annotations, and the operation's id from the name
     handle.__name__ = handle.__qualname__ = route.name
-    body: Any = JSONBody  # a generic alias, of a message that is known only here
-    handle.__annotations__ = {"data": body[route.message], "return": route.answer}
+    body = JSONBody[route.message]  # type: ignore[name-defined]  # of a message that is known only here
+    handle.__annotations__ = {"data": body, "return": route.answer}
     described = post(route.path, status_code=200, summary=route.summary, tags=[group.tag], opt=group.roles)
     return described(handle)

@@ -22,8 +22,9 @@ from driver.journal.state_parts import Partition
 from driver.tracker import Tracker
 from forebay.messages import Problem, StatusAnswer
 from forebay.model.errors import RefusedError
+from forebay.model.identifiers import is_reserved, timeline_of
 from forebay.model.units import utc_text
-from forebay.model.values import TopicPartition, is_reserved, timeline_of
+from forebay.model.values import TopicPartition
 from forebay.process.logs import fields
 from forebay.process.reminder import Reminder
 

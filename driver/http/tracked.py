@@ -8,7 +8,8 @@ from driver.background.reach import END_AGE_SECONDS_MAX, Ends
 from driver.journal.state_parts import Partition, Receiver
 from driver.tracker import LastAgentHeartbeat, LastHeartbeat
 from forebay import messages as m
-from forebay.model.values import TopicPartition, is_reserved
+from forebay.model.identifiers import is_reserved
+from forebay.model.values import TopicPartition
 
 ReceiverHeartbeats = Mapping[str, LastHeartbeat]
 
@@ -67,7 +68,7 @@ def tracked_partitions(
 
 def _state(partition: Partition, latest: m.PartitionStatus | None) -> str:
     if partition.fault:
-        return "trouble"
+        return m.FAULT_STATE
     if latest is not None:
         return latest.state
     return "claimed" if partition.owner else "unclaimed"

@@ -14,20 +14,9 @@ import msgspec
 from driver.journal.statistics import BatchStatistics
 from driver.journal.versions import StateCommit
 from forebay.kafka.consume.spans import OffsetRange
+from forebay.model.bounds import OFFSET_MAX, LeaderEpoch, Number, Offset, OffsetOrNone, PartitionNumber, Sha256, TimeMs
 from forebay.model.errors import ForebayError, UsageError
-from forebay.model.values import (
-    OFFSET_MAX,
-    Block,
-    Gap,
-    Handle,
-    LeaderEpoch,
-    Number,
-    Offset,
-    OffsetOrNone,
-    PartitionNumber,
-    Sha256,
-    TimeMs,
-)
+from forebay.model.values import Block, Gap, Handle
 from forebay.model.wire import WIRE_NAMES
 
 

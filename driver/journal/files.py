@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from forebay.model.values import numbered, timeline_of
+from forebay.model.identifiers import numbered, timeline_of
 from wal.segments import layout
 from wal.storage import Storage
 

@@ -21,8 +21,10 @@ from driver.journal.statistics import BatchStatistics
 from driver.journal.versions import StateCommit
 from forebay.kafka.consume.planning import sizes
 from forebay.kafka.consume.spans import OffsetRange
+from forebay.model.bounds import total_size
 from forebay.model.errors import CorruptionError, NewerVersionError
-from forebay.model.values import Block, BlockRange, timeline_of, total_size
+from forebay.model.identifiers import timeline_of
+from forebay.model.values import Block, BlockRange
 from forebay.model.wire import UNDECODABLE, WIRE_NAMES
 from forebay.process import failpoints
 from wal.segments import layout

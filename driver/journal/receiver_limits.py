@@ -12,7 +12,8 @@ import msgspec
 from driver.journal.state import State
 from forebay import messages as m
 from forebay.model.errors import RefusedError
-from forebay.model.values import TopicPartition, is_reserved
+from forebay.model.identifiers import is_reserved
+from forebay.model.values import TopicPartition
 
 #: maximum number of ids in the journal; then the oldest id makes room that has no claim and never had a block accepted
 RECEIVERS_MAX = 10_000

@@ -28,14 +28,8 @@ from driver.journal.state_parts import (
 )
 from driver.journal.versions import DroppedVersion, KeyedVersions
 from forebay.model.errors import ForebayError
-from forebay.model.values import (
-    RESERVED_PREFIX,
-    Block,
-    TopicPartition,
-    count_of,
-    numbered,
-    timeline_of,
-)
+from forebay.model.identifiers import RESERVED_PREFIX, count_of, numbered, timeline_of
+from forebay.model.values import Block, TopicPartition
 from forebay.model.wire import WIRE_NAMES
 
 #: the writer of the segments of ``forebay recover --apply``, under its journal epoch
@@ -179,6 +173,10 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
     def partition(self, tp: TopicPartition) -> Partition | None:
         """Return a partition; None if the stream does not have it."""
         return self.partitions.get(str(tp))
+
+    def batch(self, number: int) -> Batch | None:
+        """Return the batch with this number in the journal's timeline; None if the state does not hold it."""
+        return self.batches.get(numbered(self.timeline, number))
 
     def next_epoch(self) -> int:
         """Return the epoch of the next registration, of a receiver or a cursor's user."""

@@ -11,15 +11,8 @@ from driver.journal.block_index import Place
 from driver.journal.statistics import BatchStatistics
 from driver.journal.versions import StateCommit
 from forebay.kafka.consume.spans import OffsetRange
-from forebay.model.values import (
-    Gap,
-    LeaderEpoch,
-    Number,
-    Offset,
-    OffsetOrNone,
-    PartitionNumber,
-    TopicPartition,
-)
+from forebay.model.bounds import LeaderEpoch, Number, Offset, OffsetOrNone, PartitionNumber
+from forebay.model.values import Gap, TopicPartition
 from forebay.model.wire import WIRE_NAMES
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from forebay.model.values import Size
+from forebay.model.bounds import Size
 
 
 class BatchStatistics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from forebay.model.values import Sha256
+from forebay.model.bounds import Sha256
 
 
 class StateCommit(msgspec.Struct, frozen=True):

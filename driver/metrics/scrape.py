@@ -24,7 +24,8 @@ from forebay import messages as m
 from forebay.metrics.definition import Metric
 from forebay.metrics.samples import Samples
 from forebay.model.errors import StoreError, UnreachableError
-from forebay.model.values import TopicPartition, is_reserved
+from forebay.model.identifiers import is_reserved
+from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
 
 _ENDED = "ended"
@@ -189,7 +190,7 @@ class Scrape:
 
     def _partitions(self, samples: Samples, snapshot: Snapshot) -> None:
         tracked = snapshot.tracked_partitions
-        samples.counts(d.PARTITIONS, Counter("fault" if p.state == "trouble" else p.state for p in tracked))
+        samples.counts(d.PARTITIONS, Counter("fault" if p.state == m.FAULT_STATE else p.state for p in tracked))
         names = label_sets([TopicPartition(p.topic, p.partition) for p in tracked], self._options.partitions_max)
         for metric, values, join in (
             (d.POSITION, [p.position for p in tracked], sum),

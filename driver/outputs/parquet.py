@@ -15,7 +15,7 @@ from driver.outputs.output import noted
 from driver.outputs.rows import is_frame, pieces
 from driver.outputs.run import OutputRun, check_output_name, decoded, reason_to_skip, run_of
 from forebay.model.errors import FencedError, StoreError, UsageError
-from forebay.model.values import check_name
+from forebay.model.identifiers import check_name
 from forebay.process import failpoints
 from forebay.settings.stores import SCHEMES_WITH_FOLDERS, scheme_of
 from wal.storage import Folders, open_folders

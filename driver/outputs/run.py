@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from forebay.model.errors import FencedError, StoreError, UsageError
-from forebay.model.values import check_name
+from forebay.model.identifiers import check_name
 from forebay.model.wire import UNDECODABLE, WIRE_NAMES
 
 if TYPE_CHECKING:

@@ -46,7 +46,8 @@ from driver.service.options import Given
 from driver.service.stores import Stores
 from driver.traces import BatchTraces
 from driver.tracker import CopyRules, CursorRules, Tracker, TrackerOptions
-from forebay.model.values import TopicPartition, managed_ordinal, timeline_of
+from forebay.model.identifiers import managed_ordinal, timeline_of
+from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
 from forebay.settings.schema import Settings
 from forebay.sources.kind import Upstream, source_kind

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from forebay.model.errors import ForebayError, UnreachableError
 
+Result = TypeVar("Result")
 
-def outcome(function: Callable[[], Any]) -> Future[Any]:
+
+def outcome(function: Callable[[], Result]) -> Future[Result]:
     """Return a finished future with the result of ``function`` or with the ForebayError that it raised."""
-    finished: Future[Any] = Future()
+    finished: Future[Result] = Future()
     try:
         finished.set_result(function())
     except ForebayError as error:

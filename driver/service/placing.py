@@ -16,7 +16,7 @@ from driver.service.composition import Parts
 from driver.service.options import Given
 from driver.tracker import Tracker
 from driver.tracker.requests import ExpireCursors, PlaceReceivers, Read
-from forebay.model.values import is_reserved
+from forebay.model.identifiers import is_reserved
 from forebay.process.clock import Clock
 
 log = logging.getLogger(__name__)

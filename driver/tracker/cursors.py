@@ -11,7 +11,7 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from driver.journal import events as ev
 from driver.journal.block_index import Place
@@ -21,7 +21,8 @@ from driver.tracker.options import CursorRules
 from driver.tracker.requests import ExpireCursors, said_by
 from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError, UsageError
-from forebay.model.values import TopicPartition, check_name
+from forebay.model.identifiers import check_name
+from forebay.model.values import TopicPartition
 
 #: maximum number of cursors of a stream, and of partitions of one cursor
 CURSORS_MAX, PLACES_MAX = 1_000, 100_000
@@ -75,7 +76,7 @@ class Cursors:
         self._state = state
         self._has_wal = has_wal
 
-    def decide(self, request: CursorRequest, now: float, now_ms: int) -> tuple[Any, tuple[ev.Event, ...]]:
+    def decide(self, request: CursorRequest, now: float, now_ms: int) -> tuple[object, tuple[ev.Event, ...]]:
         """Return the answer and the events to apply. Raises as ``Tracker.decide``."""
         match request:
             case m.OpenCursorRequest():
@@ -90,7 +91,7 @@ class Cursors:
             case ExpireCursors():
                 return self._end(*_expired(self._state, self.heartbeats, self.rules, now, now_ms))
 
-    def _open(self, request: m.OpenCursorRequest, now: float, now_ms: int) -> tuple[Any, tuple[ev.Event, ...]]:
+    def _open(self, request: m.OpenCursorRequest, now: float, now_ms: int) -> tuple[object, tuple[ev.Event, ...]]:
         if not self._has_wal:
             raise RefusedError(NO_WAL, "conflict")
         opened = _opened(self._state, self.heartbeats, self.rules, request, now, now_ms)
@@ -99,12 +100,12 @@ class Cursors:
         answer = m.OpenCursorAnswer(epoch=epoch, ended=_ended_words(self._state, request.cursor))
         return answer, () if opened is None else (opened,)
 
-    def _move(self, request: m.MoveCursorRequest, now: float, now_ms: int) -> tuple[Any, tuple[ev.Event, ...]]:
+    def _move(self, request: m.MoveCursorRequest, now: float, now_ms: int) -> tuple[object, tuple[ev.Event, ...]]:
         moved = _moved(self._state, self.rules, request, now_ms)
         self.heartbeats.record(request.cursor, now)
         return m.Done(), () if moved is None else (moved,)
 
-    def _close(self, request: m.CloseCursorRequest, now: float, now_ms: int) -> tuple[Any, tuple[ev.Event, ...]]:
+    def _close(self, request: m.CloseCursorRequest, now: float, now_ms: int) -> tuple[object, tuple[ev.Event, ...]]:
         cursor = _current(self._state, request)
         if request.forget:
             cause = f"dropped by {cursor.user}, whose query could not start"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay.model.errors import UsageError
-from forebay.model.values import check_name
+from forebay.model.identifiers import check_name
 
 
 def check_names(*names: tuple[str, str]) -> None:

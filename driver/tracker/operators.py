@@ -17,7 +17,8 @@ from driver.tracker.requests import EndHold, HoldForReset, Reset, said_by
 from forebay import messages as m
 from forebay.kafka.consume.spans import is_inside
 from forebay.model.errors import RefusedError, UsageError
-from forebay.model.values import TopicPartition, is_reserved
+from forebay.model.identifiers import is_reserved
+from forebay.model.values import TopicPartition
 from forebay.process.restarts import RESTART, RESTART_EXIT_CODE
 
 

@@ -24,7 +24,8 @@ from driver.tracker.partitions.writers import Writers
 from driver.tracker.requests import LearnRate
 from forebay import messages as m
 from forebay.model.errors import FencedError, UsageError
-from forebay.model.values import TopicPartition, is_reserved
+from forebay.model.identifiers import is_reserved
+from forebay.model.values import TopicPartition
 
 
 class Receivers:
@@ -188,6 +189,6 @@ class Receivers:
             status = said.get(partition.owner, {}).get(tp)
             if status is None or status.state == "claiming" or status.high_watermark < 0:
                 own[tp] = None
-            elif status.state != "trouble":
+            elif status.state != m.FAULT_STATE:
                 own[tp] = max(0, status.high_watermark - status.position)
         return lags

@@ -47,7 +47,7 @@ _REFUSALS = {
 caller: ContextVar[Caller] = ContextVar("caller", default=EVERYBODY)
 
 
-def needs(*roles: Role) -> dict[str, Any]:
+def needs(*roles: Role) -> dict[str, frozenset[Role]]:
     """Return ``opt`` of a route: the roles that may use it. Without roles, no token is needed."""
     return {_ROLES: frozenset(roles)}
 

@@ -95,6 +95,7 @@ from forebay.messages.partitions import (
     ReleaseRequest,
 )
 from forebay.messages.receivers import (
+    FAULT_STATE,
     HEARTBEAT_ITEMS_MAX,
     ErrorNote,
     HeartbeatAnswer,
@@ -125,6 +126,7 @@ __all__ = [
     "COPIES_BYTES_MAX",
     "COPY_SIZES",
     "FAILED_STATES",
+    "FAULT_STATE",
     "HEARTBEAT_ITEMS_MAX",
     "LEFT_OUT",
     "PARTITIONS_MAX",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forebay.messages.commands import Command
 from forebay.messages.message import Message
-from forebay.model.values import Amount, Number, Size, Text
+from forebay.model.bounds import Amount, Number, Size, Text
 
 
 class ReceiverProcess(Message, frozen=True, kw_only=True):

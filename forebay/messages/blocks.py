@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from forebay.messages.message import Message
-from forebay.model.values import Block, Number, NumberOrNone, Offset, PartitionNumber, Text
+from forebay.model.bounds import Number, NumberOrNone, Offset, PartitionNumber, Text
+from forebay.model.values import Block
 
 
 class ReportRequest(Message, frozen=True, kw_only=True):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from forebay.messages.message import Message
-from forebay.model.values import Amount, Number, PartitionNumber, TopicPartition
+from forebay.model.bounds import Amount, Number, PartitionNumber
+from forebay.model.values import TopicPartition
 
 
 class PartitionRate(Message, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from forebay.messages.message import Message
-from forebay.model.values import Text
+from forebay.model.bounds import Text
 
 #: maximum number of blocks in one request, and of bytes in its answer
 COPIES_MAX, COPIES_BYTES_MAX = 1_000, 16 << 20

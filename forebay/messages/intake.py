@@ -8,7 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from forebay.messages.message import PARTITIONS_MAX, Message
-from forebay.model.values import Block, Number, Offset, PartitionNumber, Text, TimeMs, Topic, TopicPartition
+from forebay.model.bounds import Number, Offset, PartitionNumber, Text, TimeMs, Topic
+from forebay.model.values import Block, TopicPartition
 from forebay.model.wire import WIRE_NAMES
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay.messages.message import Message
-from forebay.model.values import Amount, Number, NumberOrNone, Offset, PartitionNumber, Text, TimeMs, Topic
+from forebay.model.bounds import Amount, Number, NumberOrNone, Offset, PartitionNumber, Text, TimeMs, Topic
 
 
 class AcceptGapRequest(Message, frozen=True, kw_only=True):

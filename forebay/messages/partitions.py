@@ -7,7 +7,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from forebay.messages.message import PARTITIONS_MAX, Message
-from forebay.model.values import Gap, LeaderEpoch, Number, Offset, PartitionNumber, Text, Topic, TopicPartition
+from forebay.model.bounds import LeaderEpoch, Number, Offset, PartitionNumber, Text, Topic
+from forebay.model.values import Gap, TopicPartition
 
 
 class PartitionView(Message, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from forebay.messages.commands import Command
 from forebay.messages.message import PARTITIONS_MAX, Message
-from forebay.model.values import Amount, Number, NumberOrNone, OffsetOrNone, PartitionNumber, Size, Text, Topic
+from forebay.model.bounds import Amount, Number, NumberOrNone, OffsetOrNone, PartitionNumber, Size, Text, Topic
 
 #: maximum entries of each list of errors, counters or hosts in a heartbeat
 HEARTBEAT_ITEMS_MAX = 200
@@ -35,6 +35,10 @@ class RegisterAnswer(Message, frozen=True, kw_only=True):
     driver_epoch: Number
     timeline: Number
     topics: tuple[str, ...] | None = None  # as HeartbeatAnswer.topics
+
+
+#: state of a partition with an open fault: its name in the first release, which statuses keep
+FAULT_STATE = "trouble"
 
 
 class PartitionStatus(Message, frozen=True, kw_only=True, gc=False):

@@ -1,7 +1,4 @@
-"""The values that all parts share. Each is checked when it is made; none does any I/O.
-
-The high part of each number that a driver assigns (receiver epoch, token, batch id, journal epoch) is the journal's timeline. So
-a rebuilt journal never assigns a number that an older timeline assigned.
+"""Partitions, ranges, gaps and blocks: the values that all parts share. Each is checked when it is made; none does any I/O.
 
 A driver has hundreds of thousands of blocks, and no value of a block can be part of a reference cycle. ``gc=False`` excludes them
 from the cyclic garbage collector, whose full collections would otherwise stop the driver to traverse them all.
@@ -9,120 +6,34 @@ from the cyclic garbage collector, whose full collections would otherwise stop t
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
-from msgspec import Meta
 
+from forebay.model.bounds import (
+    INT32_MAX,
+    OFFSET_MAX,
+    Checksum,
+    FilePlace,
+    FrameLength,
+    LeaderEpoch,
+    Number,
+    Offset,
+    PartitionNumber,
+    RecordCount,
+    Sha256,
+    Size,
+    Text,
+    TimeMs,
+    Topic,
+)
+from forebay.model.identifiers import check_name
 from forebay.model.wire import WIRE_NAMES
-
-#: number of low bits that count within a timeline; timeline << 40 is exact as a JSON number up to timeline 8191
-TIMELINE_SHIFT = 40
-
-#: a SHA-256
-Sha256 = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 
 #: where a task reads a block from, in this order
 Tier = Literal["local", "agent", "wal", "kafka"]
 TIERS: tuple[Tier, ...] = ("local", "agent", "wal", "kafka")
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-
-# ---- bounds of numbers: checked when a message, a frame, an event or a snapshot is decoded ------------------------------
-
-#: Kafka's offsets are signed 64-bit numbers; a range ends at the offset of its last record + 1
-OFFSET_MAX = 2**63 - 1
-#: Kafka's leader epochs and partitions are signed 32-bit numbers
-INT32_MAX = 2**31 - 1
-#: maximum of assigned numbers and of counters: up to it, a JSON number is exact
-NUMBER_MAX = 2**53 - 1
-#: key of the number that replaces one outside its bounds in an older release's journal (``driver.journal.log.bounds``)
-INSTEAD = "instead"
-
-#: maximum characters of a text that a process reports, such as an error
-TEXT_LENGTH_MAX = 1_000
-#: maximum characters of a topic's name in Kafka
-TOPIC_LENGTH_MAX = 249
-
-Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
-#: an offset, or -1 for none
-OffsetOrNone = Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
-#: -1 if the broker does not report it
-LeaderEpoch = Annotated[int, Meta(ge=-1, le=INT32_MAX, extra={INSTEAD: -1})]
-PartitionNumber = Annotated[int, Meta(ge=0, le=INT32_MAX)]
-#: an epoch, a token, a batch id, or the number of a request or block of a process
-Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
-#: a number, or -1 for none
-NumberOrNone = Annotated[int, Meta(ge=-1, le=NUMBER_MAX)]
-#: a rate per second, or a load; bounded so that sums stay finite
-Amount = Annotated[float, Meta(ge=0, le=1e15)]
-#: records of one block; the bound is far above what a payload of 2 GiB can hold
-RecordCount = Annotated[int, Meta(ge=0, le=INT32_MAX)]
-#: milliseconds since 1970 UTC, as Kafka's timestamps
-TimeMs = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-SIZE_MAX = 2**63 - 1
-#: bytes
-Size = Annotated[int, Meta(ge=0, le=SIZE_MAX)]
-#: position of a byte in a file; length of a frame, which is below 2 GiB + 17 MiB
-FilePlace = Annotated[int, Meta(ge=0, le=2**48)]
-FrameLength = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-Text = Annotated[str, Meta(max_length=TEXT_LENGTH_MAX)]
-Topic = Annotated[str, Meta(max_length=TOPIC_LENGTH_MAX)]
-Checksum = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-
-
-#: prefix of receiver ids of the driver and the tools; requests with such an id are refused
-RESERVED_PREFIX = "forebay-"
-
-
-def is_reserved(receiver_id: str) -> bool:
-    """Return whether only the driver and the tools may use this receiver id."""
-    return receiver_id.startswith(RESERVED_PREFIX)
-
-
-def managed_id(stream: str, ordinal: int) -> str:
-    """Return the id of the managed receiver number ``ordinal`` of ``stream``, from 0."""
-    return f"{stream}-r{ordinal}"
-
-
-def managed_ordinal(stream: str, receiver_id: str) -> int | None:
-    """Return the ordinal of an id that :func:`managed_id` makes for ``stream``; None for any other id."""
-    found = re.fullmatch(r"(.+)-r(0|[1-9][0-9]{0,4})", receiver_id)
-    return int(found[2]) if found is not None and found[1] == stream else None
-
-
-def numbered(timeline: int, count: int) -> int:
-    """Return number ``count`` of a timeline. Raises ValueError unless 1 ≤ timeline < 8192 and 0 ≤ count < 2**40."""
-    if not 1 <= timeline < 8192 or not 0 <= count < 1 << TIMELINE_SHIFT:
-        raise ValueError(f"timeline {timeline}, count {count}: out of range")
-    return timeline << TIMELINE_SHIFT | count
-
-
-def timeline_of(number: int) -> int:
-    """Return the timeline of an assigned number."""
-    return number >> TIMELINE_SHIFT
-
-
-def count_of(number: int) -> int:
-    """Return the count of an assigned number within its timeline."""
-    return number & ((1 << TIMELINE_SHIFT) - 1)
-
-
-@lru_cache(1024)  # each block names its stream and its receiver
-def check_name(kind: str, name: str) -> str:
-    """Return ``name`` if it can be part of a path: 1 to 64 of ``A-Za-z0-9_.-``, the first a letter or digit.
-
-    Raises ValueError otherwise. All names of streams, receivers and hosts are checked here, so none can lead out of a directory.
-    """
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{kind} {name!r}: allowed are 1 to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
-        )
-    return name
-
 
 #: maximum length of a text that blocks share: the texts that are kept stay in memory
 SHARED_LENGTH_MAX = 255
@@ -292,8 +203,3 @@ class Block(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 def block_id(receiver_id: str, epoch: int, sequence: int) -> str:
     return f"{receiver_id}-{epoch:x}-{sequence}"
-
-
-def total_size(sizes: Iterable[int]) -> int:
-    """Return the sum of sizes, at most :data:`SIZE_MAX`: a receiver may report any size for each of its blocks."""
-    return min(sum(sizes), SIZE_MAX)

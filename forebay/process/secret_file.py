@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from forebay.model.errors import SettingsError
-from forebay.model.values import check_name
+from forebay.model.identifiers import check_name
 
 #: prefix of a file that systemd passes to a unit by LoadCredential=NAME:…, as in ``token_file = "credential:NAME"``
 CREDENTIAL = "credential:"

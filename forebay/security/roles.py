@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from forebay.model.errors import AccessError, SettingsError
-from forebay.model.values import check_name
+from forebay.model.identifiers import check_name
 
 Role = Literal["receiver", "agent", "task", "query", "reader", "operator"]
 #: receiver: takes records in. agent: a host's block store. task: a Spark task of the batch job. query: a query over the intake.

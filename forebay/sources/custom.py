@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from forebay.model.errors import SettingsError, SourceError, UnreachableError, UsageError
-from forebay.model.values import TopicPartition, managed_id, managed_ordinal
+from forebay.model.identifiers import managed_id, managed_ordinal
+from forebay.model.values import TopicPartition
 from forebay.settings.named import find
 from forebay.settings.schema import Settings
 from forebay.sources.receiving import UNKNOWN_END, ReliableSource, RetryLater, UnreliableSource

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from forebay.kafka.options.java import translate
 from forebay.kafka.options.safe import without_forced
 from forebay.model.errors import UsageError
-from forebay.model.values import check_name
+from forebay.model.identifiers import check_name
 from forebay.security.access import Access
 from pyspark_forebay.options import catalog
 from pyspark_forebay.options.limits import Limit, check_batch_limits, latest_without_match, read_limit

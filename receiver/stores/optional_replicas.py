@@ -11,7 +11,7 @@ from forebay.model.errors import ForebayError
 from forebay.model.values import BlockMeta
 from forebay.process.clock import Clock
 from receiver.stores.replication import ReplicaSender, ReplicaTarget
-from wal.blocks import local_frame
+from wal.blocks.local_writing import local_frame
 from wal.segments.payload import Payload
 
 _log = logging.getLogger("forebay.receiver")

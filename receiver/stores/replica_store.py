@@ -9,8 +9,9 @@ as a stray copy.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forebay.messages import ReplicaHost
 from forebay.model.errors import ForebayError, OutOfSpaceError, StoreError
@@ -20,8 +21,12 @@ from receiver.blocks.encoded_block import EncodedBlock, EncodingOptions
 from receiver.inputs import BlockStored, Input, OutOfSpace, StoreAway, StoreFailed
 from receiver.stores.replication import ReplicaSender, ReplicaTarget
 from receiver.stores.store import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, BlockWrite, Store, StoreOptions
-from wal.blocks import LocalRoom, local_frame, write_local_frame
+from wal.blocks import LocalRoom
+from wal.blocks.local_writing import local_frame, write_local_frame
 from wal.segments.frame import HEADER_LENGTH, parse_header
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _log = logging.getLogger("forebay.receiver")
 
@@ -30,7 +35,7 @@ LOCAL_SPACE = "space in this host's block directory"
 REPLICA_HOST = "replica host"
 
 
-def copy_handle(frame: list[bytes]) -> Handle:
+def copy_handle(frame: Sequence[Buffer]) -> Handle:
     """Return the handle of a block without a WAL: length and checksum of ``frame``, no path."""
     header = parse_header(memoryview(frame[0])[:HEADER_LENGTH])
     assert not isinstance(header, str), header
@@ -100,7 +105,7 @@ class ReplicaStore(Store):
             self._tell(BlockStored(item.sequence, Block(meta, copy_handle(frame), True, others)))
         return True
 
-    def _write(self, meta: BlockMeta, frame: list[bytes]) -> bool:
+    def _write(self, meta: BlockMeta, frame: Sequence[Buffer]) -> bool:
         """Write until the frame is synced on this host. False: as for :meth:`_copy`."""
         first_at = began = self._clock.monotonic()
         delay = RETRY_SECONDS_MIN
@@ -127,7 +132,7 @@ class ReplicaStore(Store):
             delay = min(2 * delay, RETRY_SECONDS_MAX)
         return False
 
-    def _send(self, sender: ReplicaSender, meta: BlockMeta, frame: list[bytes]) -> str:
+    def _send(self, sender: ReplicaSender, meta: BlockMeta, frame: Sequence[Buffer]) -> str:
         """Send until a host has synced the replica; return that host. "": the process is ending."""
         while not self._closing.is_set():
             target = self._target.wait(RETRY_SECONDS_MAX)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 import urllib3
@@ -16,6 +16,9 @@ from forebay.process.clock import Clock
 from forebay.security.access import Access
 from wal.blocks.sending import give_frame
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 #: how long heartbeats name a host that did not take a replica; the driver may then choose another one
 REFUSING_SECONDS = 60.0
 
@@ -23,7 +26,7 @@ REFUSING_SECONDS = 60.0
 class ReplicaSender(Protocol):
     """Sends replicas to other hosts. Called from one thread."""
 
-    def send(self, target: ReplicaHost, meta: BlockMeta, frame: Sequence[Any]) -> None:
+    def send(self, target: ReplicaHost, meta: BlockMeta, frame: Sequence[Buffer]) -> None:
         """Send a replica, whose bytes are the buffers in ``frame``. The host has it on return. May be repeated.
 
         Raises ForebayError: the replica may exist or not.
@@ -44,7 +47,7 @@ class AgentReplicaSender:
         self._access = access
         self._pools: dict[str, urllib3.PoolManager] = {}  # by scheme
 
-    def send(self, target: ReplicaHost, meta: BlockMeta, frame: Sequence[Any]) -> None:
+    def send(self, target: ReplicaHost, meta: BlockMeta, frame: Sequence[Buffer]) -> None:
         scheme = urlsplit(target.url).scheme
         pool = self._pools.get(scheme)
         if pool is None:

@@ -13,13 +13,15 @@ from pathlib import Path
 
 from forebay.messages import ReplicaHost
 from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
-from forebay.model.values import Block, timeline_of
+from forebay.model.identifiers import timeline_of
+from forebay.model.values import Block
 from forebay.process.clock import Clock
 from receiver.blocks.encoded_block import EncodedBlock, EncodingOptions
 from receiver.inputs import BlockStored, Fenced, Input, OutOfSpace, StoreAway, StoreFailed
 from receiver.stores.optional_replicas import REPLICA_SECONDS_MAX, OptionalReplicas
 from receiver.stores.store import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, BlockWrite, Store, StoreOptions
-from wal.blocks import LocalRoom, encode_meta, write_local
+from wal.blocks import LocalRoom, encode_meta
+from wal.blocks.local_writing import write_local
 from wal.segments.frame import FrameKind
 from wal.segments.layout import block_segment
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits

@@ -16,7 +16,8 @@ from driver.journal.state_parts import AttestedRange, Cleanup, EndedEpoch, Parti
 from driver.journal.transitions.keyed_states import states_committed
 from driver.journal.transitions.receivers import UNBARRED_MAX
 from driver.journal.versions import KeyedVersions, StateCommit
-from forebay.model.values import Block, count_of, numbered
+from forebay.model.identifiers import count_of, numbered
+from forebay.model.values import Block
 from recovery.rebuild.evidence import Evidence, FoundBlock
 from recovery.rebuild.walk import MissingOffsets, NotTaken, Walk
 from wal.segments import layout

@@ -17,7 +17,8 @@ from driver.journal.log.opening import SEGMENT_BYTES
 from driver.journal.log.writing import Journal
 from driver.journal.state import BrokenInvariant, State
 from forebay.model.errors import CorruptionError, FencedError, RefusedError, StoreError
-from forebay.model.values import Block, numbered, timeline_of
+from forebay.model.identifiers import numbered, timeline_of
+from forebay.model.values import Block
 from forebay.process import failpoints
 from recovery.rebuild.evidence import Evidence
 from recovery.rebuild.reading import TopicIds, newest_copy, read_evidence

@@ -21,8 +21,8 @@ from driver.batches.tasks.decoding import DeadLetterPlan, Decoder, Part, as_reco
 from driver.batches.tasks.reading import KafkaRecord, read_task
 from forebay.kafka.produce import sender
 from forebay.model.errors import JobError, OutOfSpaceError, UsageError
+from forebay.model.identifiers import numbered
 from forebay.model.records import DATAFRAME_SCHEMA
-from forebay.model.values import numbered
 from forebay.settings.reading.load import from_values
 from tests.support.columns import schema_of
 from tests.support.rows import ODD_ROWS, Row, block
@@ -409,7 +409,7 @@ def test_dead_letters_of_a_task_are_written_in_pieces_of_bounded_size(
 ) -> None:
     """INV-6."""
     monkeypatch.setattr("driver.batches.tasks.decoding._PIECE_BYTES", 500)
-    monkeypatch.setattr("wal.reading.records.RUN_BYTES", 1)  # so that each block is decoded alone
+    monkeypatch.setattr("wal.reading.together.RUN_BYTES", 1)  # so that each block is decoded alone
     decoding = Decoding(tmp_path)
     blocks = [block({("a", n): numbers(10, bad=tuple(range(10)))}, sequence=n + 1) for n in range(4)]
     references = tuple(decoding.stored.add(*made) for made in blocks)

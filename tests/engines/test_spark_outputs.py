@@ -22,7 +22,7 @@ from driver.outputs import DeltaOutput, ParquetOutput, SqlOutput
 from driver.spark.engine import SparkEngine
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import UnreadableBlockError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.support.hdfs import HdfsServer
 from tests.support.kafka import committed_values
 from tests.support.rows import Row, block

@@ -13,7 +13,7 @@ _SECONDS = 60.0
 
 
 class Queries:
-    """Three queries, of which one waits until it may end."""
+    """Three queries; one of them waits until it may end."""
 
     def __init__(self, slow: str, failure: Exception | None = None) -> None:
         self.ran: list[str] = []

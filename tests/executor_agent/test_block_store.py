@@ -12,7 +12,8 @@ from executor_agent.store import COUNT_SECONDS, OLD_BLOCK_MS, TEMPORARY_AGE_MS_M
 from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
 from forebay.process.clock import ManualClock
 from tests.support.rows import block, filler
-from wal.blocks import LocalRoom, cached_path, has_room, local_frame, local_path, write_local, write_local_frame
+from wal.blocks import LocalRoom, cached_path, has_room, local_path
+from wal.blocks.local_writing import local_frame, write_local, write_local_frame
 
 START_MS = 1_700_000_000_000
 

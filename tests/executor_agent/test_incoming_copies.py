@@ -24,7 +24,8 @@ from forebay.process import failpoints
 from forebay.process.clock import ManualClock
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
-from wal.blocks import cached_path, local_frame, local_path, read_local
+from wal.blocks import cached_path, local_path, read_local
+from wal.blocks.local_writing import local_frame
 from wal.blocks.sending import give_copy, give_frame
 
 # a server's thread leaves its loop's sockets to the collector

@@ -12,7 +12,7 @@ import pyarrow as pa
 from driver.journal.leadership.lease import Lease, lease_path, stored_lease
 from driver.outputs.run import OutputRun, decoded
 from forebay.model.errors import CorruptionError, NewerVersionError, StoreError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.fuzz.reader import Reader, new_store, store_of, text_reader
 from wal import dead_letters
 from wal.keyed import files

@@ -15,14 +15,16 @@ from driver.journal.log import reading as journal
 from driver.journal.state import State
 from driver.journal.statistics import BatchStatistics
 from forebay.model.errors import CorruptionError, ForebayError, MissingKeyError, NewerVersionError
+from forebay.model.identifiers import numbered
 from forebay.model.payload import decode_block
-from forebay.model.values import Block, Handle, numbered
+from forebay.model.values import Block, Handle
 from tests.fuzz.reader import Reader, new_store, store_of
 from tests.support.rows import ODD_ROWS, block, filler
 from wal.blocks import block_of_frame, decode_meta, encode_meta, read_stored
 from wal.blocks.encryption import KeyRing, plain_payload
 from wal.segments import layout
-from wal.segments.frame import Frame, FrameKind, decode_frame, encode_frame
+from wal.segments.encoding import encode_frame
+from wal.segments.frame import Frame, FrameKind, decode_frame
 from wal.segments.scan import Damage, Newer, TornTail, read_frame, scan_segment, segment_header
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import MemoryStorage

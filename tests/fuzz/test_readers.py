@@ -18,7 +18,8 @@ from forebay.model.payload import Compression, decode_block
 from tests.fuzz.readers import readers
 from tests.support.rows import Row, block, filler
 from wal.blocks import decode_meta, encode_meta
-from wal.segments.frame import FrameKind, decode_frame, encode_frame
+from wal.segments.encoding import encode_frame
+from wal.segments.frame import FrameKind, decode_frame
 from wal.segments.scan import segment_header
 
 _ROOT = Path(__file__).parents[2]

@@ -15,7 +15,8 @@ from pathlib import Path
 import google_crc32c
 import msgspec
 
-from forebay.model.values import BlockMeta, BlockRange, Gap, block_id, numbered
+from forebay.model.identifiers import numbered
+from forebay.model.values import BlockMeta, BlockRange, Gap, block_id
 from wal.blocks import encode_meta
 from wal.segments import layout
 from wal.segments.frame import Frame, FrameKind

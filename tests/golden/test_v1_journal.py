@@ -12,7 +12,7 @@ from driver.journal.log import opening
 from driver.journal.log import reading as journal
 from driver.tracker import Tracker
 from driver.tracker.requests import Allocate, Archived, Complete, CompleteOutput, KeepWindow
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.support.tracked import STREAM, tracker_options
 from wal.storage import open_storage
 

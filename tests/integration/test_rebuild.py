@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
-from forebay.model.values import count_of, timeline_of
+from forebay.model.identifiers import count_of, timeline_of
 from forebay.process import failpoints
 from tests.support import witness
 from tests.support.cluster import Cluster

@@ -24,9 +24,9 @@ from tests.jepsen.services import Service, Services
 from tests.jepsen.story import Story
 from tests.support import s3
 from tests.support.certificates import Authority
-from tests.support.cluster import toml_of
 from tests.support.hdfs import HdfsServer
 from tests.support.namespaces import Network
+from tests.support.services import toml_of
 
 STREAM = "stream"
 #: the topic with clean elections alone, and the one on which unclean ones are made

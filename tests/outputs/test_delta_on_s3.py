@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from driver.batches.job.work import Written
 from driver.outputs import DeltaOutput
 from forebay.model.errors import StoreError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.support import s3
 from tests.support.fault_proxy import FaultProxy
 from tests.support.output_process import OutputProcess, Turn, batch_of, expected, rows_of

@@ -17,7 +17,7 @@ from driver.outputs.parquet import MARKER
 from driver.outputs.run import OutputRun, decoded, reason_to_skip, run_of
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import FencedError, StoreError, UnreadableBlockError, UsageError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.support.output_process import Turn, batch_of, rows_of
 
 

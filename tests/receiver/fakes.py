@@ -16,8 +16,9 @@ from forebay.http.application import application
 from forebay.http.server import Server
 from forebay.model.columns import Columns, EndOfPartition, PartitionFault, RebalanceListener, Start
 from forebay.model.errors import UnreachableError
+from forebay.model.identifiers import numbered
 from forebay.model.records import SOURCE_SCHEMA
-from forebay.model.values import Block, TopicPartition, numbered
+from forebay.model.values import Block, TopicPartition
 from receiver.service import ReceiverService
 from receiver.sources.source import CommitPoint
 

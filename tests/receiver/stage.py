@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 from forebay.messages import BlockResult, ClaimGrant, Command, PartitionView, StaleRange
 from forebay.model.columns import Columns, Start
+from forebay.model.identifiers import numbered
 from forebay.model.units import Duration, Size
-from forebay.model.values import Block, BlockMeta, BlockRange, Handle, TopicPartition, block_id, numbered
+from forebay.model.values import Block, BlockMeta, BlockRange, Handle, TopicPartition, block_id
 from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver import inputs as inp

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from forebay.model import block_runs
 from forebay.model.arrow_columns import Column
-from forebay.model.arrow_messages import Form
 from forebay.model.arrow_sizes import decompressed_sizes
-from forebay.model.block_runs import OpenBlock, decode_run, open_block
+from forebay.model.block_runs import decoding
+from forebay.model.block_runs.decoding import OpenBlock, decode_run, open_block
+from forebay.model.block_runs.joining import join
+from forebay.model.block_runs.messages import Form
 from forebay.model.errors import CorruptionError
-from forebay.model.joined_batches import join
 from forebay.model.payload import Compression, decode_block
 from forebay.model.values import BlockMeta
 from tests.support.rows import ODD_ROWS, Row, block, filler
@@ -68,7 +68,7 @@ def test_plain_blocks_are_joined_as_arrow_joins_them(monkeypatch: pytest.MonkeyP
         joined.append(len(parts))
         return join(form, parts, topics)
 
-    monkeypatch.setattr(block_runs, "join", counted)
+    monkeypatch.setattr(decoding, "join", counted)
     for run in range(60):
         nulls = draw.random() if run % 3 else 0.0
         topics = [f"t{number}" for number in range(draw.randrange(1, 4))]
@@ -108,7 +108,7 @@ def test_blocks_of_two_forms_are_joined_by_arrow(monkeypatch: pytest.MonkeyPatch
     assert other.form is not None
     monkeypatch.setattr(other.form, "columns_at", 1)
     expected = decode_run(together)
-    monkeypatch.delattr(block_runs, "join")
+    monkeypatch.delattr(decoding, "join")
     assert decode_run([together[0], other]).equals(expected)
 
 

@@ -11,8 +11,9 @@ from driver.journal.events import IncarnationStart, UnwritableEvent, WindowChang
 from forebay import messages as m
 from forebay.kafka.consume.spans import OffsetRange, parse_span
 from forebay.model import values
+from forebay.model.bounds import OFFSET_MAX
 from forebay.model.errors import CorruptionError, UsageError
-from forebay.model.values import OFFSET_MAX, SHARED_LENGTH_MAX, Block, BlockRange, Gap, Handle
+from forebay.model.values import SHARED_LENGTH_MAX, Block, BlockRange, Gap, Handle
 from tests.support.rows import block, filler
 from wal.blocks import decode_meta, encode_meta
 

@@ -16,7 +16,7 @@ from driver.journal.transitions import apply
 from driver.tracker.requests import BeginReplay, SkipBatch
 from forebay import messages as m
 from forebay.model.errors import CorruptionError, UsageError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from recovery import audit
 from tests.support.tracked import STREAM, Tracked, offsets
 from wal.storage import MemoryStorage

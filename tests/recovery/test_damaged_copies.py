@@ -24,9 +24,11 @@ from tests.recovery.test_recovering import applied, planned, served
 from tests.support.forged import forged, forged_copy
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
-from wal.blocks import cached_path, encode_meta, local_path, read_local, write_local_frame
+from wal.blocks import cached_path, encode_meta, local_path, read_local
+from wal.blocks.local_writing import write_local_frame
 from wal.blocks.set_aside import put_back, set_aside
-from wal.reading import BlockReference, ReadPlan, stored_copy
+from wal.reading import BlockReference, ReadPlan
+from wal.reading.stored_copies import stored_copy
 from wal.segments.frame import HEADER_LENGTH, aligned
 
 

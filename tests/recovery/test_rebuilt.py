@@ -11,7 +11,7 @@ import pytest
 
 from driver.background.snapshot_copies import SnapshotCopies
 from driver.journal.log.encoding import EncodedState
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from forebay.process.clock import SystemClock
 from recovery.rebuild import rebuild
 from tests.recovery.test_recovering import applied, planned, served

@@ -9,7 +9,7 @@ from driver.decisions.replay import RewindTo
 from driver.journal import history
 from driver.journal.versions import StateCommit
 from driver.tracker.requests import BeginReplay, Complete, CompleteOutput
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.support.lost_journal import Lost, numbers
 from tests.support.tracked import STREAM, offsets
 from wal.decisions.retention import Limits

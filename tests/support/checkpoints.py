@@ -5,7 +5,7 @@ from __future__ import annotations
 from driver.journal.events import SpansBegun
 from driver.journal.state import State
 from driver.journal.transitions import apply
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 
 BATCH = numbered(1, 1)
 

@@ -7,8 +7,8 @@ from typing import Any
 import google_crc32c
 
 from forebay.model.values import BlockMeta
-from wal.blocks import local_frame
 from wal.blocks.digests import completed
+from wal.blocks.local_writing import local_frame
 
 
 def forged(payload: Any, old: bytes, new: bytes) -> bytes:

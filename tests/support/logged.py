@@ -20,16 +20,18 @@ from forebay import messages as m
 from forebay.kafka.consume.block_ranges import Wanted
 from forebay.model.digest import digest
 from forebay.model.errors import ForebayError
+from forebay.model.identifiers import numbered
 from forebay.model.payload import encode_block
 from forebay.model.records import RangeRows
-from forebay.model.values import Block, BlockMeta, BlockRange, TopicPartition, block_id, numbered
+from forebay.model.values import Block, BlockMeta, BlockRange, TopicPartition, block_id
 from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 from tests.support.rows import Row, source_batch
 from tests.support.tracked import STREAM, TOPIC, Tracked
-from wal.blocks import encode_meta, write_local
+from wal.blocks import encode_meta
 from wal.blocks.digests import completed
 from wal.blocks.encryption import KeyRing
+from wal.blocks.local_writing import write_local
 from wal.segments.frame import FrameKind
 from wal.segments.layout import block_segment
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits

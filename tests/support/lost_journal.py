@@ -17,7 +17,8 @@ from driver.journal.state import State
 from driver.journal.transitions import apply
 from driver.tracker.requests import Copied
 from forebay.model.errors import UnreachableError
-from forebay.model.values import Block, BlockRange, Handle, numbered, timeline_of
+from forebay.model.identifiers import numbered, timeline_of
+from forebay.model.values import Block, BlockRange, Handle
 from forebay.process.clock import ManualClock
 from recovery import rebuild
 from recovery.rebuild import RebuildPlan

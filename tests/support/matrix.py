@@ -56,7 +56,12 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("-k", "not loader and not flights"),  # which need a package of the demo
     ),
     # fsspec, s3fs, tenacity, hdfs-native
-    "stores": ("tests/wal/storage/test_storage_contract.py", "-k", "[s3 or [hdfs or [file"),
+    "stores": (
+        "tests/wal/storage/test_storage_contract.py",
+        "tests/wal/storage/test_log_on_stores.py",
+        "tests/wal/storage/test_store_requests.py",
+        *("-k", "[s3 or [hdfs or [file"),
+    ),
     # pyspark, pandas, pyarrow
     "Spark": (
         "tests/engines/test_spark_state.py",

@@ -25,7 +25,7 @@ from driver.batches.job.batch import Batch
 from driver.batches.job.work import BatchWork
 from driver.outputs import DeltaOutput, KafkaOutput, Output, ParquetOutput, SqlOutput
 from forebay.model.errors import ForebayError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from forebay.process import failpoints
 from pyspark_forebay.sink.rows import pack_rows
 from pyspark_forebay.sink.writers import TaskRows, writer_of

@@ -49,6 +49,8 @@ TOGETHER = {
     "tests/integration/test_kafka_mistakes.py": "secured",
     "tests/kafka/client/test_inspection.py": "secured",
     "tests/wal/storage/test_storage_contract.py": "stores",
+    "tests/wal/storage/test_log_on_stores.py": "stores",
+    "tests/wal/storage/test_store_requests.py": "stores",
     "tests/benchmarks/test_benchmarks_run.py": "benchmarks",
     "tests/direct/test_leaders.py": "leaders",
     "tests/deploy/commands/trial/test_demo.py": "demo",

@@ -22,9 +22,10 @@ from forebay.process.tether import tethered
 from forebay.security.access import Access
 from forebay.security.roles import Role
 from forebay.settings.reading.load import load
-from tests.support.cluster import AHEAD, Cluster, _Service
+from tests.support.cluster import AHEAD, Cluster
 from tests.support.namespaces import Host, Network
 from tests.support.pythons import bare_python
+from tests.support.services import _Service
 
 DRIVER, KAFKA = "driver", "kafka"
 _KAFKA_PORT, _DRIVER_PORT, _AGENT_PORT, _MASTER_PORT = 9092, 7080, 7081, 7077

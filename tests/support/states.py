@@ -14,7 +14,7 @@ from driver.batches.job.work import BatchWork
 from driver.journal.state import State
 from driver.journal.transitions.keyed_states import states_committed
 from driver.journal.versions import StateCommit
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.support.columns import schema_of
 from tests.support.stored import Stored
 from wal.keyed import files

@@ -10,7 +10,8 @@ import pyarrow as pa
 from forebay.model.values import Block, BlockMeta
 from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
-from wal.blocks import encode_meta, write_local
+from wal.blocks import encode_meta
+from wal.blocks.local_writing import write_local
 from wal.reading import BlockReference, ReadPlan, Tier
 from wal.segments.frame import FrameKind
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits

@@ -24,7 +24,8 @@ from driver.tracker.requests import (
     Searches,
 )
 from forebay import messages as m
-from forebay.model.values import Block, BlockMeta, BlockRange, Handle, TopicPartition, block_id, numbered
+from forebay.model.identifiers import numbered
+from forebay.model.values import Block, BlockMeta, BlockRange, Handle, TopicPartition, block_id
 from wal.decisions.retention import Limits
 
 STREAM = "flights"

@@ -33,7 +33,8 @@ from driver.tracker import Tracker
 from driver.tracker.requests import FoundPartitions
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import MockBroker
-from forebay.model.values import TopicPartition, numbered
+from forebay.model.identifiers import numbered
+from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
 from forebay.settings.reading.load import from_values, load
 from receiver.main import compose

@@ -10,9 +10,10 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import UsageError
 from tests.conftest import missing
 from tests.support import witness
-from tests.support.cluster import COMMAND, Cluster
+from tests.support.cluster import Cluster
 from tests.support.flow import Flow
 from tests.support.releases import RELEASES, Release
+from tests.support.services import COMMAND
 
 pytestmark = [pytest.mark.long, pytest.mark.variety, pytest.mark.kafka]
 

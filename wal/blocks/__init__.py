@@ -6,17 +6,12 @@ from __future__ import annotations
 from wal.blocks.local_copies import (
     BLOCK_SUFFIX,
     COPY_SUFFIX,
-    TEMPORARY_SUFFIX,
     CopiesMemory,
     cached_path,
-    local_frame,
     local_name,
     local_path,
     read_local,
     read_stored,
-    sync_names,
-    write_local,
-    write_local_frame,
 )
 from wal.blocks.room import COPIES_PER_COUNT, LocalRoom, has_room, kept_free, local_files, used_bytes
 from wal.blocks.stored import StoredBlock, block_of_frame, decode_meta, encode_meta
@@ -25,7 +20,6 @@ __all__ = [
     "BLOCK_SUFFIX",
     "COPIES_PER_COUNT",
     "COPY_SUFFIX",
-    "TEMPORARY_SUFFIX",
     "CopiesMemory",
     "LocalRoom",
     "StoredBlock",
@@ -36,13 +30,9 @@ __all__ = [
     "has_room",
     "kept_free",
     "local_files",
-    "local_frame",
     "local_name",
     "local_path",
     "read_local",
     "read_stored",
-    "sync_names",
     "used_bytes",
-    "write_local",
-    "write_local_frame",
 ]

@@ -19,7 +19,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from forebay.model.errors import CorruptionError, MissingKeyError, SettingsError
-from forebay.model.values import BlockMeta, check_name
+from forebay.model.identifiers import check_name
+from forebay.model.values import BlockMeta
 from forebay.process.secret_file import read_secret, secret_path
 
 #: the keys themselves, as in the file, instead of ``wal.key_file``

@@ -1,4 +1,4 @@
-"""Local copies of blocks in a host's block directory: names, writing and reading.
+"""Local copies of blocks in a host's block directory: their names, and how they are read (writing: ``wal.blocks.local_writing``).
 
 A local copy contains the same frame as the WAL (with uid 0, offset 0, index 0), in a file of its own, with its own checksums.
 With a WAL, a copy is not synced: the WAL keeps the block, and if a power cut tore the copy, its checks fail and the next tier
@@ -8,35 +8,28 @@ has the same bytes under another name (``COPY_SUFFIX``).
 
 from __future__ import annotations
 
-import errno
-import functools
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from forebay.model.errors import CorruptionError, OutOfSpaceError, StoreError
-from forebay.model.values import BlockMeta, check_name
-from forebay.process.secret_file import make_private_folder
+from forebay.model.errors import CorruptionError, StoreError
+from forebay.model.identifiers import check_name
 from wal.blocks.mapping import map_present
-from wal.blocks.room import LocalRoom
-from wal.blocks.stored import StoredBlock, block_of_frame, encode_meta
-from wal.segments.frame import ALIGNMENT, FrameKind, aligned, decode_frame, encode_frame
-from wal.storage.directories import sync_above, sync_directory
+from wal.blocks.stored import StoredBlock, block_of_frame
+from wal.segments.frame import ALIGNMENT, aligned, decode_frame
 
 BLOCK_SUFFIX = ".block"
 #: of a cached copy, which another process sent to the host's agent
 COPY_SUFFIX = ".copy"
-TEMPORARY_SUFFIX = ".tmp"
 
 #: a smaller copy is read, because mapping it into memory costs more than copying it
 MAPPED_BYTES_MIN = 256 << 10
 
 _BLOCK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}-[0-9a-f]{1,16}-[0-9]{1,20}")
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def local_path(directory: str | Path, stream: str, block_id: str) -> Path:
@@ -61,76 +54,6 @@ def cached_path(directory: str | Path, stream: str, block_id: str) -> Path:
     Raises ValueError as :func:`local_path`.
     """
     return local_path(directory, stream, block_id).with_suffix(COPY_SUFFIX)
-
-
-def local_frame(meta: BlockMeta, payload: Any) -> list[Any]:
-    """Return the bytes of a copy, as buffers. ``payload``: one bytes-like object, a sequence of them, or a ``Payload``."""
-    return list(encode_frame(FrameKind.BLOCK, uid=0, offset=0, index=0, metadata=encode_meta(meta), payload=payload))
-
-
-def write_local(directory: str | Path, meta: BlockMeta, payload: Any, room: LocalRoom | None = None) -> Path:
-    """Write a host's own copy of a block under a temporary name, and rename it when it is whole. Not synced. Can be repeated.
-
-    ``payload``: as for :func:`local_frame`. Raises OutOfSpaceError (from ``room`` or the filesystem) or StoreError, and leaves no
-    temporary file behind.
-    """
-    return write_local_frame(directory, meta, local_frame(meta, payload), room)
-
-
-def write_local_frame(
-    directory: str | Path,
-    meta: BlockMeta,
-    frame: Sequence[Any],
-    room: LocalRoom | None = None,
-    durable: bool = False,
-    suffix: str = BLOCK_SUFFIX,
-) -> Path:
-    """Write a copy as :func:`write_local` does, from the bytes that :func:`local_frame` returned.
-
-    ``durable``: sync the file and its name before returning. ``suffix``: the suffix of the file's name.
-    """
-    path = local_path(directory, meta.stream, meta.id).with_suffix(suffix)
-    if room is not None:
-        room.take(sum(memoryview(part).nbytes for part in frame))
-    temporary = path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
-    try:
-        make_private_folder(path.parent)
-        try:
-            _write_file(temporary, frame, durable)
-            temporary.rename(path)
-            if durable:
-                sync_names(path.parent)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        if error.errno in _NO_SPACE:
-            raise OutOfSpaceError(f"{path} can't be written: {error.strerror}") from None
-        raise StoreError(f"{path} can't be written: {error.strerror}") from None
-    return path
-
-
-def sync_names(folder: Path) -> None:
-    """Make the names of the copies in a stream's ``folder`` durable, with the names of all folders above. Raises OSError."""
-    sync_directory(folder)
-    sync_directory(folder.parent)
-    _sync_above_once(folder.parent)
-
-
-@functools.cache
-def _sync_above_once(directory: Path) -> None:
-    """The process that made the block directory, or a folder above it, may have been killed before it synced the name."""
-    sync_above(directory)
-
-
-def _write_file(path: Path, parts: Sequence[Any], durable: bool) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb", buffering=0) as file:
-        for part in parts:
-            rest = memoryview(part).cast("B")
-            while rest:
-                rest = rest[file.write(rest) :]
-        if durable:
-            os.fsync(file.fileno())
 
 
 class CopiesMemory:

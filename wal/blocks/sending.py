@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -13,7 +13,10 @@ from forebay.messages import Refusal
 from forebay.model.errors import OutOfSpaceError, RefusedError, UnreachableError
 from forebay.model.values import BlockMeta
 from forebay.model.wire import UNDECODABLE
-from wal.blocks.local_copies import local_frame
+from wal.blocks.local_writing import local_frame
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 #: bytes in one write; the connection's time-out applies to each
 _CHUNK_BYTES = 1 << 20
@@ -23,7 +26,7 @@ def give_copy(
     pool: urllib3.PoolManager,
     agent_url: str,
     meta: BlockMeta,
-    payload: Any,
+    payload: Buffer | Sequence[Buffer],
     *,
     timeout_seconds: float,
     headers: Mapping[str, str] | None = None,
@@ -40,14 +43,14 @@ def give_frame(
     pool: urllib3.PoolManager,
     agent_url: str,
     meta: BlockMeta,
-    frame: Sequence[Any],
+    frame: Sequence[Buffer],
     *,
     timeout_seconds: float,
     durable: bool = False,
     host: str = "",
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """Send a copy as :func:`give_copy` does, from the bytes that ``wal.blocks.local_frame`` returned.
+    """Send a copy as :func:`give_copy` does, from the bytes that ``wal.blocks.local_writing.local_frame`` returned.
 
     ``durable``: the agent syncs the copy before it answers. ``host``: the agent refuses if this is not its host; "": any host.
 
@@ -81,7 +84,7 @@ def give_frame(
     raise RefusedError(f"PUT {target}: {refusal.message}", refusal.code)
 
 
-def _chunks(frame: Sequence[Any]) -> Iterator[Any]:
+def _chunks(frame: Sequence[Buffer]) -> Iterator[Any]:  # urllib3's types lack memoryview
     for part in frame:
         whole = memoryview(part).cast("B")
         for start in range(0, len(whole), _CHUNK_BYTES):

@@ -20,15 +20,8 @@ import pyarrow as pa
 from forebay.model.errors import CorruptionError, StoreError
 from forebay.model.values import Block
 from wal.blocks.digests import check_digest
-from wal.blocks.local_copies import (
-    BLOCK_SUFFIX,
-    COPY_SUFFIX,
-    cached_path,
-    local_frame,
-    local_path,
-    read_local,
-    write_local_frame,
-)
+from wal.blocks.local_copies import BLOCK_SUFFIX, COPY_SUFFIX, cached_path, local_path, read_local
+from wal.blocks.local_writing import local_frame, write_local_frame
 from wal.blocks.stored import StoredBlock, encode_meta
 from wal.segments.frame import HEADER_LENGTH, aligned
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.model.errors import CorruptionError, NewerVersionError, UsageError
-from forebay.model.values import check_name
+from forebay.model.identifiers import check_name
 from forebay.model.wire import UNDECODABLE
 from wal.blocks.encryption import KeyRing
 from wal.keyed.schema import UPDATED

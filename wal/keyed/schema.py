@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from forebay.model.errors import UsageError
-from forebay.model.values import check_name
+from forebay.model.identifiers import check_name
 
 UPDATED = "__updated_ms"
 DELETED = "__deleted"

@@ -9,10 +9,12 @@ together.
 
 from __future__ import annotations
 
-from wal.reading.outcome import FINAL_FAILURES, BlockRead, TierCounts, TierFailure
-from wal.reading.records import BlocksRead, read_block, read_blocks
+from wal.reading.local_tier import this_host
+from wal.reading.one_block import read_block
+from wal.reading.outcome import FINAL_FAILURES, BlockRead, BlocksRead, TierCounts, TierFailure
+from wal.reading.records import read_blocks
 from wal.reading.reference import TIERS, BlockReference, ReadPlan, Tier, incarnation_key
-from wal.reading.tiers import check_same, stored_copy, this_host
+from wal.reading.tiers import check_same
 
 __all__ = [
     "FINAL_FAILURES",
@@ -28,6 +30,5 @@ __all__ = [
     "incarnation_key",
     "read_block",
     "read_blocks",
-    "stored_copy",
     "this_host",
 ]

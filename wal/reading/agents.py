@@ -187,11 +187,11 @@ class _Download:
         self._length_max = length_max
         self._access = access
         self._timeout = _timeout(timeout_seconds)
-        self._body: Any = None
+        self._body: Any = None  # a pa.Buffer, whose types lack the buffer protocol
         self._received = 0
 
-    def fetch(self) -> Any:
-        """Return the body as a ``pa.Buffer``.
+    def fetch(self) -> pa.Buffer:
+        """Return the body.
 
         Raises FileNotFoundError, AccessError, UnreachableError, CorruptionError, urllib3's HTTPError.
         """
@@ -200,7 +200,8 @@ class _Download:
         )
         if self._received != self._body.size:
             raise self._damaged("the answer ended early")
-        return self._body
+        body: pa.Buffer = self._body
+        return body
 
     def _request(self, pool: urllib3.PoolManager) -> None:
         with pool.request(

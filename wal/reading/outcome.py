@@ -104,5 +104,17 @@ class TierCounts(msgspec.Struct, frozen=True):
         return TierCounts(_sum(self.ranges, other.ranges), _sum(self.failures, other.failures))
 
 
+@dataclass(frozen=True, slots=True)
+class BlocksRead:
+    """Records of one block or of several successive ones, in ``DATAFRAME_SCHEMA``, and what was read from which tier."""
+
+    batches: tuple[pa.RecordBatch, ...]
+    counts: TierCounts
+
+    @classmethod
+    def of(cls, read: BlockRead) -> BlocksRead:
+        return cls(read.batches, read.counts)
+
+
 def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
+Opened = TypeVar("Opened")
 _opened: dict[tuple[int, str], Any] = {}
 
 
-def once(name: str, make: Callable[[], Any]) -> Any:
+def once(name: str, make: Callable[[], Opened]) -> Opened:
     """Return what ``make`` made under ``name`` in this process; call it at the first use."""
     key = (os.getpid(), name)
     if key not in _opened:
         _opened[key] = make()
-    return _opened[key]
+    opened: Opened = _opened[key]
+    return opened
 
 
 def forget(name: str) -> None:

@@ -6,31 +6,23 @@ the failure of one block costs no other block.
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
-from operator import attrgetter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from forebay.model.errors import CorruptionError, ForebayError, MissingKeyError, UnreachableError
+from forebay.model.errors import CorruptionError, ForebayError, MissingKeyError
 from forebay.model.payload import block_rows
 from forebay.model.records import to_dataframe
 from forebay.model.values import BlockRange
-from wal.blocks import CopiesMemory, StoredBlock, block_of_frame, cached_path, local_name, read_local
+from wal.blocks import StoredBlock
 from wal.blocks.digests import check_digest
 from wal.reading import per_process
+from wal.reading.local_tier import read_local_copies, read_local_copy, this_host
+from wal.reading.outcome import TierFailure
 from wal.reading.reference import BlockReference, Fetched, ReadPlan, Tier, incarnation_key
-from wal.segments.frame import HEADER_LENGTH, MAX_FRAME
-from wal.segments.scan import frame_at, read_frame
-from wal.storage import Storage, open_storage
-
-#: frames of one segment are read together if fewer bytes are between them, which are read for nothing
-GAP_BYTES_MAX = 64 << 10
-
-_PLACE = attrgetter("handle.path", "handle.offset")
+from wal.reading.wal_tier import read_from_wal, read_several_from_wal
 
 
 class VerifiedBlock(msgspec.Struct, frozen=True):
@@ -50,17 +42,12 @@ def places(reference: BlockReference, plan: ReadPlan) -> Iterator[tuple[Tier, st
             yield tier, ""
 
 
-def this_host() -> str:
-    """Return the name that services on this machine take if none is configured."""
-    return socket.gethostname()
-
-
 def read_one(reference: BlockReference, plan: ReadPlan, tier: Tier, host: str) -> VerifiedBlock | None:
     """Return the block from ``tier``; None if the tier does not apply. ``host``: for the agent tier, the host of the agent.
 
     Raises FileNotFoundError, ForebayError, OSError.
     """
-    stored = _stored(reference, plan, tier, host)
+    stored = fetch(reference, plan, tier, host)
     return None if stored is None else _verified(reference, stored, plan, tier, host)
 
 
@@ -87,41 +74,6 @@ def _verified(reference: BlockReference, stored: StoredBlock, plan: ReadPlan, ti
     where = f"{tier} {host}".strip() + f" copy of block {reference.id}"
     check_same(reference, stored, where, by_digest=tier != "local")
     return VerifiedBlock(stored, _plain_payload(stored, plan, where), where)
-
-
-def stored_copy(reference: BlockReference, plan: ReadPlan, tier: Tier) -> StoredBlock | None:
-    """Return the block as ``tier`` keeps it, fully verified, its payload unchanged; None if the tier does not apply.
-
-    For callers that write the block again. Raises FileNotFoundError, CorruptionError, NewerVersionError, StoreError, OSError;
-    for agents UnreachableError, which gives each asked host's reason.
-    """
-    if tier == "agent":
-        return _copy_of_any_agent(reference, plan)
-    return _checked_copy(reference, plan, tier, "")
-
-
-def _copy_of_any_agent(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None:
-    """Return the first verified copy of the hosts' agents; None if no host keeps one."""
-    reasons = []
-    for host in reference.hosts:
-        try:
-            stored = _checked_copy(reference, plan, "agent", host)
-            if stored is not None:
-                return stored
-        except FileNotFoundError:
-            reasons.append(f"{host} has none")
-        except (ForebayError, OSError) as error:  # another host may have it whole
-            reasons.append(f"{host}: {error}")
-    if reasons:
-        raise UnreachableError("; ".join(reasons))
-    return None
-
-
-def _checked_copy(reference: BlockReference, plan: ReadPlan, tier: Tier, host: str) -> StoredBlock | None:
-    stored = _stored(reference, plan, tier, host)
-    if stored is not None:
-        check_same(reference, stored, f"{tier} copy of block {reference.id}")
-    return stored
 
 
 def check_same(reference: BlockReference, stored: StoredBlock, where: str, *, by_digest: bool = True) -> None:
@@ -158,55 +110,22 @@ def read_from_kafka(
     )
 
 
-def _stored(reference: BlockReference, plan: ReadPlan, tier: Tier, host: str) -> StoredBlock | None:
+def fetch(reference: BlockReference, plan: ReadPlan, tier: Tier, host: str) -> StoredBlock | None:
     """Return the block as ``tier`` keeps it, its frame verified; None if the tier does not apply.
 
     ``host``: whose agent to ask, for the agent tier. Raises FileNotFoundError, ForebayError, OSError.
     """
     match tier:
         case "local":
-            return _read_local_copy(reference, plan)
+            return read_local_copy(reference, plan)
         case "agent":
             from wal.reading.agents import read_from_agent  # loads an HTTP client, which few tasks ever need
 
             return read_from_agent(reference, plan, host)
         case "wal":
-            return _read_from_wal(reference, plan)
+            return read_from_wal(reference, plan)
         case "kafka":
             return None  # it keeps records, not blocks
-
-
-def _read_local_copy(
-    reference: BlockReference, plan: ReadPlan, memory: CopiesMemory | None = None
-) -> StoredBlock | None:
-    if plan.blocks_directory is None or not reference.hosts:
-        return None
-    length = reference.handle.length
-    try:
-        try:
-            return read_local(local_name(plan.blocks_directory, reference.stream, reference.id), length, memory)
-        except FileNotFoundError:
-            cached = cached_path(plan.blocks_directory, reference.stream, reference.id)
-            stored = read_local(cached, length, memory)  # another process sent it
-            check_digest(reference.sha256, stored.payload, str(cached))
-            return stored
-    except FileNotFoundError:
-        if this_host() not in reference.hosts:
-            return None  # another host has it: no failure
-        raise
-
-
-def _read_from_wal(reference: BlockReference, plan: ReadPlan) -> StoredBlock | None:
-    if not reference.in_wal:
-        return None
-    return block_of_frame(read_frame(wal_of(plan), reference.handle), reference.handle.path)
-
-
-def wal_of(plan: ReadPlan) -> Storage:
-    """Return the store of the WAL. A process opens it once for each URL and its options: streams may share the process."""
-    name = f"{plan.wal_url} {msgspec.json.encode(plan.storage, order='sorted').decode()}"
-    storage: Storage = per_process.once(name, lambda: open_storage(plan.wal_url, plan.storage))
-    return storage
 
 
 def _plain_payload(stored: StoredBlock, plan: ReadPlan, where: str) -> Any:
@@ -237,70 +156,27 @@ def _fetched(references: Sequence[BlockReference], plan: ReadPlan, tier: Tier, h
 
         yield from read_several_from_agent(references, plan, host)
     elif tier == "wal":
-        yield from _from_wal(references, plan)
+        yield from read_several_from_wal(references, plan)
     elif tier == "local":
-        yield from _local_copies(references, plan)
+        yield from read_local_copies(references, plan)
     else:
         for reference in references:
             yield reference, _one(reference, plan, tier, host)
 
 
-def _one(reference: BlockReference, plan: ReadPlan, tier: Tier, host: str) -> Any:
+def _one(
+    reference: BlockReference, plan: ReadPlan, tier: Tier, host: str
+) -> StoredBlock | ForebayError | OSError | None:
     try:
-        return _stored(reference, plan, tier, host)
+        return fetch(reference, plan, tier, host)
     except (ForebayError, OSError) as error:
         return error
 
 
-def _local_copies(references: Sequence[BlockReference], plan: ReadPlan) -> Iterator[Fetched]:
-    memory = CopiesMemory(reference.handle.length for reference in references)
-    for reference in references:
-        found: StoredBlock | ForebayError | OSError | None
-        try:
-            found = _read_local_copy(reference, plan, memory)
-        except (ForebayError, OSError) as error:
-            found = error
-        yield reference, found
+def stored_back(block: VerifiedBlock, plan: ReadPlan, tier: Tier) -> list[TierFailure]:
+    """Send a block that was read from the WAL to the agent of this host, if the plan has ``store_back``. Return the failures."""
+    if tier != "wal" or not plan.store_back:
+        return []
+    from wal.reading.agents import store_back
 
-
-def _from_wal(references: Iterable[BlockReference], plan: ReadPlan) -> Iterator[Fetched]:
-    stored = sorted((reference for reference in references if reference.in_wal), key=_PLACE)
-    for path, in_segment in groupby(stored, key=lambda reference: reference.handle.path):
-        for span in _spans(in_segment):
-            begin, end = span[0].handle.offset, _end(span[-1])
-            try:
-                data = pa.py_buffer(wal_of(plan).read(path, begin, end - begin))
-            except (ForebayError, OSError) as error:
-                yield from ((reference, error) for reference in span)
-                continue
-            for reference in span:
-                yield reference, _in_span(reference, data, begin)
-
-
-def _spans(references: Iterable[BlockReference]) -> Iterator[list[BlockReference]]:
-    """Yield the blocks of one segment that are read together, in order of their offsets."""
-    span: list[BlockReference] = []
-    for reference in references:
-        if span and not 0 <= reference.handle.offset - _end(span[-1]) <= GAP_BYTES_MAX:
-            yield span
-            span = []
-        span.append(reference)
-    if span:
-        yield span
-
-
-def _end(reference: BlockReference) -> int:
-    return reference.handle.offset + reference.handle.length
-
-
-def _in_span(reference: BlockReference, data: pa.Buffer, begin: int) -> StoredBlock | ForebayError:
-    """Return the block from the bytes of its segment from ``begin`` on."""
-    handle = reference.handle
-    try:
-        if not HEADER_LENGTH <= handle.length <= MAX_FRAME:
-            raise CorruptionError(handle.path, handle.offset, f"no frame has {handle.length} bytes")
-        start = min(handle.offset - begin, data.size)  # the file may end earlier than the journal says
-        part = data.slice(start, min(handle.length, data.size - start))
-        return block_of_frame(frame_at(handle, part), handle.path)
-    except ForebayError as error:
-        return error
+    return store_back(block.stored, plan, this_host())

@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from forebay.model.values import RESERVED_PREFIX, timeline_of
-from wal.segments.frame import Frame, FrameKind, SegmentHeader, encode_frame
+from forebay.model.identifiers import RESERVED_PREFIX, timeline_of
+from wal.segments.encoding import encode_frame
+from wal.segments.frame import Frame, FrameKind, SegmentHeader
 from wal.segments.layout import BlockPlace, block_segment, parse_block
 from wal.segments.scan import Readable, scan_segment, segment_header
 from wal.storage import Storage

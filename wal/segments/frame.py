@@ -1,19 +1,18 @@
-"""The bytes of one frame (docs/FORMAT.md specifies each of them).
+"""The bytes of one frame (docs/FORMAT.md specifies each of them), and how they are read.
 
 A frame is a header of 64 bytes, metadata, and a payload. Frames and payloads begin at multiples of 64 within the file, so that
 an Arrow payload can be mapped into memory without a copy. Header, metadata and payload each have a checksum (CRC-32C). A frame is
 valid only at its own place: it names its segment's number (``uid``) and its own offset. So a whole frame inside a record's value
 is never taken for a frame of the log.
 
-These functions do no I/O. Limits on lengths are checked before anything is allocated (INV-6).
+These functions do no I/O. Limits on lengths are checked before anything is allocated (INV-6). ``wal.segments.encoding`` makes
+frames.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import google_crc32c
@@ -21,8 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from forebay.model.errors import CorruptionError, NewerVersionError
-from forebay.model.wire import UNDECODABLE, WIRE_NAMES
-from wal.segments.payload import Payload
+from forebay.model.wire import WIRE_NAMES
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -42,10 +40,9 @@ FLAG_ACTIONS = 2  # a snapshot or history has a pause or a skipped batch, which 
 #: a reader that does not know one of these bits can't read the frame; it may ignore the upper 16 bits
 CRITICAL_FLAGS = 0xFFFF
 
-_HEADER = struct.Struct("<8sHBBIQQIIQIII")  # and 4 bytes of header checksum
-_CHECKSUM = struct.Struct("<I")
-_WHOLE_HEADER = struct.Struct(f"{_HEADER.format}I")
-_ZEROS = bytes(ALIGNMENT)
+#: the header without its last 4 bytes, the checksum of these
+HEADER = struct.Struct("<8sHBBIQQIIQIII")
+_WHOLE_HEADER = struct.Struct(f"{HEADER.format}I")
 
 
 class FrameKind(IntEnum):
@@ -58,7 +55,7 @@ class FrameKind(IntEnum):
 
 _KINDS = frozenset(FrameKind)
 #: kind → the flag that its frames may have
-_FLAGS = {
+FLAGS = {
     FrameKind.BLOCK: FLAG_ENCRYPTED,
     FrameKind.SNAPSHOT: FLAG_ACTIONS,
     FrameKind.HISTORY: FLAG_ACTIONS,
@@ -112,7 +109,7 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):  # quicker to make tha
         """The feature for which reading this frame needs a newer release; None if this release can read it."""
         if self.version > FORMAT_VERSION:
             return f"format {self.version}"
-        unknown = self.flags & CRITICAL_FLAGS & ~_FLAGS.get(self.kind, 0)  # type: ignore[call-overload]
+        unknown = self.flags & CRITICAL_FLAGS & ~FLAGS.get(self.kind, 0)  # type: ignore[call-overload]
         if unknown:
             return f"flags {unknown:#06x}"
         if self.kind not in _KINDS:
@@ -139,97 +136,6 @@ class Frame(msgspec.Struct, frozen=True):
 def aligned(length: int) -> int:
     """Return ``length``, rounded up to a multiple of 64."""
     return -(-length // ALIGNMENT) * ALIGNMENT
-
-
-def encode_frame(
-    kind: FrameKind,
-    *,
-    uid: int,
-    offset: int,
-    index: int,
-    metadata: bytes,
-    payload: Buffer | Sequence[Buffer] | Payload,
-    codec: int = CODEC_NONE,
-) -> list[Buffer]:
-    """Return the frame as buffers to be written one after the other at ``offset``; their total length is a multiple of 64.
-
-    The payload's buffers are returned without a copy. Raises as :func:`frame_pieces`.
-    """
-    given = payload if isinstance(payload, Payload) else Payload.of(payload)
-    return list(frame_pieces(kind, uid=uid, offset=offset, index=index, metadata=metadata, payload=given, codec=codec))
-
-
-def frame_pieces(
-    kind: FrameKind,
-    *,
-    uid: int,
-    offset: int,
-    index: int,
-    metadata: bytes,
-    payload: Payload,
-    codec: int = CODEC_NONE,
-) -> Iterator[Buffer]:
-    """Return the frame piece by piece, to be written at ``offset``; the total length is a multiple of 64.
-
-    The flag is derived from the metadata, so a process that writes a frame again can't lose it: a block's names the key of an
-    encrypted payload, and that of a snapshot or history says whether it has operators' actions.
-    Raises ValueError for an offset that is not a multiple of 64, and for metadata above MAX_METADATA or a payload above
-    MAX_PAYLOAD.
-    """
-    if offset % ALIGNMENT:
-        raise ValueError(f"a frame can't begin at byte {offset}: not a multiple of {ALIGNMENT}")
-    check_lengths(len(metadata), payload.length)
-    header = _HEADER.pack(
-        MAGIC,
-        FORMAT_VERSION,
-        kind,
-        codec,
-        _flag(kind, metadata),
-        uid,
-        offset,
-        index,
-        len(metadata),
-        payload.length,
-        google_crc32c.value(metadata),
-        payload.checksum,
-        0,
-    )
-    head = b"".join(
-        (
-            header,
-            _CHECKSUM.pack(google_crc32c.value(header)),
-            metadata,
-            _ZEROS[: aligned(len(metadata)) - len(metadata)],
-        )
-    )
-    padding = _ZEROS[: aligned(payload.length) - payload.length]
-    return chain((head,), payload, (padding,) if padding else ())
-
-
-class _Flagged(msgspec.Struct):
-    key_id: str | None = None
-    actions: bool = False
-
-
-_flagged_decoder = msgspec.msgpack.Decoder(_Flagged)
-
-
-def _flag(kind: FrameKind, metadata: bytes) -> int:
-    try:
-        flagged = _flagged_decoder.decode(metadata)
-    except UNDECODABLE:
-        return (
-            0  # a history without actions has no metadata; this release knows no flag for metadata that it can't read
-        )
-    return _FLAGS.get(kind, 0) if (flagged.key_id is not None if kind == FrameKind.BLOCK else flagged.actions) else 0
-
-
-def check_lengths(metadata_length: int, payload_length: int) -> None:
-    """Raise ValueError for lengths that no frame may have (INV-6)."""
-    if metadata_length > MAX_METADATA:
-        raise ValueError(f"a frame's metadata can't have {metadata_length} bytes: the maximum is {MAX_METADATA}")
-    if payload_length > MAX_PAYLOAD:
-        raise ValueError(f"a frame's payload can't have {payload_length} bytes: the maximum is {MAX_PAYLOAD}")
 
 
 def parse_header(data: Buffer) -> FrameHeader | str:
@@ -259,7 +165,7 @@ def parse_header(data: Buffer) -> FrameHeader | str:
         _,
         header_crc,
     ) = _WHOLE_HEADER.unpack(head)
-    if google_crc32c.value(head[: _HEADER.size]) != header_crc:
+    if google_crc32c.value(head[: HEADER.size]) != header_crc:
         return "the frame header's checksum does not match"
     if metadata > MAX_METADATA or payload > MAX_PAYLOAD:
         return f"lengths of {metadata} and {payload} bytes are above a frame's maximum"

@@ -17,7 +17,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from forebay.model.values import check_name
+from forebay.model.identifiers import check_name
 
 _STREAM = r"(?P<stream>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})"
 _PLACE = r"(?P<epoch>[0-9a-f]{16})/(?P<sequence>[0-9]{8}|[1-9][0-9]{8,11})\.seg"

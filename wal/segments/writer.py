@@ -18,14 +18,8 @@ import msgspec
 from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
 from forebay.model.values import Handle
 from forebay.process import failpoints
-from wal.segments.frame import (
-    HEADER_LENGTH,
-    FrameKind,
-    SegmentHeader,
-    aligned,
-    check_lengths,
-    frame_pieces,
-)
+from wal.segments.encoding import check_lengths, frame_pieces
+from wal.segments.frame import HEADER_LENGTH, FrameKind, SegmentHeader, aligned
 from wal.segments.payload import Payload
 from wal.storage import AppendFile, Storage, store_error
 

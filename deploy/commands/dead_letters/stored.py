@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forebay.model.errors import UsageError
-from forebay.model.values import TIMELINE_SHIFT, TopicPartition
+from forebay.model.identifiers import TIMELINE_SHIFT
+from forebay.model.values import TopicPartition
 from forebay.settings.schema import Settings
 
 if TYPE_CHECKING:

@@ -125,7 +125,7 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
 
 def _epoch(storage: Storage, stream: str, epoch: int) -> EpochContent:
     from driver.journal.files import Claim, claim_path, segment_paths
-    from forebay.model.values import timeline_of
+    from forebay.model.identifiers import timeline_of
     from wal.segments.frame import Frame, FrameKind
     from wal.segments.scan import Damage, Newer, scan_segment
 

@@ -32,7 +32,7 @@ from deploy.supervision.supervisor import ChildSpec, LogLines, Supervisor
 from driver.spark.early import starts_spark_first
 from driver.spark.java.check import check_java
 from forebay.model.errors import AlreadyRunningError
-from forebay.model.values import check_name, managed_id
+from forebay.model.identifiers import check_name, managed_id
 from forebay.process import logs
 from forebay.process.notify import taken_out
 from forebay.process.signals import stop_signals

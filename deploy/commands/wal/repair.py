@@ -30,7 +30,8 @@ from deploy.console.progress import progress_bar
 from driver.journal.files import newest_claim
 from driver.journal.leadership.timeline import REBUILDER
 from driver.journal.state import REPAIR_WRITER
-from forebay.model.values import Block, timeline_of
+from forebay.model.identifiers import timeline_of
+from forebay.model.values import Block
 from forebay.process.clock import SystemClock
 from recovery.examination import (
     Examination,
@@ -45,7 +46,8 @@ from recovery.plan import KafkaView, broken_blocks, damaged_segments
 from recovery.restoration import copy_aside
 from wal.blocks import encode_meta
 from wal.decisions.recovery import Decision, FrameCondition
-from wal.segments.frame import HEADER_LENGTH, Frame, FrameKind, SegmentHeader, aligned, encode_frame, parse_header
+from wal.segments.encoding import encode_frame
+from wal.segments.frame import HEADER_LENGTH, Frame, FrameKind, SegmentHeader, aligned, parse_header
 from wal.segments.scan import scan_segment
 from wal.storage import LeavesTemporaries, Storage, open_storage
 

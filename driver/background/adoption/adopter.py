@@ -24,9 +24,10 @@ from forebay.model.errors import (
     TurnedAwayError,
     UnreachableError,
 )
+from forebay.model.identifiers import timeline_of
 from forebay.model.payload import Compression, encode_block
 from forebay.model.records import RangeRows, extent
-from forebay.model.values import Block, BlockMeta, BlockRange, Gap, TopicPartition, block_id, timeline_of
+from forebay.model.values import Block, BlockMeta, BlockRange, Gap, TopicPartition, block_id
 from wal.blocks import encode_meta
 from wal.blocks.digests import completed
 from wal.blocks.encryption import KeyRing

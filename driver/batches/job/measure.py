@@ -13,7 +13,7 @@ from driver.journal.statistics import BatchStatistics
 from driver.listeners.offsets import batch_ranges
 from forebay.kafka.consume.planning import sizes
 from forebay.messages import BatchRange
-from forebay.model.values import total_size
+from forebay.model.bounds import total_size
 from forebay.process.clock import Clock
 from wal.reading import TierCounts
 

@@ -12,7 +12,8 @@ from driver.journal.state_parts import JointBatch
 from driver.journal.versions import StateVersion
 from forebay.kafka.consume.planning import sizes
 from forebay.kafka.consume.spans import OffsetRange, without
-from forebay.model.values import BlockRange, timeline_of
+from forebay.model.identifiers import timeline_of
+from forebay.model.values import BlockRange
 from wal.reading import BlockReference
 
 

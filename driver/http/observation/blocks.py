@@ -11,7 +11,8 @@ from driver.journal.state import State
 from driver.listeners.offsets import batch_ranges
 from driver.tracker.requests import Read
 from forebay import messages as m
-from forebay.model.values import Block, total_size
+from forebay.model.bounds import total_size
+from forebay.model.values import Block
 from wal.reading import incarnation_key
 
 #: maximum number of blocks that one request looks at; a page ends there and can be continued

@@ -25,8 +25,8 @@ from driver.http.observation.records import RECORDS, RECORDS_MAX, VALUE_BYTES, V
 from driver.http.observation.series import POINTS_MAX
 from forebay import messages as m
 from forebay.http.application import caller, needs
+from forebay.model.bounds import INT32_MAX, NUMBER_MAX, OFFSET_MAX, TEXT_LENGTH_MAX, TOPIC_LENGTH_MAX
 from forebay.model.errors import TurnedAwayError
-from forebay.model.values import INT32_MAX, NUMBER_MAX, OFFSET_MAX, TEXT_LENGTH_MAX, TOPIC_LENGTH_MAX
 from forebay.security.access import Guard
 from forebay.security.roles import ROLES
 

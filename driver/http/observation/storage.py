@@ -13,7 +13,7 @@ from driver.journal.log.writing import Journal
 from driver.journal.state import State
 from driver.tracker.requests import Read
 from forebay import messages as m
-from forebay.model.values import timeline_of
+from forebay.model.identifiers import timeline_of
 from forebay.settings.redaction import redacted
 from forebay.settings.schema import Settings
 from wal.segments import layout

@@ -18,7 +18,7 @@ import contextlib
 from dataclasses import dataclass
 
 from driver.journal.leadership.lease import stored_lease
-from forebay.model.values import timeline_of
+from forebay.model.identifiers import timeline_of
 from wal.storage import Storage
 
 

@@ -23,8 +23,9 @@ from driver.journal import events as ev
 from driver.journal.state import State
 from driver.journal.state_parts import Partition
 from driver.journal.transitions import apply
+from forebay.model.bounds import INSTEAD, OFFSET_MAX
 from forebay.model.errors import ForebayError
-from forebay.model.values import INSTEAD, OFFSET_MAX, BlockMeta, BlockRange
+from forebay.model.values import BlockMeta, BlockRange
 
 T = TypeVar("T")
 

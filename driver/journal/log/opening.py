@@ -36,7 +36,7 @@ from driver.journal.log.reading import read_beside_a_writer
 from driver.journal.log.writing import Journal
 from driver.journal.state import State
 from forebay.model.errors import CorruptionError
-from forebay.model.values import numbered, timeline_of
+from forebay.model.identifiers import numbered, timeline_of
 from forebay.process import failpoints
 from forebay.settings.schema import DriverSettings
 from wal.storage import Storage

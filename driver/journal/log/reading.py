@@ -15,7 +15,7 @@ from driver.journal.log import bounds
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError
-from forebay.model.values import numbered, timeline_of
+from forebay.model.identifiers import numbered, timeline_of
 from forebay.model.wire import UNDECODABLE
 from wal.segments import layout
 from wal.segments.frame import Frame, FrameKind

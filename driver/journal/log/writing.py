@@ -11,7 +11,7 @@ from driver.journal.files import EventsMeta, SnapshotMeta, claim_path, epoch_fol
 from driver.journal.log.encoding import EncodedState
 from driver.journal.state import State
 from forebay.model.errors import FencedError, OutOfSpaceError
-from forebay.model.values import numbered, timeline_of
+from forebay.model.identifiers import numbered, timeline_of
 from forebay.process import failpoints
 from wal.segments import layout
 from wal.segments.frame import FrameKind

@@ -16,7 +16,6 @@ from driver.journal.transitions.keyed_states import states_committed
 from driver.journal.transitions.partition import complete_gaps, partition_of
 from driver.journal.transitions.replays import replay_completed
 from driver.journal.versions import StateCommit
-from forebay.model.values import numbered
 
 
 def batch_allocated(state: State, event: ev.BatchAllocated) -> None:
@@ -103,7 +102,7 @@ def pause_changed(state: State, event: ev.PauseChanged) -> None:
 def _advance_completed_prefix(state: State) -> None:
     """Move the completed prefix, on which the completed positions, the clean-up and the published positions depend."""
     while True:
-        following = state.batches.get(numbered(state.timeline, state.completed_number + 1))
+        following = state.batch(state.completed_number + 1)
         if following is None or following.completed_ms is None:
             return
         state.completed_number += 1
@@ -121,7 +120,7 @@ def _advance_completed_prefix(state: State) -> None:
 
 def _unneeded_copies(state: State, number: int) -> None:
     """Mark the local copies of a batch as superfluous if no window contains it any more and no replay runs it."""
-    batch = state.batches.get(numbered(state.timeline, number)) if number > 0 else None
+    batch = state.batch(number) if number > 0 else None
     if batch is not None and batch.batch_id not in state.replaying and batch.batch_id not in state.replay_window:
         ids: Iterable[str] = batch.block_ids
         if state.cleaning_blocks:
@@ -136,7 +135,7 @@ def window_changed(state: State, event: ev.WindowChanged) -> None:
     for number in range(state.completed_number - before + 1, state.completed_number - event.batches + 1):
         _unneeded_copies(state, number)
     for number in range(max(1, state.completed_number - event.batches + 1), state.completed_number - before + 1):
-        batch = state.batches.get(numbered(state.timeline, number))
+        batch = state.batch(number)
         state.index.clean(state.blocks[block_id] for block_id in (batch.block_ids if batch is not None else ()))
 
 

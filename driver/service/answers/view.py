@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -86,7 +85,7 @@ class LeaderView:
         self._started_at = started_at
         self._seen = (-VERDICT_SECONDS, Verdict())
 
-    def answer(self) -> Future[Any]:
+    def answer(self) -> Future[StatusAnswer]:
         """Return the status. While the journal's store does not answer, the status says so and shows no state."""
         parts = self._parts
         outage = next((outage for outage in parts.reach.outages() if outage.name == "journal"), None)

@@ -11,8 +11,9 @@ from driver.tracker.decision import Recorder
 from driver.tracker.partitions.claims import Claims
 from driver.tracker.partitions.writers import Writers
 from forebay import messages as m
+from forebay.model.bounds import OFFSET_MAX
 from forebay.model.errors import UsageError
-from forebay.model.values import OFFSET_MAX, Gap, TopicPartition
+from forebay.model.values import Gap, TopicPartition
 
 
 class Faults:

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from forebay.model.bounds import INT32_MAX, OFFSET_MAX
 from forebay.model.errors import UsageError
-from forebay.model.values import INT32_MAX, OFFSET_MAX, TopicPartition
+from forebay.model.values import TopicPartition
 from forebay.model.wire import WIRE_NAMES
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from forebay.model.identifiers import RESERVED_PREFIX, check_name, is_reserved, managed_id
 from forebay.model.topic_pattern import matches
-from forebay.model.values import RESERVED_PREFIX, check_name, is_reserved, managed_id
 from forebay.settings.reading.mistakes import Mistakes, shown
 from forebay.settings.schema import MANAGED_COUNT_MAX, METRICS_PORTS, NO_WAL, Settings, WalSettings
 from forebay.settings.schema.constraints import service_address

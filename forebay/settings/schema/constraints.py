@@ -20,8 +20,9 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
+from forebay.model.bounds import OFFSET_MAX
+from forebay.model.identifiers import check_name
 from forebay.model.units import Duration, Size
-from forebay.model.values import OFFSET_MAX, check_name
 from forebay.process.secret_file import check_secret_path
 
 #: wal.url of a stream without a WAL

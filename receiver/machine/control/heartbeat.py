@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forebay import messages
-from forebay.model.values import NUMBER_MAX, TEXT_LENGTH_MAX
+from forebay.model.bounds import NUMBER_MAX, TEXT_LENGTH_MAX
 from forebay.process.restarts import RESTART
 from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
@@ -143,7 +143,7 @@ class Heartbeat:
         if partition.phase is Phase.ACTIVE:
             state = "paused" if self.flow.all_paused else "active"
         elif partition.fault or partition.phase is Phase.INSPECTING:
-            state = "trouble"
+            state = messages.FAULT_STATE
         else:
             state = "claiming"
         return messages.PartitionStatus(

@@ -19,7 +19,7 @@ from driver.journal.transitions import apply
 from driver.tracker.requests import AllocateSpans, BeginSpans
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import RefusedError, UsageError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from forebay.process.clock import SystemClock
 from recovery import audit
 from recovery.audit import report

@@ -42,7 +42,8 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.options.access import KafkaAccess
 from forebay.messages import IncarnationSpan, IncarnationView, IntakePartition, SpanRequest, TrackedCursor
 from forebay.model.errors import OutOfRangeError, RangeNotHeldError, UnknownTopicError, UsageError
-from forebay.model.values import TopicPartition, numbered
+from forebay.model.identifiers import numbered
+from forebay.model.values import TopicPartition
 from pyspark_forebay.intake.planning import Cover
 from tests.support import destroyed
 from tests.support.again import produce

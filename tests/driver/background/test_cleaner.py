@@ -28,7 +28,7 @@ from driver.journal.state import State
 from driver.tracker import DeleteSegment
 from driver.tracker.requests import Archived, CleanedUp, Copied, Read
 from forebay.model.errors import FencedError, StoreError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from forebay.process.clock import ManualClock
 from tests.support.tracked import STREAM, Tracked
 from wal.decisions.retention import FrameFacts, Limits, SegmentFacts

@@ -22,7 +22,7 @@ from driver.journal.transitions import apply
 from driver.tracker import Tracker
 from driver.tracker.requests import Allocate, LearnRate
 from forebay import messages as m
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from forebay.process.clock import ManualClock
 from tests.support.shown import shown
 from tests.support.tracked import STREAM, TOPIC, Tracked, tracker_options

@@ -24,7 +24,7 @@ from driver.tracker.requests import AllocateNext, BeginReplay, Complete, NextAll
 from forebay import messages as m
 from forebay.messages import BatchEntry
 from forebay.model.errors import FencedError, UnreadableBlockError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from forebay.process.clock import SystemClock
 from tests.support.tracked import TOPIC, Tracked
 

@@ -29,7 +29,8 @@ from driver.listeners.events import BatchCompleted, BatchStarted, Happened
 from driver.tracker.requests import Allocate, BeginReplay, SkipBatch
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.messages import BatchEntry, BatchRange
-from forebay.model.values import BlockRange, numbered
+from forebay.model.identifiers import numbered
+from forebay.model.values import BlockRange
 from forebay.process.clock import ManualClock
 from tests.support.tracked import STREAM, TOPIC, Tracked, offsets
 from wal.reading import TierCounts

@@ -16,7 +16,7 @@ from driver.decisions.receiver_lifecycle import (
     ReceiverState,
 )
 from forebay import messages as m
-from forebay.model.values import managed_id, managed_ordinal
+from forebay.model.identifiers import managed_id, managed_ordinal
 
 STREAM = "s"
 TIMEOUT_SECONDS = 10.0

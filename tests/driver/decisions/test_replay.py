@@ -22,7 +22,7 @@ from driver.journal.versions import KeyedVersions, StateVersion
 from driver.tracker.requests import BeginReplay, CleanedUp, CleanLocalCopies, Complete
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from recovery.audit import report
 from tests.support.tracked import STREAM, Tracked
 from wal.decisions.retention import FrameFacts, SegmentFacts

@@ -17,7 +17,7 @@ from driver.journal.history import HistoryWriter
 from driver.tracker.requests import BeginReplay
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.support.tracked import STREAM, TOPIC, Tracked
 from wal.storage import MemoryStorage
 

@@ -19,8 +19,9 @@ from driver.journal.state_parts import OpenFault
 from driver.journal.transitions import apply, receivers
 from driver.tracker.requests import CleanedUp
 from forebay import messages as m
+from forebay.model.bounds import TEXT_LENGTH_MAX
 from forebay.model.errors import FencedError, RefusedError
-from forebay.model.values import TEXT_LENGTH_MAX, Block
+from forebay.model.values import Block
 from tests.support.tracked import STREAM, TOPIC, Tracked
 from wal.decisions.retention import FrameFacts, SegmentFacts
 from wal.storage import MemoryStorage

@@ -10,7 +10,7 @@ from driver.journal.transitions import apply
 from driver.tracker.requests import Allocate, Complete, FoundPartitions
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.support.tracked import STREAM, TOPIC, Tracked, fault
 
 

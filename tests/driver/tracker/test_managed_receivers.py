@@ -8,7 +8,7 @@ from driver.decisions.receiver_lifecycle import ManagedReceivers, ManagedRules
 from driver.tracker.requests import BeginDrain, PlaceReceivers
 from forebay import messages as m
 from forebay.model.errors import RefusedError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.support.shown import shown
 from tests.support.tracked import STREAM, Tracked
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay import messages
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from receiver import actions as act
 from receiver import inputs as inp
 from tests.receiver.stage import P0, Stage, answer_beat, offsets_of, view

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from forebay import messages
+from forebay.model.bounds import NUMBER_MAX
+from forebay.model.identifiers import numbered
 from forebay.model.units import Duration
-from forebay.model.values import NUMBER_MAX, numbered
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.machine.control.heartbeat import POLL_PATIENCE_SECONDS

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from forebay import messages
 from forebay.model.columns import PartitionFault
+from forebay.model.identifiers import numbered
 from forebay.model.units import Duration, Size
-from forebay.model.values import TopicPartition, numbered
+from forebay.model.values import TopicPartition
 from receiver import actions as act
 from receiver import inputs as inp
 from tests.receiver.stage import P0, Stage, answer_beat, view

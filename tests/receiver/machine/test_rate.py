@@ -8,8 +8,9 @@ import pytest
 
 from forebay import messages
 from forebay.model.columns import Start
+from forebay.model.identifiers import numbered
 from forebay.model.units import Duration, Size
-from forebay.model.values import TopicPartition, numbered
+from forebay.model.values import TopicPartition
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.machine.limits.throttle import GATHER_SECONDS, RESUME_SECONDS

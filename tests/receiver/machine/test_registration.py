@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from receiver import actions as act
 from receiver import inputs as inp
 from tests.receiver.stage import EPOCH, P0, Stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forebay import messages
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from receiver import actions as act
 from receiver import inputs as inp
 from tests.receiver.stage import P0, P1, P2, Stage, bounds, offsets_of, view

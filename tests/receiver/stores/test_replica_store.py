@@ -21,7 +21,7 @@ from receiver.stores.replication import ReplicaSender
 from receiver.stores.store import StoreOptions
 from tests.receiver.stores.test_wal_store import EPOCH, PATIENCE_SECONDS, WRITING, Told, pending
 from wal.blocks import local_path, read_local, read_stored
-from wal.blocks.local_copies import write_local_frame
+from wal.blocks.local_writing import write_local_frame
 
 H2, H3 = ReplicaHost(host="h2", url="http://h2:1"), ReplicaHost(host="h3", url="http://h3:1")
 

@@ -12,7 +12,7 @@ from driver.journal.leadership import timeline
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.model.errors import RefusedError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from recovery import rebuild
 from tests.support.lost_journal import Lost
 from tests.support.tracked import STREAM, Tracked, offsets

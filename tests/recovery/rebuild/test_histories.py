@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from driver.journal import history
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from recovery import audit
 from recovery.plan import HistoryView, history_view
 from tests.support.lost_journal import Lost, numbers

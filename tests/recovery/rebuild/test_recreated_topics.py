@@ -7,7 +7,8 @@ import msgspec
 from driver.journal import events as ev
 from driver.journal import history
 from driver.journal.transitions import apply
-from forebay.model.values import Gap, numbered
+from forebay.model.identifiers import numbered
+from forebay.model.values import Gap
 from recovery import audit
 from recovery.rebuild import RebuildPlan
 from tests.support.lost_journal import Lost, numbers

@@ -13,7 +13,7 @@ from driver.journal.log import opening
 from driver.tracker import Tracker
 from forebay import messages as m
 from forebay.model.errors import CorruptionError, FencedError, NewerVersionError, RefusedError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from recovery import audit, rebuild
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.lost_journal import Lost, numbers

@@ -12,7 +12,8 @@ from driver.journal import events as ev
 from driver.journal.log.encoding import EncodedState
 from driver.journal.transitions import apply
 from forebay.model.errors import CorruptionError
-from forebay.model.values import Gap, numbered
+from forebay.model.identifiers import numbered
+from forebay.model.values import Gap
 from recovery import audit, rebuild
 from tests.support.lost_journal import Lost, damage
 from tests.support.tracked import STREAM, offsets

@@ -9,7 +9,8 @@ from driver.journal import history
 from driver.journal.state import State
 from driver.journal.state_parts import Partition
 from forebay.kafka.client.group_offsets import Point
-from forebay.model.values import Block, BlockRange, TopicPartition, count_of, timeline_of
+from forebay.model.identifiers import count_of, timeline_of
+from forebay.model.values import Block, BlockRange, TopicPartition
 from tests.simulation.invariants.record import Record
 from tests.simulation.invariants.violation import InvariantViolation
 from tests.simulation.kafka import RECORD

@@ -22,7 +22,7 @@ from forebay.model.errors import (
     StoreError,
     UnreadableBlockError,
 )
-from forebay.model.values import count_of, timeline_of
+from forebay.model.identifiers import count_of, timeline_of
 from tests.simulation.invariants.record import Record
 from tests.simulation.invariants.violation import InvariantViolation, named
 

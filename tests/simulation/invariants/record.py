@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 from driver.journal import history
 from driver.journal.state import BrokenInvariant, State
 from forebay.model.errors import ForebayError
-from forebay.model.values import BlockMeta, TopicPartition, timeline_of
+from forebay.model.identifiers import timeline_of
+from forebay.model.values import BlockMeta, TopicPartition
 from tests.simulation.durable import DurableJournal, SyncedImage
 from tests.simulation.invariants.violation import InvariantViolation
 

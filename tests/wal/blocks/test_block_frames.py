@@ -13,8 +13,10 @@ import pytest
 from forebay.model.errors import CorruptionError, OutOfSpaceError, StoreError
 from forebay.model.values import Gap
 from tests.support.rows import ODD_ROWS, block, filler
-from wal.blocks import block_of_frame, decode_meta, encode_meta, read_local, write_local
-from wal.segments.frame import FrameKind, decode_frame, encode_frame
+from wal.blocks import block_of_frame, decode_meta, encode_meta, read_local
+from wal.blocks.local_writing import write_local
+from wal.segments.encoding import encode_frame
+from wal.segments.frame import FrameKind, decode_frame
 
 
 def test_metadata_comes_back_whole() -> None:
@@ -83,7 +85,7 @@ def test_a_failed_copy_leaves_nothing_behind(
         path.write_bytes(b"half")
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("wal.blocks.local_copies._write_file", fail)
+    monkeypatch.setattr("wal.blocks.local_writing._write_file", fail)
     with pytest.raises(StoreError) as caught:
         write_local(tmp_path, *block({("a", 0): ODD_ROWS}))
     assert type(caught.value) is kind

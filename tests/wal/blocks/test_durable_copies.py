@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.rows import block, filler
-from wal.blocks import local_frame, write_local_frame
+from wal.blocks.local_writing import local_frame, write_local_frame
 
 
 def test_durable_copy_syncs_its_bytes_and_the_names_of_all_folders_above_it(

@@ -14,7 +14,8 @@ from forebay.model.errors import CorruptionError, MissingKeyError, NewerVersionE
 from tests.support.rows import block, filler
 from wal.blocks import block_of_frame, encode_meta
 from wal.blocks.encryption import KEYS_VARIABLE, KeyRing, load_keys, plain_payload
-from wal.segments.frame import FLAG_ENCRYPTED, Frame, FrameKind, decode_frame, encode_frame
+from wal.segments.encoding import encode_frame
+from wal.segments.frame import FLAG_ENCRYPTED, Frame, FrameKind, decode_frame
 from wal.segments.payload import checksum
 
 ONE, TWO = bytes(range(32)), bytes(range(100, 132))

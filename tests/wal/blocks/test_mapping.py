@@ -14,8 +14,9 @@ import pytest
 
 from forebay.model.errors import StoreError
 from tests.support.rows import block, filler
-from wal.blocks import mapping, read_local, write_local
+from wal.blocks import mapping, read_local
 from wal.blocks.local_copies import MAPPED_BYTES_MIN
+from wal.blocks.local_writing import write_local
 
 _BYTES = 4 * MAPPED_BYTES_MIN
 #: maps a file, loses the second half of it, and uses the bytes; argv: the file, and what is done before the bytes are used

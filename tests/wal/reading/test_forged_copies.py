@@ -21,7 +21,8 @@ from tests.support.stored import Stored
 from wal.blocks import cached_path, local_path, read_local
 from wal.blocks.digests import completed
 from wal.blocks.encryption import KeyRing
-from wal.reading import BlockReference, ReadPlan, per_process, read_block, stored_copy, this_host
+from wal.reading import BlockReference, ReadPlan, per_process, read_block, this_host
+from wal.reading.stored_copies import stored_copy
 
 # an agent's server leaves its loop's sockets to the collector
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

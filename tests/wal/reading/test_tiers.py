@@ -21,8 +21,9 @@ from forebay.process.clock import ManualClock
 from tests.support.columns import column_values
 from tests.support.rows import ODD_ROWS, block, filler
 from tests.support.stored import Stored
-from wal.blocks import local_path, write_local
-from wal.reading import BlockReference, ReadPlan, agents, read_block, tiers
+from wal.blocks import local_path
+from wal.blocks.local_writing import write_local
+from wal.reading import BlockReference, ReadPlan, agents, read_block, wal_tier
 from wal.reading.agents import AGENT_REST_SECONDS
 
 # an agent's server leaves its loop's sockets to the collector
@@ -256,14 +257,14 @@ def test_short_time_out_does_not_keep_longer_requests_from_an_agent(stored: Stor
 def test_streams_with_one_url_and_different_options_read_their_own_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker of Spark serves the tasks of several streams."""
     opened: list[object] = []
-    monkeypatch.setattr(tiers, "open_storage", lambda url, options: opened.append(options) or object())
+    monkeypatch.setattr(wal_tier, "open_storage", lambda url, options: opened.append(options) or object())
     first, second = (
         ReadPlan(wal_url="s3://wal/x", storage={"s3": {"endpoint_url": f"http://cluster{n}", "retries": 1}})
         for n in (1, 2)
     )
     same = ReadPlan(wal_url="s3://wal/x", storage={"s3": {"retries": 1, "endpoint_url": "http://cluster1"}})
-    assert tiers.wal_of(first) is tiers.wal_of(same)
-    assert tiers.wal_of(second) is not tiers.wal_of(first)
+    assert wal_tier.wal_of(first) is wal_tier.wal_of(same)
+    assert wal_tier.wal_of(second) is not wal_tier.wal_of(first)
     assert opened == [first.storage, second.storage]
 
 

@@ -22,8 +22,19 @@ from forebay.model.payload import Compression
 from tests.support.rows import ODD_ROWS, block, filler
 from tests.support.stored import Stored
 from tests.wal.reading.test_stored_forms import OLD, key_file, sealed
-from wal.blocks import local_path, write_local
-from wal.reading import BlockReference, ReadPlan, TierCounts, per_process, read_block, read_blocks, records
+from wal.blocks import local_path
+from wal.blocks.local_writing import write_local
+from wal.reading import (
+    BlockReference,
+    BlocksRead,
+    ReadPlan,
+    TierCounts,
+    per_process,
+    read_block,
+    read_blocks,
+    records,
+    together,
+)
 from wal.storage.local import LocalStorage
 
 # an agent's server leaves its loop's sockets to the collector
@@ -174,7 +185,10 @@ def test_compressed_blocks_count_with_their_decompressed_bytes(
     assert {reference.decoded_bytes > 60_000 for reference in references} == {counted}
     assert same_as_alone(references, stored.plan())[1] == 1
     limit = 200_000
-    monkeypatch.setattr(records, "FETCH_BYTES" if counted else "RUN_BYTES", limit)
+    if counted:
+        monkeypatch.setattr(records, "FETCH_BYTES", limit)
+    else:
+        monkeypatch.setattr(together, "RUN_BYTES", limit)
     reads = CountedReads(monkeypatch)
     found = [batch for read in read_blocks(references, stored.plan("wal")) for batch in read.batches]
     assert len(found) == 7
@@ -216,7 +230,7 @@ def test_next_group_is_read_while_the_caller_uses_one_and_a_large_block_is_not(
     read: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
     plain = records._read
 
-    def noted(group: Sequence[BlockReference], plan: ReadPlan) -> list[records.BlocksRead]:
+    def noted(group: Sequence[BlockReference], plan: ReadPlan) -> list[BlocksRead]:
         found = plain(group, plan)
         read.put((len(group), threading.current_thread().name.rpartition("_")[0]))
         return found
@@ -246,7 +260,7 @@ def test_local_copies_are_not_read_ahead(stored: Stored, monkeypatch: pytest.Mon
     threads: list[str] = []
     plain = records._read
 
-    def noted(group: Sequence[BlockReference], plan: ReadPlan) -> list[records.BlocksRead]:
+    def noted(group: Sequence[BlockReference], plan: ReadPlan) -> list[BlocksRead]:
         threads.append(threading.current_thread().name.rpartition("_")[0])
         return plain(group, plan)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from forebay.model.errors import CorruptionError, NewerVersionError
 from wal.segments import frame as frames
+from wal.segments.encoding import check_lengths, encode_frame
 from wal.segments.frame import (
     FORMAT_VERSION,
     HEADER_LENGTH,
@@ -19,10 +20,8 @@ from wal.segments.frame import (
     MAX_PAYLOAD,
     FrameKind,
     aligned,
-    check_lengths,
     decode_frame,
     decode_header,
-    encode_frame,
     parse_header,
 )
 

@@ -13,7 +13,8 @@ from forebay.model.errors import StoreError
 from tests.support.forgetful import ForgetfulStorage
 from tests.support.segments import add, durable, writer
 from wal.segments import payload as payloads
-from wal.segments.frame import FrameKind, decode_frame, encode_frame
+from wal.segments.encoding import encode_frame
+from wal.segments.frame import FrameKind, decode_frame
 from wal.segments.payload import Payload, checksum
 
 

@@ -14,7 +14,8 @@ from forebay.model.errors import CorruptionError, NewerVersionError
 from forebay.model.values import Handle
 from tests.support.segments import contents, memory, segment, writer
 from wal.segments import scan as scans
-from wal.segments.frame import Frame, FrameKind, encode_frame
+from wal.segments.encoding import encode_frame
+from wal.segments.frame import Frame, FrameKind
 from wal.segments.scan import Damage, Newer, Scanned, TornTail, read_frame, scan_segment, segment_header
 from wal.storage import MemoryStorage
 

@@ -20,8 +20,8 @@ from forebay.model.text import one_line
 _STYLES = {
     "running": "green", "active": "green", "completed": "green", "queued": "cyan", "waiting": "yellow", "standby": "cyan",
     "starting": "cyan", "registered": "cyan", "draining": "cyan", "paused": "yellow", "failing": "yellow", "stopping": "yellow",
-    "failed": "bold red", "unreadable": "bold red", "lost": "bold red", "fenced": "bold red", "trouble": "bold red",
-    "unclaimed": "red",
+    "failed": "bold red", "unreadable": "bold red", "lost": "bold red", "fenced": "bold red",
+    m.FAULT_STATE: "bold red", "unclaimed": "red",
 }  # fmt: skip
 #: labels of the steps on the way of a record
 _STEPS = {

@@ -12,7 +12,7 @@ from driver.journal.transitions import apply, receivers
 from driver.tracker import Tracker
 from forebay import messages as m
 from forebay.model.errors import StoreError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.support.orphans import Stream
 from tests.support.tracked import STREAM, TOPIC, Tracked, tracker_options
 from wal.decisions.retention import SegmentFacts

@@ -12,7 +12,7 @@ from driver.journal.transitions import apply
 from driver.tracker import Tracker
 from forebay import messages as m
 from forebay.model.errors import RefusedError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.support.orphans import Stream
 from tests.support.tracked import STREAM, TOPIC, tracker_options
 

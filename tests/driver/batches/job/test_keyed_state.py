@@ -17,7 +17,7 @@ from driver.batches.job.work import BatchWork
 from driver.batches.local_engine import LocalEngine
 from driver.journal.transitions.keyed_states import states_rewound
 from forebay.model.errors import CorruptionError, MissingKeyError, NewerVersionError, UsageError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from forebay.settings.reading.load import from_values
 from tests.support.columns import schema_of
 from tests.support.states import COUNTS, StateLine, as_dict, counts, table

@@ -21,7 +21,7 @@ from driver.tracker import Tracker
 from driver.tracker.requests import AllocateNext, BeginReplay, Complete, KeepWindow
 from forebay import messages as m
 from forebay.model.errors import UsageError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.driver.batches.test_scheduler import scheduler_of
 from tests.support.tracked import TOPIC, Tracked, tracker_options
 

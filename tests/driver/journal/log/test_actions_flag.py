@@ -20,12 +20,13 @@ from driver.journal.log.encoding import TOGETHER, EncodedState
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.model.errors import NewerVersionError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from forebay.process.clock import SystemClock
 from tests.support.tracked import STREAM, Tracked
 from wal.decisions.retention import Limits
-from wal.segments import frame
-from wal.segments.frame import FLAG_ACTIONS, FLAG_ENCRYPTED, FrameKind, decode_frame, encode_frame
+from wal.segments import encoding, frame
+from wal.segments.encoding import encode_frame
+from wal.segments.frame import FLAG_ACTIONS, FLAG_ENCRYPTED, FrameKind, decode_frame
 from wal.segments.scan import scan_segment
 from wal.storage import MemoryStorage
 
@@ -38,9 +39,10 @@ def encode(value: Any) -> bytes:
 
 @contextmanager
 def old_release() -> Iterator[None]:
-    """Read frames as a release that knows only the flag of encrypted blocks."""
+    """Read and write frames as a release that knows only the flag of encrypted blocks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frame, "_FLAGS", {FrameKind.BLOCK: FLAG_ENCRYPTED})
+        for module in (frame, encoding):
+            patch.setattr(module, "FLAGS", {FrameKind.BLOCK: FLAG_ENCRYPTED})
         yield
 
 

@@ -11,7 +11,8 @@ from driver.decisions.clean_up import CleanSegment, judge
 from driver.journal.events import BlockMoved, CleanupIntended
 from driver.journal.state import REPAIR_WRITER, BrokenInvariant, State, is_fenced
 from driver.journal.transitions import apply
-from forebay.model.values import Block, Handle, numbered
+from forebay.model.identifiers import numbered
+from forebay.model.values import Block, Handle
 from tests.support.tracked import STREAM, Tracked
 from wal.decisions.retention import FrameFacts, Limits, SegmentFacts
 from wal.segments.layout import block_segment

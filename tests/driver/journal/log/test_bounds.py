@@ -16,8 +16,8 @@ from driver.journal.log import reading as journal
 from driver.journal.state import State
 from driver.tracker.requests import Allocate, Complete, FoundPartitions
 from forebay import messages as m
+from forebay.model.bounds import OFFSET_MAX, TEXT_LENGTH_MAX, Number, Offset
 from forebay.model.errors import ForebayError, UsageError
-from forebay.model.values import OFFSET_MAX, TEXT_LENGTH_MAX, Number, Offset
 from tests.support.tracked import STREAM, TOPIC, Tracked, offsets
 from wal.storage import MemoryStorage, Storage
 

@@ -20,7 +20,7 @@ from driver.journal.log.writing import Journal
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.model.errors import CorruptionError, FencedError, OutOfSpaceError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.support.forgetful import ForgetfulStorage
 from tests.support.tracked import STREAM, Tracked
 from wal.segments import layout

@@ -22,7 +22,7 @@ from driver.journal.log.writing import Journal
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.model.errors import CorruptionError, FencedError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.support.forgetful import Crash, ForgetfulStorage
 from tests.support.unlisted import Unlisted
 from wal.storage import MemoryStorage, Storage

@@ -8,7 +8,8 @@ from driver.decisions.clean_up import CleanSegment, is_stray
 from driver.journal import events as ev
 from driver.tracker.requests import CleanedUp, CleanLocalCopies, Copied
 from forebay import messages as m
-from forebay.model.values import BlockMeta, numbered
+from forebay.model.identifiers import numbered
+from forebay.model.values import BlockMeta
 from tests.support.tracked import STREAM, Tracked, fault, offsets
 from wal.decisions.retention import FrameFacts, SegmentFacts
 

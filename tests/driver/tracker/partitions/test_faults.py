@@ -7,7 +7,7 @@ import pytest
 from driver.journal import events as ev
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
-from forebay.model.values import numbered
+from forebay.model.identifiers import numbered
 from tests.support.tracked import TOPIC, Tracked, fault, tp
 
 

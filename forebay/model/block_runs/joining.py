@@ -2,7 +2,7 @@
 
 Arrow takes some microseconds for each record batch of a few rows, because it makes objects for each column and copies each to the
 joined one. Here NumPy copies the buffers of all record batches, column by column. What Arrow would check of a record batch is
-checked for all of them together. For a stream of another form, Arrow decodes (``forebay.model.block_runs``).
+checked for all of them together. For a stream of another form, Arrow decodes (``forebay.model.block_runs.decoding``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.model.arrow_columns import Column, Numbers, numbers_column
-from forebay.model.arrow_messages import ENTRY_BYTES, Form
+from forebay.model.block_runs.messages import ENTRY_BYTES, Form
 from forebay.model.records import BLOCK_SCHEMA
 
 #: of ``BLOCK_SCHEMA(False)``

@@ -16,7 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.model.arrow_columns import Column, Numbers, number_view
-from forebay.model.arrow_messages import (
+from forebay.model.arrow_sizes import declared_sizes
+from forebay.model.block_runs.joining import BUFFERS, COLUMNS, join
+from forebay.model.block_runs.messages import (
     DICTIONARY_BATCH,
     END,
     PREFIX,
@@ -27,9 +29,7 @@ from forebay.model.arrow_messages import (
     message_at,
     rows_of,
 )
-from forebay.model.arrow_sizes import declared_sizes
 from forebay.model.digest import digest
-from forebay.model.joined_batches import BUFFERS, COLUMNS, join
 from forebay.model.payload import oversized
 from forebay.model.records import BLOCK_SCHEMA
 from forebay.model.values import BlockMeta
