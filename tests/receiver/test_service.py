@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from forebay.model.columns import Start
 from forebay.model.errors import OutOfSpaceError, StoreError
 from forebay.model.values import TopicPartition
 from forebay.process import failpoints
 from forebay.process.clock import SystemClock
 from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
+from receiver.actions import StartPartitions
 from receiver.inputs import Tick
 from receiver.machine.limits.throttle import GATHER_SECONDS
 from receiver.main import compose
 from receiver.service import CLOSE_SECONDS, ReceiverService
+from receiver.sources.source import CommitPoint
 from receiver.stores import store
 from tests.receiver.fakes import FakeKafka, FakeTracker
 from wal.blocks import local_path
@@ -191,6 +194,54 @@ def test_revocation_returns_when_taken_in_records_are_accepted(tmp_path: Path, t
         assert tracker.positions[P0] == 120
         assert kafka.callback_returned.wait(30)
         assert kafka.revoked_after == {P0: 120}
+
+
+class KafkaThatRevokesEarly(FakeKafka):
+    """Revokes P0 in the poll in which the driver grants both claims. ``started``: partitions, in order."""
+
+    service: ReceiverService
+
+    def __init__(self, tracker: FakeTracker) -> None:
+        super().__init__({P0: values(10), P1: values(10)})
+        self.started: list[TopicPartition] = []
+        self._tracker = tracker
+        self._is_held = self._is_over = False
+
+    def commit_sync(
+        self, positions: Mapping[TopicPartition, CommitPoint], timeout_seconds: float
+    ) -> dict[TopicPartition, str]:
+        if not self._is_held and not self._is_over:
+            self._is_held = self._tracker.lock.acquire()  # the claim, which follows, is granted in the next poll
+        return super().commit_sync(positions, timeout_seconds)
+
+    def poll(self, max_records: int, timeout_seconds: float) -> Any:
+        if not self._is_held:
+            return super().poll(max_records, timeout_seconds)
+        self._is_held, self._is_over = False, True
+        self._tracker.lock.release()
+        with self.service._changed:
+            actions = self.service._source_actions
+            assert self.service._changed.wait_for(lambda: any(isinstance(a, StartPartitions) for a in actions), 60)
+        assert self._listener is not None
+        self._listener.revoked([P0])
+        return []
+
+    def start(self, starts: Sequence[Start]) -> None:
+        self.started += [start.tp for start in starts]
+        super().start(starts)
+
+
+def test_start_of_a_partition_revoked_since_its_decision_is_left_out(tmp_path: Path, tracker: FakeTracker) -> None:
+    """librdkafka refuses to seek in a partition that is not assigned, and the whole start would fail."""
+    kafka = KafkaThatRevokesEarly(tracker)
+    kafka.service = compose(
+        settings_of(tmp_path, tracker.url), "r-1", kafka, LocalStorage(str(tmp_path / "wal")), SystemClock(), host="h"
+    )
+    run = Running(kafka.service)
+    tracker.wait_for(lambda: tracker.positions.get(P1) == 10)
+    run.service.drain()
+    assert run.ended() == 0
+    assert kafka.started == [P1]
 
 
 def test_full_memory_pauses_and_nothing_is_lost(tmp_path: Path, tracker: FakeTracker) -> None:

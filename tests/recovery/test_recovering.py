@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 from pathlib import Path
 
 import msgspec
@@ -13,10 +14,12 @@ from deploy.commands.recovery.surroundings import Surroundings
 from deploy.commands.wal.verification import verified
 from driver.journal.events import CleanupIntended
 from driver.journal.leadership.lease import LeaseHeld, LeaseKeeper
+from driver.journal.log import opening as journal
 from driver.journal.transitions import apply
-from forebay.model.errors import ForebayError, StoreError, UsageError
+from forebay.model.errors import FencedError, ForebayError, StoreError, UsageError
 from forebay.model.payload import decode_block
 from forebay.model.values import Block
+from forebay.process import failpoints
 from recovery.copies import WalCopies
 from recovery.examination import UnnamedFrame
 from recovery.plan import KafkaView, Loss, RecoveryPlan, sentences
@@ -428,3 +431,45 @@ def test_forged_block_without_another_source_is_a_loss(logged: Logged) -> None:
     for path in logged.segments():
         if "/forebay-repair/" in path:
             assert block.id.encode() not in logged.wal.read(path)
+
+
+def taken_over_at(place: str, logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a driver open the journal when a recovery is at the failpoint ``place``."""
+
+    def hit(name: str, kinds: object = ()) -> bool:
+        if name == place:
+            new_uid = itertools.count(1).__next__
+            journal.lead(
+                logged.journal, STREAM, "driver", 1, lambda: 0.0, new_uid, segment_bytes=1 << 20, wal=logged.wal
+            )
+        return False
+
+    monkeypatch.setattr(failpoints, "hit", hit)
+
+
+def test_recovery_that_a_driver_takes_over_tells_so_after_its_events(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-4: the driver that leads now does not know the new place of the block."""
+    logged.receiver("r1")
+    block = logged.take_in("r1", {0: 5})
+    logged.keep()
+    logged.flip(block.handle.path, block.handle.offset + block.handle.length - 1)
+    taken_over_at("recovery.after-write", logged, monkeypatch)
+    with pytest.raises(FencedError):
+        applied(logged)
+    assert logged.state().blocks[block.id].handle == block.handle
+
+
+def test_recovery_that_a_driver_takes_over_deletes_nothing(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-8: the driver that leads now may still read what else is in the segment of a lost block."""
+    logged.receiver("r1")
+    block = logged.take_in("r1", {0: 5})
+    logged.receiver("r1")
+    logged.keep()
+    logged.damage(block)
+    logged.kafka.gone |= {(0, 2)}
+    taken_over_at("recovery.after-aside", logged, monkeypatch)
+    with pytest.raises(FencedError):
+        applied(logged)
+    assert logged.wal.exists(block.handle.path)

@@ -3,8 +3,8 @@
 What is real: the decision loop, housekeeping, admission, clean-up, snapshot copies and adoption as the driver runs them
 (``shells.py`` turns their threads into steps), ``driver.tracker``, ``driver.journal`` (including its opening, state, history
 and lease), ``recovery``, ``wal.segments``, the whole ``receiver`` below its ``main`` (``receiver_process.py``), what Kafka must
-prove before a task reads from it (``forebay.kafka.consume.block_ranges``), the planning of queries over the intake, and
-without a WAL the agent's store and heartbeat (``hosts.py``).
+prove before a task reads from it (``forebay.kafka.consume.block_ranges``), the planning of queries over the intake, a receiver's
+requests to a store of objects (``uploads.py``), and without a WAL the agent's store and heartbeat (``hosts.py``).
 
 What is modelled, and which tests run the real code: docs/RELIABILITY.md, "Simulation".
 
@@ -14,7 +14,7 @@ answer wrongly (``faulty.py``). ``invariants`` checks everything after every ste
 
 * ``python -m tests.simulation`` runs new seeds until it is stopped; ``--seed N`` runs one of them, ``--runs N`` a number of
   them, and ``--steps N`` sets the number of steps with faults. Then all faults end, and every record must be taken in and
-  completed within a bounded number of steps.
+  completed within a bounded number of steps. ``--runs`` ends with what happened, and in how many runs.
 * ``--hours H`` runs on all cores, and continues runs that reached a decision in a new way (``coverage.py``, ``night.py``).
 * A failure prints its seed and, as a story, the steps that led to it, reduced to the relevant ones. It also writes them as a
   trace, a JSON file that ``--replay FILE`` runs again.

@@ -7,6 +7,7 @@ import itertools
 import logging
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from random import SystemRandom
 
@@ -56,14 +57,17 @@ def _explore(first: int, runs: int | None, steps: int, out: Path, variant: str) 
     drawn = night.VARIANTS[variant]
     began = shown = time.monotonic()
     taken = 0
+    reached: Counter[str] = Counter()
     for number in itertools.count():
         if number == runs:
+            print(*(f"{event}: {times} runs" for event, times in sorted(reached.items())), sep="\n")
             print(f"{number} runs, {taken} steps: all invariants held", flush=True)
             return 0
         outcome = traces.explore(first + number, steps, drawn=drawn)
         if isinstance(outcome, traces.Failure):
             return _tell(outcome, steps, out, f" --{variant}" if variant else "")
         taken += len(outcome.taken)
+        reached.update(kind for kind, times in outcome.reached.items() if times)
         if time.monotonic() - shown > PROGRESS_SECONDS:
             shown = time.monotonic()
             rate = taken / (shown - began)

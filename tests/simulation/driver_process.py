@@ -298,9 +298,9 @@ class DriverProcess:
     def renew(self) -> None:
         """The thread that renews the lease.
 
-        It writes even if the driver is fenced, since it may have read the lease just before.
+        It writes even if the driver is fenced, since it may have read the lease just before. Without memory the thread ends.
         """
-        with contextlib.suppress(StoreError):
+        with contextlib.suppress(StoreError, MemoryError):
             self._lease.renew()
 
     def pause(self) -> None:
@@ -655,11 +655,15 @@ class DriverProcess:
                 try:
                     return self._read(block)
                 except DAMAGED:
-                    if self.world.wal.shown == shown:
+                    if self.world.wal.shown != shown:
+                        self.world.reached["damage noticed"] += 1
+                    elif not self._is_superseded():  # else a newer driver or a recovery may have deleted the segment
                         raise
-                    self.world.reached["damage noticed"] += 1
             with contextlib.suppress(RangeNotHeldError):
                 return (yield from self._read_from_kafka(block))
+
+    def _is_superseded(self) -> bool:
+        return newest_claim(self.world.journal, self.world.stream) > self.journal.epoch
 
     def _read(self, block: Block) -> list[str]:
         """Return the rows of one block, by handle, from the WAL or from its hosts: ``topic/partition/incarnation/value``."""
@@ -704,7 +708,7 @@ class DriverProcess:
             except (FencedError, RefusedError, TurnedAwayError, UsageError):
                 continue
             except DAMAGED:
-                if self.world.faults.shown == shown:
+                if self.world.faults.shown == shown and not self._is_superseded():
                     raise
 
     def _run_query(self, query: Query) -> Task:

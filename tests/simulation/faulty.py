@@ -56,17 +56,16 @@ class FaultyStorage(ForgetfulStorage):
         """Whether a fault acts until it is ended."""
         return self.is_away or bool(self._rot) or bool(self.slow_seconds)
 
-    @property
-    def has_rot(self) -> bool:
-        """Whether a file reads otherwise than it was written."""
-        return any(path in self._cached for path in self._rot)
-
     def rot(self, paths: list[str], seed: int, cuts: bool) -> None:
         """Flip a bit of one of ``paths``, or cut it, at any byte."""
         random = Random(seed)
         path = random.choice(paths)
         kind = random.choice(("flip", "cut")) if cuts else "flip"
-        self._rot[path] = (kind, random.randrange(max(1, len(self.stored(path)))))
+        self.damage(path, kind, random.randrange(max(1, len(self.stored(path)))))
+
+    def damage(self, path: str, kind: str, at: int) -> None:
+        """Flip a bit of the byte ``at``, or cut the file there."""
+        self._rot[path] = (kind, at)
         self.rotted.add(path)
         self.steps += 1
 

@@ -206,7 +206,7 @@ def loss_steps(world: World) -> Iterator[Step]:
     if world.options.copies > 1 and not any(host.lost for host in world.hosts.values()):
         for host in world.hosts.values():
             if host.files:
-                yield Step(f"{host.name} lose", partial(host.lose), max(1, world.options.quiet // 4))
+                yield Step(f"{host.name} lose", partial(host.lose), 2 * world.options.quiet)
 
 
 def copies_of(world: World, block: Block) -> Iterator[tuple[str, StoredBlock]]:

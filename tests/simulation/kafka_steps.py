@@ -103,6 +103,13 @@ class KafkaSteps:
         unread = self._unread(partition)
         topic.retain(partition, topic.log(partition).high - unread + -(-unread * percent // 100))
 
+    def lose_orphans(self) -> bool:
+        """Let retention delete all records that no process will report. Return whether there were any."""
+        orphaned = [p for p in range(self._world.options.partitions) if self._unread(p) and self._is_orphaned(p)]
+        for partition in orphaned:
+            self._outlive(partition, 100)
+        return bool(orphaned)
+
     def _unread(self, partition: int) -> int:
         """Return how many offsets Kafka holds, from the durable position on."""
         state = self._world.invariants.durable

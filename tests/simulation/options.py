@@ -56,6 +56,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     drivers_at_once: int = 2
     journal_objects: bool = False  # kept as whole objects
     wal_objects: bool = False
+    wal_part_bytes: int = 0  # of an upload; receivers send objects of at least two parts in parts; 0: each is one write
     journal_reserve_bytes: int = 0  # 0: none
     wal_reserve_bytes: int = 0
     stays_full: bool = False  # a full disk is not enlarged when the faults end: completed batches must free it
@@ -73,6 +74,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: what makes a batch: "interval" (the timer), or a free worker: "late" (once an interval has ended), "continuous"
     trigger: str = "interval"
     warm_rounds: int = 0  # rounds without faults before the first step
+    orphan: bool = False  # then a receiver dies between its sync and its report, and Kafka loses the records
+    damage: int = 0  # seed of damage to blocks, once the faults have ended; 0: none
+    recovers: bool = False  # an operator then recovers the WAL; else tasks read it
     one_host_name: bool = False  # all receivers' hosts have the same name
     quiet: int = 5  # factor on the weight of each step that is no fault
 
@@ -80,7 +84,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     def drawn(cls, seed: int) -> Options:
         """Draw some faults alone, some together: each may hide effects of others."""
         random = Random(seed)
-        return cls(
+        drawn = cls(
             partitions=random.choice((1, 2, 3)),
             receivers=random.choice((1, 2, 2, 3)),
             cooperative=random.random() < 0.5,
@@ -96,7 +100,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             quiet=random.choice((5, 20, 60)),
             journal_objects=random.random() < 0.4,
             wal_objects=random.random() < 0.5,
-            journal_reserve_bytes=random.choice((0, 600)),
+            journal_reserve_bytes=random.choice((0, 600, 600)),
             wal_reserve_bytes=random.choice((0, 600)),
             concurrent_jobs=random.choice((1, 1, 2, 3)),
             window_batches=random.choice((0, 0, 1, 2)),
@@ -104,7 +108,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             queries=random.random() < 0.4,
             trigger=random.choice(("interval", "late", "late", "continuous")),
             warm_rounds=random.choice((0, 5, 10)),
+            orphan=random.random() < 0.4,
         )
+        if drawn.wal_objects and random.random() < 0.5:  # this store shows no free space
+            return msgspec.structs.replace(
+                drawn, wal_part_bytes=random.choice((1_000, 1_000, 2_000)), wal_reserve_bytes=0
+            )
+        return drawn
 
     @classmethod
     def faulty(cls, seed: int) -> Options:
@@ -112,7 +122,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         drawn, random = cls.drawn(seed), Random(seed)
         more = tuple(fault for fault in MORE_FAULTS if random.random() < 0.5) or (random.choice(MORE_FAULTS),)
         faults = tuple(fault for fault in drawn.faults if fault != "journal" and random.random() < 0.6)
-        return msgspec.structs.replace(drawn, faults=(*faults, *more), one_host_name=random.random() < 0.3)
+        one_host_name = random.random() < 0.3
+        damage, recovers = random.randrange(1, 1_000), random.random() < 0.6
+        return msgspec.structs.replace(
+            drawn,
+            faults=(*faults, *more),
+            orphan=drawn.orphan and random.random() < 0.5,
+            one_host_name=one_host_name,
+            damage=damage,
+            recovers=recovers,
+        )
 
     @classmethod
     def without_wal(cls, seed: int) -> Options:
@@ -120,7 +139,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         drawn = cls.drawn(seed)
         faults = tuple(fault for fault in drawn.faults if fault != "journal")
         return msgspec.structs.replace(
-            drawn, copies=1 + seed % 2, queries=False, wal_objects=False, wal_reserve_bytes=0, faults=faults
+            drawn,
+            copies=1 + bool(seed % 3),
+            queries=False,
+            orphan=False,  # no WAL holds it
+            warm_rounds=max(5, drawn.warm_rounds),  # until then no host is known that takes a replica
+            wal_objects=False,
+            wal_part_bytes=0,
+            wal_reserve_bytes=0,
+            faults=faults,
         )
 
     @classmethod
@@ -134,6 +161,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             segment_bytes=1,  # a segment for each block: clean-up deletes all that is completed
             window_batches=0,
             queries=False,
+            orphan=False,
             max_queued_batches=4,
             faults=tuple(fault for fault in FAULTS if random.random() < 0.5),
             ids=random.choice((0, 2, 3, 1_000)),

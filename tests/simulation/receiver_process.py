@@ -41,8 +41,10 @@ from tests.simulation.receiver_threads import (
 from tests.simulation.scheduler import Step, as_fault
 from tests.simulation.shells import Shell, pause
 from tests.simulation.source import SimulatedSource
+from tests.simulation.upload_faults import ANSWERED, CREATING, FAULTS, LATE
 from tests.support.forgetful import Crash
 from wal.segments.writer import SegmentLimits
+from wal.storage import Storage
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -157,6 +159,7 @@ class ReceiverProcess:
         self._wanted: dict[str, Any] = {}  # thread → what it waits for
         self._awaited: dict[str, int] = {}  # thread → the number of its request to the driver
         self._requests = 0
+        self.is_creating = False  # the next request to the WAL's store
         self._offered = self._steps_of()
 
     # ---- the product's parts -----------------------------------------------------------------------------------------
@@ -199,7 +202,7 @@ class ReceiverProcess:
                 options,
                 self.clock,
                 tell,
-                storage=world.wal,
+                storage=self._wal(),
                 limits=SegmentLimits(world.options.segment_bytes, float("inf")),
                 reserve_bytes=world.options.wal_reserve_bytes,
                 new_uid=world.new_uid,
@@ -213,6 +216,19 @@ class ReceiverProcess:
         store._threads = [cast(Any, Thread())]
         store._check_came = cast(Any, Condition(late="encode"))
         return store
+
+    def _wal(self) -> Storage:
+        if self.world.bucket is None:
+            return self.world.wal
+        from tests.simulation.uploads import UploadedStorage  # imports s3fs
+
+        return UploadedStorage(self.world.bucket, self.world.options.wal_part_bytes, self._request)
+
+    def _request(self, method: str) -> str:
+        """Pause before a request to the WAL's store, and return what happens to it."""
+        self.is_creating = method in CREATING
+        self.world.reached["sent in parts"] += method == "upload_part"
+        return pause(cast(Any, Wait(steps=lambda: (ANSWERED,)))) or ANSWERED
 
     def _is_written(self, write: BlockWrite) -> None:
         self.later(partial(self.world.invariants.block_written, write.block.meta))
@@ -298,6 +314,7 @@ class ReceiverProcess:
             "copy-second": ("write", 20),
             "copy-without-host": ("write", 1),
             "ask-broker": ("broker", 20),
+            ANSWERED: ("write", 40),
         }
         steps = {
             **{
@@ -310,7 +327,7 @@ class ReceiverProcess:
                 for tp in self.world.kafka.partitions()
             },
         }
-        append, sync = (partial(self._go_on, "write", label) for label in ("append", "sync"))
+        append, sync, upload = (partial(self._go_on, "write", label) for label in ("append", "sync", ANSWERED))
         no_answer = UnreachableError("the broker did not answer")
         faults = {
             # steps that make orphans are as likely as steps that make progress, in a quiet run too
@@ -318,10 +335,15 @@ class ReceiverProcess:
             "kill-unreported": Step(kill, self.kill, 8 * quiet),
             "pause": Step(f"{name} pause", self.pause, 2),
             "drain": Step(f"{name} drain", self.service.drain, 1),
+            "refused": Step(f"{name} copy-second-refused", partial(self._go_on, "write", "refused"), 20 * quiet),
+            "copy-unanswered": Step(
+                f"{name} copy-second-unanswered", partial(self._go_on, "write", "unanswered"), 20 * quiet
+            ),
             **{
-                label: Step(f"{name} copy-second-{label}", partial(self._go_on, "write", label), 3 * quiet)
-                for label in ("refused", "unanswered")
+                label: Step(f"{name} upload-{label}", partial(self._go_on, "write", label), 2 * quiet)
+                for label in (*FAULTS, LATE)
             },
+            "upload-crash": Step(f"{name} upload-crash", partial(self.crash_in, upload), 2 * quiet, range(1, 4)),
             "append-crash": Step(f"{name} append-crash", partial(self.crash_in, append), 10, range(1, 8)),
             "append-fails": Step(f"{name} append-fails", partial(self.fail_in, append, "append"), 6),
             "sync-crash": Step(f"{name} sync-crash", partial(self.crash_in, sync), 10, range(1, 6)),
@@ -354,7 +376,7 @@ class ReceiverProcess:
         yield offered["pause"]
         yield offered["drain"]
         wanted = self._wanted["write"]
-        if wanted == "sync":
+        if wanted == "sync" and self.world.bucket is None:  # else a request fails
             yield offered["sync-crash"]
             yield offered["sync-fails"]
             if not self.world.wal.appendable:
@@ -367,7 +389,12 @@ class ReceiverProcess:
                     yield offered["append-fails"]
                 elif name == "copy-second":
                     yield offered["refused"]
-                    yield offered["unanswered"]
+                    yield offered["copy-unanswered"]
+                elif name == ANSWERED:
+                    yield from map(offered.__getitem__, FAULTS)
+                    if self.is_creating:
+                        yield offered[LATE]
+                        yield offered["upload-crash"]
         if self._wanted["broker"] == "ask-broker":
             yield offered["ask-broker-fails"]
         if self.source.commits:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from driver.background.adoption import Adopter, AdoptionThread
 from driver.decision_loop.loop import DriverLoop
@@ -22,6 +22,7 @@ from forebay.process.clock import ManualClock
 from receiver.machine import ReceiverMachine
 from recovery import rebuild
 from tests.simulation.coverage import Coverage
+from tests.simulation.damage import Damage
 from tests.simulation.decoded import DecodedBlocks
 from tests.simulation.driver_process import DriverProcess
 from tests.simulation.faults import Faults
@@ -38,9 +39,12 @@ from tests.simulation.operators import Operator
 from tests.simulation.options import MORE_FAULTS, STREAM, TOPIC, Options
 from tests.simulation.receiver_process import ReceiverProcess
 from tests.simulation.recovering import Recovering
-from tests.simulation.scheduler import Step, TraceMismatch, as_fault, draw, find
+from tests.simulation.scheduler import Choice, Step, TraceMismatch, as_fault, draw, find
 from tests.support.forgetful import ForgetfulStorage
 from wal.segments.writer import LogWriter
+
+if TYPE_CHECKING:
+    from tests.simulation.uploads import Bucket
 
 #: simulated duration of a step
 STEP_SECONDS = 0.005
@@ -52,6 +56,8 @@ ROTTEN_ROUNDS = 10
 STEPS_IN_A_ROW = 5
 #: pause between two rounds before the faults begin
 WARM_SECONDS = 0.2
+#: rounds in which a receiver must get a block to its store before the faults begin
+ORPHAN_ROUNDS = 20
 #: a receiver that has other steps ticks in every such round
 TICK_ROUNDS = 4
 _ALL_THERE_IS = 1 << 40
@@ -116,6 +122,7 @@ class World:
         self.network = Network()
         self.journal = FaultyStorage("forgetful://journal", self.clock.advance, not options.journal_objects)
         self.wal = FaultyStorage("forgetful://wal", self.clock.advance, not options.wal_objects)
+        self.bucket = _bucket(self.wal) if options.wal_part_bytes else None
         self.hosts = hosts_of(self)
         self.receivers: dict[str, ReceiverProcess] = {}  # the newest process of each id
         self.zombies: list[ReceiverProcess] = []  # older ones that live, paused or not
@@ -137,6 +144,7 @@ class World:
         self.network_steps = NetworkSteps(self)
         self.operator = Operator(self)
         self.journal_loss = JournalLoss(self)
+        self.damage = Damage(self)
         self.recovering = Recovering(self)
 
     @property
@@ -170,8 +178,12 @@ class World:
     def step(self, random: Random) -> str:
         """Take one step, drawn by ``random``. Raises InvariantViolation."""
         choice = draw(self.steps(), random, self.options.quiet)
-        self._take(choice.label, choice.run)
+        self.perform(choice)
         return choice.label
+
+    def perform(self, choice: Choice) -> None:
+        """Take the step that was chosen. Raises InvariantViolation."""
+        self._take(choice.label, choice.run)
 
     def take(self, label: str) -> None:
         """Take the step ``label``. Raises TraceMismatch if it cannot happen now, InvariantViolation."""
@@ -209,16 +221,22 @@ class World:
         Raises InvariantViolation if not all is taken in and completed within ``CALM_ROUNDS``.
         """
         self.calm, self.steps_with_faults = True, len(self.taken)
-        self.recovering.kill()
         self.faults.end_outages()
         if not self.options.stays_full:
             self.journal.capacity_bytes = self.wal.capacity_bytes = None
+        heals_at = ROTTEN_ROUNDS
         for number in range(CALM_ROUNDS):
-            if number == ROTTEN_ROUNDS:
+            if number == heals_at:
                 self.faults.heal()
             for tp in self.invariants.unnoticed():  # a recreated topic is noticed by its records
                 self._take(f"produce {tp} 1", partial(self.kafka_steps.produce, tp.partition, 1))
-            if self.invariants.settled():
+            is_settled = self.invariants.settled()
+            if self.damage.is_due(last=is_settled and self.options.recovers):
+                self.damage.act()
+                heals_at = number + ROTTEN_ROUNDS
+                if self.options.recovers:
+                    self.recovering.recover()
+            elif is_settled:
                 self.invariants.check_completed()
                 return
             is_busy = self._calm_round(number)
@@ -233,17 +251,37 @@ class World:
             self._warm_produce(number)
             self._calm_round(number)
             self.clock.advance(WARM_SECONDS)
+        if self.options.orphan:
+            self._leave_orphan()
         self.taken.clear()
+
+    def _leave_orphan(self) -> None:
+        """Kill a receiver between its sync and its report, and let Kafka lose the records of that block."""
+        for number in range(ORPHAN_ROUNDS):
+            self.kafka_steps.produce(number % self.options.partitions, 2)
+            self._calm_round(number, withheld="/report#")
+            self.clock.advance(WARM_SECONDS)
+            unreported = [process for process in self.processes() if process.has_unreported]
+            for process in unreported:
+                process.kill()
+            for exchange in list(self.network.exchanges.values()):
+                if unreported and "/report#" in exchange.label:
+                    self.network.lose_request(exchange)
+            if unreported and self.kafka_steps.lose_orphans():
+                return
 
     def _warm_produce(self, number: int) -> None:
         for partition in range(self.options.partitions):
             if number % 4 == partition:
                 self.kafka_steps.produce(partition, 3)
 
-    def _calm_round(self, number: int) -> bool:
-        """Let every process take its steps, in turn. Return whether there were any but ticks."""
+    def _calm_round(self, number: int, withheld: str = "") -> bool:
+        """Let every process take its steps, in turn. Return whether there were any but ticks.
+
+        ``withheld``: part of the labels of messages that stay on their way.
+        """
         is_busy = False
-        for group in list(self._calm_groups()):
+        for group in list(self._calm_groups(withheld)):
             for again in range(STEPS_IN_A_ROW):
                 if not self._take_all(group, no_ticks=bool(number % TICK_ROUNDS or again)):
                     break
@@ -308,9 +346,9 @@ class World:
             elif "receiver" in faults and self.receivers[name].paused and not self.zombies:
                 yield as_fault(Step(f"start {name}", partial(self._start_receiver, name), 2))  # beside its own zombie
         if not self.drivers:
-            yield Step("start driver", self._start_driver, 10)
+            yield Step("start driver", self.start_driver, 10)
         elif "driver" in faults and len(self.drivers) < self.options.drivers_at_once:
-            yield as_fault(Step("start driver", self._start_driver, 2))
+            yield as_fault(Step("start driver", self.start_driver, 2))
         yield from self.network_steps.steps("network" in faults)
         yield from self.kafka_steps.group_steps()
         yield from self.kafka_steps.steps()
@@ -328,13 +366,11 @@ class World:
         yield from self.journal_loss.rebuild_steps("journal" in faults)
         if not _MORE_FAULTS.isdisjoint(faults):
             yield from self.faults.steps()
-            if "rot" in faults:
-                yield from self.recovering.steps()
         if "disk" in faults:
             for name, disk in (("journal", self.journal), ("wal", self.wal)):
                 if disk.capacity_bytes is None:
                     reserve_bytes = getattr(self.options, f"{name}_reserve_bytes")
-                    weight = 3 * self.options.quiet if reserve_bytes else 1
+                    weight = 6 * self.options.quiet if reserve_bytes else 1
                     yield as_fault(Step(f"{name} full", partial(self._fill, disk), weight, range(reserve_bytes or 600)))
                 else:
                     yield Step(f"{name} has-space", partial(self._free, disk), 6)
@@ -352,7 +388,7 @@ class World:
         if disk is self.wal and path:
             self.invariants.landed(path)
 
-    def _calm_groups(self) -> Iterator[Callable[[], Iterable[Step]]]:
+    def _calm_groups(self, withheld: str = "") -> Iterator[Callable[[], Iterable[Step]]]:
         """End the faults: paused processes wake, dead ones start, messages arrive at the newest driver.
 
         Each group offers the steps of one part of the world as they are when it is called.
@@ -364,7 +400,8 @@ class World:
             yield partial(_calm_steps_of, process)
         yield self._calm_starts
         for exchange in list(self.network.exchanges.values()):
-            yield partial(self.network_steps.calm_steps, exchange)
+            if not withheld or withheld not in exchange.label:
+                yield partial(self.network_steps.calm_steps, exchange)
         yield self.kafka_steps.calm_group_steps
         yield self._late_steps
         yield partial(self.journal_loss.rebuild_steps, False)
@@ -376,7 +413,7 @@ class World:
             if name not in self.receivers or not self.receivers[name].alive:
                 yield Step(f"start {name}", partial(self._start_receiver, name))
         if not self.drivers:
-            yield Step("start driver", self._start_driver)
+            yield Step("start driver", self.start_driver)
 
     # ---- the steps ---------------------------------------------------------------------------------------------------
 
@@ -393,7 +430,7 @@ class World:
         self.receivers[name] = self.kinds.receiver(self, receiver_id, number)
         self.receivers[name].start()
 
-    def _start_driver(self) -> None:
+    def start_driver(self) -> None:
         self._drivers_started += 1
         self.drivers.append(self.kinds.driver(self, self._drivers_started))
 
@@ -402,7 +439,6 @@ class World:
         for driver in self.drivers:
             driver.kill()
         self.journal_loss.kill()
-        self.recovering.kill()
         self.journal.crash_host(Random(seed))
         self.invariants.hosts_crashed()
 
@@ -435,6 +471,12 @@ class World:
         found = self._listed()
         self.journal.omitted = found[-1 - which % len(found)]
         self.reached["omitted"] += 1
+
+
+def _bucket(storage: FaultyStorage) -> Bucket:
+    from tests.simulation.uploads import Bucket  # imports s3fs
+
+    return Bucket(storage)
 
 
 def _calm_steps_of(process: ReceiverProcess | DriverProcess) -> Iterator[Step]:

@@ -116,6 +116,10 @@ class ForgetfulStorage:
         self._lands = lands
         self._failures[operation, self.calls[operation] + nth] = error or StoreError(f"{operation}: injected error")
 
+    def send_late(self, path: str, data: bytes) -> None:
+        """A put is under way, and its sender no longer waits."""
+        self.late = [*self.late, (path, data)][-LATE_MAX:]
+
     def land(self, at: int) -> str:
         """The ``at``-th of the late puts is carried out, by the rule of all: only if the name is absent. The path that is there
         now; "" if it was before."""
@@ -166,6 +170,10 @@ class ForgetfulStorage:
         """Every path, in no order."""
         return self._cached
 
+    def holds(self, path: str) -> bool:
+        """Whether the file exists, for the tests' own checks."""
+        return path in self._cached
+
     def has_any(self, prefix: str) -> bool:
         """Whether there is a file below ``prefix``."""
         start = f"{prefix}/"
@@ -209,7 +217,7 @@ class ForgetfulStorage:
         failure = self._failure("put_new")
         if failure is not None:
             if self._lands != "never":
-                self._send(check_path(path), bytes(data))
+                self.send_late(check_path(path), bytes(data))
                 if self._lands == "now":
                     self.land(len(self.late) - 1)
             raise failure
@@ -273,13 +281,10 @@ class ForgetfulStorage:
             try:
                 self._step()
             except Crash:
-                self._send(path, whole)
+                self.send_late(path, whole)
                 raise
             self._cached[path] = self._durable[path] = _Inode([_Extent(whole, "durable")])
         self._step()
-
-    def _send(self, path: str, data: bytes) -> None:
-        self.late = [*self.late, (path, data)][-LATE_MAX:]
 
     def _append(self, path: str, inode: _Inode, data: bytes) -> None:
         failure = self._failure("append")

@@ -310,12 +310,17 @@ class ObjectStorage:
 
     def _repeated(self, request: Callable[[], T]) -> T:
         attempts = tenacity.Retrying(
+            sleep=self._pause,
             stop=tenacity.stop_all(tenacity.stop_after_delay(self._retry_seconds), tenacity.stop_after_attempt(2)),
             wait=tenacity.wait_random_exponential(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX),
             retry=tenacity.retry_if_exception_type(TransientError),
             reraise=True,
         )
         return attempts(request)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait between two attempts."""
+        tenacity.nap.sleep(seconds)
 
     # ---- the client --------------------------------------------------------------------------------------------------
 
