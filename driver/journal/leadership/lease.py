@@ -300,6 +300,8 @@ class LeaseKeeper:
                 self.renew()
             except StoreError as error:
                 log.warning("cannot renew the lease: %s", error)
+            except Exception:  # too little memory, for one: it must not end the renewals of a driver that goes on
+                log.exception("cannot renew the lease")
 
     def name_application(self, application: str, master: str) -> None:
         """Add Spark's application and master to the lease with the next renewal, so that a driver that takes over knows where

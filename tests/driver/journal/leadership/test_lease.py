@@ -37,8 +37,9 @@ from wal.storage.local import LocalStorage
 class Away(MemoryStorage):
     """Refuses the first reads after ``fail``."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, error: Exception) -> None:
         super().__init__(name)
+        self._error = error
         self.failures = 0
         self.failed = threading.Event()
 
@@ -46,13 +47,14 @@ class Away(MemoryStorage):
         if self.failures:
             self.failures -= 1
             self.failed.set()
-            raise StoreError("the store is away")
+            raise self._error
         return super().read(path, offset, length)
 
 
-def test_a_store_outage_does_not_end_the_renewal() -> None:
+@pytest.mark.parametrize("error", [StoreError("the store is away"), MemoryError()], ids=repr)
+def test_a_failed_renewal_does_not_end_the_renewals(error: Exception) -> None:
     """Otherwise a running driver would look like one that has ended."""
-    storage = Away("memory://lease")
+    storage = Away("memory://lease", error)
     keeper = LeaseKeeper(storage, "s", 1, owner="me", url="", duration_seconds=0.03)
     keeper.start()
     storage.failures = 1
@@ -106,7 +108,7 @@ def test_a_standby_does_not_wait_for_a_process_that_has_ended() -> None:
 
 
 def test_a_standby_survives_a_store_outage() -> None:
-    storage = Away("memory://standby")
+    storage = Away("memory://standby", StoreError("the store is away"))
     storage.failures = 1
     assert stand_by(storage, "s", SystemClock(), 0.01, threading.Event(), lambda _: None) is None
     assert storage.failed.is_set()
@@ -114,7 +116,7 @@ def test_a_standby_survives_a_store_outage() -> None:
 
 def test_a_standby_restarts_its_watch_after_a_store_outage() -> None:
     """INV-4. Looks at 0, 6 (the store is away), 12, 18 and 24 s: only from 12 on was the lease of 10 s seen to stay the same."""
-    storage = Away("memory://anew")
+    storage = Away("memory://anew", StoreError("the store is away"))
     storage.replace(lease_path("s"), msgspec.json.encode(lease(1)))
     clock = ManualClock()
     looks: list[float] = []
