@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ign
 
 from forebay.kafka.client.denials import next_step
 from forebay.kafka.client.group_offsets import Point
+from forebay.kafka.client.log_cuts import LogPoint, find_cuts
 from forebay.kafka.client.requests import UNKNOWN_TOPIC, AdminRequests, may_pass
 from forebay.kafka.options.librdkafka import client_options
 from forebay.kafka.options.rights import Right
@@ -76,7 +77,8 @@ class KafkaAdmin:
         )
         self._has_topic_ids: bool | None = None
         self._options = client_options(options, client_id)
-        self._requests = AdminRequests(self._options, self._address, timeout_seconds, clock or SystemClock())
+        self._clock: Clock = clock or SystemClock()
+        self._requests = AdminRequests(self._options, self._address, timeout_seconds, self._clock)
 
     def close(self) -> None:
         self._requests.close()
@@ -176,7 +178,27 @@ class KafkaAdmin:
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the end that a consumer with these options reads to: for ``read_committed``, the last stable offset."""
-        return self._offsets(dict.fromkeys(partitions, _LATEST), self._isolation)
+        return {tp: point.offset for tp, point in self.log_ends(partitions).items()}
+
+    def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogPoint]:
+        """Return the ends as :meth:`ends`, with the epochs of the leaders that answered; -1 if they do not report it."""
+        return self._points(dict.fromkeys(partitions, _LATEST), self._isolation)
+
+    def cuts(self, points: Mapping[TopicPartition, LogPoint]) -> dict[TopicPartition, int]:
+        """Return the partitions whose logs were cut back below their points, with the first offset that has another record now.
+
+        A point before the log's first offset is not a cut. A leader that does not know a point's epoch counts as unreachable:
+        it may not know yet that another one was elected.
+        """
+        if not points:
+            return {}
+        return self._requests.send(
+            lambda _, seconds: find_cuts(self._options, points, seconds, self._clock),
+            f"leader epochs of {_in_words(points)}",
+            None,
+            points.keys(),
+            _on_topics({tp.topic for tp in points}, "Read"),
+        )
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
         """Return the commits of ``group``. Partitions without a commit are omitted."""
@@ -255,11 +277,16 @@ class KafkaAdmin:
     def _offsets(
         self, asked: Mapping[TopicPartition, Any], isolation: IsolationLevel, timeout_seconds: float | None = None
     ) -> dict[TopicPartition, int]:
+        return {tp: point.offset for tp, point in self._points(asked, isolation, timeout_seconds).items()}
+
+    def _points(
+        self, asked: Mapping[TopicPartition, Any], isolation: IsolationLevel, timeout_seconds: float | None = None
+    ) -> dict[TopicPartition, LogPoint]:
         if not asked:
             return {}
         specs = {WirePartition(tp.topic, tp.partition): spec for tp, spec in asked.items()}
 
-        def request(client: AdminClient, seconds: float) -> dict[TopicPartition, int]:
+        def request(client: AdminClient, seconds: float) -> dict[TopicPartition, LogPoint]:
             futures = client.list_offsets(specs, isolation_level=isolation, request_timeout=seconds)
             found = {TopicPartition(wire.topic, wire.partition): future.result() for wire, future in futures.items()}
             for tp, answer in found.items():
@@ -267,7 +294,10 @@ class KafkaAdmin:
                     raise KafkaException(
                         KafkaError(KafkaError.LEADER_NOT_AVAILABLE, f"no broker returned the offset of {tp}")
                     )
-            return {tp: answer.offset for tp, answer in found.items()}
+            return {
+                tp: LogPoint(answer.offset, -1 if answer.leader_epoch is None else answer.leader_epoch)
+                for tp, answer in found.items()
+            }
 
         return self._requests.send(
             request,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from confluent_kafka import KafkaError
 
 from forebay.kafka.client.client_errors import ClientErrors
+from forebay.kafka.client.log_cuts import end_reported, is_truncation
 from forebay.kafka.consume.assignment import Assignment, StartedPartition
 from forebay.kafka.consume.messages import FAULTS
 from forebay.kafka.native.received import Event, Received, Records
@@ -21,9 +21,6 @@ Polled = Columns | EndOfPartition | PartitionFault
 
 #: how often a gap at a start may change between reads before the partition has a fault
 CONFIRMATIONS_MAX = 8
-
-#: where the log ends now, in librdkafka's text for a truncation
-_END_REPORTED = re.compile(r"broker end offset is ([0-9]{1,18})")
 
 
 class Selection:
@@ -77,8 +74,8 @@ class Selection:
                 polled.append(EndOfPartition(tp, reading.start.generation, end))
         for tp, (kind, detail) in faults.items():
             if tp in self._started and tp not in stopped:
-                reported = _END_REPORTED.search(detail) if kind == "truncated" else None
-                end = int(reported[1]) if reported is not None else -1
+                reported = end_reported(detail) if kind == "truncated" else None
+                end = -1 if reported is None else reported
                 polled.append(PartitionFault(tp, self._started[tp].start.generation, kind, detail, end))
         for tp in self._unbelieved:
             if self._started[tp].reads > CONFIRMATIONS_MAX and tp not in faults:
@@ -122,7 +119,7 @@ class Selection:
             ends[event.tp] = event.offset
         elif code in FAULTS and event.tp in self._started:
             text = error.str()
-            kind = "truncated" if "truncat" in text.lower() else FAULTS[code]
+            kind = "truncated" if is_truncation(text) else FAULTS[code]
             faults.setdefault(event.tp, (kind, text))
         else:
             self._failed(error, event.tp.topic)
