@@ -13,6 +13,7 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
+    Message,
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as WirePartition
@@ -310,10 +311,34 @@ class KafkaAdmin:
     def first_timestamps(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the timestamp of the first record at or after each position, in milliseconds.
 
-        Partitions for which Kafka returns no timestamp before the timeout are omitted. A consumer that joins no group makes one
-        small fetch for each partition.
+        Partitions for which Kafka returns no timestamp before the timeout are omitted.
         """
         found: dict[TopicPartition, int] = {}
+        for tp, message in self._first_messages(positions, "reading timestamps").items():
+            kind, milliseconds = message.timestamp()
+            if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE:
+                found[tp] = milliseconds
+        return found
+
+    def next_records(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the offset of the first record at or after each position; if there is none, the log's end.
+
+        Records of open transactions and behind them are not looked at if these options read only committed ones. Partitions for
+        which Kafka returns neither before the timeout are omitted.
+        """
+        found: dict[TopicPartition, int] = {}
+        for tp, message in self._first_messages(positions, "reading records").items():
+            error, offset = message.error(), message.offset()
+            if offset is not None and (error is None or error.code() == KafkaError._PARTITION_EOF):
+                found[tp] = offset
+        return found
+
+    def _first_messages(self, positions: Mapping[TopicPartition, int], what: str) -> dict[TopicPartition, Message]:
+        """Return the first record, end or error at each position, as far as they arrive before the timeout.
+
+        A consumer that joins no group makes one small fetch for each partition. ``what``: the request, for errors.
+        """
+        found: dict[TopicPartition, Message] = {}
         if not positions:
             return found
         own = {
@@ -336,11 +361,9 @@ class KafkaAdmin:
                         continue
                     waiting.discard(tp)
                     consumer.pause([WirePartition(topic, partition)])
-                    kind, milliseconds = message.timestamp()
-                    if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE:
-                        found[tp] = milliseconds
+                    found[tp] = message
         except KafkaException as error:
-            raise self._requests.explained(error, "reading timestamps") from None
+            raise self._requests.explained(error, what) from None
         finally:
             consumer.close()
         return found
