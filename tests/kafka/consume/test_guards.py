@@ -231,7 +231,7 @@ def test_position_behind_markers_of_a_newer_leader_is_read_on(scripted: Scripted
 
 
 def test_truncation_above_the_position_is_a_fault(scripted: Scripted) -> None:
-    """It concerns what librdkafka has fetched and nobody has got."""
+    """It concerns records that librdkafka has fetched and not returned."""
     scripted.rebalance._admin = admin = Following(200)
     scripted.start(100, leader_epoch=2)
     assert scripted.poll([truncation(150, 120)]) == [(0, 1, "truncated")]
