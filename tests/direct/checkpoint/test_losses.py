@@ -60,6 +60,7 @@ def test_lost_parts_of_a_range_are_exact(held: Held | None, lost: list[tuple[int
     assert [(part.from_offset, part.until_offset) for part in found] == lost
     rest = without([span], map(str, found))
     assert sum(part.size for part in (*found, *rest)) == span.size
+    assert {(part.topic_id, part.leader_epoch) for part in (*found, *rest)} == {("id", 3)}
     assert [loss.label for loss in losses_of_batch(7, [span], {} if held is None else {TP: held})] == list(
         map(str, found)
     )

@@ -28,7 +28,7 @@ class Stream:
     ``u/0``, which the intake does not have while ``silent``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, intake: bool = True) -> None:
         self.epoch, self.end = 3, 10
         self.cut: int | None = None
         self.begin, self.silent = 0, False
@@ -36,7 +36,7 @@ class Stream:
         own: Any = self
         self.planner = BatchPlanner(
             safe=own, strategy=Assign([TP, OTHER]), settings=StreamSettings("s", "memory://c"), timeout_seconds=1.0,
-            commits=Commits(""), clock=ManualClock(), admin=own, loop=own, kept=own,
+            commits=Commits(""), clock=ManualClock(), admin=own, loop=own, kept=own if intake else None,
         )  # fmt: skip
 
     def ask(self, _: object) -> StreamProgress:
@@ -76,6 +76,13 @@ def test_positions_are_compared_once_under_each_other_leader() -> None:
     planned = stream.planner.plan(1)
     assert planned is not None and {span.leader_epoch for span in planned.spans} == {5}
     assert len(stream.compared) == 2
+
+
+def test_cut_ends_the_stream_that_reads_kafka_alone() -> None:
+    stream = Stream(intake=False)
+    stream.epoch, stream.end, stream.cut = 4, 30, 6
+    with pytest.raises(RangeNotHeldError, match=r"t/0: the stream is at offset 10, .* was cut back to 6"):
+        stream.planner.plan(1)
 
 
 def test_cut_is_found_again_if_the_plan_that_found_it_failed() -> None:
