@@ -7,7 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as WirePartition
 
+from forebay.kafka.client import log_cuts
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.log_cuts import LogPoint
 from forebay.kafka.consume.range_reader import PartitionReader, Reading, forget_consumers, read_range
@@ -19,12 +22,21 @@ from forebay.model.values import TopicPartition
 from tests.kafka.consume.test_range_reader import transaction
 from tests.support.again import produce
 from tests.support.columns import column_values
+from tests.support.kafka import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.kafka
 
 
+class LeaderKnown(Consumer):
+    """A consumer that knows the leader before its assignment: then librdkafka compares nothing without a seek."""
+
+    def assign(self, partitions: list[WirePartition]) -> None:
+        self.list_topics(timeout=PATIENCE_SECONDS)
+        super().assign(partitions)
+
+
 def test_points_and_ranges_of_an_older_leader_are_compared_with_the_newer_leaders_log(
-    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Offsets 0 to 77 are records of the first leader, 78 one of a transaction, 79 its marker; the next leader has 80 to 199.
 
@@ -57,6 +69,9 @@ def test_points_and_ranges_of_an_older_leader_are_compared_with_the_newer_leader
         admin.delete_records({tp: 40})
         assert admin.cuts({tp: LogPoint(20, old)}) == {}
         assert admin.cuts({tp: LogPoint(90, old)}) == {tp: 80}
+        with monkeypatch.context() as patch:
+            patch.setattr(log_cuts, "Consumer", LeaderKnown)
+            assert admin.cuts({tp: LogPoint(90, old)}) == {tp: 80}
     unknown = f"the leader of {tp} does not know leader epoch {new + 7}"
     with KafkaAdmin(broker.options, timeout_seconds=2.0) as admin, pytest.raises(UnreachableError, match=unknown):
         admin.cuts({tp: LogPoint(90, new + 7)})
