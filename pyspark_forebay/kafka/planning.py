@@ -42,14 +42,18 @@ def lower_ends(known: Offsets, latest: Offsets) -> set[TopicPartition]:
     return {tp for tp, offset in latest.at.items() if offset < continuing.get(tp, 0)}
 
 
-def points_to_compare(start: Offsets, end: Offsets) -> dict[TopicPartition, LogPoint]:
-    """Return the offsets of ``start`` that other leaders reported than those of ``end``: the logs may have been cut back."""
+def points_to_compare(start: Offsets, end: Offsets, now_ids: Mapping[str, str]) -> dict[TopicPartition, LogPoint]:
+    """Return the offsets of ``start`` that other leaders reported than those of ``end``: the logs may have been cut back.
+
+    ``now_ids``: as of :func:`plan_kafka_batch`.
+    """
+    replaced = recreated(end.topic_ids, now_ids)
     known = {tp: offset for tp, offset in continued(start, end.topic_ids).items() if tp in end.at}
     epochs = start.leader_epochs
     return {
         tp: LogPoint(offset, epochs[tp])
         for tp, offset in known.items()
-        if tp in epochs and epochs[tp] != end.leader_epochs.get(tp)
+        if tp in epochs and epochs[tp] != end.leader_epochs.get(tp) and tp.topic not in replaced
     }
 
 

@@ -81,8 +81,15 @@ class Questions:
 
     def cuts(self, points: Mapping[TopicPartition, LogPoint]) -> dict[TopicPartition, int]:
         """Return the partitions whose logs were cut back below their points, with the first offset that has another record
-        now."""
-        return self._again(lambda: self._admin.cuts(points)) if points else {}
+        now. Partitions that no longer exist are omitted."""
+        if not points:
+            return {}
+
+        def ask() -> dict[TopicPartition, int]:
+            there = self._partitions_of({tp.topic for tp in points}.__contains__)
+            return self._admin.cuts({tp: point for tp, point in points.items() if tp in there})
+
+        return self._again(ask)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the present id of each of ``topics`` that exists and has one."""

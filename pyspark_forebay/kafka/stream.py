@@ -23,7 +23,7 @@ from forebay.kafka.consume.range_reader import Reading
 from forebay.model.errors import RangeNotHeldError, UsageError
 from forebay.process.clock import Clock, SystemClock
 from forebay.process.worker_process import freeze_modules
-from pyspark_forebay.kafka.planning import continued, lower_ends, plan_kafka_batch, points_to_compare, recreated
+from pyspark_forebay.kafka.planning import continued, lower_ends, plan_kafka_batch, points_to_compare
 from pyspark_forebay.kafka.questions import Questions
 from pyspark_forebay.kafka.reading import read_spans
 from pyspark_forebay.offsets import Offsets, Positions
@@ -133,9 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = Offsets.of(start) if start else Offsets(until.start or {}, until.topic_ids)
         now_ids = self._ask().topic_ids(until.topic_ids) if until.topic_ids else {}
         new = set(until.at) - set(continued(begun, until.topic_ids))
-        replaced = recreated(until.topic_ids, now_ids)
-        points = {tp: at for tp, at in points_to_compare(begun, until).items() if tp.topic not in replaced}
-        cuts = self._ask().cuts(points)
+        cuts = self._ask().cuts(points_to_compare(begun, until, now_ids))
         planned = plan_kafka_batch(begun, until, self._ask().beginnings(new), now_ids, cuts)
         for loss in planned.losses:
             if self._options.fail_on_data_loss:

@@ -65,7 +65,11 @@ def test_offset_is_compared_if_another_leader_reported_it() -> None:
         (Offsets({T0: 12}, NEW, leader_epochs={T0: 5}), {}),
         (Offsets({T1: 5}, OLD, leader_epochs={T1: 5}), {}),
     ):
-        assert points_to_compare(known, end) == asked
+        assert points_to_compare(known, end, end.topic_ids) == asked
+    moved = Offsets({T0: 12}, OLD, leader_epochs={T0: 5})
+    assert points_to_compare(known, moved, NEW) == {}
+    assert points_to_compare(known, moved, {}) == {T0: LogPoint(9, 4)}  # its id is not known at the moment
+    assert points_to_compare(Offsets({T0: 9}, leader_epochs={T0: 4}), Offsets({T0: 12}), {}) == {T0: LogPoint(9, 4)}
     (span,) = plan_kafka_batch(known, Offsets({T0: 12}, OLD, leader_epochs={T0: 5}), {}, OLD).spans
     assert span.leader_epoch == 5
 

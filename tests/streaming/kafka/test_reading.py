@@ -441,6 +441,17 @@ def test_log_that_was_cut_back_and_has_grown_beyond_the_offset_reached_is_data_l
     lenient.stop()
 
 
+def test_deleted_topic_is_not_compared_with_a_log(kafka_broker: KafkaBroker, topic: str, admin: KafkaAdmin) -> None:
+    """A leader that no longer exists would be asked until the batch fails, also without failOnDataLoss."""
+    reader = streaming(kafka_broker, topic, startingOffsets="earliest", failOnDataLoss="false")
+    first = reader.latestOffset({}, ALL)
+    produce(kafka_broker.options, TopicPartition(topic, 0), 3)
+    second = reader.latestOffset(first, ALL) | {"#leader-epochs": {topic: {"0": 7, "1": 7}}}
+    assert first["#leader-epochs"] == {topic: {"0": 0, "1": 0}}
+    admin.delete_topic(topic)
+    assert ranges(reader, first, second) == {0: [(10, 13)]}
+
+
 def test_end_beyond_the_log_is_data_loss(kafka_broker: KafkaBroker, topic: str) -> None:
     given = {"endingOffsets": '{"T": {"0": 12, "1": 5}}'}
     with pytest.raises(RangeNotHeldError, match="log ends at offset 10"):
