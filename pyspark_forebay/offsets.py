@@ -4,6 +4,7 @@ The form is that of Spark's Kafka source, ``{"topic": {"0": 23, "1": 5}}``: the 
 topics, there may be keys that are not valid names of topics:
 
 * ``"#topic-ids"``: the id of each topic in Kafka, which changes when a topic is deleted and created again;
+* ``"#leader-epochs"``: the leader epoch of each partition when Kafka was asked for its end, in the form of offsets;
 * ``"#start"``: only in the end of a query's first batch: the offsets at which the query begins, in the same form;
 * ``"#cursor"``: the name of the cursor of a query over an intake;
 * ``"#lives"``, ``"#start-lives"``: over an intake, the incarnation of each offset that is not of the first incarnation.
@@ -27,9 +28,10 @@ EARLIEST = -2
 TOPIC_IDS = "#topic-ids"
 START = "#start"
 CURSOR = "#cursor"
+LEADER_EPOCHS = "#leader-epochs"
 INCARNATIONS = "#lives"
 START_INCARNATIONS = "#start-lives"
-_OWN = {TOPIC_IDS, START, CURSOR, INCARNATIONS, START_INCARNATIONS}
+_OWN = {TOPIC_IDS, START, CURSOR, LEADER_EPOCHS, INCARNATIONS, START_INCARNATIONS}
 
 Positions = Mapping[TopicPartition, int]
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -43,7 +45,8 @@ class Offsets:
     ``at``: the next offset of each partition. ``topic_ids``: the ids of topics whose id is known. ``start``: the
     offsets at which the query begins, only in the end of its first batch. ``cursor``: the cursor's name, only over an
     intake. ``incarnations`` and ``start_incarnations``: the incarnations of the offsets in ``at`` and
-    ``start``, without those of a first incarnation.
+    ``start``, without those of a first incarnation. ``leader_epochs``: those of the leaders that reported the ends of the
+    partitions; partitions whose leader does not report it, and offsets beyond that end, have none.
     """
 
     at: Positions
@@ -52,6 +55,7 @@ class Offsets:
     cursor: str = ""
     incarnations: Positions = field(default_factory=dict)
     start_incarnations: Positions = field(default_factory=dict)
+    leader_epochs: Positions = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
         """Return the offsets as JSON values, sorted, so that equal offsets always produce the same text."""
@@ -62,9 +66,13 @@ class Offsets:
             made[START] = _by_topic(self.start)
         if self.cursor:
             made[CURSOR] = self.cursor
-        for key, incarnations in ((INCARNATIONS, self.incarnations), (START_INCARNATIONS, self.start_incarnations)):
-            if incarnations:
-                made[key] = _by_topic(incarnations)
+        for key, numbers in (
+            (INCARNATIONS, self.incarnations),
+            (START_INCARNATIONS, self.start_incarnations),
+            (LEADER_EPOCHS, self.leader_epochs),
+        ):
+            if numbers:
+                made[key] = _by_topic(numbers)
         return made
 
     @classmethod
@@ -89,6 +97,7 @@ class Offsets:
             cursor,
             _numbers(given.get(INCARNATIONS, {}), f"{name}: {INCARNATIONS}"),
             _numbers(given.get(START_INCARNATIONS, {}), f"{name}: {START_INCARNATIONS}"),
+            _numbers(given.get(LEADER_EPOCHS, {}), f"{name}: {LEADER_EPOCHS}"),
         )
 
 

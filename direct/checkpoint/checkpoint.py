@@ -12,13 +12,16 @@ from direct.checkpoint.losses import (
     NOTHING_KEPT,
     Held,
     Loss,
+    compared,
     held_by_kafka,
     journal_losses,
     lacked_by_kafka,
+    leader_epochs,
     losses_at_positions,
     losses_of_state,
     lost_of,
     partitions_of,
+    points_of_state,
     positions,
     topic_ids,
 )
@@ -196,13 +199,15 @@ class Checkpoint:
     def _held(self, state: State, more: Mapping[TopicPartition, str] | None = None) -> dict[TopicPartition, Held]:
         wanted = {**(more or {}), **partitions_of(state)}
         with self.kafka() as admin:
-            return held_by_kafka(admin, wanted, admin.partitions({tp.topic for tp in wanted}))
+            held = held_by_kafka(admin, wanted, admin.partitions({tp.topic for tp in wanted}))
+            return compared(admin, held, wanted, points_of_state(state))
 
     def _losses(self, state: State) -> list[Loss]:
         held = self._held(state)
         at, ids = positions(state), topic_ids(state)
         with self._kept() as kept:
-            lacks = lacked_by_kafka(at, ids, losses_at_positions(at, ids, held)) if kept is not None else {}
+            losses = losses_at_positions(at, ids, held, leader_epochs=leader_epochs(state))
+            lacks = lacked_by_kafka(at, ids, losses) if kept is not None else {}
             found = {tp: kept.kept(span) for tp, span in lacks.items()} if kept is not None else NOTHING_KEPT
             return losses_of_state(state, held, list if kept is None else kept.lost, found)
 

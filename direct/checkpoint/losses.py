@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal, TypeAlias
 
@@ -15,6 +15,7 @@ from driver.journal.state import State
 from driver.journal.state_parts import Batch
 from driver.tracker.requests import EndSpans, Request, SkipSpans
 from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.log_cuts import LogPoint
 from forebay.kafka.consume.spans import OffsetRange, parse_span, without
 from forebay.messages import AcceptLossRequest
 from forebay.model.errors import ForebayError, OutOfRangeError, RangeNotHeldError, UnknownTopicError, UnreachableError
@@ -25,17 +26,26 @@ from forebay.model.values import TopicPartition
 class Held:
     """The offsets ``[begin, end)`` of a partition that Kafka holds, for a consumer with the stream's parameters.
 
-    ``topic_id``: the id of the topic, "" if the broker does not know one.
+    ``topic_id``: the id of the topic, "" if the broker does not know one. ``leader_epoch``: the leader's, -1 if it does not
+    report it. ``cuts``: leader epoch → the offset from which on the log has other records than it had under this leader, as
+    :func:`compared` found it.
     """
 
     topic_id: str
     begin: int
     end: int
+    leader_epoch: int = -1
+    cuts: Mapping[int, int] = field(default_factory=dict)
+
+    def end_of(self, leader_epoch: int) -> int:
+        """Return the offset up to which the log has the records that it had under the leader with ``leader_epoch``."""
+        return min(self.end, self.cuts.get(leader_epoch, self.end))
 
 
 #: offsets [from, until) that Kafka lacks and an intake's WAL holds, in order, by partition
 Kept: TypeAlias = Mapping[TopicPartition, Sequence[tuple[int, int]]]
 NOTHING_KEPT: Kept = {}
+NO_POSITIONS: Mapping[TopicPartition, int] = {}
 #: kinds of losses of a whole partition; the intake may still have records of it
 WHOLE = ("gone", "created-again")
 #: greater than every offset that Kafka can store
@@ -79,10 +89,50 @@ def held_by_kafka(
     ]
     try:
         begins = admin.places(dict.fromkeys(wanted, "earliest"))
-        ends = admin.places(dict.fromkeys(wanted, "latest"))
+        ends = admin.log_ends(wanted)
     except UnknownTopicError as error:  # the topic is being deleted: the next call will show it
         raise UnreachableError(str(error)) from None
-    return {tp: Held(ids[tp.topic], begins[tp], ends[tp]) for tp in wanted}
+    return {tp: Held(ids[tp.topic], begins[tp], ends[tp].offset, ends[tp].leader_epoch) for tp in wanted}
+
+
+def points_of(
+    spans: Iterable[OffsetRange],
+    positions: Mapping[TopicPartition, int] = NO_POSITIONS,
+    leader_epochs: Mapping[TopicPartition, int] = NO_POSITIONS,
+) -> dict[TopicPartition, dict[int, int]]:
+    """Return partition → leader epoch → the highest offset of ``spans`` and ``positions`` that was chosen under this leader."""
+    found: dict[TopicPartition, dict[int, int]] = {}
+    ends = [(span.tp, span.until_offset, span.leader_epoch) for span in spans]
+    ends += [(tp, offset, leader_epochs.get(tp, -1)) for tp, offset in positions.items()]
+    for tp, offset, epoch in ends:
+        if epoch >= 0:
+            known = found.setdefault(tp, {})
+            known[epoch] = max(offset, known.get(epoch, 0))
+    return found
+
+
+def compared(
+    admin: KafkaAdmin,
+    held: Mapping[TopicPartition, Held],
+    topic_ids: Mapping[TopicPartition, str],
+    points: Mapping[TopicPartition, Mapping[int, int]],
+) -> dict[TopicPartition, Held]:
+    """Return ``held`` with the cuts that Kafka's logs have below ``points``, a result of :func:`points_of`.
+
+    ``topic_ids``: of the topics under which the points were chosen. While a leader leads, its log is not cut back, so Kafka is
+    asked only about points under other leaders. Raises UnreachableError.
+    """
+    left = {
+        tp: {epoch: offset for epoch, offset in own.items() if epoch != held[tp].leader_epoch}
+        for tp, own in points.items()
+        if tp in held and not _is_another(topic_ids.get(tp, ""), held[tp].topic_id)
+    }
+    cuts: dict[TopicPartition, dict[int, int]] = {}
+    while left := {tp: own for tp, own in left.items() if own}:  # one point of a partition at a time
+        asked = {tp: LogPoint(offset, epoch) for tp, own in left.items() for epoch, offset in [own.popitem()]}
+        for tp, cut in admin.cuts(asked).items():
+            cuts.setdefault(tp, {})[asked[tp].leader_epoch] = max(cut, held[tp].begin)
+    return {tp: replace(found, cuts=cuts[tp]) if tp in cuts else found for tp, found in held.items()}
 
 
 def lost_of(span: OffsetRange, held: Mapping[TopicPartition, Held]) -> list[OffsetRange]:
@@ -90,7 +140,7 @@ def lost_of(span: OffsetRange, held: Mapping[TopicPartition, Held]) -> list[Offs
     found = held.get(span.tp)
     if found is None or _is_another(span.topic_id, found.topic_id):
         return [span] if span.size else []
-    return without([span], [f"{span.tp}[{found.begin}, {max(found.begin, found.end)})"])
+    return without([span], [f"{span.tp}[{found.begin}, {max(found.begin, found.end_of(span.leader_epoch))})"])
 
 
 def losses_at_positions(
@@ -98,18 +148,19 @@ def losses_at_positions(
     topic_ids: Mapping[TopicPartition, str],
     held: Mapping[TopicPartition, Held],
     kept: Kept = NOTHING_KEPT,
+    leader_epochs: Mapping[TopicPartition, int] = NO_POSITIONS,
 ) -> list[Loss]:
     """Return what the next batches cannot read.
 
-    ``positions``, ``topic_ids``: of the stream's partitions, the ids as they were when the partitions began. ``kept``:
-    what the intake has; the stream reads that first, and offsets before it are a gap. While the intake has records of a
-    partition that was deleted or created again, no loss of a whole partition is returned, because it would end the
-    stream before it read them.
+    ``positions``, ``topic_ids``: of the stream's partitions, the ids as they were when the partitions began.
+    ``leader_epochs``: those under which the positions were chosen, as far as they are known. ``kept``: what the intake
+    has; the stream reads that first, and offsets before it are a gap. While the intake has records of a partition that was
+    deleted or created again, no loss of a whole partition is returned, because it would end the stream before it read them.
     """
     losses, rest = [], False
     for tp, position in sorted(positions.items()):
         found = held.get(tp)
-        loss = _of_position(tp, position, topic_ids.get(tp, ""), found)
+        loss = _of_position(tp, position, topic_ids.get(tp, ""), leader_epochs.get(tp, -1), found)
         if loss is None:
             continue
         begin = next((begin for begin, until in kept.get(tp, ()) if until > position), None)
@@ -124,15 +175,20 @@ def losses_at_positions(
     return [loss for loss in losses if not (rest and loss.kind in WHOLE)]
 
 
-def _of_position(tp: TopicPartition, position: int, topic_id: str, found: Held | None) -> Loss | None:
+def _of_position(
+    tp: TopicPartition, position: int, topic_id: str, leader_epoch: int, found: Held | None
+) -> Loss | None:
     if found is None:
         return Loss("gone", str(tp), f"partition {tp}, which the stream reads at {position}, no longer exists")
     if _is_another(topic_id, found.topic_id):
         words = f"{tp}: topic {tp.topic} had the id {topic_id}, and was created again with {found.topic_id}"
         return Loss("created-again", str(tp), words, goes_on_at=found.begin, topic_id=found.topic_id)
-    if found.end < position:
+    end = found.end_of(leader_epoch)
+    if end < position:
         words = f"{tp}: the stream is at offset {position}, and Kafka's log ends at {found.end}: it was cut back"
-        return Loss("cut-back", str(tp), words, goes_on_at=found.end, topic_id=found.topic_id)
+        if end < found.end:
+            words += f" to {end}, and has other records from there on"
+        return Loss("cut-back", str(tp), words, goes_on_at=end, topic_id=found.topic_id)
     if position < found.begin:
         label = str(OffsetRange(tp.topic, tp.partition, position, found.begin))
         words = f"{label}: Kafka dropped it before it was in a batch, and begins at {found.begin}"
@@ -208,7 +264,18 @@ def losses_of_state(
         losses_of_batch(batch.batch_id, without(spans_with_window(state, batch, replay), batch.lost), held, also_lost)
         for batch, replay in waiting
     ]
-    return [*chain.from_iterable(of_batches), *losses_at_positions(positions(state), topic_ids(state), held, kept)]
+    at_positions = losses_at_positions(positions(state), topic_ids(state), held, kept, leader_epochs(state))
+    return [*chain.from_iterable(of_batches), *at_positions]
+
+
+def points_of_state(state: State) -> dict[TopicPartition, dict[int, int]]:
+    """Return the points of all batches that have yet to run, and of the positions, as :func:`points_of`."""
+    waiting: list[tuple[Batch | ReplayedBatch, bool]] = [(batch, True) for batch in state.replaying.values()]
+    waiting += [(batch, False) for batch in state.unfinished()]
+    spans = chain.from_iterable(
+        without(spans_with_window(state, batch, replay), batch.lost) for batch, replay in waiting
+    )
+    return points_of(spans, positions(state), leader_epochs(state))
 
 
 def spans_with_window(state: State, batch: Batch | ReplayedBatch, replay: bool) -> list[OffsetRange]:
@@ -237,6 +304,12 @@ def topic_ids(state: State) -> dict[TopicPartition, str]:
         tp, partition = _partition(key), state.partitions.get(key)  # None if an older release began it
         found[tp] = partition.incarnation.topic_id if partition is not None else state.topic_ids.get(tp.topic, "")
     return found
+
+
+def leader_epochs(state: State) -> dict[TopicPartition, int]:
+    """Return the leader epoch of each position; partitions for which it is not known are omitted."""
+    known = {_partition(key): state.partitions.get(key) for key in state.next_offsets}
+    return {tp: part.leader_epoch for tp, part in known.items() if part is not None and part.leader_epoch >= 0}
 
 
 def _partition(key: str) -> TopicPartition:
@@ -282,4 +355,7 @@ def _held_words(part: OffsetRange, held: Mapping[TopicPartition, Held]) -> str:
         return "no longer has the partition"
     if _is_another(part.topic_id, found.topic_id):
         return "has another topic of that name"
+    cut = found.end_of(part.leader_epoch)
+    if cut < found.end and cut < part.until_offset:
+        return f"holds offsets {found.begin} to {found.end}, and cut its log back to {cut} since the batch was made"
     return f"holds offsets {found.begin} to {found.end}"

@@ -12,7 +12,7 @@ from direct.intake.access import IntakeEndpoint
 from direct.intake.coverage import COMMITTED, find_coverage
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading, read_range
-from forebay.kafka.consume.spans import OffsetRange, without
+from forebay.kafka.consume.spans import OffsetRange, part_of, without
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import LostBlockError, OffsetGapError, RangeNotHeldError, UnknownTopicError
 from pyspark_forebay.intake.planning import read_plan
@@ -33,7 +33,7 @@ def read_through(
     if intake is None:
         yield from read_range(access, span, reading, fresh=fresh)
         return
-    rest, rows = OffsetRange(span.topic, span.partition, span.from_offset, span.until_offset, span.topic_id), 0
+    rest, rows = part_of(span, span.from_offset, span.until_offset), 0
     while rest.size:
         position = rest.from_offset
         try:
@@ -50,7 +50,7 @@ def read_through(
         for batch in _read_from_wal(intake, access, lost, reading, why):
             rows += batch.num_rows
             yield batch
-        rest = OffsetRange(rest.topic, rest.partition, lost.until_offset, rest.until_offset, rest.topic_id)
+        rest = part_of(rest, lost.until_offset, rest.until_offset)
     if span.records is not None and rows != span.records:
         raise RangeNotHeldError(f"{span}: Kafka and the intake hold {rows} records instead of {span.records}")
 

@@ -21,7 +21,7 @@ from driver.spark.executors import bring
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.planning import sizes, split_ranges
 from forebay.kafka.consume.range_reader import Reading
-from forebay.kafka.consume.spans import OffsetRange
+from forebay.kafka.consume.spans import OffsetRange, part_of
 from forebay.kafka.options.access import TIMEOUT_SECONDS, KafkaAccess
 from forebay.model.errors import UsageError
 
@@ -179,7 +179,7 @@ class KafkaRDD(PipelinedRDD):  # type: ignore[misc, type-arg, unused-ignore]
             if left <= 0:
                 break
             until = min(part.until_offset, part.from_offset + left)
-            cut = OffsetRange(part.topic, part.partition, part.from_offset, until, part.topic_id)
+            cut = part_of(part, part.from_offset, until)
             parts.append(cut)
             locations.append(place)
             left -= cut.size

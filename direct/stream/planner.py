@@ -15,6 +15,7 @@ from direct.checkpoint.losses import (
     Held,
     Kept,
     Loss,
+    compared,
     ends_through,
     held_by_kafka,
     journal_losses,
@@ -22,6 +23,7 @@ from direct.checkpoint.losses import (
     losses_at_positions,
     losses_error,
     losses_of_batch,
+    points_of,
 )
 from direct.intake.coverage import KeptByIntake
 from direct.stream.commits import Commits
@@ -32,6 +34,7 @@ from driver.batches.job.work import BatchWork
 from driver.decision_loop.loop import DriverLoop
 from driver.tracker.requests import AllocateSpans, BeginSpans
 from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.log_cuts import LogPoint
 from forebay.kafka.client.starting import Known, Position, begin
 from forebay.kafka.consume.planning import limit_by_rates, spans, split_ranges
 from forebay.kafka.consume.spans import OffsetRange, without
@@ -73,6 +76,8 @@ class BatchPlanner:
         #: Kafka's end offsets when the last batch was planned; replaced, never changed
         self.ends: Mapping[TopicPartition, int] = {}
         self._unreachable = ""  # the last warning about Kafka or the intake's driver
+        #: leader epoch and position at the last comparison
+        self._compared: Mapping[TopicPartition, tuple[int, int]] = {}
 
     def begin(self) -> None:
         """Log where known partitions continue, and journal where new ones begin.
@@ -119,19 +124,22 @@ class BatchPlanner:
         through = {tp: end for tp, end in ends_through(begins, lacks, kept).items() if tp in begins}
         new = begins.keys() - held.keys() - through.keys()
         try:
-            ends = {
-                **self._admin.places(dict.fromkeys(new, "latest")),
-                **{tp: held[tp].end for tp in begins.keys() & held.keys()},
-                **through,
+            points = {
+                **self._admin.log_ends(new),
+                **{tp: LogPoint(held[tp].end, held[tp].leader_epoch) for tp in begins.keys() & held.keys()},
             }
         except UnknownTopicError as error:  # the topic is being deleted: the next plan will show it
             raise UnreachableError(str(error)) from None
+        ends = {**{tp: point.offset for tp, point in points.items()}, **through}
         self.ends = ends
         rate = 0.0
         if settings.backpressure:
             rate = learned.rate if learned is not None else settings.initial_rate
         until = limit_by_rates(begins, ends, settings.rates, rate, settings.interval_seconds)
-        found = [msgspec.structs.replace(span, topic_id=ids[span.tp]) for span in spans(begins, until)]
+        found = [
+            msgspec.structs.replace(span, topic_id=ids[span.tp], leader_epoch=_epoch_below(points.get(span.tp), span))
+            for span in spans(begins, until)
+        ]
         parts = split_ranges(found, settings.min_partitions)
         return AllocateSpans(tuple(parts), time_ms) if parts or settings.empty_batches else None
 
@@ -143,20 +151,36 @@ class BatchPlanner:
         """
         progress = self._loop.ask(ReadProgress())
         known, ids, known_before = progress.positions, progress.topic_ids, progress.begun
+        epochs = progress.leader_epochs
         there = find_partitions(self._admin, self._strategy)
         held = held_by_kafka(self._admin, ids, there)
-        losses = losses_at_positions(known, ids, held)
+        held = compared(self._admin, held, ids, points_of((), self._not_compared(held, known, epochs), epochs))
+        losses = losses_at_positions(known, ids, held, leader_epochs=epochs)
         lacks, kept = lacked_by_kafka(known, ids, losses), NOTHING_KEPT
         if self._kept is not None and lacks:
             kept = {tp: self._kept.kept(span) for tp, span in lacks.items()}
-            losses = losses_at_positions(known, ids, held, kept)
+            losses = losses_at_positions(known, ids, held, kept, epochs)
         self._handle_losses(losses, time_ms)
+        self._compared = {tp: (held[tp].leader_epoch, known[tp]) for tp in known.keys() & held.keys()}
         # a deleted partition that exists again begins as a new one; others with a loss continue
         gone = {loss.label for loss in losses if loss.kind == "gone"}
         new = {tp for tp in there - known.keys() if str(tp) not in gone}
         if not known_before or new:
             self._begin_partitions(new, known if known_before else None, time_ms)
         return held, lacks, kept
+
+    def _not_compared(
+        self,
+        held: Mapping[TopicPartition, Held],
+        known: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int],
+    ) -> dict[TopicPartition, int]:
+        """Return the positions that were not compared with the log of the present leader yet."""
+        return {
+            tp: offset
+            for tp, offset in known.items()
+            if tp in held and self._compared.get(tp) != (held[tp].leader_epoch, offset)
+        }
 
     def _begin_partitions(
         self, new: set[TopicPartition], checkpoint: dict[TopicPartition, int] | None, time_ms: int
@@ -208,8 +232,10 @@ class BatchPlanner:
             with KafkaAdmin(
                 self._safe.options, timeout_seconds=self._timeout, client_id="forebay-direct-losses"
             ) as admin:
+                left = without(asked, work.lost)
                 held = held_by_kafka(admin, partitions, admin.partitions({tp.topic for tp in partitions}))
-            losses = losses_of_batch(work.batch_id, without(asked, work.lost), held, self._also_lost)
+                held = compared(admin, held, partitions, points_of(left))
+            losses = losses_of_batch(work.batch_id, left, held, self._also_lost)
         except UnreachableError as error:
             log.warning(
                 "batch %d failed, and it is unknown whether Kafka still holds its records: %s", work.batch_id, error
@@ -235,3 +261,8 @@ class BatchPlanner:
         for loss in losses:
             log.error("%s; the stream continues without it", loss.words)
         journal_losses(self._loop.ask, losses, time_ms, 'by on_vanished = "record"')
+
+
+def _epoch_below(end: LogPoint | None, span: OffsetRange) -> int:
+    """Return the leader epoch under which ``span`` is chosen; -1 if it reaches beyond the ``end`` that the leader reported."""
+    return end.leader_epoch if end is not None and span.until_offset <= end.offset else -1

@@ -49,9 +49,12 @@ class BatchReader(DataSourceReader):
             if begin[tp] > end[tp]:
                 raise UsageError(f"starting offset {begin[tp]} of {tp} is beyond its ending offset {end[tp]}")
         spans = [
-            OffsetRange(tp.topic, tp.partition, begin[tp], end[tp], latest.topic_ids.get(tp.topic, ""))
+            OffsetRange(
+                tp.topic, tp.partition, begin[tp], end[tp], latest.topic_ids.get(tp.topic, ""),
+                leader_epoch=latest.leader_epochs.get(tp, -1) if end[tp] <= latest.at[tp] else -1,
+            )
             for tp in sorted(end)
-        ]
+        ]  # fmt: skip
         parts = split_ranges(spans, options.min_partitions, options.max_records_per_partition)
         return [InputPartition((part,)) for part in parts] or [InputPartition(())]  # Spark requires at least one
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from forebay.kafka.client.log_cuts import LogPoint
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.values import TopicPartition
 from pyspark_forebay.offsets import Offsets, Positions, in_words
+
+NO_CUTS: Positions = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,34 @@ def lower_ends(known: Offsets, latest: Offsets) -> set[TopicPartition]:
     return {tp for tp, offset in latest.at.items() if offset < continuing.get(tp, 0)}
 
 
-def plan_kafka_batch(start: Offsets, end: Offsets, beginnings: Positions, now_ids: Mapping[str, str]) -> KafkaBatchPlan:
+def points_to_compare(start: Offsets, end: Offsets, now_ids: Mapping[str, str]) -> dict[TopicPartition, LogPoint]:
+    """Return the offsets of ``start`` that other leaders reported than those of ``end``: the logs may have been cut back.
+
+    ``now_ids``: as of :func:`plan_kafka_batch`.
+    """
+    replaced = recreated(end.topic_ids, now_ids)
+    known = {tp: offset for tp, offset in continued(start, end.topic_ids).items() if tp in end.at}
+    epochs = start.leader_epochs
+    return {
+        tp: LogPoint(offset, epochs[tp])
+        for tp, offset in known.items()
+        if tp in epochs and epochs[tp] != end.leader_epochs.get(tp) and tp.topic not in replaced
+    }
+
+
+def plan_kafka_batch(
+    start: Offsets,
+    end: Offsets,
+    beginnings: Positions,
+    now_ids: Mapping[str, str],
+    cuts: Positions = NO_CUTS,
+) -> KafkaBatchPlan:
     """Return the range from ``start`` to ``end`` of each partition of ``end``, and what was lost.
 
     ``beginnings``: Kafka's first offsets of the partitions that :func:`continued` omits, as far as they exist.
     ``now_ids``: the present ids of the topics. A partition without a start begins at its first offset. If a topic was
-    created again after ``end`` was determined, its partitions are lost.
+    created again after ``end`` was determined, its partitions are lost. ``cuts``: where the logs were cut back below
+    :func:`points_to_compare`; what they have from there on is read.
     """
     losses: list[str] = []
     known = continued(start, end.topic_ids)
@@ -78,6 +103,12 @@ def plan_kafka_batch(start: Offsets, end: Offsets, beginnings: Positions, now_id
         begin = known.get(tp, beginnings.get(tp))
         if begin is None or tp.topic in replaced:
             continue
+        if tp in cuts:
+            losses.append(
+                f"The log of partition {tp} was cut back to {cuts[tp]}, as after an unclean election, and has other records from "
+                f"there on than those that the query read up to {begin}"
+            )
+            begin = cuts[tp]
         if until < begin:
             losses.append(
                 f"Partition {tp}'s offset was changed from {begin} to {until}. This could be either 1) a user error that the "
@@ -85,5 +116,6 @@ def plan_kafka_batch(start: Offsets, end: Offsets, beginnings: Positions, now_id
                 "created again"
             )
             continue
-        spans.append(OffsetRange(tp.topic, tp.partition, begin, until, end.topic_ids.get(tp.topic, "")))
+        topic_id, epoch = end.topic_ids.get(tp.topic, ""), end.leader_epochs.get(tp, -1)
+        spans.append(OffsetRange(tp.topic, tp.partition, begin, until, topic_id, leader_epoch=epoch))
     return KafkaBatchPlan(spans, losses)

@@ -11,6 +11,7 @@ from typing import TypeVar
 import tenacity
 
 from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.log_cuts import LogPoint
 from forebay.kafka.options.librdkafka import check_options
 from forebay.model.errors import UnknownTopicError, UnreachableError
 from forebay.model.values import TopicPartition
@@ -53,7 +54,7 @@ class Questions:
         self._admin.close()
 
     def latest(self, known: Offsets | None = None) -> Offsets:
-        """Return the present end of each partition that the query reads, and the ids of the topics.
+        """Return the present end of each partition that the query reads, with its leader epoch, and the ids of the topics.
 
         ``known``: offsets that the query has reached. An end below them may come from a leader that has just been
         elected, so the question is repeated, and such an end is returned only if all attempts return it.
@@ -71,7 +72,24 @@ class Questions:
     def _latest(self) -> Offsets:
         partitions = self._partitions()
         ids = self._admin.topic_ids({tp.topic for tp in partitions})
-        return Offsets(self._admin.ends(partitions), {topic: own for topic, own in ids.items() if own})
+        ends = self._admin.log_ends(partitions)
+        return Offsets(
+            {tp: end.offset for tp, end in ends.items()},
+            {topic: own for topic, own in ids.items() if own},
+            leader_epochs={tp: end.leader_epoch for tp, end in ends.items() if end.leader_epoch >= 0},
+        )
+
+    def cuts(self, points: Mapping[TopicPartition, LogPoint]) -> dict[TopicPartition, int]:
+        """Return the partitions whose logs were cut back below their points, with the first offset that has another record
+        now. Partitions that no longer exist are omitted."""
+        if not points:
+            return {}
+
+        def ask() -> dict[TopicPartition, int]:
+            there = self._partitions_of({tp.topic for tp in points}.__contains__)
+            return self._admin.cuts({tp: point for tp, point in points.items() if tp in there})
+
+        return self._again(ask)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the present id of each of ``topics`` that exists and has one."""

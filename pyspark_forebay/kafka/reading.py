@@ -10,8 +10,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.log_cuts import LogPoint
 from forebay.kafka.consume.range_reader import Reading, read_range
-from forebay.kafka.consume.spans import OffsetRange
+from forebay.kafka.consume.spans import OffsetRange, part_of
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import RangeNotHeldError, UnknownTopicError
 from pyspark_forebay.options.source import FAIL_ON_DATA_LOSS, SourceOptions
@@ -57,7 +58,7 @@ def read_span(options: SourceOptions, span: OffsetRange) -> Iterator[pa.RecordBa
 
 def _left(access: KafkaAccess, span: OffsetRange, position: int) -> OffsetRange | None:
     """Return the part of ``span`` from ``position`` on that Kafka still holds; None if it holds nothing, or another
-    topic."""
+    topic. Records that a later leader wrote at these offsets are not part of it: the next batch reads them."""
     with KafkaAdmin(access.options, timeout_seconds=access.timeout_seconds, client_id="forebay-task-admin") as admin:
         try:
             # "": no broker knows the id at present, for example without a controller; the topic need not be another one
@@ -65,7 +66,9 @@ def _left(access: KafkaAccess, span: OffsetRange, position: int) -> OffsetRange 
                 return None
             low, _ = admin.watermarks([span.tp])[span.tp]
             end = admin.ends([span.tp])[span.tp]
+            if span.leader_epoch >= 0:
+                end = admin.cuts({span.tp: LogPoint(span.until_offset, span.leader_epoch)}).get(span.tp, end)
         except UnknownTopicError:
             return None
     begin, until = max(position, low), min(span.until_offset, end)
-    return OffsetRange(span.topic, span.partition, begin, until, span.topic_id) if begin < until else None
+    return part_of(span, begin, until) if begin < until else None

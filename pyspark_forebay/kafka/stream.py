@@ -23,7 +23,7 @@ from forebay.kafka.consume.range_reader import Reading
 from forebay.model.errors import RangeNotHeldError, UsageError
 from forebay.process.clock import Clock, SystemClock
 from forebay.process.worker_process import freeze_modules
-from pyspark_forebay.kafka.planning import continued, lower_ends, plan_kafka_batch
+from pyspark_forebay.kafka.planning import continued, lower_ends, plan_kafka_batch, points_to_compare
 from pyspark_forebay.kafka.questions import Questions
 from pyspark_forebay.kafka.reading import read_spans
 from pyspark_forebay.offsets import Offsets, Positions
@@ -101,7 +101,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if own_start is not None and self._options.starting.offsets is None:
                 self._began = own_start
             until = self._past_begin(Offsets(until)).at
-        made = Offsets(until, end.topic_ids, own_start)
+        epochs = {tp: epoch for tp, epoch in end.leader_epochs.items() if until.get(tp, -1) <= end.at[tp]}
+        made = Offsets(until, end.topic_ids, own_start, leader_epochs=epochs)
         if own_start is None and made.at == begun.at and made.topic_ids == begun.topic_ids:
             return start  # unchanged, so that Spark sees that there is nothing new
         return made.json()
@@ -132,7 +133,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = Offsets.of(start) if start else Offsets(until.start or {}, until.topic_ids)
         now_ids = self._ask().topic_ids(until.topic_ids) if until.topic_ids else {}
         new = set(until.at) - set(continued(begun, until.topic_ids))
-        planned = plan_kafka_batch(begun, until, self._ask().beginnings(new), now_ids)
+        cuts = self._ask().cuts(points_to_compare(begun, until, now_ids))
+        planned = plan_kafka_batch(begun, until, self._ask().beginnings(new), now_ids, cuts)
         for loss in planned.losses:
             if self._options.fail_on_data_loss:
                 raise RangeNotHeldError(f"{loss}. {FAIL_ON_DATA_LOSS}")

@@ -51,7 +51,8 @@ blocks = "/var/lib/forebay/blocks"
 endpoint_url = "http://127.0.0.1:1"
 """
 _OFFSETS = (
-    '{"t": {"0": 23, "1": -1}, "u": {"0": -2}, "#topic-ids": {"t": "an-id"}, "#cursor": "c", "#lives": {"t": {"0": 2}}}'
+    '{"t": {"0": 23, "1": -1}, "u": {"0": -2}, "#topic-ids": {"t": "an-id"}, "#cursor": "c", "#lives": {"t": {"0": 2}}, '
+    '"#leader-epochs": {"t": {"0": 3}}}'
 )
 
 

@@ -30,6 +30,7 @@ def spans_begun(state: State, event: ev.SpansBegun) -> None:
         else:
             before.incarnations.append(incarnation)
             before.position = before.completed = offset
+            before.leader_epoch = -1
     state.next_offsets.update(event.offsets)
     state.topic_ids.update(event.topic_ids)
 
@@ -47,6 +48,7 @@ def spans_skipped(state: State, event: ev.SpansSkipped) -> None:
         partition = _move_on(state, span)
         gap = Gap(span.from_offset, span.until_offset, event.cause)
         partition.gaps.append(RecordedGap(partition.incarnation.number, gap, event.time_ms))
+        partition.leader_epoch = -1  # the stream has read no record before the gap's end
         complete_gaps(partition)
 
 
@@ -73,7 +75,7 @@ def direct_partition(state: State, key: str, position: int) -> Partition:
 def spans_allocated(state: State, event: ev.SpansAllocated) -> None:
     if event.batch_id != state.next_batch_id():
         raise BrokenInvariant(f"batch {event.batch_id} is not the next one")
-    incarnations = tuple(_move_on(state, span).incarnation.number for span in event.spans)
+    incarnations = tuple(_moved_by(state, span) for span in event.spans)
     state.batch_count += 1
     state.index.records[event.batch_id] = sum(span.size for span in event.spans)
     state.index.reached[event.batch_id] = {}  # its spans say it
@@ -85,6 +87,13 @@ def spans_allocated(state: State, event: ev.SpansAllocated) -> None:
         spans=event.spans,
         incarnations=incarnations,
     )
+
+
+def _moved_by(state: State, span: OffsetRange) -> int:
+    """Move the partition behind ``span``, and return the number of its incarnation."""
+    partition = _move_on(state, span)
+    partition.leader_epoch = span.leader_epoch
+    return partition.incarnation.number
 
 
 def cursor_named(state: State, event: ev.CursorNamed) -> None:

@@ -13,6 +13,7 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
+    Message,
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as WirePartition
@@ -20,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ign
 
 from forebay.kafka.client.denials import next_step
 from forebay.kafka.client.group_offsets import Point
+from forebay.kafka.client.log_cuts import LogPoint, find_cuts
 from forebay.kafka.client.requests import UNKNOWN_TOPIC, AdminRequests, may_pass
 from forebay.kafka.options.librdkafka import client_options
 from forebay.kafka.options.rights import Right
@@ -76,7 +78,8 @@ class KafkaAdmin:
         )
         self._has_topic_ids: bool | None = None
         self._options = client_options(options, client_id)
-        self._requests = AdminRequests(self._options, self._address, timeout_seconds, clock or SystemClock())
+        self._clock: Clock = clock or SystemClock()
+        self._requests = AdminRequests(self._options, self._address, timeout_seconds, self._clock)
 
     def close(self) -> None:
         self._requests.close()
@@ -176,7 +179,27 @@ class KafkaAdmin:
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the end that a consumer with these options reads to: for ``read_committed``, the last stable offset."""
-        return self._offsets(dict.fromkeys(partitions, _LATEST), self._isolation)
+        return {tp: point.offset for tp, point in self.log_ends(partitions).items()}
+
+    def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogPoint]:
+        """Return the ends as :meth:`ends`, with the epochs of the leaders that answered; -1 if they do not report it."""
+        return self._points(dict.fromkeys(partitions, _LATEST), self._isolation)
+
+    def cuts(self, points: Mapping[TopicPartition, LogPoint]) -> dict[TopicPartition, int]:
+        """Return the partitions whose logs were cut back below their points, with the first offset that has another record now.
+
+        A point before the log's first offset is not a cut. A leader that does not know a point's epoch counts as unreachable:
+        it may not know yet that another one was elected.
+        """
+        if not points:
+            return {}
+        return self._requests.send(
+            lambda _, seconds: find_cuts(self._options, points, seconds, self._clock),
+            f"leader epochs of {_in_words(points)}",
+            None,
+            points.keys(),
+            _on_topics({tp.topic for tp in points}, "Read"),
+        )
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
         """Return the commits of ``group``. Partitions without a commit are omitted."""
@@ -255,11 +278,16 @@ class KafkaAdmin:
     def _offsets(
         self, asked: Mapping[TopicPartition, Any], isolation: IsolationLevel, timeout_seconds: float | None = None
     ) -> dict[TopicPartition, int]:
+        return {tp: point.offset for tp, point in self._points(asked, isolation, timeout_seconds).items()}
+
+    def _points(
+        self, asked: Mapping[TopicPartition, Any], isolation: IsolationLevel, timeout_seconds: float | None = None
+    ) -> dict[TopicPartition, LogPoint]:
         if not asked:
             return {}
         specs = {WirePartition(tp.topic, tp.partition): spec for tp, spec in asked.items()}
 
-        def request(client: AdminClient, seconds: float) -> dict[TopicPartition, int]:
+        def request(client: AdminClient, seconds: float) -> dict[TopicPartition, LogPoint]:
             futures = client.list_offsets(specs, isolation_level=isolation, request_timeout=seconds)
             found = {TopicPartition(wire.topic, wire.partition): future.result() for wire, future in futures.items()}
             for tp, answer in found.items():
@@ -267,7 +295,10 @@ class KafkaAdmin:
                     raise KafkaException(
                         KafkaError(KafkaError.LEADER_NOT_AVAILABLE, f"no broker returned the offset of {tp}")
                     )
-            return {tp: answer.offset for tp, answer in found.items()}
+            return {
+                tp: LogPoint(answer.offset, -1 if answer.leader_epoch is None else answer.leader_epoch)
+                for tp, answer in found.items()
+            }
 
         return self._requests.send(
             request,
@@ -280,10 +311,34 @@ class KafkaAdmin:
     def first_timestamps(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the timestamp of the first record at or after each position, in milliseconds.
 
-        Partitions for which Kafka returns no timestamp before the timeout are omitted. A consumer that joins no group makes one
-        small fetch for each partition.
+        Partitions for which Kafka returns no timestamp before the timeout are omitted.
         """
         found: dict[TopicPartition, int] = {}
+        for tp, message in self._first_messages(positions, "reading timestamps").items():
+            kind, milliseconds = message.timestamp()
+            if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE:
+                found[tp] = milliseconds
+        return found
+
+    def next_records(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the offset of the first record at or after each position; if there is none, the log's end.
+
+        Records of open transactions and behind them are not looked at if these options read only committed ones. Partitions for
+        which Kafka returns neither before the timeout are omitted.
+        """
+        found: dict[TopicPartition, int] = {}
+        for tp, message in self._first_messages(positions, "reading records").items():
+            error, offset = message.error(), message.offset()
+            if offset is not None and (error is None or error.code() == KafkaError._PARTITION_EOF):
+                found[tp] = offset
+        return found
+
+    def _first_messages(self, positions: Mapping[TopicPartition, int], what: str) -> dict[TopicPartition, Message]:
+        """Return the first record, end or error at each position, as far as they arrive before the timeout.
+
+        A consumer that joins no group makes one small fetch for each partition. ``what``: the request, for errors.
+        """
+        found: dict[TopicPartition, Message] = {}
         if not positions:
             return found
         own = {
@@ -306,11 +361,9 @@ class KafkaAdmin:
                         continue
                     waiting.discard(tp)
                     consumer.pause([WirePartition(topic, partition)])
-                    kind, milliseconds = message.timestamp()
-                    if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE:
-                        found[tp] = milliseconds
+                    found[tp] = message
         except KafkaException as error:
-            raise self._requests.explained(error, "reading timestamps") from None
+            raise self._requests.explained(error, what) from None
         finally:
             consumer.close()
         return found

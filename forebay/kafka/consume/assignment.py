@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as WirePartition
 
+from forebay.kafka.client.log_cuts import SEEK_TOO_EARLY
 from forebay.model.columns import Start
 from forebay.model.values import TopicPartition
-
-#: librdkafka's answers to a seek before the assignment takes effect, for example while an earlier reading of the partition stops
-_NOT_STARTED = (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS)
 
 
 @dataclass(slots=True)
@@ -131,7 +129,7 @@ class Assignment:
             try:
                 self._consumer().seek(self._wire_at(tp))
             except KafkaException as error:
-                if error.args[0].code() not in _NOT_STARTED:
+                if error.args[0].code() not in SEEK_TOO_EARLY:
                     raise
             else:
                 started.compared = True

@@ -26,7 +26,7 @@ from forebay.kafka.consume.selection import Polled, Selection
 from forebay.kafka.options.librdkafka import consumer_options, is_cooperative
 from forebay.kafka.options.rights import receiver_rights
 from forebay.model.columns import RebalanceListener, Start
-from forebay.model.errors import ForebayError
+from forebay.model.errors import ForebayError, UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock, SystemClock
 from forebay.settings.schema import ReceiverSettings, Settings
@@ -88,7 +88,9 @@ class KafkaSource:
         self._clock: Clock = clock or SystemClock()
         self._fatal: KafkaError | None = None
         self._client_errors = ClientErrors(_log, rights=lambda: receiver_rights(self._topics, group))
-        self._selection = Selection(self._assignment, errors=self._client_errors, failed=self._on_error)
+        self._selection = Selection(
+            self._assignment, errors=self._client_errors, failed=self._on_error, next_record=self._next_record
+        )
 
     @classmethod
     def of(cls, settings: Settings, client_id: str) -> KafkaSource:
@@ -311,6 +313,14 @@ class KafkaSource:
         Raises UnreachableError, UsageError.
         """
         return self._requests.watermarks([tp], timeout_seconds)[tp]
+
+    def _next_record(self, tp: TopicPartition, offset: int) -> int | None:
+        """As ``Selection`` asks, rarely: the poll waits for the answer, for the timeout of requests at most."""
+        try:
+            return self._requests.next_records({tp: offset}).get(tp)
+        except UnreachableError as error:
+            _log.warning("%s: no broker says whether records follow offset %d: %s", tp, offset, error)
+            return None
 
     def high_watermark(self, tp: TopicPartition) -> int:
         """Return the next offset to be written as of the last fetch; -1 if unknown. Never waits."""

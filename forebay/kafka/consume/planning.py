@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import msgspec
-
-from forebay.kafka.consume.spans import OffsetRange
+from forebay.kafka.consume.spans import OffsetRange, part_of
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
 
@@ -93,7 +91,7 @@ def _cut(range_: OffsetRange, parts: int) -> list[OffsetRange]:
         size = remaining // (parts - part)
         remaining -= size
         end = begin + size
-        found.append(msgspec.structs.replace(range_, from_offset=begin, until_offset=end, records=None))
+        found.append(part_of(range_, begin, end))
         begin = end
     return found
 

@@ -25,6 +25,7 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.denials import denied_kind, missing_right
 from forebay.kafka.client.idle_clients import IdleClients
+from forebay.kafka.client.log_cuts import LogPoint
 from forebay.kafka.consume.fetching import opened
 from forebay.kafka.consume.messages import FAULTS
 from forebay.kafka.consume.spans import OffsetRange
@@ -87,12 +88,13 @@ def read_range(
     ``access.timeout_seconds``.
 
     Raises OutOfRangeError, ShortReadError, OffsetGapError, OvershotError, or RangeNotHeldError for a topic that was deleted or
-    has another id, each with both ends of the range; UnreachableError; SettingsError. Rows that were returned before an error are
-    correct.
+    has another id, and for a log that was cut back since the range was chosen (``range_.leader_epoch``), each with both ends of
+    the range; UnreachableError; SettingsError. Rows that were returned before an error are correct.
     """
     if not range_.size:
         return
-    key = (access, range_.tp, range_.topic_id, reading.headers)
+    # what a consumer fetched before another leader was elected may not be in the new leader's log
+    key = (access, range_.tp, range_.topic_id, range_.leader_epoch, reading.headers)
     pools = _pools_of(reading)
     reader = None
     if not fresh and reading.keep:
@@ -245,6 +247,8 @@ class PartitionReader:
         batch: pa.RecordBatch = found.batch
         offsets = number_view(batch.column(2), np.int64)
         inside = int(np.searchsorted(offsets, range_.until_offset))
+        if 0 <= range_.leader_epoch < found.leader_epoch:
+            self._check_cut(found, len(offsets) == inside, range_)
         if not reading.allow_offset_gaps:
             before = np.concatenate(([self.position - 1], offsets[: inside - 1])) if inside else offsets[:0]
             gaps = np.flatnonzero(offsets[:inside] != before + 1)
@@ -324,6 +328,20 @@ class PartitionReader:
         if found != range_.topic_id:
             now = f"now has the id {found}" if found else "now does not exist, or the brokers do not return topic ids"
             raise RangeNotHeldError(f"{range_}: topic {range_.topic} had the id {range_.topic_id}, and {now}")
+
+    def _check_cut(self, found: Records, ends_inside: bool, range_: OffsetRange) -> None:
+        """Raise RangeNotHeldError if the range has records of a newer leader than the one when it was chosen.
+
+        ``ends_inside``: whether the last of the records, whose leader is newer, is in the range.
+        """
+        point = LogPoint(range_.until_offset, range_.leader_epoch)
+        cut = self._ask().cuts({self._tp: point}).get(self._tp)
+        if cut is not None or ends_inside:
+            where = f" to offset {cut}" if cut is not None else ""
+            raise RangeNotHeldError(
+                f"{range_}: Kafka's log was cut back{where} after the range was chosen under leader epoch "
+                f"{range_.leader_epoch}, and has records of leader epoch {found.leader_epoch} there now"
+            )
 
     def _check_there(self, range_: OffsetRange) -> None:
         """Raise RangeNotHeldError if the partition does not exist, MissingRightError if the authorizer hides it.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from confluent_kafka import KafkaError
 
 from forebay.kafka.client.client_errors import ClientErrors
+from forebay.kafka.client.log_cuts import end_reported, is_truncation
 from forebay.kafka.consume.assignment import Assignment, StartedPartition
 from forebay.kafka.consume.messages import FAULTS
 from forebay.kafka.native.received import Event, Received, Records
@@ -22,24 +22,28 @@ Polled = Columns | EndOfPartition | PartitionFault
 #: how often a gap at a start may change between reads before the partition has a fault
 CONFIRMATIONS_MAX = 8
 
-#: where the log ends now, in librdkafka's text for a truncation
-_END_REPORTED = re.compile(r"broker end offset is ([0-9]{1,18})")
-
 
 class Selection:
     """Compares what librdkafka returned with the positions of the started partitions, and moves these positions.
 
     For the polling thread. ``errors``: forgets errors of brokers when records or an end have arrived. ``failed``: called with
-    each error that concerns no position, and its topic.
+    each error that concerns no position, and its topic. ``next_record``: returns the offset of the first record at or after an
+    offset, or the log's end; None if no broker does.
     """
 
     def __init__(
-        self, assignment: Assignment, *, errors: ClientErrors, failed: Callable[[KafkaError, str], None]
+        self,
+        assignment: Assignment,
+        *,
+        errors: ClientErrors,
+        failed: Callable[[KafkaError, str], None],
+        next_record: Callable[[TopicPartition, int], int | None],
     ) -> None:
         self._assignment = assignment
         self._started = assignment.partitions
         self._client_errors = errors
         self._failed = failed
+        self._next_record = next_record
         self._unbelieved: set[TopicPartition] = set()
 
     def take(self, received: Sequence[Received], stopped: Collection[TopicPartition]) -> list[Polled]:
@@ -77,8 +81,12 @@ class Selection:
                 polled.append(EndOfPartition(tp, reading.start.generation, end))
         for tp, (kind, detail) in faults.items():
             if tp in self._started and tp not in stopped:
-                reported = _END_REPORTED.search(detail) if kind == "truncated" else None
-                end = int(reported[1]) if reported is not None else -1
+                reported = end_reported(detail) if kind == "truncated" else None
+                if reported is not None and self._has_no_record_from(reported, tp):
+                    self._started[tp].leader_epoch = -1
+                    self._unbelieved.add(tp)
+                    continue
+                end = -1 if reported is None else reported
                 polled.append(PartitionFault(tp, self._started[tp].start.generation, kind, detail, end))
         for tp in self._unbelieved:
             if self._started[tp].reads > CONFIRMATIONS_MAX and tp not in faults:
@@ -89,6 +97,14 @@ class Selection:
                 self._assignment.stop(returned.tp)
         self._read_again()
         return polled
+
+    def _has_no_record_from(self, cut: int, tp: TopicPartition) -> bool:
+        """Return whether the log has no record from ``cut`` to the position: markers of transactions moved the position past the
+        end of its leader epoch, or what replaced the records there has no record either. So none is missed by reading on.
+        """
+        position = self._started[tp].position
+        following = self._next_record(tp, cut) if cut < position else None
+        return following is not None and following >= position
 
     def _read_again(self) -> None:
         """Read again the partitions whose start began with a gap: the records could be those of an older position."""
@@ -122,7 +138,7 @@ class Selection:
             ends[event.tp] = event.offset
         elif code in FAULTS and event.tp in self._started:
             text = error.str()
-            kind = "truncated" if "truncat" in text.lower() else FAULTS[code]
+            kind = "truncated" if is_truncation(text) else FAULTS[code]
             faults.setdefault(event.tp, (kind, text))
         else:
             self._failed(error, event.tp.topic)

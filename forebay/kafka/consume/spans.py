@@ -17,7 +17,9 @@ class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
     """Offsets ``[from_offset, until_offset)`` of one partition; empty if both are equal.
 
     ``topic``, ``partition``: the partition. ``topic_id``: the required id of the topic when the range is read ("": any).
-    ``records``: the required number of records (None: any). Raises UsageError for impossible values.
+    ``records``: the required number of records (None: any). ``leader_epoch``: that of the partition's leader when the range was
+    chosen; a record of a newer leader in the range proves that the log was cut back since (-1: unknown, not compared). Raises
+    UsageError for impossible values.
     """
 
     topic: str
@@ -26,6 +28,7 @@ class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
     until_offset: int
     topic_id: str = ""
     records: int | None = None
+    leader_epoch: int = -1
 
     def __post_init__(self) -> None:
         if not self.topic or not 0 <= self.partition <= INT32_MAX:
@@ -38,6 +41,8 @@ class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
             raise UsageError(f"offset range {self}: offsets end at {OFFSET_MAX}")
         if self.records is not None and not 0 <= self.records <= self.size:
             raise UsageError(f"offset range {self}: it can't have {self.records} records")
+        if not -1 <= self.leader_epoch <= INT32_MAX:
+            raise UsageError(f"offset range {self}: leader epoch {self.leader_epoch} is not from -1 to {INT32_MAX}")
 
     @property
     def tp(self) -> TopicPartition:
@@ -56,7 +61,13 @@ class OffsetRange(msgspec.Struct, frozen=True, gc=False, rename=WIRE_NAMES):
         """Without fields that have their defaults."""
         more = f", topic_id={self.topic_id!r}" if self.topic_id else ""
         more += f", records={self.records}" if self.records is not None else ""
+        more += f", leader_epoch={self.leader_epoch}" if self.leader_epoch >= 0 else ""
         return f"OffsetRange({self.topic!r}, {self.partition}, {self.from_offset}, {self.until_offset}{more})"
+
+
+def part_of(span: OffsetRange, begin: int, end: int) -> OffsetRange:
+    """Return offsets ``[begin, end)`` of ``span``, with no required number of records."""
+    return msgspec.structs.replace(span, from_offset=begin, until_offset=end, records=None)
 
 
 _WRITTEN = re.compile(
@@ -93,4 +104,4 @@ def _apart(span: OffsetRange, gone: OffsetRange) -> list[OffsetRange]:
         (span.from_offset, max(span.from_offset, gone.from_offset)),
         (min(span.until_offset, gone.until_offset), span.until_offset),
     )
-    return [OffsetRange(span.topic, span.partition, begin, end, span.topic_id) for begin, end in ends if begin < end]
+    return [part_of(span, begin, end) for begin, end in ends if begin < end]

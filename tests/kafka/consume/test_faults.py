@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.log_cuts import LogPoint
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.embedded.loader import load
 from forebay.model.columns import Columns, PartitionFault
@@ -105,6 +106,37 @@ def test_start_beyond_the_end_of_its_leader_epoch_is_truncation_though_the_log_h
             poll_until(lambda: 200 in reader.ends(tp), reader)
             assert reader.offsets(tp, generation) == list(range(position, 200))
             reader.polled.clear()
+
+
+def test_start_behind_the_marker_of_a_newer_leader_is_no_truncation(
+    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """Rule 8: the last record before the position is of the older leader, whose records end before the marker."""
+    broker, topic = own_kafka_broker, topic_name()
+    broker.create_topic(topic, 1)
+    tp = TopicPartition(topic, 0)
+    producer = Producer({**broker.options, "transactional.id": topic})
+    producer.init_transactions(PATIENCE_SECONDS)
+    producer.begin_transaction()
+    for _ in range(5):
+        producer.produce(topic, b"v", partition=0)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    broker.kill9()
+    broker.start()
+    producer.commit_transaction(PATIENCE_SECONDS)
+    await_markers(broker.options, [tp])
+    with KafkaAdmin(broker.options) as admin, Reader(broker.options, topic, [topic]) as reader:
+        poll_until(lambda: tp in reader.source.owned, reader)
+        reader.start({tp: 0})
+        poll_until(lambda: 6 in reader.ends(tp), reader)
+        assert reader.offsets(tp) == list(range(5))
+        (epoch,) = {item.leader_epoch for item in reader.polled if isinstance(item, Columns)}
+        assert admin.cuts({tp: LogPoint(6, epoch)}) == {tp: 5}  # by leader epochs alone
+        reader.polled.clear()
+        reader.start({tp: 6}, leader_epoch=epoch, generation=2)
+        fill(broker, topic, 3)
+        poll_until(lambda: 9 in reader.ends(tp), reader)
+        assert reader.offsets(tp, 2) == [6, 7, 8] and reader.faults(tp) == []
 
 
 def test_aborted_transactions_are_not_read_and_true_end_is_reported(kafka_broker: KafkaBroker, topic: str) -> None:

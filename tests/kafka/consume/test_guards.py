@@ -14,7 +14,7 @@ from forebay.kafka.consume.fetching import MessageFetcher
 from forebay.kafka.consume.messages import FAULTS
 from forebay.kafka.consume.selection import CONFIRMATIONS_MAX
 from forebay.model.columns import Columns, EndOfPartition, PartitionFault, Start
-from forebay.model.errors import ForebayError
+from forebay.model.errors import ForebayError, UnreachableError
 from forebay.model.values import TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -186,15 +186,56 @@ def test_lower_leader_epoch_is_truncation(scripted: Scripted) -> None:
     assert scripted.poll([record(0, leader_epoch=3)], [record(1, leader_epoch=2)]) == [(0, 1, [0]), (0, 1, "truncated")]
 
 
-def test_truncation_has_end_of_log_if_broker_reports_it(scripted: Scripted) -> None:
+def truncation(offset: int, end: int) -> Message:
     """The text is librdkafka's, for ``auto.offset.reset=error``."""
-    words = "Partition log truncation detected at offset 100: broker end offset is 80 (offset leader epoch 2). Reset to INVALID."
-    cut = Message(topic="t", partition=0, offset=100, error=KafkaError(KafkaError._AUTO_OFFSET_RESET, words))
+    words = f"Partition log truncation detected at offset {offset}: broker end offset is {end} (offset leader epoch 2). Reset."
+    return Message(topic="t", partition=0, offset=offset, error=KafkaError(KafkaError._AUTO_OFFSET_RESET, words))
+
+
+class Following:
+    """An admin client that finds its next record at ``offset``; None: no broker answers."""
+
+    def __init__(self, offset: int | None) -> None:
+        self.offset = offset
+        self.asked: list[dict[TopicPartition, int]] = []
+
+    def next_records(self, positions: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        self.asked.append(positions)
+        if self.offset is None:
+            raise UnreachableError("no broker answers")
+        return dict.fromkeys(positions, self.offset)
+
+
+@pytest.mark.parametrize("following", [80, 99, None])
+def test_truncation_has_end_of_log_if_broker_reports_it(scripted: Scripted, following: int | None) -> None:
+    """INV-5: a record between that end and the position would be missed, so the doubt is a fault too."""
+    scripted.rebalance._admin = Following(following)
     scripted.start(100, leader_epoch=2)
-    scripted.consumer.batches = [[cut]]
+    scripted.consumer.batches = [[truncation(100, 80)]]
     (told,) = scripted.source.poll(10, 0.0)
     assert isinstance(told, PartitionFault)
     assert (told.kind, told.end) == ("truncated", 80)
+
+
+@pytest.mark.parametrize("following", [100, 120])
+def test_position_behind_markers_of_a_newer_leader_is_read_on(scripted: Scripted, following: int) -> None:
+    """Rule 8: no record follows the end of the position's leader epoch up to the position, so none can be missed there."""
+    scripted.rebalance._admin = admin = Following(following)
+    scripted.start(100, leader_epoch=2)
+    asked = len(scripted.consumer.asked)
+    assert scripted.poll([truncation(100, 98)]) == []
+    assert admin.asked == [{TP: 98}]
+    assert ("seek", [(0, 100)]) not in scripted.consumer.asked[asked:]  # it has no leader epoch to compare any more
+    assert scripted.consumer.asked[asked:][-1][1] == [(0, 100)]
+    assert scripted.poll([record(100, leader_epoch=5)]) == [(0, 1, [100])]
+
+
+def test_truncation_above_the_position_is_a_fault(scripted: Scripted) -> None:
+    """It concerns records that librdkafka has fetched and not returned."""
+    scripted.rebalance._admin = admin = Following(200)
+    scripted.start(100, leader_epoch=2)
+    assert scripted.poll([truncation(150, 120)]) == [(0, 1, "truncated")]
+    assert admin.asked == []
 
 
 @pytest.mark.parametrize(("code", "kind"), FAULTS.items(), ids=[KafkaError(code).name() for code in FAULTS])

@@ -68,8 +68,12 @@ def test_parts_are_adjacent_and_cover_the_range(
     given: list[tuple[int, int]], least: int | None, most: int | None
 ) -> None:
     """INV-2: no offset is read twice, and none is left out."""
-    ranges = [OffsetRange("t", number, begin, begin + size) for number, (begin, size) in enumerate(given)]
+    ranges = [
+        OffsetRange("t", number, begin, begin + size, "id", leader_epoch=7)
+        for number, (begin, size) in enumerate(given)
+    ]
     parts = split_ranges(ranges, least, most)
+    assert all((part.topic_id, part.leader_epoch) == ("id", 7) for part in parts)
     for range_ in ranges:
         own = [part for part in parts if part.partition == range_.partition]
         ends = [range_.from_offset, *(part.until_offset for part in own)]

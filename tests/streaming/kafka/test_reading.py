@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from confluent_kafka import Producer
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.log_cuts import LogPoint
 from forebay.kafka.consume.range_reader import forget_consumers
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.registry.client import AVRO, RegisteredSchema, RegistryAccess
@@ -26,6 +28,7 @@ from pyspark_forebay.kafka.questions import Questions
 from pyspark_forebay.kafka.stream import StreamReader
 from tests.support.again import produce
 from tests.support.kafka import PATIENCE_SECONDS, await_markers
+from tests.support.log_cut import OlderLog
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -328,15 +331,15 @@ def test_end_below_the_offset_reached_is_asked_again(
 ) -> None:
     """As after a change of leaders. An end that stays is a loss."""
     asked: list[int] = []
-    real = KafkaAdmin.ends
+    real = KafkaAdmin.log_ends
 
-    def ends(self: KafkaAdmin, partitions: Any) -> dict[TopicPartition, int]:
+    def ends(self: KafkaAdmin, partitions: Any) -> dict[TopicPartition, LogPoint]:
         asked.append(1)
-        return {tp: offset - (asked == [1]) for tp, offset in real(self, partitions).items()}
+        return {tp: end._replace(offset=end.offset - (asked == [1])) for tp, end in real(self, partitions).items()}
 
     reader = streaming(kafka_broker, topic)
     start = {topic: {"0": 10, "1": 5}}  # as Spark's Kafka source writes it
-    monkeypatch.setattr(KafkaAdmin, "ends", ends)
+    monkeypatch.setattr(KafkaAdmin, "log_ends", ends)
     end = reader.latestOffset(start, ALL)
     assert end[topic] == start[topic] and len(asked) == 2
     cut = reader.latestOffset({topic: {"0": 10, "1": 7}}, ALL)
@@ -350,9 +353,10 @@ def test_target_of_available_now_below_the_offset_reached_is_asked_again(
     kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without failOnDataLoss the query would continue from there, and read records twice."""
-    real = KafkaAdmin.ends
+    real = KafkaAdmin.log_ends
     reader = streaming(kafka_broker, topic, failOnDataLoss="false")
-    monkeypatch.setattr(KafkaAdmin, "ends", lambda *given: {tp: end - 1 for tp, end in real(*given).items()})
+    lower = lambda *given: {tp: end._replace(offset=end.offset - 1) for tp, end in real(*given).items()}  # noqa: E731
+    monkeypatch.setattr(KafkaAdmin, "log_ends", lower)
     reader.prepareForTriggerAvailableNow()
     monkeypatch.undo()
     start = reader.latestOffset({topic: {"0": 8, "1": 4}}, ALL)
@@ -396,6 +400,56 @@ def test_offsets_that_kafka_holds_and_does_not_return_are_always_an_error(
     monkeypatch.setattr(KafkaAdmin, "topic_ids", lambda self, topics: dict.fromkeys(topics, ""))
     with pytest.raises(RangeNotHeldError, match="not now"):
         rows(reader, {}, end)
+
+
+def test_log_that_was_cut_back_and_has_grown_beyond_the_offset_reached_is_data_loss(
+    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    """INV-5: Spark's Kafka source would continue, and miss the records of the new leader below the offset."""
+    broker, tp = own_kafka_broker, TopicPartition(topic_name(), 0)
+    broker.create_topic(tp.topic, 1)
+    produce(broker.options, tp, 80, key=b"kept")
+    older = OlderLog(broker, tp, tmp_path / "older")
+    produce(broker.options, tp, 20, key=b"cut off")
+    strict = streaming(broker, tp.topic, startingOffsets="earliest")
+    first = json.loads(json.dumps(strict.latestOffset({}, ALL)))
+    batch = BatchReader(options(broker, tp.topic))
+    planned = batch.partitions()
+    assert len(rows(strict, {}, first)) == 100
+    strict.stop()
+    forget_consumers()
+    older.cut_back()
+    produce(broker.options, tp, 120, key=b"later")
+
+    strict = streaming(broker, tp.topic, startingOffsets="earliest")
+    second = strict.latestOffset(first, ALL)
+    assert (first[tp.topic], second[tp.topic]) == ({"0": 100}, {"0": 200})
+    with pytest.raises(RangeNotHeldError, match=f"{tp} was cut back to 80, .*failOnDataLoss"):
+        strict.partitions(first, second)
+    with pytest.raises(RangeNotHeldError, match=r"\[0, 100\): Kafka's log was cut back to offset 80.*failOnDataLoss"):
+        rows(strict, {}, first)  # the first batch is run again
+    with pytest.raises(RangeNotHeldError, match="cut back to offset 80"):
+        list(batch.read(planned[0]))
+    lenient = streaming(broker, tp.topic, startingOffsets="earliest", failOnDataLoss="false")
+    assert [row["key"] for row in rows(lenient, {}, first)] == [b"kept"] * 80
+    assert [(row["offset"], row["key"]) for row in rows(lenient, first, second)] == [
+        (offset, b"later") for offset in range(80, 200)
+    ]
+    third = lenient.latestOffset(second, ALL)
+    assert third == second and offsets(strict, first | {"#leader-epochs": {}}, second) == {0: list(range(100, 200))}
+    strict.stop()
+    lenient.stop()
+
+
+def test_deleted_topic_is_not_compared_with_a_log(kafka_broker: KafkaBroker, topic: str, admin: KafkaAdmin) -> None:
+    """A leader that no longer exists would be asked until the batch fails, also without failOnDataLoss."""
+    reader = streaming(kafka_broker, topic, startingOffsets="earliest", failOnDataLoss="false")
+    first = reader.latestOffset({}, ALL)
+    produce(kafka_broker.options, TopicPartition(topic, 0), 3)
+    second = reader.latestOffset(first, ALL) | {"#leader-epochs": {topic: {"0": 7, "1": 7}}}
+    assert first["#leader-epochs"] == {topic: {"0": 0, "1": 0}}
+    admin.delete_topic(topic)
+    assert ranges(reader, first, second) == {0: [(10, 13)]}
 
 
 def test_end_beyond_the_log_is_data_loss(kafka_broker: KafkaBroker, topic: str) -> None:

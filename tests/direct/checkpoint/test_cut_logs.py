@@ -1,0 +1,105 @@
+"""Direct streams on a log that was cut back and has grown beyond their positions, in a real Kafka (INV-5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from direct.checkpoint.checkpoint import Checkpoint
+from direct.stream.strategies import Subscribe
+from driver.batches.job.batch import Batch
+from forebay.kafka.consume.range_reader import Reading, forget_consumers, read_range
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.kafka.options.access import KafkaAccess
+from forebay.model.errors import JobError, RangeNotHeldError
+from forebay.model.values import TopicPartition
+from tests.support.again import produce
+from tests.support.columns import column_values
+from tests.support.direct_runs import Runs
+from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.log_cut import OlderLog
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    yield
+    forget_consumers()
+
+
+class Rows:
+    """A job that reads its batch: the values at each offset, in the order of reading."""
+
+    def __init__(self, runs: Runs) -> None:
+        self.runs = runs
+        self.read: list[tuple[int, bytes]] = []
+
+    def __call__(self, work: Batch) -> None:
+        access = KafkaAccess(dict(self.runs.options), "g", PATIENCE_SECONDS)
+        read: list[tuple[int, bytes]] = []
+        for span in work.spans:  # type: ignore[attr-defined]
+            for rows in read_range(access, span, Reading()):
+                read += zip(column_values(rows, "offset"), column_values(rows, "key"), strict=True)
+        self.read += read  # an attempt that fails leaves nothing
+        self.runs.job(work)
+
+
+def test_stream_ends_or_records_the_loss_if_its_log_was_cut_back_and_has_grown_beyond_its_position(
+    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    """``done`` has completed [0, 100), ``failing`` has it in a batch that must run again, and Kafka cuts the log back to 80."""
+    broker, tp = own_kafka_broker, TopicPartition(topic_name(), 0)
+    broker.create_topic(tp.topic, 1)
+    produce(broker.options, tp, 80, key=b"kept")
+    older = OlderLog(broker, tp, tmp_path / "older")
+    produce(broker.options, tp, 20, key=b"cut off")
+    done, failing = Runs(broker.options, tmp_path / "done"), Runs(broker.options, tmp_path / "failing")
+    stream = done.start(Subscribe([tp.topic]))
+    done.await_records(100)
+    done.stop(stream)
+
+    def fails(work: Batch) -> None:
+        raise ValueError("no")
+
+    stream = failing.start(Subscribe([tp.topic]), fails, max_failures=1)
+    with pytest.raises(JobError):
+        stream.await_termination(PATIENCE_SECONDS)
+    assert failing.checkpoint.exists()
+
+    older.cut_back()
+    produce(broker.options, tp, 120, key=b"later")
+
+    cut = rf"{tp}: the stream is at offset 100, and Kafka's log ends at 200: it was cut back to 80.*accept-loss"
+    stream = done.make(Subscribe([tp.topic]))
+    with pytest.raises(RangeNotHeldError, match=cut):
+        stream.foreach_batch(done.job).start()
+    checkpoint = Checkpoint(done.checkpoint.as_uri(), "s", broker.options)
+    assert [(loss.kind, loss.label, loss.goes_on_at) for loss in checkpoint.losses()] == [("cut-back", str(tp), 80)]
+    checkpoint.accept_losses([str(tp)], "ann")
+    assert checkpoint.losses() == []
+    later = Rows(done)
+    stream = done.start(Subscribe([tp.topic]), later)
+    done.await_records(220)
+    done.stop(stream)
+    assert later.read == [(offset, b"later") for offset in range(80, 200)]
+    found = checkpoint.audit()
+    assert found.clean
+    assert [(one.number, one.start, one.until) for one in found.incarnations] == [(1, 0, 100), (2, 80, 200)]
+    assert checkpoint.state().partitions[str(tp)].leader_epoch > 0
+
+    checkpoint = Checkpoint(failing.checkpoint.as_uri(), "s", broker.options)
+    assert [(loss.kind, loss.label) for loss in checkpoint.losses()] == [
+        ("batch", f"{tp}[80, 100)"),
+        ("cut-back", str(tp)),
+    ]
+    rows = Rows(failing)
+    stream = failing.start(Subscribe([tp.topic]), rows, on_vanished="record", max_failures=1)
+    failing.await_records(200)
+    failing.stop(stream)
+    assert rows.read == [(offset, b"kept" if offset < 80 else b"later") for offset in range(200)]
+    found = checkpoint.audit()
+    assert found.clean
+    assert [loss.label for loss in found.losses] == [f"{tp}[80, 100)"]

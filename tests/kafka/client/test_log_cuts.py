@@ -1,0 +1,118 @@
+"""Logs that were cut back and have grown since, with a real Kafka: they are found by leader epochs (KIP-320)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as WirePartition
+
+from forebay.kafka.client import log_cuts
+from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.log_cuts import LogPoint
+from forebay.kafka.consume.range_reader import PartitionReader, Reading, forget_consumers, read_range
+from forebay.kafka.consume.spans import OffsetRange
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.kafka.options.access import KafkaAccess
+from forebay.model.errors import RangeNotHeldError, UnreachableError
+from forebay.model.values import TopicPartition
+from tests.kafka.consume.test_range_reader import transaction
+from tests.support.again import produce
+from tests.support.columns import column_values
+from tests.support.kafka import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.kafka
+
+
+class LeaderKnown(Consumer):
+    """A consumer that knows the leader before its assignment: then librdkafka compares nothing without a seek."""
+
+    def assign(self, partitions: list[WirePartition]) -> None:
+        self.list_topics(timeout=PATIENCE_SECONDS)
+        super().assign(partitions)
+
+
+def test_points_and_ranges_of_an_older_leader_are_compared_with_the_newer_leaders_log(
+    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offsets 0 to 77 are records of the first leader, 78 one of a transaction, 79 its marker; the next leader has 80 to 199.
+
+    A point above 80 under the first leader is as after an unclean election: it had other records there.
+    """
+    broker, tp = own_kafka_broker, TopicPartition(topic_name(), 0)
+    broker.create_topic(tp.topic, 1)
+    produce(broker.options, tp, 78)
+    transaction(broker.options, tp, 1, "commit")
+    with KafkaAdmin(broker.options) as admin:
+        (before,) = admin.log_ends([tp]).values()
+    broker.kill9()
+    broker.start()
+    produce(broker.options, tp, 120)
+    with KafkaAdmin(broker.options) as admin:
+        (now,) = admin.log_ends([tp]).values()
+        assert (before.offset, now.offset) == (80, 200)
+        old, new = before.leader_epoch, now.leader_epoch
+        assert 0 <= old < new
+        for point, cut in (
+            (LogPoint(200, old), 80),
+            (LogPoint(81, old), 80),
+            (LogPoint(80, old), None),
+            (LogPoint(10, old), None),
+            (LogPoint(100, new), None),
+            (LogPoint(200, new), None),
+        ):
+            assert admin.cuts({tp: point}).get(tp) == cut, point
+        assert admin.cuts({}) == {}
+        admin.delete_records({tp: 40})
+        assert admin.cuts({tp: LogPoint(20, old)}) == {}
+        assert admin.cuts({tp: LogPoint(90, old)}) == {tp: 80}
+        with monkeypatch.context() as patch:
+            patch.setattr(log_cuts, "Consumer", LeaderKnown)
+            assert admin.cuts({tp: LogPoint(90, old)}) == {tp: 80}
+    unknown = f"the leader of {tp} does not know leader epoch {new + 7}"
+    with KafkaAdmin(broker.options, timeout_seconds=2.0) as admin, pytest.raises(UnreachableError, match=unknown):
+        admin.cuts({tp: LogPoint(90, new + 7)})
+
+    access = KafkaAccess(broker.options, "forebay-executor-g")
+    holes = Reading(allow_offset_gaps=True)
+
+    def offsets(begin: int, end: int, epoch: int, reading: Reading) -> list[int]:
+        span = OffsetRange(tp.topic, 0, begin, end, leader_epoch=epoch)
+        return [offset for batch in read_range(access, span, reading) for offset in column_values(batch, "offset")]
+
+    for begin, end in ((70, 100), (90, 95)):
+        with pytest.raises(RangeNotHeldError, match=rf"{begin}, {end}\): Kafka's log was cut back to offset 80"):
+            offsets(begin, end, old, holes)
+    # the marker has no record, so the first record of the next leader is polled with this range
+    assert offsets(70, 80, old, holes) == list(range(70, 79))
+    assert offsets(70, 100, new, holes) == offsets(70, 100, -1, holes) == [*range(70, 79), *range(80, 100)]
+    assert offsets(90, 95, new, Reading()) == list(range(90, 95))
+    forget_consumers()
+
+
+def test_kept_consumer_serves_no_range_of_another_leader(
+    kafka_broker: KafkaBroker, topic_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have fetched records that the next leader's log does not have."""
+    tp = TopicPartition(topic_name(), 0)
+    kafka_broker.create_topic(tp.topic, 1)
+    produce(kafka_broker.options, tp, 30)
+    access = KafkaAccess(kafka_broker.options, "forebay-executor-g")
+    made: list[int] = []
+    real = PartitionReader.__init__
+
+    def noted(self: PartitionReader, access: KafkaAccess, tp: TopicPartition, *, position: int, **more: Any) -> None:
+        made.append(position)
+        real(self, access, tp, position=position, **more)
+
+    monkeypatch.setattr(PartitionReader, "__init__", noted)
+    first = OffsetRange(tp.topic, 0, 0, 10, leader_epoch=5)
+    for span in (first, msgspec.structs.replace(first, from_offset=10, until_offset=20)):
+        assert sum(batch.num_rows for batch in read_range(access, span, Reading())) == 10
+    last = msgspec.structs.replace(first, from_offset=20, until_offset=30, leader_epoch=6)
+    assert sum(batch.num_rows for batch in read_range(access, last, Reading())) == 10
+    assert made == [0, 20]
+    forget_consumers()

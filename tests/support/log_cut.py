@@ -1,0 +1,25 @@
+"""A partition's log that is cut back, as after an unclean election: one broker starts again with an older copy of the log."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.values import TopicPartition
+
+
+class OlderLog:
+    """A copy of the log of ``tp``. All of its records must be acknowledged."""
+
+    def __init__(self, broker: KafkaBroker, tp: TopicPartition, keep: Path) -> None:
+        self._broker = broker
+        self._folder = broker.directory / "data" / f"{tp.topic}-{tp.partition}"
+        self._copy = Path(shutil.copytree(self._folder, keep))
+
+    def cut_back(self) -> None:
+        """Kill the broker, and start it with the copy. It leads the partition under a new leader epoch."""
+        self._broker.kill9()
+        shutil.rmtree(self._folder)
+        shutil.copytree(self._copy, self._folder)
+        self._broker.start()
