@@ -204,7 +204,9 @@ def read(storage: Storage, path: str) -> pa.Table:
 
     data = storage.read(path)
     try:
-        return parquet.read_table(io.BytesIO(data), schema=SCHEMA)
+        table = parquet.read_table(io.BytesIO(data), schema=SCHEMA)
+        table.validate(full=True)  # Parquet does not check that strings are UTF-8
+        return table
     except (pa.ArrowException, OSError) as error:
         raise CorruptionError(f"{storage.url}/{path}", 0, f"it is no Parquet file of dead letters: {error}") from None
 

@@ -20,7 +20,7 @@ from driver.batches.local_engine import LocalEngine
 from driver.batches.tasks.decoding import DeadLetterPlan, Decoder, Part, as_records, decode_parts, of_records
 from driver.batches.tasks.reading import KafkaRecord, read_task
 from forebay.kafka.produce import sender
-from forebay.model.errors import JobError, OutOfSpaceError, UsageError
+from forebay.model.errors import CorruptionError, JobError, OutOfSpaceError, UsageError
 from forebay.model.identifiers import numbered
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.settings.reading.load import from_values
@@ -29,7 +29,7 @@ from tests.support.rows import ODD_ROWS, Row, block
 from tests.support.stored import Stored
 from wal import dead_letters
 from wal.dead_letters import CountedRun, Identity, Run
-from wal.storage import open_storage
+from wal.storage import MemoryStorage, open_storage
 
 NUMBERS = pa.schema([pa.field("offset", pa.int64()), pa.field("number", pa.int64(), nullable=False)])
 BATCH = numbered(1, 7)
@@ -494,3 +494,12 @@ def test_a_task_whose_dead_letters_can_not_be_stored_fails_and_a_retry_finishes_
     assert decoding.found() == []
     decoding.run(work, decode([]), attempt=2)
     assert [row["offset"] for row in decoding.rows()] == [1, 3]
+
+
+def test_file_whose_text_is_damaged_is_named() -> None:
+    text = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
+    columns = [text if field.name == "topic" else pa.nulls(1, field.type) for field in dead_letters.SCHEMA]
+    storage = MemoryStorage("memory://letters")
+    dead_letters.put(storage, "a.parquet", pa.Table.from_arrays(columns, names=dead_letters.SCHEMA.names))
+    with pytest.raises(CorruptionError, match=r"letters/a\.parquet.*no Parquet file of dead letters"):
+        dead_letters.read(storage, "a.parquet")
