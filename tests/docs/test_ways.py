@@ -16,7 +16,7 @@ NOT_FOLLOWED = {
     "An offset range": {
         "forebay.kafka.consume.consumer",
         "forebay.kafka.consume.selection",
-        "wal.blocks.local_copies",
+        "wal.blocks.local_writing",
     },
     # the job runs in the driver's process; what gets blocks and not their batch; nothing cleans up
     "A batch": {

@@ -155,7 +155,7 @@ def test_damaged_copy_stays_if_the_restored_one_cant_be_made_durable(
     def fail(_: Path) -> None:
         raise OSError(5, "injected")
 
-    monkeypatch.setattr("wal.blocks.local_copies.sync_names", fail)
+    monkeypatch.setattr("wal.blocks.local_writing.sync_names", fail)
     with pytest.raises(StoreError):
         damaged_copies.repair_copies(logged.settings, logged.journal)
     assert aside.exists()

@@ -48,7 +48,7 @@ class Scripted:
             if isinstance(answer, KafkaError):
                 future.set_exception(KafkaException(answer))
             else:
-                future.set_result(SimpleNamespace(offset=answer))
+                future.set_result(SimpleNamespace(offset=answer, leader_epoch=0))
             return dict.fromkeys(specs, future)
 
         def list_topics(**_: object) -> Any:
