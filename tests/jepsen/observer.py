@@ -18,7 +18,8 @@ _ANSWER_SECONDS = 3.0
 
 class Observer:
     """Asks each of ``urls`` in a thread of its own. ``latest``: the status with the highest epoch; None before the first one.
-    ``seconds``: how long its answer took. ``errors``: driver → why its last answer was no status."""
+    ``seconds``: how long its answer took. ``errors``: driver → why its last answer was no status. ``epochs``: driver → the epoch
+    in which it last led."""
 
     def __init__(self, urls: Mapping[str, str], certificates: Path, token: Callable[[], str], file: Path) -> None:
         self._context = ssl.create_default_context(cafile=str(certificates / "authority.pem"))
@@ -30,6 +31,7 @@ class Observer:
         self.latest: dict[str, Any] | None = None
         self.seconds = 0.0
         self.errors: dict[str, str] = {}
+        self.epochs: dict[str, int] = {}
         self._threads = [
             threading.Thread(target=self._run, args=(name, url), name=f"observer of {name}", daemon=True)
             for name, url in urls.items()
@@ -71,5 +73,6 @@ class Observer:
         with self._lock:
             self._file.write(json.dumps(row) + "\n")
             self._file.flush()
+            self.epochs[name] = status["driver_epoch"]
             if self.latest is None or status["driver_epoch"] >= self.latest["driver_epoch"]:
                 self.latest, self.seconds = status, seconds

@@ -18,8 +18,8 @@ FLOORS = {"MB": 8.0, "descriptors": 8.0, "threads": 4.0, "files": 20.0, "kB": 20
 
 
 class Samples:
-    """``series``: (name, unit) → (seconds, value). A process that was started again begins a new series. ``seconds``: length
-    of the run."""
+    """``series``: (name, unit) → (seconds, value). A process that was started again begins a new series, and so does a standby
+    that begins to lead: then it holds the stream's state. ``seconds``: length of the run."""
 
     def __init__(self, world: World, observer: Observer, seconds: float) -> None:
         self._every = min(_EVERY_SECONDS_MAX, seconds / _SAMPLES_MIN)
@@ -27,6 +27,7 @@ class Samples:
         self._world = world
         self._observer = observer
         self._due = 0.0
+        self._epochs: dict[str, int | None] = {}
 
     def tick(self) -> None:
         """Take a sample if one is due."""
@@ -36,7 +37,7 @@ class Samples:
         self._due = now + self._every
         at = self._world.story.seconds
         for name, pid in self._world.services.running().items():
-            self._process(at, f"{name}, start {self._world.services[name].starts}", pid)
+            self._process(at, self._role(f"{name}, start {self._world.services[name].starts}", name), pid)
         self._store(at)
         status = self._observer.latest
         if status is not None:
@@ -44,6 +45,11 @@ class Samples:
             times = [b["total_delay_ms"] for b in status["batches"] if b["total_delay_ms"]]
             if times:
                 self.series["total delay of a batch", "ms"].append((at, median(times)))
+
+    def _role(self, process: str, name: str) -> str:
+        """Return the name of the series of ``process``: another one since it leads, if it was a standby at its first sample."""
+        epoch = self._observer.epochs.get(name)
+        return process if self._epochs.setdefault(process, epoch) == epoch else f"{process}, leading"
 
     def _process(self, at: float, name: str, pid: int) -> None:
         try:
