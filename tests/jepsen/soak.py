@@ -21,13 +21,15 @@ from tests.jepsen.observer import Observer
 from tests.jepsen.run import Run
 from tests.jepsen.samples import FLOORS, Samples
 from tests.jepsen.story import Story
-from tests.jepsen.trend import POINTS_MIN, trend
+from tests.jepsen.trend import POINTS_MIN, medians, trend
 from tests.jepsen.world import DRIVERS, Shape, World
 
 #: kinds that end processes of Forebay, or make Kafka lose records, are left out
 _LEFT_OUT = ("kill", "stop", "rolling", "unclean")
 _EVERY_SECONDS = 60.0
 _PROBE_SECONDS, _PROBE_RATE = 10.0, 20_000.0
+#: of a line in a picture
+_POINTS_SHOWN = 60
 
 
 def plan(seed: int, seconds: float, shape: Shape) -> list[Step]:
@@ -134,7 +136,8 @@ def plots(series: dict[tuple[str, str], list[tuple[float, float]]], folder: Path
     """Draw one picture for each unit; the five longest series of a unit."""
     by_unit: dict[str, list[Line]] = defaultdict(list)
     for (name, unit), points in sorted(series.items(), key=lambda item: -len(item[1])):
-        by_unit[unit].append(Line(name, tuple((at / 60, (value,)) for at, value in points)))
+        shown = medians(points, _POINTS_SHOWN)
+        by_unit[unit].append(Line(name, tuple((at / 60, (value,)) for at, value in shown)))
     for unit, lines in by_unit.items():
         plot = Lines("minutes", unit, tuple(lines[:5]), x_log=False)
         draw(Sheet(f"soak-{unit}", f"Soak: {unit}", (), (), (plot,)), folder / f"soak-{unit}.svg")

@@ -37,12 +37,7 @@ class Trend:
 
 def trend(samples: Sequence[tuple[float, float]]) -> Trend:
     """Return the trend of (time, value) samples, in order of time, without the warm-up."""
-    steady = samples[int(len(samples) * _WARM_UP) :]
-    each = max(1, math.ceil(len(steady) / _POINTS_MAX))
-    points = [
-        (median(t for t, _ in part), median(v for _, v in part))
-        for part in (steady[at : at + each] for at in range(0, len(steady), each))
-    ]
+    points = medians(samples[int(len(samples) * _WARM_UP) :], _POINTS_MAX)
     if len(points) < POINTS_MIN:
         return Trend(len(points), 1.0, 0.0, median(v for _, v in points) if points else 0.0)
     pairs = list(itertools.combinations(points, 2))
@@ -50,6 +45,13 @@ def trend(samples: Sequence[tuple[float, float]]) -> Trend:
     score = sum((v2 > v1) - (v2 < v1) for (_, v1), (_, v2) in pairs)
     values = [v for _, v in points]
     return Trend(len(points), _probability(score, values), slope * (points[-1][0] - points[0][0]), median(values))
+
+
+def medians(samples: Sequence[tuple[float, float]], points_max: int) -> list[tuple[float, float]]:
+    """Return at most ``points_max`` medians of neighbouring samples."""
+    each = max(1, math.ceil(len(samples) / points_max))
+    parts = (samples[at : at + each] for at in range(0, len(samples), each))
+    return [(median(t for t, _ in part), median(v for _, v in part)) for part in parts]
 
 
 def _probability(score: int, values: Sequence[float]) -> float:
