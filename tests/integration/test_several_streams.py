@@ -24,10 +24,13 @@ class Stream(Cluster):
         )  # fmt: skip
         self.truth = Truth()
         self._produced = 0
+        self.second_url = ""  # of a driver that takes over
 
     def __enter__(self) -> Stream:
         super().__enter__()
         (self.folder / "jobs.py").rename(self.folder / f"jobs_{self.stream}.py")  # one module of each name in a process
+        self.second_url = self.another_url()
+        self.write_settings(driver={"urls": [self.driver_url, self.second_url]})
         for name in ("agent", "r1"):
             self.start(name)
         return self
@@ -90,7 +93,8 @@ def test_streams_of_one_process_fail_wait_and_end_apart(streams: tuple[Stream, S
     for stream in streams:
         stream.await_completed(stream.truth.ends())
 
-    clicks.start_rival("thief", "driver", "--take-over", url=clicks.another_url(), environment=without_spark)
+    clicks.start_rival("thief", "driver", "--take-over", url=clicks.second_url, environment=without_spark)
+    clicks.wait(lambda: not clicks.health(), "the thief to lead")
     clicks.complete()
     orders.wait(lambda: "stream clicks ends: " in orders.log("driver"), "the fenced stream to end")
     orders.complete()

@@ -71,7 +71,7 @@ TOGETHER = {
     "tests/deploy/systemd/test_systemd.py": "systemd",
     "tests/deploy/systemd/test_systemd_with_spark.py": "systemd-with-spark",
 }
-#: with three more, the processors are never idle, and some tests run into limits that are not ours: Spark gives a planner ten seconds
+#: three more never leave a processor idle, but run into limits of others: Spark gives a planner ten seconds
 _WORKERS_MORE_THAN_CORES = 2
 WORKERS_MAX = 8
 

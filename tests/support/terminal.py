@@ -16,6 +16,8 @@ import pyte
 
 #: maximum wait for an expected screen; never asserted on
 PATIENCE_SECONDS = 60.0
+#: an escape sequence without an effect, after the command's last byte
+_END = b"\x1b[0;0m"
 
 
 class Terminal:
@@ -95,8 +97,12 @@ class Terminal:
         return text
 
     def end(self) -> int:
-        """Return the exit code of the command."""
-        return self.process.wait(PATIENCE_SECONDS)
+        """Return the exit code of the command, when the test has read all that it wrote."""
+        code = self.process.wait(PATIENCE_SECONDS)
+        os.write(self._theirs, _END)  # what the command wrote comes before it
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._ended or self.raw.endswith(_END), PATIENCE_SECONDS)
+        return code
 
     def _set_size(self, width: int, height: int) -> None:
         fcntl.ioctl(self._own, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
