@@ -15,8 +15,8 @@ from tests.support.stores import Store
 def test_unanswered_request_is_retried(proxied: Store, kind: str, verb: str) -> None:
     """Whether it was carried out or not: the outcome is the same, and the object is this writer's."""
     assert proxied.proxy is not None
+    proxied.open().put_new("s/before", b"before")
     storage = proxied.open(request_timeout="400ms")
-    storage.put_new("s/before", b"before")
     fault = proxied.proxy.arm(kind, verb, times=1)  # type: ignore[arg-type]
     if verb == "PUT":
         storage.put_new("s/a", b"mine" * 100)
@@ -36,8 +36,8 @@ def test_unanswered_request_is_retried(proxied: Store, kind: str, verb: str) -> 
 def test_put_without_answer_is_refused_if_another_writers_object_exists(proxied: Store, kind: str) -> None:
     """INV-4: only an object with equal bytes counts as the writer's own."""
     assert proxied.proxy is not None
+    proxied.open().put_new("epochs/1", b"somebody else's")
     storage = proxied.open(request_timeout="400ms")
-    storage.put_new("epochs/1", b"somebody else's")
     proxied.proxy.arm(kind, "PUT", times=1)  # type: ignore[arg-type]
     with pytest.raises(FileExistsError):
         storage.put_new("epochs/1", b"mine")
@@ -83,8 +83,8 @@ def test_upload_in_parts_through_a_repeating_proxy_is_found_or_refused(in_parts:
 
 def test_a_slow_answer_is_waited_for_and_a_stuck_one_is_not(proxied: Store) -> None:
     assert proxied.proxy is not None
+    proxied.open().put_new("s/a", bytes(100_000))
     storage = proxied.open(request_timeout="600ms")
-    storage.put_new("s/a", bytes(100_000))
     proxied.proxy.arm("slow", "GET", bytes_per_second=1_000_000, times=1)
     assert storage.read("s/a") == bytes(100_000)
     stuck = proxied.proxy.arm("slow", "GET", bytes_per_second=20_000, times=1)
