@@ -35,7 +35,7 @@ from driver.spark.java.class_archive import ClassArchive
 from driver.spark.java.jvm import archive_of, session_options, start_jvm
 from driver.spark.rows import SparkRows
 from driver.spark.small import SmallBatches
-from driver.spark.warming import Kind, Warming, queries
+from driver.spark.warming import Kind, Query, Warming, queries
 from forebay.model.errors import EngineLostError, ForebayError, JobError, UsageError
 from forebay.settings.schema import DriverSettings, Settings
 from wal.reading import TierCounts
@@ -361,12 +361,14 @@ class SparkEngine(SparkJobs):
             self._given is not None or not self._has_pinned_threads
         ):  # without them a batch's tasks could join the job group
             return
-        none = BatchWork(batch_id=0, number=0, time_ms=0, rerun=False, tasks=(), headers=self._settings.kafka.headers)
-        counts = tier_counts(self.session.sparkContext)
-        rounds = self._warming.run(queries(self.session, read_plan(self._settings, none, {}), counts))
+        rounds = self._warming.run(self._queries)
         log.info("Spark is warm after %d rounds of queries over made-up records", rounds)
         if self._archive is not None and not self._stopping.is_set():
             self._make_archive(self._archive)
+
+    def _queries(self) -> list[Query]:
+        none = BatchWork(batch_id=0, number=0, time_ms=0, rerun=False, tasks=(), headers=self._settings.kafka.headers)
+        return queries(self.session, read_plan(self._settings, none, {}), tier_counts(self.session.sparkContext))
 
     def _kind(self, work: BatchWork) -> Kind:
         return "small" if self._small.are_small(work.tasks) else "large"

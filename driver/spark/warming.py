@@ -47,12 +47,14 @@ class Warming:
         self._stopped = threading.Event()
         self._ran: dict[Kind, threading.Event] = {kind: threading.Event() for kind in get_args(Kind)}
 
-    def run(self, queries: Sequence[Query], rounds_max: int = ROUNDS_MAX) -> int:
-        """Run ``queries``, up to ``rounds_max`` times. Return the number of whole rounds. Raises what a query raises."""
+    def run(self, make: Callable[[], Sequence[Query]], rounds_max: int = ROUNDS_MAX) -> int:
+        """Run the queries that ``make`` returns, up to ``rounds_max`` times. Return the number of whole rounds. Raises what
+        ``make`` or a query raises. Batches wait from the call on, since making the queries takes time too."""
         self._runs = True
         try:
+            made = make()
             for rounds in range(rounds_max):
-                for query in queries:
+                for query in made:
                     awaited = query.kind is not None and not self._ran[query.kind].is_set()
                     if self._stopped.is_set() or (self._wanted.is_set() and not awaited):
                         return rounds

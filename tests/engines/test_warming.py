@@ -55,7 +55,7 @@ class Waiting(threading.Thread):
 def warming_in_thread(warming: Warming, queries: Queries) -> threading.Thread:
     def run() -> None:
         try:
-            warming.run(queries.all, 2)
+            warming.run(lambda: queries.all, 2)
         except RuntimeError:
             queries.ran.append("failed")
 
@@ -67,7 +67,7 @@ def warming_in_thread(warming: Warming, queries: Queries) -> threading.Thread:
 
 def test_without_a_batch_all_rounds_run() -> None:
     queries = Queries("none")
-    assert Warming().run(queries.all, 2) == 2
+    assert Warming().run(lambda: queries.all, 2) == 2
     assert queries.ran == ["a", "b", "c"] * 2
 
 
@@ -95,6 +95,27 @@ def test_batch_that_comes_first_waits_for_both_queries_of_batches_only() -> None
     assert small.ended()
     thread.join(_SECONDS)
     assert queries.ran == ["a", "b"], "a large batch may come next"
+
+
+def test_batch_waits_while_the_queries_are_made() -> None:
+    warming, queries = Warming(), Queries("none")
+    made, may_be_made = threading.Event(), threading.Event()
+
+    def make() -> list[Query]:
+        made.set()
+        assert may_be_made.wait(_SECONDS)
+        return queries.all
+
+    thread = threading.Thread(target=lambda: warming.run(make), daemon=True)
+    thread.start()
+    assert made.wait(_SECONDS)
+    small = Waiting(warming, "small")
+    assert small.is_alive()
+    may_be_made.set()
+    assert small.ended()
+    assert small.waited
+    thread.join(_SECONDS)
+    assert queries.ran == ["a", "b"]
 
 
 @pytest.mark.parametrize("kind", ["small", "large"])

@@ -29,7 +29,8 @@ def main() -> None:
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     gateway: Any = SparkContext._gateway
-    Warming().run(queries(session, ReadPlan(wal_url=NO_WAL), tier_counts(session.sparkContext)), rounds_max=1)
+    plan, counts = ReadPlan(wal_url=NO_WAL), tier_counts(session.sparkContext)
+    Warming().run(lambda: queries(session, plan, counts), rounds_max=1)
     session.stop()
     gateway.proc.stdin.close()  # the JVM ends, and writes the archive before
     sys.exit(gateway.proc.wait())
