@@ -35,7 +35,7 @@ from driver.spark.java.class_archive import ClassArchive
 from driver.spark.java.jvm import archive_of, session_options, start_jvm
 from driver.spark.rows import SparkRows
 from driver.spark.small import SmallBatches
-from driver.spark.warming import Kind, Query, Warming, queries
+from driver.spark.warming import Query, Warming, queries
 from forebay.model.errors import EngineLostError, ForebayError, JobError, UsageError
 from forebay.settings.schema import DriverSettings, Settings
 from wal.reading import TierCounts
@@ -102,9 +102,6 @@ class SparkJobs(ABC):
     @abstractmethod
     def _batch(self, work: BatchWork, counts: Any) -> Batch:
         """Return the batch that the job gets. Its tasks add what they read from each tier to ``counts``, an accumulator."""
-
-    def _kind(self, work: BatchWork) -> Kind:
-        return "large"
 
     @property
     def parallelism(self) -> int:
@@ -204,8 +201,8 @@ class SparkJobs(ABC):
                 signal.signal(signal.SIGINT, on_interrupt)
 
     def await_ready(self, work: BatchWork) -> bool:
-        """Wait for the query of the batch's kind while the engine is warmed (:class:`driver.spark.warming.Warming`)."""
-        return self._warming.await_query(self._kind(work))
+        """Wait for the first queries while the engine is warmed (:class:`driver.spark.warming.Warming`)."""
+        return self._warming.await_ready()
 
     def run(self, work: BatchWork, job: Job) -> TierCounts:
         """Run the job as ``driver.batches.job.engine.Engine.run``. Raises JobError if the tasks of the attempt before it don't
@@ -369,9 +366,6 @@ class SparkEngine(SparkJobs):
     def _queries(self) -> list[Query]:
         none = BatchWork(batch_id=0, number=0, time_ms=0, rerun=False, tasks=(), headers=self._settings.kafka.headers)
         return queries(self.session, read_plan(self._settings, none, {}), tier_counts(self.session.sparkContext))
-
-    def _kind(self, work: BatchWork) -> Kind:
-        return "small" if self._small.are_small(work.tasks) else "large"
 
     def _make_archive(self, archive: ClassArchive) -> None:
         try:

@@ -77,15 +77,11 @@ class SmallBatches:
         count(total)
         return frame_of(session, parts, plan.headers)
 
-    def are_small(self, tasks: Tasks) -> bool:
-        """Return whether the driver reads them, as far as their sizes tell."""
+    def _takes(self, tasks: Tasks) -> bool:
         if not tasks or sum(map(len, tasks)) > BLOCKS_MAX:
             return False
         sizes = [sum(reference.decoded_bytes for reference in task) for task in tasks]
-        return sum(sizes) <= self._limit_bytes and max(sizes) <= TASK_BYTES_MAX
-
-    def _takes(self, tasks: Tasks) -> bool:
-        if not self.are_small(tasks):
+        if sum(sizes) > self._limit_bytes or max(sizes) > TASK_BYTES_MAX:
             return False
         with self._lock:
             if self._left_to_tasks:

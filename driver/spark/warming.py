@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -23,29 +23,25 @@ ROUNDS_MAX = 3
 _GROUP, _DESCRIPTION = "forebay-warming", "Forebay warms Spark up with made-up records"
 
 
-#: batches that wait for a query: those that the driver reads, or those that tasks read
-Kind = Literal["small", "large"]
-
-
 class Query(NamedTuple):
-    """One of the queries. ``kind``: of the batches that wait for it, or None."""
+    """One of the queries. ``awaited``: whether batches wait for it."""
 
     run: Callable[[], object]
-    kind: Kind | None = None
+    awaited: bool = False
 
 
 class Warming:
     """Runs queries until a batch comes. Thread-safe.
 
-    A batch that comes meanwhile waits for the query of its kind: beside it, both would take longer, and the time of the batch
-    would say nothing about later ones. It waits for no other query, and no further one begins.
+    A batch that comes meanwhile waits for the first run of the awaited queries: beside them, both would take longer, and the time
+    of the batch would say nothing about later ones. It waits for no other query, and no further one begins.
     """
 
     def __init__(self) -> None:
         self._runs = False
         self._wanted = threading.Event()  # a batch has come
         self._stopped = threading.Event()
-        self._ran: dict[Kind, threading.Event] = {kind: threading.Event() for kind in get_args(Kind)}
+        self._ready = threading.Event()  # the awaited queries have run
 
     def run(self, make: Callable[[], Sequence[Query]], rounds_max: int = ROUNDS_MAX) -> int:
         """Run the queries that ``make`` returns, up to ``rounds_max`` times. Return the number of whole rounds. Raises what
@@ -54,32 +50,28 @@ class Warming:
         try:
             made = make()
             for rounds in range(rounds_max):
-                for query in made:
-                    awaited = query.kind is not None and not self._ran[query.kind].is_set()
-                    if self._stopped.is_set() or (self._wanted.is_set() and not awaited):
+                for place, query in enumerate(made):
+                    needed = query.awaited and rounds == 0
+                    if self._stopped.is_set() or (self._wanted.is_set() and not needed):
                         return rounds
                     query.run()
-                    if query.kind is not None:
-                        self._ran[query.kind].set()
+                    if not any(later.awaited for later in made[place + 1 :]):
+                        self._ready.set()
             return rounds_max
         finally:
-            self._let_batches_run()
+            self._ready.set()
 
-    def await_query(self, kind: Kind) -> bool:
-        """Return when a batch of this kind may begin, and whether it had to wait. No batch waits if no query runs."""
+    def await_ready(self) -> bool:
+        """Return when a batch may begin, and whether it had to wait. No batch waits if no query runs."""
         self._wanted.set()
-        if not self._runs or self._ran[kind].is_set():
+        if not self._runs or self._ready.is_set():
             return False
-        return self._ran[kind].wait()
+        return self._ready.wait()
 
     def stop(self) -> None:
         """Begin no further query, and let waiting batches go on."""
         self._stopped.set()
-        self._let_batches_run()
-
-    def _let_batches_run(self) -> None:
-        for ran in self._ran.values():
-            ran.set()
+        self._ready.set()
 
 
 def queries(session: SparkSession, plan: ReadPlan, counts: Any) -> list[Query]:
@@ -116,7 +108,7 @@ def queries(session: SparkSession, plan: ReadPlan, counts: Any) -> list[Query]:
         partitions.rdd().mapPartitions(numbers).count()
 
     there = [] if far(context) else [Query(files)]
-    return [Query(small, "small"), Query(large, "large"), *there, Query(columns), Query(rdd)]
+    return [Query(small, awaited=True), Query(large, awaited=True), *there, Query(columns), Query(rdd)]
 
 
 def _frame(partitions: TaskPartitions, plan: ReadPlan, counts: Any) -> DataFrame:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from driver.spark.warming import Kind, Query, Warming
+from driver.spark.warming import Query, Warming
 
 _SECONDS = 60.0
 
@@ -20,7 +20,7 @@ class Queries:
         self.begun = threading.Event()
         self.may_end = threading.Event()
         self._slow, self._failure = slow, failure
-        self.all = [Query(self._query("a"), "small"), Query(self._query("b"), "large"), Query(self._query("c"))]
+        self.all = [Query(self._query("a"), True), Query(self._query("b"), True), Query(self._query("c"))]
 
     def _query(self, name: str) -> Callable[[], None]:
         def run() -> None:
@@ -37,15 +37,15 @@ class Queries:
 class Waiting(threading.Thread):
     """A batch that waits."""
 
-    def __init__(self, warming: Warming, kind: Kind) -> None:
+    def __init__(self, warming: Warming) -> None:
         super().__init__(daemon=True)
-        self._warming, self._kind = warming, kind
+        self._warming = warming
         self.waited: bool | None = None
         self.start()
         assert warming._wanted.wait(_SECONDS)
 
     def run(self) -> None:
-        self.waited = self._warming.await_query(self._kind)
+        self.waited = self._warming.await_ready()
 
     def ended(self) -> bool:
         self.join(_SECONDS)
@@ -71,30 +71,28 @@ def test_without_a_batch_all_rounds_run() -> None:
     assert queries.ran == ["a", "b", "c"] * 2
 
 
-def test_batch_waits_for_the_query_of_its_kind_and_no_further_query_begins() -> None:
-    warming, queries = Warming(), Queries("b")
+@pytest.mark.parametrize("slow", ["a", "b"])
+def test_batch_waits_for_the_awaited_queries_and_no_further_query_begins(slow: str) -> None:
+    warming, queries = Warming(), Queries(slow)
     thread = warming_in_thread(warming, queries)
-    small = Waiting(warming, "small")
-    assert small.ended()
-    assert small.waited is False, "its query has ended"
-    large = Waiting(warming, "large")
-    assert large.is_alive()
+    batch = Waiting(warming)
+    assert batch.is_alive()
     queries.may_end.set()
-    assert large.ended()
-    assert large.waited
+    assert batch.ended()
+    assert batch.waited
     thread.join(_SECONDS)
     assert queries.ran == ["a", "b"]
 
 
-def test_batch_that_comes_first_waits_for_both_queries_of_batches_only() -> None:
-    warming, queries = Warming(), Queries("a")
+def test_batch_that_comes_later_does_not_wait_for_other_queries() -> None:
+    warming, queries = Warming(), Queries("c")
     thread = warming_in_thread(warming, queries)
-    small = Waiting(warming, "small")
-    assert small.is_alive()
+    batch = Waiting(warming)
+    assert batch.ended()
+    assert batch.waited is False
     queries.may_end.set()
-    assert small.ended()
     thread.join(_SECONDS)
-    assert queries.ran == ["a", "b"], "a large batch may come next"
+    assert queries.ran == ["a", "b", "c"]
 
 
 def test_batch_waits_while_the_queries_are_made() -> None:
@@ -109,7 +107,7 @@ def test_batch_waits_while_the_queries_are_made() -> None:
     thread = threading.Thread(target=lambda: warming.run(make), daemon=True)
     thread.start()
     assert made.wait(_SECONDS)
-    small = Waiting(warming, "small")
+    small = Waiting(warming)
     assert small.is_alive()
     may_be_made.set()
     assert small.ended()
@@ -118,11 +116,10 @@ def test_batch_waits_while_the_queries_are_made() -> None:
     assert queries.ran == ["a", "b"]
 
 
-@pytest.mark.parametrize("kind", ["small", "large"])
-def test_batch_goes_on_when_the_warming_fails_or_is_stopped(kind: Kind) -> None:
+def test_batch_goes_on_when_the_warming_fails_or_is_stopped() -> None:
     failing, queries = Warming(), Queries("a", RuntimeError("no memory"))
     thread = warming_in_thread(failing, queries)
-    waiting = Waiting(failing, kind)
+    waiting = Waiting(failing)
     queries.may_end.set()
     assert waiting.ended()
     thread.join(_SECONDS)
@@ -130,7 +127,7 @@ def test_batch_goes_on_when_the_warming_fails_or_is_stopped(kind: Kind) -> None:
 
     stopped, queries = Warming(), Queries("a")
     thread = warming_in_thread(stopped, queries)
-    waiting = Waiting(stopped, kind)
+    waiting = Waiting(stopped)
     stopped.stop()
     assert waiting.ended(), "before the query has ended"
     queries.may_end.set()
@@ -138,6 +135,5 @@ def test_batch_goes_on_when_the_warming_fails_or_is_stopped(kind: Kind) -> None:
     assert queries.ran == ["a"]
 
 
-@pytest.mark.parametrize("kind", ["small", "large"])
-def test_batch_of_an_engine_that_is_not_warmed_does_not_wait(kind: Kind) -> None:
-    assert not Warming().await_query(kind)
+def test_batch_of_an_engine_that_is_not_warmed_does_not_wait() -> None:
+    assert not Warming().await_ready()
