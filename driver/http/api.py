@@ -21,6 +21,7 @@ from litestar.params import JSONBody
 from driver.http.lag import ReadLag
 from driver.http.observation.observer import Observer
 from driver.http.observation.routes import observer_routes
+from driver.tracker.requests import ReceiverRequest
 from driver.web.documentation import documentation_routes
 from driver.web.pages import page_routes
 from forebay import messages as m
@@ -34,15 +35,6 @@ from forebay.security.roles import Role
 RECEIVER, AGENT, OPERATOR = needs("receiver"), needs("agent"), needs("operator")
 WATCHER, QUERY = needs("reader", "operator"), needs("query", "operator")
 
-ReceiverRequest = (
-    m.RegisterRequest
-    | m.LookupRequest
-    | m.ClaimRequest
-    | m.ReleaseRequest
-    | m.ReportRequest
-    | m.Fault
-    | m.HeartbeatRequest
-)
 QueryRequest = (
     m.OpenCursorRequest
     | m.MoveCursorRequest

@@ -351,7 +351,7 @@ class ExpireCursors(Answered[tuple[str, ...]]):
     """End cursors whose last heartbeat is older than ``driver.cursor_timeout``. Answer: a sentence for each."""
 
 
-Request = (
+ReceiverRequest = (
     m.RegisterRequest
     | m.LookupRequest
     | m.ClaimRequest
@@ -359,6 +359,9 @@ Request = (
     | m.ReportRequest
     | m.Fault
     | m.HeartbeatRequest
+)
+Request = (
+    ReceiverRequest
     | m.AgentHeartbeatRequest
     | m.AcceptGapRequest
     | m.AcceptLossRequest

@@ -7,6 +7,16 @@ from pathlib import Path
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
+from tests.support.again import produce
+
+
+def log_to_cut(broker: KafkaBroker, tp: TopicPartition, keep: Path) -> OlderLog:
+    """Create the topic with 100 records, of which a cut leaves 80: the keys are ``kept`` and ``cut off``."""
+    broker.create_topic(tp.topic, 1)
+    produce(broker.options, tp, 80, key=b"kept")
+    older = OlderLog(broker, tp, keep)
+    produce(broker.options, tp, 20, key=b"cut off")
+    return older
 
 
 class OlderLog:

@@ -19,7 +19,7 @@ from tests.support.again import produce
 from tests.support.columns import column_values
 from tests.support.direct_runs import Runs
 from tests.support.kafka import PATIENCE_SECONDS
-from tests.support.log_cut import OlderLog
+from tests.support.log_cut import log_to_cut
 
 pytestmark = pytest.mark.kafka
 
@@ -52,10 +52,7 @@ def test_stream_ends_or_records_the_loss_if_its_log_was_cut_back_and_has_grown_b
 ) -> None:
     """``done`` has completed [0, 100), ``failing`` has it in a batch that must run again, and Kafka cuts the log back to 80."""
     broker, tp = own_kafka_broker, TopicPartition(topic_name(), 0)
-    broker.create_topic(tp.topic, 1)
-    produce(broker.options, tp, 80, key=b"kept")
-    older = OlderLog(broker, tp, tmp_path / "older")
-    produce(broker.options, tp, 20, key=b"cut off")
+    older = log_to_cut(broker, tp, tmp_path / "older")
     done, failing = Runs(broker.options, tmp_path / "done"), Runs(broker.options, tmp_path / "failing")
     stream = done.start(Subscribe([tp.topic]))
     done.await_records(100)

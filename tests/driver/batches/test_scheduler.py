@@ -99,6 +99,15 @@ def scheduler_of(
     )
 
 
+def with_a_batch() -> Tracked:
+    """Return a tracker with one allocated batch of five records."""
+    t = Tracked()
+    epoch = t.register()
+    t.take_in(epoch, t.claim(epoch).view.token, 5)
+    t.batch()
+    return t
+
+
 def newest(scheduler: Scheduler) -> BatchEntry:
     entry = scheduler.batches.newest
     assert entry is not None
@@ -226,11 +235,7 @@ def test_a_batch_that_no_tier_can_read_is_tried_again_by_itself_and_is_no_failur
 
 def test_batch_that_waited_for_its_engine_does_not_begin_after_a_stop() -> None:
     """INV-4: a newer driver may run it already."""
-    t = Tracked()
-    epoch = t.register()
-    token = t.claim(epoch).view.token
-    t.take_in(epoch, token, 5)
-    t.batch()
+    t = with_a_batch()
     waits = [False, True]
     runs: list[int] = []
 
@@ -259,11 +264,7 @@ def test_batch_that_waited_for_its_engine_does_not_begin_after_a_stop() -> None:
 
 def test_what_output_helpers_wrote_is_shown_with_its_batch_and_a_fenced_one_ends_the_jobs() -> None:
     """INV-4: an output that has seen a newer driver is not asked again."""
-    t = Tracked()
-    epoch = t.register()
-    token = t.claim(epoch).view.token
-    t.take_in(epoch, token, 5)
-    t.batch()
+    t = with_a_batch()
 
     class Loop:
         ask = staticmethod(t.say)

@@ -28,7 +28,7 @@ from pyspark_forebay.kafka.questions import Questions
 from pyspark_forebay.kafka.stream import StreamReader
 from tests.support.again import produce
 from tests.support.kafka import PATIENCE_SECONDS, await_markers
-from tests.support.log_cut import OlderLog
+from tests.support.log_cut import log_to_cut
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -407,10 +407,7 @@ def test_log_that_was_cut_back_and_has_grown_beyond_the_offset_reached_is_data_l
 ) -> None:
     """INV-5: Spark's Kafka source would continue, and miss the records of the new leader below the offset."""
     broker, tp = own_kafka_broker, TopicPartition(topic_name(), 0)
-    broker.create_topic(tp.topic, 1)
-    produce(broker.options, tp, 80, key=b"kept")
-    older = OlderLog(broker, tp, tmp_path / "older")
-    produce(broker.options, tp, 20, key=b"cut off")
+    older = log_to_cut(broker, tp, tmp_path / "older")
     strict = streaming(broker, tp.topic, startingOffsets="earliest")
     first = json.loads(json.dumps(strict.latestOffset({}, ALL)))
     batch = BatchReader(options(broker, tp.topic))

@@ -36,12 +36,12 @@ def test_unanswered_request_is_retried(proxied: Store, kind: str, verb: str) -> 
 def test_put_without_answer_is_refused_if_another_writers_object_exists(proxied: Store, kind: str) -> None:
     """INV-4: only an object with equal bytes counts as the writer's own."""
     assert proxied.proxy is not None
-    proxied.open().put_new("epochs/1", b"somebody else's")
+    proxied.open().put_new("epochs/1", b"another writer's")
     storage = proxied.open(request_timeout="400ms")
     proxied.proxy.arm(kind, "PUT", times=1)  # type: ignore[arg-type]
     with pytest.raises(FileExistsError):
         storage.put_new("epochs/1", b"mine")
-    assert storage.read("epochs/1") == b"somebody else's"
+    assert storage.read("epochs/1") == b"another writer's"
 
 
 @pytest.mark.parametrize("status", [500, 503, 409])
