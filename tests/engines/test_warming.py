@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from driver.batches.job.work import BatchWork
+from driver.spark.engine import SparkEngine
 from driver.spark.warming import Query, Warming
+from tests.support.stored import Stored
 
 _SECONDS = 60.0
 
@@ -137,3 +141,27 @@ def test_batch_goes_on_when_the_warming_fails_or_is_stopped() -> None:
 
 def test_batch_of_an_engine_that_is_not_warmed_does_not_wait() -> None:
     assert not Warming().await_ready()
+
+
+def test_engine_lets_batches_wait_for_its_warming_until_it_is_stopped(tmp_path: Path) -> None:
+    engine, made, may_end = SparkEngine(Stored(tmp_path).settings(), dict), threading.Event(), threading.Event()
+    waited: list[bool] = []
+
+    def make() -> list[Query]:
+        made.set()
+        assert may_end.wait(_SECONDS)
+        return []
+
+    warming = threading.Thread(target=lambda: engine._warming.run(make), daemon=True)
+    warming.start()
+    assert made.wait(_SECONDS)
+    work = BatchWork(1 << 40 | 1, 1, 0, False, ())
+    batch = threading.Thread(target=lambda: waited.append(engine.await_ready(work)), daemon=True)
+    batch.start()
+    assert engine._warming._wanted.wait(_SECONDS)
+    assert not waited
+    engine.stop()
+    batch.join(_SECONDS)
+    assert waited == [True]
+    may_end.set()
+    warming.join(_SECONDS)
