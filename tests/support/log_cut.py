@@ -11,7 +11,7 @@ from tests.support.again import produce
 
 
 def log_to_cut(broker: KafkaBroker, tp: TopicPartition, keep: Path) -> OlderLog:
-    """Create the topic with 100 records, of which a cut leaves 80: the keys are ``kept`` and ``cut off``."""
+    """Create the topic with 100 records. A cut leaves the first 80: their key is ``kept``, that of the others ``cut off``."""
     broker.create_topic(tp.topic, 1)
     produce(broker.options, tp, 80, key=b"kept")
     older = OlderLog(broker, tp, keep)
