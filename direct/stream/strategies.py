@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -10,6 +9,7 @@ from typing import TypeAlias
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.starting import Starting
 from forebay.model.errors import UsageError
+from forebay.model.topic_pattern import check_pattern
 from forebay.model.values import TopicPartition
 
 
@@ -48,9 +48,9 @@ def check(strategy: ConsumerStrategy) -> None:
     name = type(strategy).__name__
     if isinstance(strategy, SubscribePattern):
         try:
-            re.compile(strategy.pattern)
-        except re.error as error:
-            raise UsageError(f"{name}: {strategy.pattern!r} is not a regular expression: {error}") from None
+            check_pattern(strategy.pattern)
+        except ValueError as error:
+            raise UsageError(f"{name}: {strategy.pattern!r} {error}") from None
     elif isinstance(strategy, Subscribe):
         _check_kind(f"{name}: the topics", strategy.topics, str)
     else:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from forebay.model.errors import UsageError
+from forebay.model.topic_pattern import check_pattern
 from forebay.model.values import TopicPartition
 from pyspark_forebay.offsets import parse_partitions
 
@@ -50,7 +50,7 @@ def read_subscription(given: Mapping[str, str]) -> Subscription:
     if not value:
         raise UsageError("option subscribePattern: the pattern is empty")
     try:
-        re.compile(value)
-    except re.error as error:
-        raise UsageError(f"option subscribePattern: {value!r} is not a Python regular expression: {error}") from None
+        check_pattern(value)
+    except ValueError as error:
+        raise UsageError(f"option subscribePattern: {value!r} {error}") from None
     return Subscription(pattern=value)

@@ -428,6 +428,10 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"kafka__pattern": "^x"}, ["kafka", "one of the two"]),
     ({"kafka": {"pattern": "x", "bootstrap.servers": "b"}}, ['kafka.pattern = "x"', "begin with ^"]),
     ({"kafka": {"pattern": "^(", "bootstrap.servers": "b"}}, ['kafka.pattern = "^("', "not a regular expression"]),
+    (
+        {"kafka": {"pattern": "^" + 101 * "(" + 101 * ")", "bootstrap.servers": "b"}},
+        ["101 opening parentheses: allowed are 100"],
+    ),
     ({"kafka": {"topics": ["t"]}}, ['kafka."bootstrap.servers" is missing']),
     ({"kafka": 3}, ["kafka = 3", "is not a section"]),
     ({"kafka__starting_offsets": 3}, ["kafka.starting_offsets = 3", '"earliest"']),

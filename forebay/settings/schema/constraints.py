@@ -22,6 +22,7 @@ from msgspec import Meta
 
 from forebay.model.bounds import OFFSET_MAX
 from forebay.model.identifiers import check_name
+from forebay.model.topic_pattern import check_pattern
 from forebay.model.units import Duration, Size
 from forebay.process.secret_file import check_secret_path
 
@@ -218,10 +219,7 @@ _TOPIC_PARTITION = re.compile(r"[A-Za-z0-9._-]{1,249}/[0-9]{1,9}")
 def _check_pattern(pattern: str) -> None:
     if not pattern.startswith("^"):
         raise ValueError("must begin with ^")
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"is not a regular expression: {error}") from None
+    check_pattern(pattern)
 
 
 def _check_starting_offsets(starting: str | dict[str, int]) -> None:
