@@ -17,19 +17,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from forebay.model.errors import ForebayError
 from tests.support import debian
 
 #: a network of its own for each process, out of those that are kept for such uses (RFC 2544)
 _NETWORK = "198.18.{}"
 _NETWORKS_MAX = 250
 _OUTSIDE = 254
-_OURS = re.compile(r"fb(\d+)(?:-.+)?")
+_OURS = re.compile(r"fb(\d+)(?:[-.].+)?")
 #: an address without a host: packets to it are lost without an error
 _NOBODY = "02:00:00:00:00:00"
 _LOCK = Path(tempfile.gettempdir()) / "forebay-test-networks.lock"
@@ -72,7 +73,7 @@ class Network:
     """``with Network(folder, ["w1", "w2"], private=["blocks"]) as network:``
 
     Each folder of ``private`` (under ``folder``) is another one on every host; all other files are shared, as on a network's
-    file system. One at a time in a process. Raises CalledProcessError.
+    file system. One at a time in a process. Raises ForebayError.
     """
 
     def __init__(self, folder: Path, names: Sequence[str], private: Sequence[str] = ()) -> None:
@@ -174,15 +175,15 @@ def require_namespaces(missing: Callable[[str], None]) -> None:
     try:
         _ip("netns", "add", name)
         _ip("netns", "delete", name)
-    except subprocess.CalledProcessError as error:
-        missing(f"this machine makes no network namespaces: {error.stderr.strip()}")
+    except ForebayError as error:
+        missing(f"this machine makes no network namespaces: {error}")
     return None
 
 
 def _ip(*arguments: str) -> str:
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise subprocess.CalledProcessError(done.returncode, ["ip", *arguments], done.stdout, done.stderr)
+        raise ForebayError(f"ip {' '.join(arguments)} failed: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -208,15 +209,26 @@ def _free_number() -> int:
 
 def _sweep(gone: Callable[[int], bool]) -> None:
     """Remove what belongs to processes that are ``gone``."""
-    for namespace in json.loads(_ip("-json", "netns", "list") or "[]"):
-        found = _OURS.fullmatch(namespace["name"])
-        if found and gone(int(found[1])):
-            _kill_all(namespace["name"])
-            _ip("netns", "delete", namespace["name"])
-    for link in json.loads(_ip("-json", "link", "show", "type", "bridge") or "[]"):
-        found = _OURS.fullmatch(link["ifname"])
-        if found and gone(int(found[1])):
-            _ip("link", "delete", link["ifname"])
+
+    def theirs(names: Iterable[str]) -> list[str]:
+        return [name for name in names if (found := _OURS.fullmatch(name)) and gone(int(found[1]))]
+
+    namespaces = theirs(one["name"] for one in json.loads(_ip("-json", "netns", "list") or "[]"))
+    for namespace in namespaces:
+        _kill_all(namespace)
+    # the kernel would remove the links of a deleted namespace too, but later: until then their names are taken
+    for link in theirs(_links()):
+        try:
+            _ip("link", "delete", link)
+        except ForebayError:
+            if link in _links():
+                raise
+    for namespace in namespaces:
+        _ip("netns", "delete", namespace)
+
+
+def _links() -> set[str]:
+    return {link["ifname"] for link in json.loads(_ip("-json", "link", "show") or "[]")}
 
 
 def _kill_all(namespace: str) -> None:
