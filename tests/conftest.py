@@ -22,7 +22,7 @@ from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.kafka.embedded.jars import fetch_jars, find_java, jars_present
 from forebay.kafka.native.library import library
 from forebay.model.errors import ForebayError, UsageError
-from tests.support import forked, hangs, java_classes, not_tested, profile, rewritten, run_state, shares
+from tests.support import forked, hangs, java_classes, not_tested, profile, rewritten, run_state, shared_broker, shares
 from tests.support.apicurio import SchemaRegistry, require_apicurio
 from tests.support.hdfs import HdfsServer, require_hdfs
 from tests.support.postgresql import PostgresServer, require_postgresql
@@ -51,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if first_of_many:
         run_state.require_room()
         config.pluginmanager.register(run_state.Failures(config))
+        config.pluginmanager.register(shared_broker.Keeper(start_broker))
     with rewritten.rewriting() if first_of_many else contextlib.nullcontext():
         java_classes.share(create=first_of_many)
 
@@ -97,18 +98,21 @@ def missing(reason: str) -> None:
 RARE_HEARTBEATS = {"broker.heartbeat.interval.ms": "20000", "broker.session.timeout.ms": "90000"}
 
 
+def start_broker(folder: Path) -> KafkaBroker:
+    return KafkaBroker(folder, properties=RARE_HEARTBEATS, heap_mib=1024).start()
+
+
 @pytest.fixture(scope="session")
 def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A real Apache Kafka, one for each process of the run. Make a topic of your own by ``topic_name``; don't stop it."""
+    """A real Apache Kafka, one for all processes of the run. Name your topics and groups by ``topic_name``; don't stop it."""
     require_kafka()
-    broker = KafkaBroker(tmp_path_factory.mktemp("kafka"), properties=RARE_HEARTBEATS)
     try:
-        broker.start()
+        found = shared_broker.find()
+        broker = start_broker(tmp_path_factory.mktemp("kafka")) if found is None else found
     except ForebayError as error:
         missing(str(error))
-    try:
-        yield broker
-    finally:
+    yield broker
+    if found is None:
         broker.kill9()  # nothing needs its data
 
 

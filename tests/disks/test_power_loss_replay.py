@@ -29,7 +29,7 @@ WITHOUT_WAL: Final[dict[str, Any]] = {"wal": {"url": "none"}}
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory, kafka_broker: KafkaBroker) -> tuple[Record, ...]:
     """The log of a stream that takes in, completes and deletes for some seconds."""
-    topic = "power-loss-replay"
+    topic = f"power-loss-replay-{os.getpid()}-1"
     kafka_broker.create_topic(topic)
     return record(tmp_path_factory.mktemp("machine"), kafka_broker, topic, batches=12)
 

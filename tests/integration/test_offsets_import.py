@@ -32,13 +32,13 @@ def test_committed_offsets_are_set_from_a_file_and_from_the_journal(
         cluster.await_completed(truth.ends())
         file = tmp_path / "offsets.json"
         assert cluster.command("offsets", "export", "--file", str(file)).returncode == 0
-        refused = cluster.command("offsets", "import", str(file), "--group", "forebay.stream", "--yes")
+        refused = cluster.command("offsets", "import", str(file), "--group", cluster.group, "--yes")
         assert refused.returncode == 1, refused.stderr
-        assert "forebay.stream" in refused.stderr
+        assert cluster.group in refused.stderr
         assert "Traceback" not in refused.stderr
         cluster.drain()
         ends = {TopicPartition(t, p): end for (t, p), end in truth.ends().items()}
-        own = ("forebay.stream", "forebay.stream.completed")
+        own = (cluster.group, f"{cluster.group}.completed")
         for group in own:
             admin.publish(group, {tp: Committed(1, -1, "") for tp in ends})
         dry = cluster.command("offsets", "import", str(file))
@@ -51,8 +51,8 @@ def test_committed_offsets_are_set_from_a_file_and_from_the_journal(
             assert {tp: (c.offset, c.metadata) for tp, c in admin.committed(own[0], ends).items()} == {
                 tp: (end, "forebay:1:1") for tp, end in ends.items()
             }
-        assert cluster.command("offsets", "import", "--group", "another", "--yes").returncode == 0
-        assert {tp: c.offset for tp, c in admin.committed("another", ends).items()} == ends
+        assert cluster.command("offsets", "import", "--group", f"{topic}-another", "--yes").returncode == 0
+        assert {tp: c.offset for tp, c in admin.committed(f"{topic}-another", ends).items()} == ends
         document = json.loads(file.read_text())
         document["partitions"][0]["position"] += 1
         file.write_text(json.dumps(document))

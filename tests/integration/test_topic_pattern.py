@@ -22,7 +22,7 @@ def test_stream_takes_in_exactly_the_topics_whose_whole_name_matches(
     base = topic_name()
     first, second, late = f"{base}-ab1", f"{base}-ab12", f"{base}-ab7"
     others = [f"{base}-ab1x", f"x{base}-ab1", f"{base}-ab", f"__{base}-ab1"]
-    kafka: dict[str, object] = {"topics": [], "pattern": rf"^(?:__)?(?:{base}-ab\d+)"}
+    kafka: dict[str, object] = {"topics": [], "pattern": rf"^(?:__)?(?:{base}-ab\d+)", "group": base}
     for topic in others:
         kafka_broker.create_topic(topic)
         produce(kafka_broker.options, topic, numbered(40), Truth())

@@ -106,12 +106,16 @@ class Services:
         self.config = folder / "forebay.toml"
         self._start_all = start
         self._sections = {name: {**values, **settings.get(name, {})} for name, values in _DEFAULTS.items()}
+        # other processes use the broker at the same time, with streams of this name
+        of_its_own = {"group": f"forebay.{stream}.{self.topics[0]}"} if self.topics else {}
         self._sections["kafka"] = {
             **self._sections["kafka"],
             "topics": list(topics),
+            **of_its_own,
             **options,
             **settings.get("kafka", {}),
         }
+        self.group = self._sections["kafka"].get("group", f"forebay.{stream}")
         self.storage = settings.get("storage", {})
         self._sections |= {f"storage.{scheme}": dict(options) for scheme, options in self.storage.items()}
         self._sections["wal"].setdefault("url", f"file://{folder}/wal")

@@ -5,6 +5,7 @@ The tests share one stream, and follow one another.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
@@ -58,6 +59,7 @@ def stream(stream_folder: Path, kafka_broker: KafkaBroker) -> Iterator[Cluster]:
             stream_folder,
             kafka_broker.options,
             [TOPIC],
+            kafka={} if takes_pictures() else {"group": f"{TOPIC}-{os.getpid()}-1"},
             receiver=heartbeat,
             agent=heartbeat,
             driver={"batch_interval": "1s", "job_max_failures": 1},

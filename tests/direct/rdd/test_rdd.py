@@ -32,7 +32,7 @@ COUNTS = {0: 300, 1: 40, 2: 0}
 @pytest.fixture(scope="module")
 def topic(kafka_broker: KafkaBroker) -> str:
     """Three partitions with 300, 40 and no records."""
-    name = "rdd-of-three"
+    name = f"rdd-of-three-{os.getpid()}-1"
     kafka_broker.create_topic(name, 3)
     for partition, count in COUNTS.items():
         produce(kafka_broker.options, TopicPartition(name, partition), count)

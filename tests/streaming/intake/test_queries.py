@@ -453,7 +453,7 @@ def test_progress_group_shows_progress_and_must_not_be_a_group_of_the_stream(
             shown = admin.committed(group, [TopicPartition(topic, 0), TopicPartition(topic, 1)])
         assert {tp.partition: committed.offset for tp, committed in shown.items()} == {0: 10, 1: 5}
     with (
-        query(cluster, "b", progressGroup="forebay.stream") as reader,
+        query(cluster, "b", progressGroup=cluster.group) as reader,
         pytest.raises(UsageError, match="group of the stream itself"),
     ):
         reader.latestOffset({}, ALL)
