@@ -6,6 +6,7 @@ time. All files are in memory, as they are and compressed.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 from collections.abc import Mapping
@@ -69,8 +70,12 @@ class File:
         return Response(self.body, headers=fixed, media_type=self.media_type)
 
 
+@functools.cache
 def read_files(folder: Path = STATIC) -> tuple[File, dict[str, File]]:
-    """Return the first page, and the other files by their paths below ``/web/``."""
+    """Return the first page, and the other files by their paths below ``/web/``.
+
+    They are read and compressed once for all streams of a process.
+    """
     paths = sorted(path for path in folder.rglob("*") if path.suffix in MEDIA_TYPES and path.name != "index.html")
     bodies = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     digest = hashlib.sha256()

@@ -46,26 +46,41 @@ class Submitted:
         return future
 
 
-@pytest.fixture
-def submitted() -> Submitted:
+@pytest.fixture(scope="module")
+def submitted_to_all() -> Submitted:
     return Submitted()
+
+
+@pytest.fixture
+def submitted(submitted_to_all: Submitted) -> Submitted:
+    """The requests of this test alone."""
+    submitted_to_all.requests.clear()
+    return submitted_to_all
 
 
 def guard(folder: Path, **security: Any) -> Guard:
     return Guard(settings(folder, **security))
 
 
-@pytest.fixture
-def driver(submitted: Submitted, tmp_path: Path) -> Iterator[str]:
-    open_guard = guard(tmp_path, hosts=["Proxy.example."])
-    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=open_guard)
+@pytest.fixture(scope="module")
+def driver(submitted_to_all: Submitted, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    open_guard = guard(tmp_path_factory.mktemp("driver"), hosts=["Proxy.example."])
+    app = tracker_application(
+        submitted_to_all, status=submitted_to_all, ready=lambda: None, release="test", guard=open_guard
+    )
     with Server(app, "http://127.0.0.1:0", guard=open_guard) as server:
         yield server.url
 
 
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[str]:
-    store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock())
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the agent's blocks."""
+    return tmp_path_factory.mktemp("agent") / "blocks"
+
+
+@pytest.fixture(scope="module")
+def agent(blocks: Path) -> Iterator[str]:
+    store = BlockStore(blocks, 1 << 30, SystemClock())
     store.open()
 
     def status() -> AgentStatus:
@@ -74,8 +89,8 @@ def agent(tmp_path: Path) -> Iterator[str]:
             refused_commands=0, silent_driver="",
         )  # fmt: skip
 
-    app = agent_application(store, status, release="test", idle_seconds=30.0, guard=guard(tmp_path))
-    with Server(app, "http://127.0.0.1:0", guard=guard(tmp_path)) as server:
+    app = agent_application(store, status, release="test", idle_seconds=30.0, guard=guard(blocks.parent))
+    with Server(app, "http://127.0.0.1:0", guard=guard(blocks.parent)) as server:
         yield server.url
 
 
@@ -137,10 +152,10 @@ def test_a_page_of_another_site_reads_nothing_from_an_agent_without_tokens(
 
 @pytest.mark.parametrize(("status", "header"), FOREIGN)
 def test_a_page_of_another_site_puts_no_copy_at_an_agent_without_tokens(
-    agent: str, tmp_path: Path, status: int, header: tuple[str, str]
+    agent: str, blocks: Path, status: int, header: tuple[str, str]
 ) -> None:
     assert ask(agent, "PUT", "/v1/blocks/s/r1-1-1", header)[0] == status
-    assert list((tmp_path / "blocks").iterdir()) == []
+    assert list(blocks.iterdir()) == []
 
 
 @pytest.mark.parametrize(("content_type", "status"), [("text/plain", 415), ("application/json", 405)])
@@ -246,6 +261,16 @@ def test_service_with_tokens_accepts_any_host_but_no_other_origin(submitted: Sub
 FOLLOWED = [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")]
 
 
+@pytest.fixture(scope="module")
+def driver_with_pages(submitted_to_all: Submitted, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    open_guard = guard(tmp_path_factory.mktemp("pages"))
+    app = tracker_application(
+        submitted_to_all, status=submitted_to_all, ready=lambda: None, release="test", guard=open_guard
+    )
+    with Server(app, "http://127.0.0.1:0", guard=open_guard, pages=PAGES) as server:
+        yield server.url
+
+
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [
@@ -263,13 +288,10 @@ FOLLOWED = [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("
     ],
 )
 def test_link_of_another_site_leads_only_to_pages_without_data(
-    submitted: Submitted, tmp_path: Path, path: str, headers: list[tuple[str, str]], status: int
+    driver_with_pages: str, submitted: Submitted, path: str, headers: list[tuple[str, str]], status: int
 ) -> None:
-    open_guard = guard(tmp_path)
-    app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=open_guard)
-    with Server(app, "http://127.0.0.1:0", guard=open_guard, pages=PAGES) as server:
-        assert ask(server.url, "GET", path, *headers)[0] == status
-        assert ask(server.url, "POST", path, JSON, *headers)[0] in (403, 421)
+    assert ask(driver_with_pages, "GET", path, *headers)[0] == status
+    assert ask(driver_with_pages, "POST", path, JSON, *headers)[0] in (403, 421)
     assert not submitted.requests
 
 

@@ -27,7 +27,10 @@ from tests.support.ports import free_port
 
 #: maximum wait of a test for an expected event; never asserted on
 PATIENCE_SECONDS = 240.0
-_TICK_SECONDS = 0.05
+#: pause between two looks of a wait: short at first, later `_PAUSE_SHARE` of the time waited. A look is work for both processes
+_PAUSE_SECONDS_MIN = 0.05
+_PAUSE_SECONDS_MAX = 0.2
+_PAUSE_SHARE = 0.05
 COMMAND = str(Path(sys.executable).with_name("forebay"))
 _ROOT = str(Path(__file__).parents[2])  # the processes run the code that the test sees
 _STREAM = "stream"
@@ -55,6 +58,11 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "spark.driver.bindAddress": "127.0.0.1", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m",
     },
 }  # fmt: skip
+
+
+def pause_after(waited: float) -> float:
+    """Return how long a wait that has taken ``waited`` seconds pauses before it looks again."""
+    return min(max(_PAUSE_SECONDS_MIN, _PAUSE_SHARE * waited), _PAUSE_SECONDS_MAX)
 
 
 @dataclass
@@ -336,15 +344,16 @@ class Services:
 
         Fails after ``seconds``, and immediately when a process ended by itself that is not in ``may_end``.
         """
-        deadline = time.monotonic() + seconds
+        start = time.monotonic()
         while True:
             found = condition()
             if found:
                 return found
             self._tend(may_end, what)
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - start
+            if waited > seconds:
                 raise AssertionError(f"waited {seconds:g} s without success for: {what}\n{self.describe()}")
-            time.sleep(_TICK_SECONDS)
+            time.sleep(pause_after(waited))
 
     def _tend(self, may_end: Sequence[str], what: str) -> None:
         for service in self._services.values():

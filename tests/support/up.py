@@ -14,6 +14,7 @@ from forebay.http.client import Client
 from forebay.messages import StatusAnswer
 from forebay.model.errors import ForebayError
 from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.services import pause_after
 
 Found = TypeVar("Found")
 
@@ -42,10 +43,11 @@ def running(project: Any, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def until(found: Callable[[], Found | None], seconds: float = PATIENCE_SECONDS) -> Found:
-    deadline = time.monotonic() + seconds
+    start = time.monotonic()
     while (answer := found()) is None:
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
+        waited = time.monotonic() - start
+        assert waited < seconds, "waited too long"
+        time.sleep(pause_after(waited))
     return answer
 
 
