@@ -56,10 +56,16 @@ def pytest_configure(config: pytest.Config) -> None:
         java_classes.share(create=first_of_many)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    gc.disable()  # each collection would look at all tests that were found so far
+
+
 def pytest_collection_finish() -> None:
     """The thousands of tests and their modules stay until the end: no garbage collection looks at them again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

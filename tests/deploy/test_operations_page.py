@@ -22,6 +22,8 @@ STATES = PAGES["states.md"]
 PROBLEMS = PAGES["status.md"].partition("\n## Problems\n")[2].partition("\n#")[0]
 #: whose ``state`` a person is shown
 SERVICES = ("driver", "receiver", "executor_agent")
+#: modules without it give no text to a state, and need no syntax tree
+_MAY_GIVE_STATE = re.compile(r"\b_?state\b.*=|\bdef \w*_state\b")
 
 
 def states() -> Iterator[str]:
@@ -29,7 +31,7 @@ def states() -> Iterator[str]:
     for service in SERVICES:
         for path in (ROOT / service).rglob("*.py"):
             text = path.read_text(encoding="utf-8")
-            for node in ast.walk(ast.parse(text)) if "state" in text else ():
+            for node in ast.walk(ast.parse(text)) if _MAY_GIVE_STATE.search(text) else ():
                 if isinstance(node, ast.keyword):
                     yield from _texts(node.value) if node.arg == "state" else ()
                 elif isinstance(node, ast.Assign):
