@@ -34,7 +34,7 @@ import msgspec
 
 from benchmarks.fleet import BEAT_SECONDS, Latencies
 from benchmarks.measured import Measured, Threshold, figure, ratio
-from benchmarks.receiving import STREAM
+from benchmarks.reporting import STREAM
 from benchmarks.scraper import Scrapes, Scraping
 from benchmarks.setup import Setup
 from driver.batches.job.batch import Batch

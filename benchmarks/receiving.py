@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
+from benchmarks.reporting import STREAM  # its process imports as little as possible
 from benchmarks.setup import PARTITIONS
 from driver.decision_loop.loop import DriverLoop
 from driver.http.api import tracker_application
@@ -27,7 +28,6 @@ from tests.support.reads import ReadBy
 from tests.support.tracked import tracker_options
 from wal.storage import Storage, open_storage
 
-STREAM = "bench"
 PATIENCE_SECONDS = 600.0
 
 

@@ -20,12 +20,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from benchmarks.receiving import STREAM
 from forebay import messages as m
 from forebay.model.values import Block, BlockMeta, BlockRange, Handle, TopicPartition, block_id
 
 Answer = TypeVar("Answer")
 
+STREAM = "bench"
 ROWS = 1_000
 #: on which the receivers run
 HOSTS = 20

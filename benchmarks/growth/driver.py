@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 from benchmarks.journal_opening import first_events, waiting_block
 from benchmarks.measured import Measured, Threshold, ratio
-from benchmarks.receiving import STREAM, Tracking
+from benchmarks.receiving import Tracking
+from benchmarks.reporting import STREAM
 from benchmarks.setup import Setup
 from benchmarks.sheets import Lines, Sheet, line, spread
 from driver.journal import events as ev

@@ -46,6 +46,7 @@ def test_a_stream_is_adopted_recovered_and_rebuilt_on_a_remote_store(
         receivers=1,
         start=False,
         kafka={"session.timeout.ms": "1500"},
+        receiver={"block_interval": "200ms"},  # each block is an object, with several requests through the proxy
         wal={"url": f"{store.url}/wal", "segment_size": "1B"},  # an object for each block
         driver={"journal": f"{store.url}/journal", **AHEAD},
         storage=store.options,
