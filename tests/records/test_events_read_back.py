@@ -152,7 +152,7 @@ def read_back(event: ev.Event) -> ev.Event:
 
 @pytest.mark.parametrize("cls", EVENTS, ids=lambda cls: cls.__name__)
 def test_event_within_its_types_is_accepted_and_read_back_as_it_was(cls: type[Any]) -> None:
-    @settings(max_examples=30)
+    @settings(max_examples=15)
     @given(structs(cls))
     def check(event: ev.Event) -> None:
         ev.refuse_unwritable(event)
@@ -164,7 +164,7 @@ def test_event_within_its_types_is_accepted_and_read_back_as_it_was(cls: type[An
 
 @pytest.mark.parametrize("cls", EVENTS, ids=lambda cls: cls.__name__)
 def test_event_with_a_foreign_value_is_refused_or_read_back(cls: type[Any]) -> None:
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(structs(cls, foreign=True))
     def check(event: ev.Event) -> None:
         try:

@@ -37,7 +37,7 @@ RARE = {
 SEEDS_MIN = 1
 
 
-@pytest.mark.parametrize("first", [0, RUNS, 2 * RUNS])
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in (RUNS, 2 * RUNS))])
 @pytest.mark.parametrize("variant", RARE)
 def test_all_invariants_hold_after_every_step_of_random_runs(variant: str, first: int) -> None:
     """INV-1 to INV-5, INV-7, INV-8 hold under crashes, zombies, lost messages, full disks and faulty stores.
