@@ -20,6 +20,7 @@ import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from forebay.model.errors import ForebayError, UsageError
+from forebay.process.worker_process import freeze_modules
 from pyspark_forebay.options.source import check
 from pyspark_forebay.options.values import by_name, column_names
 
@@ -75,7 +76,9 @@ class DefaultSource(DataSource):
 
         decoding = self._find_decoding()
         headers = self._headers if decoding is None else decoding.headers
-        return selected(spark_schema(headers, decoding), column_names(by_name(self.options)))
+        columns = selected(spark_schema(headers, decoding), column_names(by_name(self.options)))
+        freeze_modules()  # each process that plans a query calls this method, and then collects garbage
+        return columns
 
     def reader(self, schema: StructType) -> BatchReader | IntakeBatchReader:
         from pyspark_forebay.intake.batch import IntakeBatchReader
@@ -123,6 +126,7 @@ class DefaultSource(DataSource):
             raise UsageError(f"writing needs PySpark 4.1 or newer, not {pyspark.__version__}") from None
         from pyspark_forebay.sink.writers import writer_of
 
+        freeze_modules()
         return writer_of(self.options, schema, streaming=streaming)
 
     @property

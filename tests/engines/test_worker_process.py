@@ -1,4 +1,4 @@
-"""Between two tasks of one worker, what modules are made of is not walked again."""
+"""Between two tasks of one worker, and two queries of one planner, collections do not traverse what modules consist of."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from direct.rdd.tasks import TaskReading, read_batches
 from driver.batches.tasks.decoding import decode_in_task
 from driver.batches.tasks.reading import read_in_task
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.options.access import KafkaAccess
+from pyspark_forebay import DefaultSource
 from pyspark_forebay.intake.batch import IntakeBatchReader
 from pyspark_forebay.intake.planning import IntakeTask
 from pyspark_forebay.intake.stream import IntakeStreamReader
@@ -80,6 +82,24 @@ def test_every_task_of_the_source_begins_so(monkeypatch: pytest.MonkeyPatch, rea
     begun: list[int] = []
     monkeypatch.setattr(f"{type(reader).__module__}.freeze_modules", lambda: begun.append(1))
     assert list(reader.read(InputPartition(task))) == []
+    assert begun == [1]
+
+
+@pytest.mark.parametrize("options", [_KAFKA, _INTAKE], ids=["kafka", "intake"])
+def test_planning_of_every_query_begins_so(monkeypatch: pytest.MonkeyPatch, options: dict[str, str]) -> None:
+    begun: list[int] = []
+    monkeypatch.setattr("pyspark_forebay.freeze_modules", lambda: begun.append(1))
+    schema = DefaultSource(options).schema()
+    assert begun == [1], "the process that finds the columns"
+    DefaultSource(options).reader(schema)
+    assert begun == [1, 1], "the process that plans a batch query"
+
+
+def test_planning_of_every_write_begins_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    monkeypatch.setattr("pyspark_forebay.freeze_modules", lambda: begun.append(1))
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
+    DefaultSource(options).writer(StructType([StructField("value", BinaryType())]), overwrite=False)
     assert begun == [1]
 
 
