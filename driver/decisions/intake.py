@@ -32,8 +32,9 @@ def partition(known: Partition) -> m.IntakePartition:
         for one in known.incarnations
     )
     return m.IntakePartition(
-        topic=known.topic, partition=known.partition, position=known.position, incarnations=tuple(incarnations)
-    )
+        topic=known.topic, partition=known.partition, position=known.position, incarnations=tuple(incarnations),
+        leader_epoch=known.leader_epoch,
+    )  # fmt: skip
 
 
 def earliest(state: State, request: m.EarliestRequest) -> m.EarliestAnswer:

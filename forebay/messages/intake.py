@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from forebay.messages.message import PARTITIONS_MAX, Message
-from forebay.model.bounds import Number, Offset, PartitionNumber, Text, TimeMs, Topic
+from forebay.model.bounds import LeaderEpoch, Number, Offset, PartitionNumber, Text, TimeMs, Topic
 from forebay.model.values import Block, TopicPartition
 from forebay.model.wire import WIRE_NAMES
 
@@ -26,12 +26,16 @@ class IncarnationView(Message, frozen=True, kw_only=True, rename={**WIRE_NAMES, 
 
 
 class IntakePartition(Message, frozen=True, kw_only=True):
-    """One partition of the intake: its incarnations in order, and the next offset of the newest one to take in (``position``)."""
+    """One partition of the intake: its incarnations in order, and the next offset of the newest one to take in (``position``).
+
+    ``leader_epoch``: of the last record before ``position``; -1 if it is not known, or the driver is of an older release.
+    """
 
     topic: str
     partition: PartitionNumber
     position: Offset
     incarnations: tuple[IncarnationView, ...]
+    leader_epoch: LeaderEpoch = -1
 
     @property
     def tp(self) -> TopicPartition:

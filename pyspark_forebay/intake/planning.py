@@ -220,13 +220,15 @@ def plan_intake_batch(
         for begin, until in _uncovered(missing, passed.get((missing.topic, missing.partition, missing.incarnation), ()))
     )
     for missing in uncovered:
-        newest = partitions[missing.tp].incarnations[-1]
+        known = partitions[missing.tp]
+        newest = known.incarnations[-1]
         if has_kafka and missing.incarnation == newest.number:
             of_kafka.append(
                 OffsetRange(
-                    missing.topic, missing.partition, missing.from_offset, missing.until_offset, newest.topic_id
+                    missing.topic, missing.partition, missing.from_offset, missing.until_offset, newest.topic_id,
+                    leader_epoch=known.leader_epoch,
                 )
-            )
+            )  # fmt: skip
         else:
             where = "" if missing.incarnation == 1 else f" of incarnation {missing.incarnation}"
             losses.append(

@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.log_cuts import LogPoint
 from forebay.kafka.consume.range_reader import Reading, read_range
-from forebay.kafka.consume.spans import OffsetRange, part_of
+from forebay.kafka.consume.spans import OffsetRange, part_of, without
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import RangeNotHeldError, UnknownTopicError
 from pyspark_forebay.options.source import FAIL_ON_DATA_LOSS, SourceOptions
@@ -30,7 +30,7 @@ def read_span(options: SourceOptions, span: OffsetRange) -> Iterator[pa.RecordBa
 
     Offsets without a record are skipped: Kafka compacted them, or they belong to a transaction. Raises
     RangeNotHeldError if Kafka no longer holds part of ``span`` and ``failOnDataLoss`` is true; if it is false, that
-    part is logged and omitted. Raises RangeNotHeldError in any case if Kafka holds the range but does not return it.
+    part is logged and omitted, also if the topic was deleted. Raises RangeNotHeldError in any case if Kafka holds the range but does not return it.
     Raises UnreachableError.
     """
     access = KafkaAccess(options.kafka, options.group, options.poll_timeout_seconds)
@@ -50,7 +50,9 @@ def read_span(options: SourceOptions, span: OffsetRange) -> Iterator[pa.RecordBa
             left = _left(access, span, position)
             if left == span:
                 raise  # Kafka holds all of it, so nothing is lost, and Spark may retry the task
-            _log.warning("%s. failOnDataLoss is false: continuing with the remaining records", error)
+            rest = part_of(span, position, span.until_offset)
+            lost = ", ".join(map(str, without([rest], [] if left is None else [str(left)]))) or "no offsets"
+            _log.warning("%s. failOnDataLoss is false: continuing with the remaining records, without %s", error, lost)
             if left is None:
                 return
             span, fresh = left, True
@@ -58,7 +60,7 @@ def read_span(options: SourceOptions, span: OffsetRange) -> Iterator[pa.RecordBa
 
 def _left(access: KafkaAccess, span: OffsetRange, position: int) -> OffsetRange | None:
     """Return the part of ``span`` from ``position`` on that Kafka still holds; None if it holds nothing, or another
-    topic. Records that a later leader wrote at these offsets are not part of it: the next batch reads them."""
+    topic, or no topic of that name. Records that a later leader wrote at these offsets are not part of it: the next batch reads them."""
     with KafkaAdmin(access.options, timeout_seconds=access.timeout_seconds, client_id="forebay-task-admin") as admin:
         try:
             # "": no broker knows the id at present, for example without a controller; the topic need not be another one

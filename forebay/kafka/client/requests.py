@@ -138,6 +138,8 @@ class AdminRequests:
         except KafkaException as error:
             if _shows_no_leader(error.args[0]):
                 self.check_visible({tp.topic for tp in partitions}, what)
+            if self._is_unknown(error.args[0], partitions):
+                raise UnknownTopicError(f"{what}: Kafka has no such topic or partition") from None
             why = self.leaderless(partitions) if partitions and may_pass(error.args[0]) else ""
             raise self.explained(error, f"{what}: {why}" if why else what, needs) from None
         raise AssertionError("tenacity ends by an answer or an error")

@@ -302,6 +302,8 @@ class PartitionReader:
         """Raise ShortReadError if the leader confirms the end. Without a leader, reading continues up to its limits."""
         try:
             held = self._ask().ends([self._tp])[self._tp]
+        except UnknownTopicError as unknown:
+            raise RangeNotHeldError(f"{range_}: {unknown}") from None
         except MissingRightError:
             raise
         except UnreachableError as error:
@@ -326,7 +328,8 @@ class PartitionReader:
     def _check_topic(self, range_: OffsetRange) -> None:
         found = self._ask().topic_ids([range_.topic])[range_.topic]
         if found != range_.topic_id:
-            now = f"now has the id {found}" if found else "now does not exist, or the brokers do not return topic ids"
+            there = found or self._tp in self._ask().partitions([range_.topic])
+            now = f"now has the id {found}" if found else "no broker returns it now" if there else "was deleted"
             raise RangeNotHeldError(f"{range_}: topic {range_.topic} had the id {range_.topic_id}, and {now}")
 
     def _check_cut(self, found: Records, ends_inside: bool, range_: OffsetRange) -> None:

@@ -12,14 +12,17 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from forebay.kafka.consume.range_reader import forget_consumers
 from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.model.errors import RangeNotHeldError
 from forebay.model.values import TopicPartition
-from tests.streaming.intake.test_queries import batch, query
+from tests.streaming.intake.test_queries import batch, holds, query, rows
 from tests.streaming.intake.test_queries import offsets as read
 from tests.streaming.test_with_spark import offsets, run
 from tests.support.again import produce
 from tests.support.cluster import Cluster
 from tests.support.destroyed import SETTINGS, destroy, hold_a_batch
+from tests.support.log_cut import log_to_cut
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -59,3 +62,27 @@ def test_query_stops_at_a_loss_until_it_is_accepted_or_may_be_omitted(
             assert f"{lost.label} was lost after it was taken in: " in caplog.text and "the disk is lost" in caplog.text
             run(frame, tmp_path / "query")
     assert offsets(spark.read.parquet(str(tmp_path / "query" / "out"))) == {0: left}
+
+
+def test_query_notices_that_kafkas_log_was_cut_back_below_what_the_intake_took_in(
+    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    """INV-5: the blocks of the offsets are deleted, no receiver has noticed the cut, and the topic has the same id."""
+    broker, tp = own_kafka_broker, TopicPartition(topic_name(), 0)
+    older = log_to_cut(broker, tp, tmp_path / "older")
+    wal = {"segment_size": "1KB", "cleanup_interval": "200ms"}
+    with Cluster(tmp_path / "cluster", broker.options, [tp.topic], receivers=1, wal=wal) as cluster:
+        cluster.await_completed({(tp.topic, 0): 100})
+        produce(broker.options, tp, 1)  # so that the segment of the records before is sealed
+        cluster.await_completed({(tp.topic, 0): 101})
+        cluster.wait(lambda: holds(cluster, tp.topic, 0) >= 100, "the first records to be deleted")
+        cluster.kill9("r1")
+        older.cut_back()
+        produce(broker.options, tp, 120, key=b"later")
+        given = {"endingOffsets": json.dumps({tp.topic: {"0": 100}})}
+        with pytest.raises(RangeNotHeldError, match=r"0\[0, 100\): Kafka's log was cut back to offset 80.*failOnDataLoss"):
+            rows(batch(cluster, **given))
+        forget_consumers()
+        found = rows(batch(cluster, **given, failOnDataLoss="false"))
+        assert [(row["offset"], row["key"]) for row in found] == [(offset, b"kept") for offset in range(80)]
+    forget_consumers()

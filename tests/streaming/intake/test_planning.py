@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -128,6 +129,9 @@ def test_range_without_a_block_is_read_from_kafka_only_in_the_newest_incarnation
     """INV-5: otherwise it is a loss."""
     got = plan_intake_batch([span(10, 50), span(20, 60, incarnation=2)], found(block(1, (A, 15, 40))), {A: TWO}, True)
     assert got.spans == (OffsetRange("t", 0, 20, 60, "id-2"),)
+    led = msgspec.structs.replace(TWO, leader_epoch=7)
+    (of_kafka,) = plan_intake_batch([span(20, 60, incarnation=2)], found(), {A: led}, True).spans
+    assert of_kafka.leader_epoch == 7  # a record of a newer leader proves that the log was cut back since
     assert [words.partition(":")[0] for words in got.losses] == ["t/0[10, 15)", "t/0[40, 50)"]
     without = plan_intake_batch([span(20, 60, incarnation=2)], found(), {A: TWO}, False)
     assert without.spans == () and without.losses[0].startswith(

@@ -489,3 +489,34 @@ def test_topics_of_a_pattern_begin_at_their_beginning_and_their_deletion_is_a_lo
         reader.partitions(second, third)
     lenient = streaming(kafka_broker, topic, subscribePattern="T.*", failOnDataLoss="false")
     assert lenient.partitions(second, third) == []
+
+
+@pytest.mark.parametrize("with_id", [True, False], ids=["id", "no id"])
+@pytest.mark.parametrize("begun", [False, True], ids=["before", "while reading"])
+def test_task_announces_what_a_deleted_topic_had_and_continues_without_it(
+    kafka_broker: KafkaBroker, topic: str, admin: KafkaAdmin, begun: bool, with_id: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """INV-5: as in Spark's source, with the exact ranges. Without the topic's id, records of partition 0 need no proof at the end."""
+    more = {"startingOffsets": "earliest", "kafkaConsumer_pollTimeoutMs": "1000"}
+    strict = streaming(kafka_broker, topic, **more)
+    end = strict.latestOffset({}, ALL)
+    if not with_id:
+        del end["#topic-ids"]
+    lenient = streaming(kafka_broker, topic, failOnDataLoss="false", **more)
+    (part,) = lenient.partitions({}, end)
+    reads = {False: lenient.read(part), True: strict.read(part)}
+    rows = {fail: next(read).num_rows if begun else 0 for fail, read in reads.items()}
+    forget_consumers()
+    admin.delete_topic(topic)
+    first = int(begun and not with_id)
+    with pytest.raises(RangeNotHeldError, match=rf"{topic}/{first}\[0, .*(deleted|no partition).*failOnDataLoss"):
+        list(reads[True])
+    assert rows[True] == rows[False] + sum(batch.num_rows for batch in reads[False]) == 10 * begun
+    left = [f"{topic}/0[0, 10)", f"{topic}/1[0, 5)"]
+    if begun:
+        left = ["no offsets", left[1]] if with_id else left[1:]
+    for lost in left:
+        assert f"continuing with the remaining records, without {lost}" in caplog.text
+    assert caplog.text.count("continuing with the remaining records") == len(left)
+    strict.stop()
+    lenient.stop()

@@ -195,8 +195,10 @@ def test_answers_are_bounded_and_further_requests_return_the_rest(
     )  # a block of both partitions comes once, or twice at the edge of an answer
 
 
-def test_intake_shows_each_partitions_incarnations_and_position() -> None:
+def test_intake_shows_each_partitions_incarnations_position_and_leader_epoch() -> None:
     t, _, _ = worked(1, partitions=2)
+    t.state.partitions[f"{TOPIC}/0"].leader_epoch = 4
+    assert [one.leader_epoch for one in intake.intake(t.state)] == [4, t.state.partitions[f"{TOPIC}/1"].leader_epoch]
     apply(t.state, IncarnationBegun(IncarnationStart(TOPIC, 0, 3, "id-2"), t.now_ms, "recreated"))
     (first, second) = intake.intake(t.state)
     assert (first.tp, first.position) == (TopicPartition(TOPIC, 0), 3)
