@@ -15,7 +15,7 @@ from driver.journal.state import State
 from driver.journal.state_parts import Batch
 from driver.tracker.requests import EndSpans, Request, SkipSpans
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.client.log_cuts import LogPoint
+from forebay.kafka.client.log_cuts import LeaderEnds
 from forebay.kafka.consume.spans import OffsetRange, parse_span, without
 from forebay.messages import AcceptLossRequest
 from forebay.model.errors import ForebayError, OutOfRangeError, RangeNotHeldError, UnknownTopicError, UnreachableError
@@ -116,20 +116,22 @@ def compared(
     held: Mapping[TopicPartition, Held],
     topic_ids: Mapping[TopicPartition, str],
     points: Mapping[TopicPartition, Mapping[int, int]],
+    led: LeaderEnds | None = None,
 ) -> dict[TopicPartition, Held]:
     """Return ``held`` with the cuts that Kafka's logs have below ``points``, a result of :func:`points_of`.
 
     ``topic_ids``: of the topics under which the points were chosen. While a leader leads, its log is not cut back, so Kafka is
-    asked only about points under other leaders. Raises UnreachableError.
+    asked only about points under other leaders. ``led``: what they reported. Raises UnreachableError.
     """
     left = {
         tp: {epoch: offset for epoch, offset in own.items() if epoch != held[tp].leader_epoch}
         for tp, own in points.items()
         if tp in held and not _is_another(topic_ids.get(tp, ""), held[tp].topic_id)
     }
+    led = led or LeaderEnds()
     cuts: dict[TopicPartition, dict[int, int]] = {}
     while left := {tp: own for tp, own in left.items() if own}:  # one point of a partition at a time
-        asked = {tp: LogPoint(offset, epoch) for tp, own in left.items() for epoch, offset in [own.popitem()]}
+        asked = {tp: led.point(tp, offset, epoch) for tp, own in left.items() for epoch, offset in [own.popitem()]}
         for tp, cut in admin.cuts(asked).items():
             cuts.setdefault(tp, {})[asked[tp].leader_epoch] = max(cut, held[tp].begin)
     return {tp: replace(found, cuts=cuts[tp]) if tp in cuts else found for tp, found in held.items()}

@@ -1,4 +1,4 @@
-"""Offsets that a job commits to Kafka. They are collected until the next batch."""
+"""Offsets that a job commits to Kafka, with the leader epochs of their ranges. They are collected until the next batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Unfinished: TypeAlias = Iterable[tuple[int, OffsetRange]]
 @dataclass(frozen=True, slots=True)
 class _Point:
     offset: int
-    leader_epoch: int = -1
+    leader_epoch: int
     metadata: str = ""
 
 
@@ -34,6 +34,7 @@ class _Request:
     """One call of ``commit_async``. ``number``: that of its batch."""
 
     offsets: Mapping[TopicPartition, int]
+    leader_epochs: Mapping[TopicPartition, int]
     callback: Callback | None
     number: int
 
@@ -66,10 +67,12 @@ class Commits:
         if not self.group:
             raise UsageError("commit_async: no consumer group is set: set group.id in kafka_params")
         offsets: dict[TopicPartition, int] = {}
+        epochs: dict[TopicPartition, int] = {}
         for span in ranges:
-            offsets[span.tp] = max(span.until_offset, offsets.get(span.tp, 0))
+            if span.until_offset >= offsets.get(span.tp, 0):
+                offsets[span.tp], epochs[span.tp] = span.until_offset, span.leader_epoch
         with self._lock:
-            self._requests.append(_Request(offsets, callback, number))
+            self._requests.append(_Request(offsets, epochs, callback, number))
 
     def send(self, admin: KafkaAdmin, unfinished: Callable[[], Unfinished] = tuple) -> None:
         """Commit the offsets that were added and wait for no batch. Errors go to the callbacks; without callbacks, to the log.
@@ -88,14 +91,16 @@ class Commits:
             self._requests = [*(request for request in first if request.waits_for(spans)), *later]
         if not ready:
             return
-        offsets: dict[TopicPartition, int] = {}
+        points: dict[TopicPartition, _Point] = {}
         for request in ready:
             for tp, offset in request.offsets.items():
-                offsets[tp] = max(offset, offsets.get(tp, 0))
+                if tp not in points or offset > points[tp].offset:
+                    points[tp] = _Point(offset, request.leader_epochs[tp])
+        offsets = {tp: point.offset for tp, point in points.items()}
         errors: Mapping[TopicPartition, str] = {}
         try:
             if offsets:
-                errors = admin.publish(self.group, {tp: _Point(offset) for tp, offset in offsets.items()})
+                errors = admin.publish(self.group, points)
         except ForebayError as error:
             errors = dict.fromkeys(offsets, str(error))
         self._tell(ready, offsets, errors)

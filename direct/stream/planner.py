@@ -34,12 +34,12 @@ from driver.batches.job.work import BatchWork
 from driver.decision_loop.loop import DriverLoop
 from driver.tracker.requests import AllocateSpans, BeginSpans
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.client.log_cuts import LogPoint
+from forebay.kafka.client.log_cuts import LeaderEnds, LogPoint
 from forebay.kafka.client.starting import Known, Position, begin
 from forebay.kafka.consume.planning import limit_by_rates, spans, split_ranges
 from forebay.kafka.consume.spans import OffsetRange, without
 from forebay.kafka.options.safe import SafeOptions
-from forebay.model.errors import UnknownTopicError, UnreachableError, UsageError
+from forebay.model.errors import RangeNotHeldError, UnknownTopicError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
 
@@ -76,6 +76,7 @@ class BatchPlanner:
         #: Kafka's end offsets when the last batch was planned; replaced, never changed
         self.ends: Mapping[TopicPartition, int] = {}
         self._unreachable = ""  # the last warning about Kafka or the intake's driver
+        self._led = LeaderEnds()
         #: leader epoch and position at the last comparison
         self._compared: Mapping[TopicPartition, tuple[int, int]] = {}
 
@@ -154,7 +155,10 @@ class BatchPlanner:
         epochs = progress.leader_epochs
         there = find_partitions(self._admin, self._strategy)
         held = held_by_kafka(self._admin, ids, there)
-        held = compared(self._admin, held, ids, points_of((), self._not_compared(held, known, epochs), epochs))
+        for tp, found in held.items():
+            self._led.see(tp, found.topic_id, found.end, found.leader_epoch)
+        points = points_of((), self._not_compared(held, known, epochs), epochs)
+        held = compared(self._admin, held, ids, points, self._led)
         losses = losses_at_positions(known, ids, held, leader_epochs=epochs)
         lacks, kept = lacked_by_kafka(known, ids, losses), NOTHING_KEPT
         if self._kept is not None and lacks:
@@ -190,7 +194,7 @@ class BatchPlanner:
         known = Known(
             checkpoint=checkpoint,
             given=self._strategy.offsets,
-            committed={tp: at.offset for tp, at in admin.committed(group, new).items()} if group else {},
+            committed=self._committed(new - self._strategy.offsets.keys()) if group and checkpoint is None else {},
             group=group,
         )
         if checkpoint is None:
@@ -200,6 +204,27 @@ class BatchPlanner:
         causes = "; ".join(sorted({position.why for position in begun.values()}))
         offsets = {str(tp): position.offset for tp, position in begun.items()}
         self._loop.ask(BeginSpans(offsets, admin.topic_ids({tp.topic for tp in new}), time_ms, causes))
+
+    def _committed(self, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offsets that the group has committed, or where Kafka cut the log back below them since.
+
+        A commit without a leader epoch is not compared. Raises RangeNotHeldError for a cut, unless the stream continues after
+        losses.
+        """
+        group = self._safe.group
+        commits = self._admin.committed(group, partitions)
+        points = {tp: LogPoint(at.offset, at.leader_epoch) for tp, at in commits.items() if at.leader_epoch >= 0}
+        found = {tp: at.offset for tp, at in commits.items()}
+        for tp, cut in sorted(self._admin.cuts(points).items()):
+            words = f"{tp}: group {group} committed offset {found[tp]}, and Kafka's log was cut back to {cut} since"
+            if self._settings.on_vanished == "stop":
+                raise RangeNotHeldError(
+                    f'{words}; commit or give the offset at which the stream is to begin, or set on_vanished = "record", with '
+                    f"which it begins at {cut}"
+                )
+            log.error("%s; the stream begins there", words)
+            found[tp] = cut
+        return found
 
     def _log_positions(self, begun: Mapping[TopicPartition, Position]) -> None:
         for tp, position in begun.items():
@@ -234,7 +259,7 @@ class BatchPlanner:
             ) as admin:
                 left = without(asked, work.lost)
                 held = held_by_kafka(admin, partitions, admin.partitions({tp.topic for tp in partitions}))
-                held = compared(admin, held, partitions, points_of(left))
+                held = compared(admin, held, partitions, points_of(left), self._led)
             losses = losses_of_batch(work.batch_id, left, held, self._also_lost)
         except UnreachableError as error:
             log.warning(

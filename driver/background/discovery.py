@@ -77,11 +77,14 @@ def discover(
         offsets.update(admin.starting_offsets(kafka.starting_offsets, by_policy, settings.group))
     if new - by_policy:
         offsets.update(admin.starting_offsets("earliest", new - by_policy, settings.group))
+    # with the epoch of a commit, a receiver notices that the log was cut back since
+    committed = admin.committed(settings.group, by_policy) if kafka.starting_offsets == "committed" else {}
+    epochs = {tp: commit.leader_epoch for tp, commit in committed.items() if commit.offset == offsets[tp]}
     again = admin.topic_ids(topics)
     if again != ids or (any(ids.values()) and not all(ids.values())):
         raise UnreachableError(f"topics changed during discovery: {', '.join(sorted(topics))}; the driver tries again")
     starts = tuple(
-        IncarnationStart(topic=tp.topic, partition=tp.partition, start=offsets[tp], topic_id=ids.get(tp.topic, ""))
+        IncarnationStart(tp.topic, tp.partition, offsets[tp], ids.get(tp.topic, ""), leader_epoch=epochs.get(tp, -1))
         for tp in sorted(new)
     )
     cause = f"starting_offsets = {kafka.starting_offsets!r}" if by_policy else "appeared later: from its beginning"

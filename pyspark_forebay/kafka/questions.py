@@ -11,7 +11,7 @@ from typing import TypeVar
 import tenacity
 
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.client.log_cuts import LogPoint
+from forebay.kafka.client.log_cuts import LeaderEnds, LogPoint
 from forebay.kafka.options.librdkafka import check_options
 from forebay.model.errors import UnknownTopicError, UnreachableError
 from forebay.model.values import TopicPartition
@@ -40,6 +40,7 @@ class Questions:
         self._options = options
         check_options(options.kafka)  # including options that only tasks use
         self._admin = KafkaAdmin(options.kafka, client_id="forebay-source")
+        self._led = LeaderEnds()
         self._absent: frozenset[TopicPartition] = frozenset()  # partitions that the last warning named
         self._pause = threading.Event()
         self._retrying = tenacity.Retrying(
@@ -73,6 +74,8 @@ class Questions:
         partitions = self._partitions()
         ids = self._admin.topic_ids({tp.topic for tp in partitions})
         ends = self._admin.log_ends(partitions)
+        for tp, end in ends.items():
+            self._led.see(tp, ids[tp.topic], end.offset, end.leader_epoch)
         return Offsets(
             {tp: end.offset for tp, end in ends.items()},
             {topic: own for topic, own in ids.items() if own},
@@ -87,7 +90,8 @@ class Questions:
 
         def ask() -> dict[TopicPartition, int]:
             there = self._partitions_of({tp.topic for tp in points}.__contains__)
-            return self._admin.cuts({tp: point for tp, point in points.items() if tp in there})
+            known = {tp: point for tp, point in points.items() if tp in there}
+            return self._admin.cuts({tp: self._led.point(tp, at.offset, at.leader_epoch) for tp, at in known.items()})
 
         return self._again(ask)
 

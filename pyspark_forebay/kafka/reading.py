@@ -28,10 +28,10 @@ def read_spans(options: SourceOptions, spans: Iterable[OffsetRange]) -> Iterator
 def read_span(options: SourceOptions, span: OffsetRange) -> Iterator[pa.RecordBatch]:
     """Yield the records of ``span`` as batches of ``DATAFRAME_SCHEMA``.
 
-    Offsets without a record are skipped: Kafka compacted them, or they belong to a transaction. Raises
-    RangeNotHeldError if Kafka no longer holds part of ``span`` and ``failOnDataLoss`` is true; if it is false, that
-    part is logged and omitted, also if the topic was deleted. Raises RangeNotHeldError in any case if Kafka holds the range but does not return it.
-    Raises UnreachableError.
+    Offsets without a record are skipped: Kafka compacted them, or they belong to a transaction. Raises RangeNotHeldError if Kafka
+    no longer holds part of ``span``, also for a deleted topic, and ``failOnDataLoss`` is true; if it is false, that part is
+    logged and omitted. Raises RangeNotHeldError in any case if Kafka holds the range but does not return it. Raises
+    UnreachableError.
     """
     access = KafkaAccess(options.kafka, options.group, options.poll_timeout_seconds)
     task = TaskContext.get()
@@ -59,8 +59,8 @@ def read_span(options: SourceOptions, span: OffsetRange) -> Iterator[pa.RecordBa
 
 
 def _left(access: KafkaAccess, span: OffsetRange, position: int) -> OffsetRange | None:
-    """Return the part of ``span`` from ``position`` on that Kafka still holds; None if it holds nothing, or another
-    topic, or no topic of that name. Records that a later leader wrote at these offsets are not part of it: the next batch reads them."""
+    """Return the part of ``span`` from ``position`` on that Kafka still holds; None if it holds nothing, or another topic, or no
+    topic of that name. Records that a later leader wrote at these offsets are not part of it: the next batch reads them."""
     with KafkaAdmin(access.options, timeout_seconds=access.timeout_seconds, client_id="forebay-task-admin") as admin:
         try:
             # "": no broker knows the id at present, for example without a controller; the topic need not be another one

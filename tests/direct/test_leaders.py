@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from direct.checkpoint.checkpoint import Checkpoint
 from direct.stream.strategies import Assign, Subscribe
 from driver.batches.job.batch import Batch
 from forebay.kafka.client.admin import KafkaAdmin
@@ -28,6 +29,7 @@ from receiver.main import compose
 from tests.conftest import require_kafka
 from tests.receiver.fakes import FakeTracker
 from tests.receiver.test_service import Running, settings_of, taken_in
+from tests.support import again
 from tests.support.columns import column_values
 from tests.support.committing_process import GROUPS
 from tests.support.direct_runs import RowsRead, Runs
@@ -291,3 +293,51 @@ def test_error_without_a_leader_names_the_broker_to_start_and_the_stream_continu
         runs_.stop(stream_)
         assert runs_.once(tp) == (0, 100)
         assert [offset for _, offset in job_.read] == list(range(100))
+
+
+def test_stream_notices_that_the_leader_before_the_last_one_leads_again(
+    brokers: ThreeBrokers, tmp_path: Path, topic_name: Callable[[], str]
+) -> None:
+    """INV-5: two unclean elections. Broker 2 has 100 records, then 3 leads with 80 and gains 10, then 2 leads with its 100."""
+    (tp,) = partitions_of(topic_name(), 1)
+    for number in (2, 3):
+        brokers.start(number)
+    brokers.create_topic(tp.topic, [[2, 3]], **{"unclean.leader.election.enable": "true"})
+    brokers.await_in_sync(tp, 3)
+    again.produce(brokers.options, tp, 80, key=b"kept")
+    brokers.kill9(3)
+    brokers.await_(tp, lambda shown: shown.isrs == [2])
+    again.produce(brokers.options, tp, 20, key=b"of 2")
+    runs = Runs(brokers.options, tmp_path / "checkpoint")
+    keys: dict[int, bytes] = {}
+    access = KafkaAccess(brokers.options, "g", PATIENCE_SECONDS)
+
+    def read(work: Batch) -> None:
+        for span in work.spans:  # type: ignore[attr-defined]
+            for rows in read_range(access, span, Reading(keep=False)):
+                keys.update(zip(column_values(rows, "offset"), column_values(rows, "key"), strict=True))
+        runs.job(work)
+
+    stream = runs.start(Subscribe([tp.topic]), read, timeout_seconds=SHORT_SECONDS, on_vanished="record")
+    runs.await_records(100)
+    lead_instead(brokers, tp, 3)
+    waited = threading.Event()
+    while stream.offsets != {tp: 80}:
+        waited.wait(0.05)
+    again.produce(brokers.options, tp, 10, key=b"of 3")
+    runs.await_records(110)
+    lead_instead(brokers, tp, 2)
+    again.produce(brokers.options, tp, 20, key=b"last")
+    runs.await_records(150)
+    runs.stop(stream)
+    found = Checkpoint(runs.checkpoint.as_uri(), "s").audit()
+    assert found.clean
+    assert [(one.start, one.until) for one in found.incarnations] == [(0, 100), (80, 90), (80, 120)]
+    assert [keys[offset] for offset in range(80, 120)] == [b"of 2"] * 20 + [b"last"] * 20
+
+
+def lead_instead(brokers: ThreeBrokers, tp: TopicPartition, number: int) -> None:
+    """Kill the leader, and start the other replica, which is not in sync: it leads with the log that it has."""
+    brokers.kill9(brokers.leader(tp))
+    brokers.start(number)
+    brokers.await_(tp, lambda shown: shown.leader == number)

@@ -2,7 +2,8 @@
 
 Kafka numbers the leaders of a partition, and the log knows where each leader's records begin. librdkafka compares a position
 with the leader's log when it seeks to an offset with a leader epoch. It offers no request for that alone, so a consumer without
-a group seeks, and its first record, end of the log or error is the answer.
+a group seeks far beyond the log's end: librdkafka's error has the leader's answer, the log's last epoch up to the asked one, and
+the end of that epoch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.model.values import TopicPartition
@@ -19,8 +20,12 @@ from forebay.process.clock import Clock
 
 #: librdkafka's answers to a seek before the assignment takes effect, for example while an earlier reading of the partition stops
 SEEK_TOO_EARLY = (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS)
-#: where the log ends now, in librdkafka's text for a truncation
-_END_REPORTED = re.compile(r"broker end offset is ([0-9]{1,18})")
+#: the leader's answer, in librdkafka's text for a truncation
+_END_REPORTED = re.compile(r"broker end offset is ([0-9]{1,18})(?: \(offset leader epoch ([0-9]{1,10})\))?")
+#: librdkafka's answers if the broker compares no leader epochs: it reads at the offset without a comparison
+_NOT_COMPARED = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+#: beyond the end of each log
+_FAR = 10**18 - 1
 _OPTIONS = {
     "group.id": "forebay-looks", "enable.auto.commit": "false", "auto.offset.reset": "error", "log_level": "0",
     "enable.partition.eof": "true", "fetch.message.max.bytes": "65536", "queued.max.messages.kbytes": "4096",
@@ -30,10 +35,43 @@ _MESSAGES_MAX = 1_000
 
 
 class LogPoint(NamedTuple):
-    """A place in a log whose records before ``offset`` are of ``leader_epoch`` or of older leaders."""
+    """A place in a log whose records before ``offset`` are of ``leader_epoch`` or of older leaders.
+
+    ``since``: an offset before it from which on all of them are of ``leader_epoch``; -1 if none is known.
+    """
 
     offset: int
     leader_epoch: int
+    since: int = -1
+
+    def cut_by(self, answer: LogPoint) -> int | None:
+        """Return the first offset that has another record now; None if there is none.
+
+        ``answer``: the log's last epoch up to ``leader_epoch``, and the end of that epoch.
+        """
+        if self.since >= 0 and answer.leader_epoch < self.leader_epoch:
+            return min(self.since, answer.offset)  # also if an older epoch is longer than it was: two unclean elections
+        return answer.offset if answer.offset < self.offset else None
+
+
+class LeaderEnds:
+    """The first ends of logs that their leaders reported. What a leader's log has gained since is of its leader epoch."""
+
+    def __init__(self) -> None:
+        self._first: dict[TopicPartition, tuple[str, dict[int, int]]] = {}
+
+    def see(self, tp: TopicPartition, topic_id: str, end: int, leader_epoch: int) -> None:
+        """Take note of an end that the leader reports now. Another ``topic_id`` is another topic, with epochs of its own."""
+        known = self._first.get(tp)
+        if known is None or known[0] != topic_id:
+            known = self._first[tp] = (topic_id, {})
+        known[1].setdefault(leader_epoch, end)
+
+    def point(self, tp: TopicPartition, offset: int, leader_epoch: int) -> LogPoint:
+        """Return the point of an offset that was chosen at or below an end of the leader with ``leader_epoch``."""
+        _, first = self._first.get(tp, ("", {}))
+        since = first.get(leader_epoch, offset)
+        return LogPoint(offset, leader_epoch, since if since < offset else -1)
 
 
 def is_truncation(text: str) -> bool:
@@ -45,6 +83,12 @@ def end_reported(text: str) -> int | None:
     """Return where the log was cut, as the error ``text`` of a truncation says; None if it does not say."""
     found = _END_REPORTED.search(text)
     return int(found[1]) if found is not None else None
+
+
+def _answer_in(text: str) -> LogPoint | None:
+    """Return the leader's answer, as the error ``text`` of a truncation says; None if the log has no such epoch."""
+    found = _END_REPORTED.search(text)
+    return LogPoint(int(found[1]), int(found[2])) if found is not None and found[2] is not None else None
 
 
 def find_cuts(
@@ -66,9 +110,9 @@ def _compare(
     consumer: Consumer, points: Mapping[TopicPartition, LogPoint], deadline: float, clock: Clock
 ) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
-    # records that arrive before the seek are read without a comparison
     unsought, waiting = set(points), set(points)
-    consumer.assign([_wire(tp, point) for tp, point in points.items()])
+    # at the end, so that nothing is out of range before the seek: that error could be taken for the seek's answer
+    consumer.assign([WirePartition(tp.topic, tp.partition, OFFSET_END) for tp in points])
     while waiting:
         if clock.monotonic() > deadline:
             names = ", ".join(map(str, sorted(waiting)[:3]))
@@ -79,12 +123,18 @@ def _compare(
             if tp not in waiting or tp in unsought:
                 continue
             error = message.error()
-            if error is not None and is_truncation(error.str()):
-                end = end_reported(error.str())
-                if end is None:
+            if error is None or error.code() == KafkaError._PARTITION_EOF:
+                continue  # from before the seek
+            if is_truncation(error.str()):
+                answer = _answer_in(error.str())
+                if answer is None:
                     words = f"the leader of {tp} does not know leader epoch {points[tp].leader_epoch}"
                     raise KafkaException(KafkaError(KafkaError.UNKNOWN_LEADER_EPOCH, words))
-                found[tp] = end
+                cut = points[tp].cut_by(answer)
+                if cut is not None:
+                    found[tp] = cut
+            elif error.code() not in _NOT_COMPARED:
+                raise KafkaException(error)
             waiting.discard(tp)
             consumer.pause([WirePartition(tp.topic, tp.partition)])
     return found
@@ -101,7 +151,7 @@ def _seek(consumer: Consumer, wire: WirePartition) -> bool:
 
 
 def _wire(tp: TopicPartition, point: LogPoint) -> WirePartition:
-    return WirePartition(tp.topic, tp.partition, point.offset, leader_epoch=point.leader_epoch)
+    return WirePartition(tp.topic, tp.partition, _FAR, leader_epoch=point.leader_epoch)
 
 
 def _partition_of(message: Message) -> TopicPartition | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from direct.checkpoint.checkpoint import Checkpoint
 from direct.stream.strategies import Subscribe
 from driver.batches.job.batch import Batch
+from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.range_reader import Reading, forget_consumers, read_range
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.options.access import KafkaAccess
@@ -100,3 +102,38 @@ def test_stream_ends_or_records_the_loss_if_its_log_was_cut_back_and_has_grown_b
     found = checkpoint.audit()
     assert found.clean
     assert [loss.label for loss in found.losses] == [f"{tp}[80, 100)"]
+
+
+def test_stream_that_begins_at_a_committed_offset_notices_that_the_log_was_cut_back_below_it(
+    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    """The commit has the leader epoch of the committed range."""
+    broker, tp = own_kafka_broker, TopicPartition(topic_name(), 0)
+    older = log_to_cut(broker, tp, tmp_path / "older")
+    params = {"group.id": tp.topic}
+    runs = Runs(broker.options, tmp_path / "before")
+    stream = runs.start(Subscribe([tp.topic]), lambda work: runs.commits.add(work.spans), params)  # type: ignore[attr-defined]
+    with KafkaAdmin(broker.options) as admin:
+        waited = threading.Event()
+        while stream.offsets != {tp: 100}:
+            waited.wait(0.05)
+        runs.stop(stream)
+        (commit,) = admin.committed(tp.topic, [tp]).values()
+        assert (commit.offset, commit.leader_epoch >= 0) == (100, True)
+
+        same = Runs(broker.options, tmp_path / "same")
+        stream = same.start(Subscribe([tp.topic]), params=params)
+        assert stream.offsets == {tp: 100}
+        same.stop(stream)
+    older.cut_back()
+    produce(broker.options, tp, 120, key=b"later")
+    strict = Runs(broker.options, tmp_path / "strict").make(Subscribe([tp.topic]), params)
+    words = rf"{tp}: group {tp.topic} committed offset 100, and Kafka's log was cut back to 80 since.*on_vanished"
+    with pytest.raises(RangeNotHeldError, match=words):
+        strict.foreach_batch(runs.job).start()
+    later = Runs(broker.options, tmp_path / "later")
+    rows = Rows(later)
+    stream = later.start(Subscribe([tp.topic]), rows, params, on_vanished="record")
+    later.await_records(120)
+    later.stop(stream)
+    assert rows.read == [(offset, b"later") for offset in range(80, 200)]

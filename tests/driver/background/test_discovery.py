@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from driver.background.discovery import Known, LostJournal, check_commits, discover, foreign_commits, subscription
@@ -95,6 +96,9 @@ class Asked:
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         return next(self._ids)
 
+    def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
+        return {TopicPartition("t", 0): Committed(7, 3, ""), TopicPartition("u", 0): Committed(6, 3, "")}
+
     def starting_offsets(
         self, policy: object, tps: Iterable[TopicPartition], group: str
     ) -> Mapping[TopicPartition, int]:
@@ -104,8 +108,8 @@ class Asked:
 NOTHING_KNOWN = Known(frozenset(), frozenset(), created=False)
 
 
-def look(admin: Asked) -> Any:
-    return discover(cast(KafkaAdmin, admin), SETTINGS, admin.partitions(SETTINGS.kafka.topics, None), NOTHING_KNOWN, 1)
+def look(admin: Asked, settings: Settings = SETTINGS) -> Any:
+    return discover(cast(KafkaAdmin, admin), settings, admin.partitions(settings.kafka.topics, None), NOTHING_KNOWN, 1)
 
 
 def test_a_topic_created_again_while_its_start_is_asked_for_is_asked_for_again() -> None:
@@ -121,3 +125,11 @@ def test_topic_that_not_every_broker_knows_does_not_begin_without_its_id() -> No
 
 def test_incarnations_begin_without_an_id_if_the_broker_has_none() -> None:
     assert [start.topic_id for start in look(Asked({"t": "", "u": ""})).starts] == ["", ""]
+
+
+def test_start_at_a_committed_offset_has_the_leader_epoch_of_the_commit() -> None:
+    """INV-5: so a receiver notices that the log was cut back since. ``u`` was committed again meanwhile."""
+    kafka = msgspec.structs.replace(SETTINGS.kafka, starting_offsets="committed")
+    found = look(Asked({"t": "1", "u": "2"}), msgspec.structs.replace(SETTINGS, kafka=kafka))
+    assert [(start.topic, start.start, start.leader_epoch) for start in found.starts] == [("t", 7, 3), ("u", 7, -1)]
+    assert {start.leader_epoch for start in look(Asked({"t": "1", "u": "2"})).starts} == {-1}

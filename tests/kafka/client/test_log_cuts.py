@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client import log_cuts
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.client.log_cuts import LogPoint
+from forebay.kafka.client.log_cuts import LeaderEnds, LogPoint
 from forebay.kafka.consume.range_reader import PartitionReader, Reading, forget_consumers, read_range
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.embedded.broker import KafkaBroker
@@ -33,6 +33,37 @@ class LeaderKnown(Consumer):
     def assign(self, partitions: list[WirePartition]) -> None:
         self.list_topics(timeout=PATIENCE_SECONDS)
         super().assign(partitions)
+
+
+@pytest.mark.parametrize(
+    ("point", "answer", "cut"),
+    [
+        (LogPoint(90, 2), LogPoint(130, 2), None),
+        (LogPoint(90, 2), LogPoint(90, 1), None),  # leader 2 may have had no record below 90
+        (LogPoint(90, 2), LogPoint(85, 1), 85),
+        (LogPoint(90, 2, since=80), LogPoint(130, 2), None),
+        (LogPoint(90, 2, since=80), LogPoint(100, 1), 80),  # leader 1 has led again
+        (LogPoint(90, 2, since=80), LogPoint(90, 1), 80),
+        (LogPoint(90, 2, since=80), LogPoint(70, 1), 70),
+        (LogPoint(90, 2, since=80), LogPoint(88, 2), 88),
+    ],
+)
+def test_answer_of_an_older_epoch_is_a_cut_if_the_leaders_own_records_are_known(
+    point: LogPoint, answer: LogPoint, cut: int | None
+) -> None:
+    assert point.cut_by(answer) == cut
+
+
+def test_what_a_log_gains_after_a_leaders_first_end_is_of_this_leader() -> None:
+    ends, tp = LeaderEnds(), TopicPartition("t", 0)
+    assert ends.point(tp, 90, 2) == LogPoint(90, 2)
+    for end, epoch in ((80, 2), (90, 2), (95, 3)):
+        ends.see(tp, "id", end, epoch)
+    assert ends.point(tp, 90, 2) == LogPoint(90, 2, since=80)
+    assert ends.point(tp, 80, 2) == LogPoint(80, 2)
+    assert ends.point(tp, 99, 4) == LogPoint(99, 4)
+    ends.see(tp, "another id", 10, 0)
+    assert ends.point(tp, 90, 2) == LogPoint(90, 2)  # epochs of another topic
 
 
 def test_points_and_ranges_of_an_older_leader_are_compared_with_the_newer_leaders_log(

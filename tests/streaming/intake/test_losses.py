@@ -80,7 +80,9 @@ def test_query_notices_that_kafkas_log_was_cut_back_below_what_the_intake_took_i
         older.cut_back()
         produce(broker.options, tp, 120, key=b"later")
         given = {"endingOffsets": json.dumps({tp.topic: {"0": 100}})}
-        with pytest.raises(RangeNotHeldError, match=r"0\[0, 100\): Kafka's log was cut back to offset 80.*failOnDataLoss"):
+        with pytest.raises(
+            RangeNotHeldError, match=r"0\[0, 100\): Kafka's log was cut back to offset 80.*failOnDataLoss"
+        ):
             rows(batch(cluster, **given))
         forget_consumers()
         found = rows(batch(cluster, **given, failOnDataLoss="false"))

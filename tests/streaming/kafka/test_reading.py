@@ -28,7 +28,7 @@ from pyspark_forebay.kafka.questions import Questions
 from pyspark_forebay.kafka.stream import StreamReader
 from tests.support.again import produce
 from tests.support.kafka import PATIENCE_SECONDS, await_markers
-from tests.support.log_cut import log_to_cut
+from tests.support.log_cut import OlderLog, log_to_cut
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -438,6 +438,33 @@ def test_log_that_was_cut_back_and_has_grown_beyond_the_offset_reached_is_data_l
     lenient.stop()
 
 
+def test_leader_that_leads_again_after_another_one_is_data_loss(
+    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    """INV-5: two unclean elections. The first leader's log is longer than the offset that the second leader's log had reached."""
+    broker, tp = own_kafka_broker, TopicPartition(topic_name(), 0)
+    older = log_to_cut(broker, tp, tmp_path / "older")
+    first_leader = OlderLog(broker, tp, tmp_path / "first")  # 100 records
+    older.cut_back()
+    strict, lenient = (
+        streaming(broker, tp.topic, startingOffsets="earliest", failOnDataLoss=fail) for fail in ("true", "false")
+    )
+    first = strict.latestOffset({}, ALL)
+    lenient.latestOffset(first, ALL)
+    produce(broker.options, tp, 10, key=b"cut off too")
+    second = json.loads(json.dumps(strict.latestOffset(first, ALL)))
+    assert (first[tp.topic], second[tp.topic]) == ({"0": 80}, {"0": 90})
+    first_leader.cut_back()
+    produce(broker.options, tp, 20, key=b"later")
+    third = strict.latestOffset(second, ALL)
+    assert third[tp.topic] == {"0": 120}
+    with pytest.raises(RangeNotHeldError, match=f"{tp} was cut back to 80, .*failOnDataLoss"):
+        strict.partitions(second, third)
+    assert [row["key"] for row in rows(lenient, second, third)] == [b"cut off"] * 20 + [b"later"] * 20
+    strict.stop()
+    lenient.stop()
+
+
 def test_deleted_topic_is_not_compared_with_a_log(kafka_broker: KafkaBroker, topic: str, admin: KafkaAdmin) -> None:
     """A leader that no longer exists would be asked until the batch fails, also without failOnDataLoss."""
     reader = streaming(kafka_broker, topic, startingOffsets="earliest", failOnDataLoss="false")
@@ -494,9 +521,14 @@ def test_topics_of_a_pattern_begin_at_their_beginning_and_their_deletion_is_a_lo
 @pytest.mark.parametrize("with_id", [True, False], ids=["id", "no id"])
 @pytest.mark.parametrize("begun", [False, True], ids=["before", "while reading"])
 def test_task_announces_what_a_deleted_topic_had_and_continues_without_it(
-    kafka_broker: KafkaBroker, topic: str, admin: KafkaAdmin, begun: bool, with_id: bool, caplog: pytest.LogCaptureFixture
+    kafka_broker: KafkaBroker,
+    topic: str,
+    admin: KafkaAdmin,
+    begun: bool,
+    with_id: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """INV-5: as in Spark's source, with the exact ranges. Without the topic's id, records of partition 0 need no proof at the end."""
+    """INV-5: as in Spark's source, with the exact ranges. Without the topic's id, partition 0 needs no proof at its end."""
     more = {"startingOffsets": "earliest", "kafkaConsumer_pollTimeoutMs": "1000"}
     strict = streaming(kafka_broker, topic, **more)
     end = strict.latestOffset({}, ALL)
