@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.model.values import TopicPartition
@@ -22,8 +22,7 @@ from forebay.process.clock import Clock
 SEEK_TOO_EARLY = (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS)
 #: the leader's answer, in librdkafka's text for a truncation
 _END_REPORTED = re.compile(r"broker end offset is ([0-9]{1,18})(?: \(offset leader epoch ([0-9]{1,10})\))?")
-#: librdkafka's answers if the broker compares no leader epochs: it reads at the offset without a comparison
-_NOT_COMPARED = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+_OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 #: beyond the end of each log
 _FAR = 10**18 - 1
 _OPTIONS = {
@@ -111,8 +110,7 @@ def _compare(
 ) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     unsought, waiting = set(points), set(points)
-    # at the end, so that nothing is out of range before the seek: that error could be taken for the seek's answer
-    consumer.assign([WirePartition(tp.topic, tp.partition, OFFSET_END) for tp in points])
+    consumer.assign([WirePartition(tp.topic, tp.partition, point.offset) for tp, point in points.items()])
     while waiting:
         if clock.monotonic() > deadline:
             names = ", ".join(map(str, sorted(waiting)[:3]))
@@ -124,8 +122,8 @@ def _compare(
                 continue
             error = message.error()
             if error is None or error.code() == KafkaError._PARTITION_EOF:
-                continue  # from before the seek
-            if is_truncation(error.str()):
+                unsought.add(tp)  # from the offset before the seek
+            elif is_truncation(error.str()):
                 answer = _answer_in(error.str())
                 if answer is None:
                     words = f"the leader of {tp} does not know leader epoch {points[tp].leader_epoch}"
@@ -133,10 +131,13 @@ def _compare(
                 cut = points[tp].cut_by(answer)
                 if cut is not None:
                     found[tp] = cut
-            elif error.code() not in _NOT_COMPARED:
+                waiting.discard(tp)
+            elif error.code() not in _OUT_OF_RANGE:
                 raise KafkaException(error)
-            waiting.discard(tp)
-            consumer.pause([WirePartition(tp.topic, tp.partition)])
+            elif message.offset() == _FAR:
+                waiting.discard(tp)  # the broker compares no leader epochs, so librdkafka reads there
+            else:
+                unsought.add(tp)
     return found
 
 
