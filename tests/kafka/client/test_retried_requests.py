@@ -150,7 +150,7 @@ def test_request_waits_for_leaderless_partition_but_not_for_missing_one(
 ) -> None:
     """A client reports the same error for both."""
     clients = play(Scripted(KafkaError(KafkaError._NOENT), 7, shown={}))
-    with KafkaAdmin({}) as asking, pytest.raises(UnreachableError):
+    with KafkaAdmin({}) as asking, pytest.raises(UnknownTopicError, match="Kafka has no such topic or partition"):
         asking.ends([TP])
     assert len(clients.asked) == 1
     clients = play(Scripted(KafkaError(KafkaError._NOENT), 7, shown={0: LEADERLESS}))

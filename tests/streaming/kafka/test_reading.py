@@ -368,8 +368,10 @@ def test_target_of_available_now_below_the_offset_reached_is_asked_again(
 # ---- data loss -------------------------------------------------------------------------------------------------------
 
 
-def test_deleted_offsets_end_the_query_or_are_omitted(kafka_broker: KafkaBroker, topic: str, admin: KafkaAdmin) -> None:
-    """INV-5: of a range that partly exists, the remaining records are read."""
+def test_deleted_offsets_end_the_query_or_are_omitted(
+    kafka_broker: KafkaBroker, topic: str, admin: KafkaAdmin, caplog: pytest.LogCaptureFixture
+) -> None:
+    """INV-5: of a range that partly exists, the remaining records are read, and the log names the others."""
     strict = streaming(kafka_broker, topic, startingOffsets="earliest")
     end = strict.latestOffset({}, ALL)
     admin.delete_records({TopicPartition(topic, 0): 7, TopicPartition(topic, 1): 5})
@@ -377,6 +379,8 @@ def test_deleted_offsets_end_the_query_or_are_omitted(kafka_broker: KafkaBroker,
         rows(strict, {}, end)
     lenient = streaming(kafka_broker, topic, failOnDataLoss="false")
     assert offsets(lenient, {}, end) == {0: [7, 8, 9]}
+    for lost in (f"{topic}/0[0, 7)", f"{topic}/1[0, 5)"):
+        assert f"continuing with the remaining records, without {lost}\n" in caplog.text
     with pytest.raises(RangeNotHeldError):
         rows(BatchReader(options(kafka_broker, topic, startingOffsets='{"T": {"0": 2, "1": 5}}')))
     given = {"startingOffsets": '{"T": {"0": 2, "1": 5}}', "failOnDataLoss": "false"}
