@@ -17,7 +17,7 @@ from tests.jepsen.world import DRIVERS, World
 
 _TICK_SECONDS = 0.1
 #: maximum wait of a fault for a condition, and of the run for its beginning and end
-_PATIENCE_SECONDS, _START_SECONDS, _END_SECONDS = 45.0, 90.0, 240.0
+_PATIENCE_SECONDS, _START_SECONDS, _END_SECONDS = 45.0, 300.0, 240.0
 _CHECKER = Path(__file__).with_name("checker.py")
 
 
