@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import groupby
 
 import msgspec
 import numpy as np
@@ -15,27 +16,39 @@ from forebay.model.records import DATAFRAME_SCHEMA
 from pyspark_forebay.intake.planning import BlockPart, IntakeTask
 from pyspark_forebay.kafka.reading import read_span
 from pyspark_forebay.options.source import FAIL_ON_DATA_LOSS, SourceOptions
-from wal.reading import ReadPlan, read_block
+from wal.reading import ReadPlan, read_block, read_blocks
 
 _log = logging.getLogger("forebay.source")
 
 
 def read_task(options: SourceOptions, task: IntakeTask) -> Iterator[pa.RecordBatch]:
-    """Yield the records of ``task`` as batches of ``DATAFRAME_SCHEMA``, with one block in memory at a time.
+    """Yield the records of ``task`` as batches of ``DATAFRAME_SCHEMA``, without empty batches.
+
+    Blocks that are read as a whole are read as ``read_blocks`` reads them: successive small ones together, with its bounds of
+    memory. A block with unwanted records is read alone.
 
     Raises LostBlockError for a block that no tier has any more if ``failOnDataLoss`` is true; if it is false, the block
     is logged and omitted. Raises UnreadableBlockError in any case if a block cannot be reached (INV-5), and as
     :func:`read_span`.
     """
-    for part in task.parts:
-        try:
-            found = read_part(part, task.plan, options.include_headers)
-        except LostBlockError as error:
-            if options.fail_on_data_loss:
-                raise LostBlockError(f"{error}. {FAIL_ON_DATA_LOSS}") from None
-            _log.warning("%s. failOnDataLoss is false: continuing with the remaining records", error)
+
+    def on_lost(error: LostBlockError) -> None:
+        if options.fail_on_data_loss:
+            raise LostBlockError(f"{error}. {FAIL_ON_DATA_LOSS}") from None
+        _log.warning("%s. failOnDataLoss is false: continuing with the remaining records", error)
+
+    for whole, parts in groupby(task.parts, lambda part: not part.cuts and not part.unwanted):
+        if whole:
+            for read in read_blocks([part.reference for part in parts], task.plan, on_lost):
+                yield from _with_columns(read.batches, options.include_headers)
             continue
-        yield from found
+        for part in parts:
+            try:
+                found = read_part(part, task.plan, options.include_headers)
+            except LostBlockError as error:
+                on_lost(error)
+            else:
+                yield from found
     if task.span is not None:
         yield from read_span(replace(options, kafka=task.kafka), task.span)
 
@@ -44,16 +57,21 @@ def read_part(part: BlockPart, plan: ReadPlan, headers: bool) -> list[pa.RecordB
     """Return the wanted rows of ``part`` in the order of its block, without empty batches. Raises as ``read_block``."""
     # unwanted ranges are skipped in the same way as ranges whose loss was accepted
     plan = msgspec.structs.replace(plan, lost=part.unwanted) if part.unwanted else plan
-    cut = (_cut(batch, part, headers) for batch in read_block(part.reference, plan).batches)
+    cut = (_cut(batch, part) for batch in _with_columns(read_block(part.reference, plan).batches, headers))
     return [batch for batch in cut if batch.num_rows]
 
 
-def _cut(batch: pa.RecordBatch, part: BlockPart, headers: bool) -> pa.RecordBatch:
-    """Return the wanted rows of ``batch``, which has rows of one range in the order of their offsets."""
+def _with_columns(batches: Iterable[pa.RecordBatch], headers: bool) -> Iterator[pa.RecordBatch]:
+    """Yield those of ``batches`` that have rows, without headers unless they are wanted."""
     names = DATAFRAME_SCHEMA(headers).names
-    if batch.num_columns > len(names):
-        batch = batch.select(names)
-    if not part.cuts or not batch.num_rows:
+    for batch in batches:
+        if batch.num_rows:
+            yield batch.select(names) if batch.num_columns > len(names) else batch
+
+
+def _cut(batch: pa.RecordBatch, part: BlockPart) -> pa.RecordBatch:
+    """Return the wanted rows of ``batch``, which has rows of one range in the order of their offsets."""
+    if not part.cuts:
         return batch
     cut = part.cuts.get(f"{batch.column('topic')[0].as_py()}/{batch.column('partition')[0].as_py()}")
     if cut is None:

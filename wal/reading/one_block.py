@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 
 from forebay.model.errors import ForebayError, LostBlockError, UnreadableBlockError
 from forebay.model.payload import decode_block
 from forebay.model.records import to_dataframe
-from wal.reading.outcome import FINAL_FAILURES, BlockRead, TierFailure
+from wal.reading.outcome import FINAL_FAILURES, BlockRead, BlocksRead, TierFailure
 from wal.reading.reference import BlockReference, ReadPlan
 from wal.reading.tiers import VerifiedBlock, places, read_from_kafka, read_one, stored_back
+
+#: called with the error of a block that no tier has any more; if it returns, the block is omitted
+OnLost = Callable[[LostBlockError], None]
 
 
 def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
@@ -42,6 +47,17 @@ def read_block(reference: BlockReference, plan: ReadPlan) -> BlockRead:
         f"no tier can read block {reference.id} with {', '.join(range_.label for range_ in wanted)}: "
         + ("; ".join(f"{f.tier}: {f.detail}" for f in failures) or "no tier keeps it")
     )
+
+
+def read_alone(reference: BlockReference, plan: ReadPlan, on_lost: OnLost | None) -> list[BlocksRead]:
+    """Return what ``read_block`` returns; nothing for a lost block if ``on_lost`` is set and returns."""
+    try:
+        return [BlocksRead.of(read_block(reference, plan))]
+    except LostBlockError as error:
+        if on_lost is None:
+            raise
+        on_lost(error)
+        return []
 
 
 def _records(block: VerifiedBlock, plan: ReadPlan) -> tuple[pa.RecordBatch, ...]:

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
 from wal.reading.local_tier import this_host
-from wal.reading.one_block import read_block
+from wal.reading.one_block import OnLost, read_alone
 from wal.reading.outcome import BlocksRead
 from wal.reading.reference import BlockReference, ReadPlan
 from wal.reading.together import read_together
@@ -23,26 +23,30 @@ SMALL_BYTES = 256 << 10
 FETCH_BYTES, FETCH_BLOCKS = 8 << 20, 500
 
 
-def read_blocks(references: Iterable[BlockReference], plan: ReadPlan) -> Iterator[BlocksRead]:
+def read_blocks(
+    references: Iterable[BlockReference], plan: ReadPlan, on_lost: OnLost | None = None
+) -> Iterator[BlocksRead]:
     """Yield the records of the blocks, in order.
 
     Memory holds one large block, or small blocks of at most ``FETCH_BYTES`` (``BlockReference.decoded_bytes``), and the next
     small blocks of at most ``FETCH_BYTES``, which are read ahead unless this host has copies of all of them.
 
-    Raises UnreadableBlockError as ``read_block``, after the records of all earlier groups. Closing the iterator waits for the
-    read ahead.
+    ``on_lost``: called for each block that no tier has any more, in the order of blocks and possibly from another thread.
+
+    Raises UnreadableBlockError as ``read_block``, or what ``on_lost`` raises, after the records of all earlier groups. Closing
+    the iterator waits for the read ahead.
     """
     groups = _groups(references, plan)
     with ThreadPoolExecutor(1, "forebay-read-ahead") as ahead:  # it starts its thread at the first use
         group = next(groups, None)
         begun: Future[list[BlocksRead]] | None = None
         while group is not None:
-            found = _read(group, plan) if begun is None else begun.result()
+            found = _read(group, plan, on_lost) if begun is None else begun.result()
             group = next(groups, None)
             begun = None
             if group is not None and len(group) > 1 and not _all_local(group, plan):
                 with suppress(RuntimeError):  # no thread can be started: the group is read when its turn comes
-                    begun = ahead.submit(_read, group, plan)
+                    begun = ahead.submit(_read, group, plan, on_lost)
             yield from found
 
 
@@ -54,10 +58,10 @@ def _all_local(group: Sequence[BlockReference], plan: ReadPlan) -> bool:
     return all(host in reference.hosts for reference in group)
 
 
-def _read(group: Sequence[BlockReference], plan: ReadPlan) -> list[BlocksRead]:
+def _read(group: Sequence[BlockReference], plan: ReadPlan, on_lost: OnLost | None) -> list[BlocksRead]:
     if len(group) == 1:
-        return [BlocksRead.of(read_block(group[0], plan))]
-    return list(read_together(group, plan))
+        return read_alone(group[0], plan, on_lost)
+    return list(read_together(group, plan, on_lost))
 
 
 def _groups(references: Iterable[BlockReference], plan: ReadPlan) -> Iterator[list[BlockReference]]:

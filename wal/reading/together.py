@@ -14,7 +14,7 @@ import msgspec
 from forebay.model.block_runs.decoding import OpenBlock, decode_run, open_block
 from forebay.model.errors import ForebayError
 from forebay.model.records import topics_to_dataframe
-from wal.reading.one_block import read_block
+from wal.reading.one_block import OnLost, read_alone
 from wal.reading.outcome import BlocksRead, TierCounts, TierFailure
 from wal.reading.reference import BlockReference, ReadPlan, Tier
 from wal.reading.tiers import VerifiedBlock, places, read_several, stored_back
@@ -33,12 +33,14 @@ class _Search(msgspec.Struct):
     opened: OpenBlock | None = None
 
 
-def read_together(references: Sequence[BlockReference], plan: ReadPlan) -> Iterator[BlocksRead]:
-    """Yield the records of the blocks, in order, after all of them are fetched. Raises UnreadableBlockError as ``read_block``."""
+def read_together(
+    references: Sequence[BlockReference], plan: ReadPlan, on_lost: OnLost | None = None
+) -> Iterator[BlocksRead]:
+    """Yield the records of the blocks, in order, after all of them are fetched. Raises as ``read_blocks``."""
     searches = [_Search(reference, list(places(reference, plan))) for reference in references]
     _fetch_all(searches, plan)
     for run in _runs(searches):
-        yield from _decoded(run, plan)
+        yield from _decoded(run, plan, on_lost)
 
 
 def _fetch_all(searches: Sequence[_Search], plan: ReadPlan) -> None:
@@ -96,7 +98,7 @@ def _runs(searches: Sequence[_Search]) -> Iterator[list[_Search]]:
         yield list(run)
 
 
-def _decoded(run: Sequence[_Search], plan: ReadPlan) -> Iterator[BlocksRead]:
+def _decoded(run: Sequence[_Search], plan: ReadPlan, on_lost: OnLost | None) -> Iterator[BlocksRead]:
     opened = [search.opened for search in run if search.opened is not None]
     if len(opened) == len(run):
         try:
@@ -109,4 +111,4 @@ def _decoded(run: Sequence[_Search], plan: ReadPlan) -> Iterator[BlocksRead]:
             yield BlocksRead((topics_to_dataframe(rows, plan.headers),), counts)
             return
     for search in run:
-        yield BlocksRead.of(read_block(search.reference, plan))
+        yield from read_alone(search.reference, plan, on_lost)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from forebay.model.errors import LostBlockError, UnreadableBlockError
+from forebay.model.records import DATAFRAME_SCHEMA
 from pyspark_forebay.intake.planning import BlockPart, IntakeTask
 from pyspark_forebay.intake.reading import merged_kafka_options, read_part, read_task
 from pyspark_forebay.options.source import read_options
 from tests.support.columns import column_values
 from tests.support.rows import block, filler
 from tests.support.stored import Stored
+from wal.blocks import local_path
 
 
 def rows(task: IntakeTask, **options: str) -> int:
@@ -62,3 +67,56 @@ def test_missing_block_is_omitted_without_fail_on_data_loss_and_unreachable_bloc
     segment.rmdir()
     aside.rename(segment)
     assert rows(task, failOnDataLoss="false") == 20
+
+
+def small_blocks(stored: Stored, count: int, *, headers: bool = False, local: bool = True) -> list[BlockPart]:
+    """Return ``count`` blocks of 10 records in each of two topics, whose offsets follow each other."""
+    made = []
+    for number in range(count):
+        rows = filler(10, number * 10)
+        content = block({("a", 0): rows, ("b", 1): rows}, sequence=number + 1, headers=headers)
+        made.append(BlockPart(stored.add(*content, local=local), records=20))
+    return made
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize(("stored_headers", "wanted"), [(False, False), (True, False), (True, True), (False, True)])
+def test_small_blocks_of_a_task_are_read_together_with_the_rows_of_each_alone(
+    tmp_path: Path, stored_headers: bool, wanted: bool, local: bool
+) -> None:
+    """INV-2."""
+    stored = Stored(tmp_path)
+    first, *between, last = small_blocks(stored, 9, headers=stored_headers, local=local)
+    first = msgspec.structs.replace(first, cuts={"a/0": (4, 10)}, unwanted=frozenset({"b/1[0, 10)"}))
+    last = msgspec.structs.replace(last, cuts={"a/0": (80, 81), "b/1": (80, 85)})
+    plan = stored.plan(headers=wanted)
+    options = read_options({"tracker": "http://127.0.0.1:1", "includeHeaders": str(wanted).lower()}, streaming=False)
+    found = list(read_task(options, IntakeTask(plan, (first, *between, last))))
+    alone = [batch for part in (first, *between, last) for batch in read_part(part, plan, wanted)]
+    assert pa.Table.from_batches(found).equals(pa.Table.from_batches(alone))
+    assert {batch.schema for batch in found} == {DATAFRAME_SCHEMA(wanted)}
+    assert [batch.num_rows for batch in found] == [6, 140, 1, 5], (
+        "one batch of the seven blocks that are read as a whole"
+    )
+
+
+@pytest.mark.parametrize("unwanted", [frozenset(), frozenset({"b/1[20, 30)"})], ids=["whole", "in part"])
+def test_lost_block_among_small_ones_is_omitted_alone(
+    tmp_path: Path, unwanted: frozenset[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """INV-5."""
+    stored = Stored(tmp_path)
+    parts = small_blocks(stored, 5)
+    parts[2] = msgspec.structs.replace(parts[2], unwanted=unwanted)
+    lost = parts[2].reference
+    task = IntakeTask(stored.plan("local"), tuple(parts))
+    local_path(stored.blocks_directory, lost.stream, lost.id).unlink()
+    with pytest.raises(LostBlockError, match=rf'{lost.id} .*failOnDataLoss" to "false"'):
+        rows(task)
+    options = read_options({"tracker": "http://127.0.0.1:1", "failOnDataLoss": "false"}, streaming=False)
+    found = pa.Table.from_batches(read_task(options, task))
+    topic_a = pc.equal(found.column("topic"), "a")  # type: ignore[attr-defined]
+    offsets = found.filter(topic_a).column("offset").to_pylist()
+    assert offsets == [*range(20), *range(30, 50)]
+    assert found.num_rows == 80
+    assert [lost.id in message for message in caplog.messages] == [True]

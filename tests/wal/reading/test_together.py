@@ -35,6 +35,7 @@ from wal.reading import (
     records,
     together,
 )
+from wal.reading.one_block import OnLost
 from wal.storage.local import LocalStorage
 
 # an agent's server leaves its loop's sockets to the collector
@@ -230,8 +231,8 @@ def test_next_group_is_read_while_the_caller_uses_one_and_a_large_block_is_not(
     read: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
     plain = records._read
 
-    def noted(group: Sequence[BlockReference], plan: ReadPlan) -> list[BlocksRead]:
-        found = plain(group, plan)
+    def noted(group: Sequence[BlockReference], plan: ReadPlan, on_lost: OnLost | None) -> list[BlocksRead]:
+        found = plain(group, plan, on_lost)
         read.put((len(group), threading.current_thread().name.rpartition("_")[0]))
         return found
 
@@ -260,9 +261,9 @@ def test_local_copies_are_not_read_ahead(stored: Stored, monkeypatch: pytest.Mon
     threads: list[str] = []
     plain = records._read
 
-    def noted(group: Sequence[BlockReference], plan: ReadPlan) -> list[BlocksRead]:
+    def noted(group: Sequence[BlockReference], plan: ReadPlan, on_lost: OnLost | None) -> list[BlocksRead]:
         threads.append(threading.current_thread().name.rpartition("_")[0])
-        return plain(group, plan)
+        return plain(group, plan, on_lost)
 
     monkeypatch.setattr(records, "_read", noted)
     expected = list(read_blocks(references, stored.plan()))
