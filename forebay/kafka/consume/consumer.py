@@ -19,6 +19,7 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.client_errors import ClientErrors
 from forebay.kafka.client.denials import is_denied, next_step
 from forebay.kafka.client.group_offsets import Point
+from forebay.kafka.client.log_cuts import LogPoint
 from forebay.kafka.consume.assignment import Assignment
 from forebay.kafka.consume.commits import Commits
 from forebay.kafka.consume.fetching import Fetcher, opened
@@ -26,7 +27,7 @@ from forebay.kafka.consume.selection import Polled, Selection
 from forebay.kafka.options.librdkafka import consumer_options, is_cooperative
 from forebay.kafka.options.rights import receiver_rights
 from forebay.model.columns import RebalanceListener, Start
-from forebay.model.errors import ForebayError, UnreachableError
+from forebay.model.errors import ForebayError, UnknownTopicError, UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock, SystemClock
 from forebay.settings.schema import ReceiverSettings, Settings
@@ -89,8 +90,9 @@ class KafkaSource:
         self._fatal: KafkaError | None = None
         self._client_errors = ClientErrors(_log, rights=lambda: receiver_rights(self._topics, group))
         self._selection = Selection(
-            self._assignment, errors=self._client_errors, failed=self._on_error, next_record=self._next_record
-        )
+            self._assignment, errors=self._client_errors, failed=self._on_error, next_record=self._next_record,
+            cuts=self._cuts,
+        )  # fmt: skip
 
     @classmethod
     def of(cls, settings: Settings, client_id: str) -> KafkaSource:
@@ -320,6 +322,14 @@ class KafkaSource:
             return self._requests.next_records({tp: offset}).get(tp)
         except UnreachableError as error:
             _log.warning("%s: no broker says whether records follow offset %d: %s", tp, offset, error)
+            return None
+
+    def _cuts(self, points: Mapping[TopicPartition, LogPoint]) -> Mapping[TopicPartition, int] | None:
+        """As ``Selection`` asks after changes of leaders: the poll waits for the answer, for the timeout of requests at most."""
+        try:
+            return self._requests.cuts(points)
+        except (UnreachableError, UnknownTopicError) as error:
+            _log.warning("records of newer leaders are read again until a broker compares the leader epochs: %s", error)
             return None
 
     def high_watermark(self, tp: TopicPartition) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 from confluent_kafka import KafkaError
 
 from forebay.kafka.client.client_errors import ClientErrors
-from forebay.kafka.client.log_cuts import end_reported, is_truncation
+from forebay.kafka.client.log_cuts import LogPoint, end_reported, is_truncation
 from forebay.kafka.consume.assignment import Assignment, StartedPartition
 from forebay.kafka.consume.messages import FAULTS
 from forebay.kafka.native.received import Event, Received, Records
@@ -28,7 +28,8 @@ class Selection:
 
     For the polling thread. ``errors``: forgets errors of brokers when records or an end have arrived. ``failed``: called with
     each error that concerns no position, and its topic. ``next_record``: returns the offset of the first record at or after an
-    offset, or the log's end; None if no broker does.
+    offset, or the log's end; None if no broker does. ``cuts``: returns the logs that were cut back below points, as
+    ``KafkaAdmin.cuts``; None if no broker answers.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class Selection:
         errors: ClientErrors,
         failed: Callable[[KafkaError, str], None],
         next_record: Callable[[TopicPartition, int], int | None],
+        cuts: Callable[[Mapping[TopicPartition, LogPoint]], Mapping[TopicPartition, int] | None],
     ) -> None:
         self._assignment = assignment
         self._started = assignment.partitions
         self._client_errors = errors
         self._failed = failed
         self._next_record = next_record
+        self._cuts = cuts
         self._unbelieved: set[TopicPartition] = set()
 
     def take(self, received: Sequence[Received], stopped: Collection[TopicPartition]) -> list[Polled]:
@@ -57,11 +60,12 @@ class Selection:
         # what was read before librdkafka compared the start's position with the leader's log; it is read again
         early = {tp for tp, started in self._started.items() if not started.compared}
         stopped = set(stopped)  # a lower leader epoch just now stops a partition too
+        cuts = self._cut_by_newer_leaders(received, stopped | early)
         for item in received:
             if isinstance(item, Event):
                 self._take_event(item, ends, faults)
             elif item.tp not in stopped and item.tp not in faults and item.tp not in self._unbelieved | early:
-                columns = self._columns(item)
+                columns = self._columns(item) if item.tp not in cuts else self._cut(item, cuts[item.tp])
                 polled += [columns] if columns is not None else []
                 if isinstance(columns, PartitionFault):
                     stopped.add(item.tp)
@@ -97,6 +101,33 @@ class Selection:
                 self._assignment.stop(returned.tp)
         self._read_again()
         return polled
+
+    def _cut_by_newer_leaders(
+        self, received: Sequence[Received], omitted: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return the partitions with records of a newer leader whose log has no records of the last record's leader epoch.
+
+        The leader before the last one leads again then. librdkafka compares only the end of the epoch, which may fit.
+        """
+        points = {}
+        for item in received:
+            started = self._started.get(item.tp)
+            if isinstance(item, Event) or started is None or item.tp in omitted or started.position == 0:
+                continue
+            if 0 <= started.leader_epoch < item.leader_epoch:
+                points[item.tp] = LogPoint(0, started.leader_epoch, since=started.position - 1)
+        found = self._cuts(points) if points else {}
+        if found is None:
+            self._unbelieved |= points.keys()
+        return found or {}
+
+    def _cut(self, records: Records, end: int) -> PartitionFault:
+        started = self._started[records.tp]
+        detail = (
+            f"the log of leader epoch {records.leader_epoch} has no records of leader epoch {started.leader_epoch}, of which the "
+            f"last record before {started.position} was"
+        )
+        return PartitionFault(records.tp, started.start.generation, "truncated", detail, end)
 
     def _has_no_record_from(self, cut: int, tp: TopicPartition) -> bool:
         """Return whether the log has no record from ``cut`` to the position: markers of transactions moved the position past the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -14,6 +15,7 @@ from forebay.kafka.embedded.loader import load
 from forebay.model.columns import Columns, PartitionFault
 from forebay.model.values import TopicPartition
 from tests.support.kafka import PATIENCE_SECONDS, Reader, await_markers, poll_some, poll_until
+from tests.support.log_cut import OlderLog, log_to_cut
 
 pytestmark = pytest.mark.kafka
 
@@ -106,6 +108,29 @@ def test_start_beyond_the_end_of_its_leader_epoch_is_truncation_though_the_log_h
             poll_until(lambda: 200 in reader.ends(tp), reader)
             assert reader.offsets(tp, generation) == list(range(position, 200))
             reader.polled.clear()
+
+
+def test_leader_that_leads_again_after_another_one_is_truncation_though_its_records_end_at_the_position(
+    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    """INV-5: two unclean elections. Offsets 80 to 99 were other records before, and the end of the epoch fits."""
+    broker, tp = own_kafka_broker, TopicPartition(topic_name(), 0)
+    older = log_to_cut(broker, tp, tmp_path / "older")
+    first_leader = OlderLog(broker, tp, tmp_path / "first")  # 100 records
+    older.cut_back()
+    fill(broker, tp.topic, 20)
+    with KafkaAdmin(broker.options) as admin:
+        (second,) = admin.log_ends([tp]).values()
+    assert second.offset == 100
+    first_leader.cut_back()
+    fill(broker, tp.topic, 20)
+    with Reader(broker.options, tp.topic, [tp.topic]) as reader:
+        poll_until(lambda: tp in reader.source.owned, reader)
+        reader.start({tp: 100}, leader_epoch=second.leader_epoch)
+        poll_until(lambda: reader.faults(tp), reader)
+        (fault,) = reader.polled
+        assert isinstance(fault, PartitionFault)
+        assert (fault.kind, fault.end) == ("truncated", 99)
 
 
 def test_start_behind_the_marker_of_a_newer_leader_is_no_truncation(

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as WirePartition
 
+from forebay.kafka.client.log_cuts import LogPoint
 from forebay.kafka.consume.consumer import KafkaSource
 from forebay.kafka.consume.fetching import MessageFetcher
 from forebay.kafka.consume.messages import FAULTS
@@ -175,15 +176,48 @@ def test_nothing_is_returned_before_the_position_was_compared_with_the_leaders_l
     scripted.consumer.unstarted = refusal
     scripted.start(5, leader_epoch=3)
     scripted.start(7, tp=OTHER)  # without a leader epoch there is nothing to compare
-    assert scripted.poll([record(5, leader_epoch=4), record(7, partition=1)]) == [(1, 1, [7])]
+    assert scripted.poll([record(5, leader_epoch=3), record(7, partition=1)]) == [(1, 1, [7])]
     scripted.consumer.unstarted = 0
-    assert scripted.poll([record(5, leader_epoch=4)]) == [(0, 1, [5])]
+    assert scripted.poll([record(5, leader_epoch=3)]) == [(0, 1, [5])]
     assert [asked for asked in scripted.consumer.asked if asked[0] == "seek"] == [("seek", [(0, 5)])]
 
 
 def test_lower_leader_epoch_is_truncation(scripted: Scripted) -> None:
     scripted.start(0, leader_epoch=3)
     assert scripted.poll([record(0, leader_epoch=3)], [record(1, leader_epoch=2)]) == [(0, 1, [0]), (0, 1, "truncated")]
+
+
+class Comparing:
+    """An admin client whose comparisons have the given results, one after the other; None: no broker answers."""
+
+    def __init__(self, *results: dict[TopicPartition, int] | None) -> None:
+        self.results = list(results)
+        self.asked: list[dict[TopicPartition, LogPoint]] = []
+
+    def cuts(self, points: dict[TopicPartition, LogPoint]) -> dict[TopicPartition, int]:
+        self.asked.append(points)
+        result = self.results.pop(0)
+        if result is None:
+            raise UnreachableError("no broker answers")
+        return result
+
+
+def test_newer_leader_without_records_of_the_last_leader_epoch_is_truncation(scripted: Scripted) -> None:
+    """INV-5: the leader before the last one leads again, and its own records end at the position."""
+    scripted.rebalance._admin = admin = Comparing({TP: 89})
+    scripted.start(90, leader_epoch=2)
+    assert scripted.poll([record(90, leader_epoch=3)]) == [(0, 1, "truncated")]
+    assert admin.asked == [{TP: LogPoint(0, 2, since=89)}]
+
+
+def test_records_of_a_newer_leader_are_returned_when_a_broker_has_compared_the_epochs(scripted: Scripted) -> None:
+    scripted.rebalance._admin = admin = Comparing(None, {}, {})
+    scripted.start(90, leader_epoch=2)
+    assert scripted.poll([record(90, leader_epoch=3)]) == []
+    assert scripted.poll([record(90, leader_epoch=3), record(91, leader_epoch=3)]) == [(0, 1, [90, 91])]
+    assert scripted.poll([record(92, leader_epoch=3)]) == [(0, 1, [92])]
+    assert scripted.poll([record(93, leader_epoch=4)]) == [(0, 1, [93])]
+    assert [point.leader_epoch for (point,) in map(dict.values, admin.asked)] == [2, 2, 3]
 
 
 def truncation(offset: int, end: int) -> Message:
