@@ -124,8 +124,8 @@ class Selection:
     def _cut(self, records: Records, end: int) -> PartitionFault:
         started = self._started[records.tp]
         detail = (
-            f"the log of leader epoch {records.leader_epoch} has no records of leader epoch {started.leader_epoch}, of which the "
-            f"last record before {started.position} was"
+            f"the last record before {started.position} was of leader epoch {started.leader_epoch}; the log, which leader epoch "
+            f"{records.leader_epoch} continues, has no records of that epoch"
         )
         return PartitionFault(records.tp, started.start.generation, "truncated", detail, end)
 

@@ -27,6 +27,7 @@ from forebay.model.errors import (
     OvershotError,
     RangeNotHeldError,
     ShortReadError,
+    UnknownTopicError,
     UnreachableError,
 )
 from forebay.model.values import TopicPartition
@@ -301,6 +302,19 @@ def test_recreated_topic_is_detected_by_id(access: KafkaAccess, tp: TopicPartiti
         admin.delete_topic(tp.topic)
         with pytest.raises(RangeNotHeldError, match=rf"{tp.topic}/0\[2, 4\)"):  # by the consumer that had fetched them
             offsets(access, span(tp, 2, 4, topic_id))
+
+
+def test_topic_that_is_deleted_before_its_end_is_confirmed_is_a_loss(
+    access: KafkaAccess, tp: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(access.options, tp, 3)
+
+    def deleted(*_: object) -> dict[TopicPartition, int]:
+        raise UnknownTopicError("Kafka has no such topic")
+
+    monkeypatch.setattr(KafkaAdmin, "ends", deleted)
+    with pytest.raises(RangeNotHeldError, match=rf"{tp}\[0, 5\): Kafka has no such topic"):
+        offsets(access, span(tp, 0, 5), Reading(keep=False))
 
 
 def test_silent_broker_times_out_with_range(access: KafkaAccess, tp: TopicPartition) -> None:
