@@ -56,12 +56,6 @@ class Store:
         scheme = self.url.partition("://")[0]
         return open_storage(self.url, {**self.options, scheme: {**self.options.get(scheme, {}), **more}})
 
-    def open_without_proxy(self) -> Storage:
-        """For a test without faults that needs thousands of requests: the proxy is most of their work."""
-        if self.proxy is None:
-            return self.open()
-        return self.open(endpoint_url=f"http://127.0.0.1:{self.proxy.target_port}")
-
 
 @contextmanager
 def _file(folder: Path) -> Iterator[Store]:

@@ -124,7 +124,9 @@ def test_journal_without_one_of_its_objects_is_refused_unless_it_is_whole(
     quick: Store, snapshots: tuple[int, ...]
 ) -> None:
     """INV-5: one removed, cut at several places, or left out of the listings, one at a time. Opening refuses, or has all."""
-    storage = quick.open_without_proxy()
+    storage = quick.open()
+    # a look at a store behind a server needs dozens of requests, and the bytes of a cut object are the same there
+    remote = not quick.url.startswith(("file:", "memory:"))
     expected = _journal_of_three_epochs(storage, snapshots)
     assert expected.state is not None and expected.state.epochs == 10
     outcomes = Counter[str]()
@@ -150,14 +152,15 @@ def test_journal_without_one_of_its_objects_is_refused_unless_it_is_whole(
         whole = storage.read(path)
         storage.delete(path)
         look("removed", path, storage)
-        for length in sorted({0, 40, len(whole) // 2, len(whole) - 1}):
+        lengths = {len(whole) // 2} if remote else {0, 40, len(whole) // 2, len(whole) - 1}
+        for length in sorted(lengths):
             storage.put_new(path, whole[:length])
             look("cut", path, storage)
             storage.delete(path)
         storage.put_new(path, whole)
     assert outcomes["unlisted refused"] == 0
     assert outcomes["removed refused"] >= 3
-    assert outcomes["cut refused"] >= 6
+    assert outcomes["cut refused"] >= (3 if remote else 6)
     assert journal.read(storage, "s").state == expected.state
     for path in storage.list("s/epochs"):
         look("unlisted claim", path, cast(Storage, Unlisted(storage, {path})))
