@@ -11,7 +11,7 @@ from tests.simulation.guards import GUARDS, Guard
 from tests.simulation.mutations import ROOT, Score, measure, table, without
 
 #: guards whose removals these tests measure
-SHARE = ("claim-by-compare-and-set", "check-after-the-sync", "new-epoch-for-a-new-process")
+SHARE = ("epoch-of-a-receiver", "check-after-the-sync", "new-epoch-for-a-new-process")
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 from collections.abc import Callable
 from pathlib import Path
+=======
+from collections.abc import Callable, Iterator
+>>>>>>> e3f48d30a (Share a killed Kafka in two files of tests, and measure a quicker removal)
 
 import pytest
 from confluent_kafka import Producer
@@ -14,6 +18,7 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.embedded.loader import load
 from forebay.model.columns import Columns, PartitionFault
 from forebay.model.values import TopicPartition
+from tests.conftest import require_kafka
 from tests.support.kafka import PATIENCE_SECONDS, Reader, await_markers, poll_some, poll_until
 from tests.support.log_cut import OlderLog, log_to_cut
 
@@ -25,6 +30,17 @@ def topic(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> str:
     name = topic_name()
     kafka_broker.create_topic(name, 1)
     return name
+
+
+@pytest.fixture(scope="module")
+def killed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A real Kafka that tests of this module kill and start again. Each leaves it running."""
+    require_kafka()
+    broker = KafkaBroker(tmp_path_factory.mktemp("killed-kafka"))
+    try:
+        yield broker.start()
+    finally:
+        broker.kill9()
 
 
 def fill(broker: KafkaBroker, topic: str, records: int) -> None:
@@ -76,10 +92,10 @@ def test_leader_epoch_below_the_positions_is_truncation(kafka_broker: KafkaBroke
 
 @pytest.mark.parametrize("protocol", ["range", "cooperative-sticky"])
 def test_start_beyond_the_end_of_its_leader_epoch_is_truncation_though_the_log_has_grown_past_it(
-    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str], protocol: str
+    killed_broker: KafkaBroker, topic_name: Callable[[], str], protocol: str
 ) -> None:
     """Rule 8: as after an unclean election and a new assignment. Offsets 80 to 99 were other records when they were taken in."""
-    broker, topic = own_kafka_broker, topic_name()
+    broker, topic = killed_broker, topic_name()
     broker.create_topic(topic, 1)
     fill(broker, topic, 80)
     broker.kill9()
@@ -134,10 +150,10 @@ def test_leader_that_leads_again_after_another_one_is_truncation_though_its_reco
 
 
 def test_start_behind_the_marker_of_a_newer_leader_is_no_truncation(
-    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+    killed_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """Rule 8: the last record before the position is of the older leader, whose records end before the marker."""
-    broker, topic = own_kafka_broker, topic_name()
+    broker, topic = killed_broker, topic_name()
     broker.create_topic(topic, 1)
     tp = TopicPartition(topic, 0)
     producer = Producer({**broker.options, "transactional.id": topic})

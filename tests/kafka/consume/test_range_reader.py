@@ -32,6 +32,7 @@ from forebay.model.errors import (
 )
 from forebay.model.values import TopicPartition
 from forebay.process.clock import ManualClock, SystemClock
+from tests.conftest import require_kafka
 from tests.support.again import produce
 from tests.support.columns import column_values
 from tests.support.kafka import PATIENCE_SECONDS, await_markers
@@ -397,16 +398,27 @@ def test_slow_range_ends_at_its_time_limit(
         list(rows)
 
 
-def test_reader_waits_for_broker_restart(own_kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> None:
-    access = KafkaAccess(own_kafka_broker.options, "g", timeout_seconds=PATIENCE_SECONDS)
+@pytest.fixture(scope="module")
+def killed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A real Kafka that tests of this module kill and start again. Each leaves it running."""
+    require_kafka()
+    broker = KafkaBroker(tmp_path_factory.mktemp("killed-kafka"))
+    try:
+        yield broker.start()
+    finally:
+        broker.kill9()
+
+
+def test_reader_waits_for_broker_restart(killed_broker: KafkaBroker, topic_name: Callable[[], str]) -> None:
+    access = KafkaAccess(killed_broker.options, "g", timeout_seconds=PATIENCE_SECONDS)
     tp = TopicPartition(topic_name(), 0)
-    own_kafka_broker.create_topic(tp.topic, 1)
+    killed_broker.create_topic(tp.topic, 1)
     produce(access.options, tp, 50)
     assert offsets(access, span(tp, 0, 10)) == list(range(10))
-    own_kafka_broker.kill9()
+    killed_broker.kill9()
     found: list[int] = []
     reading = threading.Thread(target=lambda: found.extend(offsets(access, span(tp, 10, 50), fresh=True)))
     reading.start()
-    own_kafka_broker.start()
+    killed_broker.start()
     reading.join(PATIENCE_SECONDS)
     assert found == list(range(10, 50))
