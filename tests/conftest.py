@@ -142,6 +142,17 @@ def own_kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka
         broker.kill9()
 
 
+@pytest.fixture(scope="module")
+def killed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A real Kafka that tests of this module kill and start again. Each leaves it running."""
+    require_kafka()
+    broker = KafkaBroker(tmp_path_factory.mktemp("killed-kafka"))
+    try:
+        yield broker.start()
+    finally:
+        broker.kill9()
+
+
 def require_kafka() -> None:
     """Skips or fails if Java or Kafka's jars are missing; in CI the jars are fetched if need be."""
     try:

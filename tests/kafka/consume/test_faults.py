@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 from collections.abc import Callable
 from pathlib import Path
-=======
-from collections.abc import Callable, Iterator
->>>>>>> e3f48d30a (Share a killed Kafka in two files of tests, and measure a quicker removal)
 
 import pytest
 from confluent_kafka import Producer
@@ -18,7 +14,6 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.embedded.loader import load
 from forebay.model.columns import Columns, PartitionFault
 from forebay.model.values import TopicPartition
-from tests.conftest import require_kafka
 from tests.support.kafka import PATIENCE_SECONDS, Reader, await_markers, poll_some, poll_until
 from tests.support.log_cut import OlderLog, log_to_cut
 
@@ -30,17 +25,6 @@ def topic(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> str:
     name = topic_name()
     kafka_broker.create_topic(name, 1)
     return name
-
-
-@pytest.fixture(scope="module")
-def killed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A real Kafka that tests of this module kill and start again. Each leaves it running."""
-    require_kafka()
-    broker = KafkaBroker(tmp_path_factory.mktemp("killed-kafka"))
-    try:
-        yield broker.start()
-    finally:
-        broker.kill9()
 
 
 def fill(broker: KafkaBroker, topic: str, records: int) -> None:

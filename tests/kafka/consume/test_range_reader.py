@@ -32,7 +32,6 @@ from forebay.model.errors import (
 )
 from forebay.model.values import TopicPartition
 from forebay.process.clock import ManualClock, SystemClock
-from tests.conftest import require_kafka
 from tests.support.again import produce
 from tests.support.columns import column_values
 from tests.support.kafka import PATIENCE_SECONDS, await_markers
@@ -396,17 +395,6 @@ def test_slow_range_ends_at_its_time_limit(
     clock.advance(11)
     with pytest.raises(UnreachableError, match=r"\[0, 9000\) only up to [0-9]+ within 11.0 s"):
         list(rows)
-
-
-@pytest.fixture(scope="module")
-def killed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A real Kafka that tests of this module kill and start again. Each leaves it running."""
-    require_kafka()
-    broker = KafkaBroker(tmp_path_factory.mktemp("killed-kafka"))
-    try:
-        yield broker.start()
-    finally:
-        broker.kill9()
 
 
 def test_reader_waits_for_broker_restart(killed_broker: KafkaBroker, topic_name: Callable[[], str]) -> None:
