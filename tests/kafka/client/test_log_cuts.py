@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client import log_cuts
@@ -19,6 +19,7 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import RangeNotHeldError, UnreachableError
 from forebay.model.values import TopicPartition
+from forebay.process.clock import ManualClock
 from tests.kafka.consume.test_range_reader import transaction
 from tests.support.again import produce
 from tests.support.columns import column_values
@@ -64,6 +65,63 @@ def test_what_a_log_gains_after_a_leaders_first_end_is_of_this_leader() -> None:
     assert ends.point(tp, 99, 4) == LogPoint(99, 4)
     ends.see(tp, "another id", 10, 0)
     assert ends.point(tp, 90, 2) == LogPoint(90, 2)  # epochs of another topic
+
+
+class Answering:
+    """A consumer whose polls return one message each, and that counts its seeks."""
+
+    def __init__(self, *messages: Message) -> None:
+        self.messages = list(messages)
+        self.seeks = 0
+
+    def __call__(self, _: object) -> Answering:
+        return self
+
+    def seek(self, _: WirePartition) -> None:
+        self.seeks += 1
+
+    def consume(self, *_: object) -> list[Message]:
+        return [self.messages.pop(0)]
+
+    def assign(self, _: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+FAR, OUT_OF_RANGE = 10**18 - 1, KafkaError._AUTO_OFFSET_RESET
+CUT = "Partition log truncation detected: broker end offset is 80 (offset leader epoch 1)."
+
+
+def answer(code: int | None, offset: int, text: str = "out of range") -> Message:
+    return Message(topic="t", partition=0, offset=offset, error=None if code is None else KafkaError(code, text))
+
+
+@pytest.mark.parametrize(
+    ("messages", "found", "seeks"),
+    [
+        ([answer(OUT_OF_RANGE, -1, CUT)], {TopicPartition("t", 0): 80}, 1),
+        ([answer(OUT_OF_RANGE, 90), answer(OUT_OF_RANGE, -1, CUT)], {TopicPartition("t", 0): 80}, 2),
+        ([answer(None, 90), answer(OUT_OF_RANGE, -1, CUT)], {TopicPartition("t", 0): 80}, 2),
+        ([answer(KafkaError._PARTITION_EOF, 90), answer(OUT_OF_RANGE, -1, CUT)], {TopicPartition("t", 0): 80}, 2),
+        ([answer(OUT_OF_RANGE, FAR)], {}, 1),  # the broker compares no leader epochs
+    ],
+)
+def test_only_the_answer_to_the_seek_counts(
+    messages: list[Message], found: dict[TopicPartition, int], seeks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-5: what librdkafka read before it looks like a log that was not cut back."""
+    consumer = Answering(*messages)
+    monkeypatch.setattr(log_cuts, "Consumer", consumer)
+    assert log_cuts.find_cuts({}, {TopicPartition("t", 0): LogPoint(90, 2)}, 1.0, ManualClock()) == found
+    assert consumer.seeks == seeks
+
+
+def test_other_error_than_an_answer_fails_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_cuts, "Consumer", Answering(answer(KafkaError.TOPIC_AUTHORIZATION_FAILED, 90, "denied")))
+    with pytest.raises(KafkaException, match="denied"):
+        log_cuts.find_cuts({}, {TopicPartition("t", 0): LogPoint(90, 2)}, 1.0, ManualClock())
 
 
 def test_points_and_ranges_of_an_older_leader_are_compared_with_the_newer_leaders_log(
