@@ -9,6 +9,7 @@ Gaps, new incarnations, accepted losses and replays are no findings: each was de
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -174,7 +175,7 @@ def audit(storage: Storage, stream: str) -> AuditReport:
 
 def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
     """Return the audit of ``state`` with the finished batches of its history."""
-    lines: dict[tuple[str, int, int], _Line] = {}
+    lines: defaultdict[tuple[str, int, int], _Line] = defaultdict(_Line)
 
     losses: list[AuditedLoss] = []
 
@@ -191,8 +192,10 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
             lost = (*lost, *rest)
         losses.extend(AuditedLoss(label, batch_id, causes.get(label, ""), bool(skipped)) for label in lost)
         for r in ranges:
-            line = lines.setdefault((r.topic, r.partition, r.incarnation), _Line())
+            line = lines[r.topic, r.partition, r.incarnation]
             line.pieces.append(_Piece(r.from_offset, r.until_offset, r.records, batch_id))
+            if not lost:
+                continue
             incarnation = "" if r.incarnation == 1 else f" life {r.incarnation}"
             line.losses.update(
                 label
@@ -225,7 +228,7 @@ def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:
 
     for rebuild in state.rebuilds:
         for a in rebuild.attested:
-            line = lines.setdefault((a.topic, a.partition, a.incarnation), _Line())
+            line = lines[a.topic, a.partition, a.incarnation]
             line.pieces.append(_Piece(a.from_offset, a.until_offset, 0, ATTESTED))
 
     incarnations: list[AuditedIncarnation] = []

@@ -57,7 +57,7 @@ class Faults:
     @property
     def shown(self) -> int:
         """How often a store gave another answer than it would have without a fault."""
-        return sum(store.shown for store in self.stores.values())
+        return self._world.journal.shown + self._world.wal.shown
 
     def end_outages(self) -> None:
         """End the faults of stores, except rot."""

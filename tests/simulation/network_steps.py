@@ -70,7 +70,7 @@ class NetworkSteps:
             if leading:
                 step = partial(self._deliver, exchange, leading[-1])
                 yield Step(f"deliver {exchange.label} {leading[-1].name}", step)
-        if exchange.sender not in self._senders():
+        if not (exchange.answers or exchange.is_lost) or exchange.sender not in self._senders():
             return
         for number in exchange.answers:
             yield Step(f"answer {exchange.label} {number}", partial(self._answer, exchange, number))

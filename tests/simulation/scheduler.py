@@ -49,7 +49,7 @@ def draw(steps: Sequence[Step], random: Random, quiet: int) -> Choice:
 
     ``quiet``: factor on the weight of each step that is no fault.
     """
-    sums = list(accumulate(step.weight if step.fault else step.weight * quiet for step in steps))
+    sums = list(accumulate([step.weight if step.fault else step.weight * quiet for step in steps]))
     step = steps[bisect(sums, random.randrange(sums[-1]))] if sums[-1] else random.choice(steps)
     return _chosen(step, None if step.numbers is None else random.choice(step.numbers))
 

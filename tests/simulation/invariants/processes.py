@@ -67,7 +67,8 @@ class Processes:
 
     def decide(self, driver: DriverProcess, request: Request) -> Decision:
         """Let the tracker decide, and check the decision (INV-4)."""
-        tokens = {key: p.token for key, p in driver.tracker.state.partitions.items()}
+        is_claim = isinstance(request, m.ClaimRequest)
+        tokens = {key: p.token for key, p in driver.tracker.state.partitions.items()} if is_claim else {}
         try:
             decision = driver.tracker.decide(request, self._world.now, self._world.wall_ms)
         except BrokenInvariant as error:
