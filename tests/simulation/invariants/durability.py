@@ -36,7 +36,7 @@ class Durability:
         self._verified: dict[str, Block] = {}  # read back and compared with Kafka
 
     def signature(self) -> tuple[int, ...]:
-        """Return numbers of which one changes with each write to the journal, damage, deletion, copy or commit."""
+        """Return numbers. Each write to the journal, damage, deletion, copy or commit changes one of them."""
         world = self._world
         wal = world.wal
         held = sum([host.changes for host in world.hosts.values()])
