@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from forebay.model.errors import LostBlockError, UnreadableBlockError
@@ -115,8 +114,7 @@ def test_lost_block_among_small_ones_is_omitted_alone(
         rows(task)
     options = read_options({"tracker": "http://127.0.0.1:1", "failOnDataLoss": "false"}, streaming=False)
     found = pa.Table.from_batches(read_task(options, task))
-    topic_a = pc.field("topic") == "a"
-    offsets = found.filter(topic_a).column("offset").to_pylist()
+    offsets = [row["offset"] for row in found.select(["topic", "offset"]).to_pylist() if row["topic"] == "a"]
     assert offsets == [*range(20), *range(30, 50)]
     assert found.num_rows == 80
     assert [lost.id in message for message in caplog.messages] == [True]
