@@ -36,7 +36,7 @@ class Durability:
         self._verified: dict[str, Block] = {}  # read back and compared with Kafka
 
     def signature(self) -> tuple[int, ...]:
-        """Return numbers. Each write to the journal, damage, deletion, copy or commit changes one of them."""
+        """Return the counts of writes to the journal, and of damages, deletions, copies and commits."""
         world = self._world
         wal = world.wal
         held = sum([host.changes for host in world.hosts.values()])
