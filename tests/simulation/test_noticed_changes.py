@@ -1,4 +1,4 @@
-"""Each kind of change is checked in the step that makes it, though a check reads nothing if nothing has changed."""
+"""Each kind of change is noticed by the check after the step that makes it."""
 
 from __future__ import annotations
 

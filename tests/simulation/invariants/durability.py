@@ -35,13 +35,6 @@ class Durability:
         self._commits_checked: Any = None
         self._verified: dict[str, Block] = {}  # read back and compared with Kafka
 
-    def signature(self) -> tuple[int, ...]:
-        """Return the counts of writes to the journal, and of damages, deletions, copies and commits."""
-        world = self._world
-        wal = world.wal
-        held = sum([host.changes for host in world.hosts.values()])
-        return world.journal.steps, wal.damages, wal.calls["delete"], held, world.kafka.group.commits
-
     def check_blocks(self) -> None:
         """INV-1: the WAL durably holds every accepted block whose deletion is not intended (INV-8)."""
         state = self._record.state

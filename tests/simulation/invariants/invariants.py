@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from driver.journal import history
 from driver.journal.state import State
@@ -25,13 +25,13 @@ class Invariants:
 
     def __init__(self, world: World) -> None:
         self._record = Record(world, self)
-        self._checked: Any = None
         self._durability = Durability(world, self._record)
         self._exclusions = Exclusions(world, self._record)
         self._deletion = Deletion(world, self._record)
         self._batches = Batches(world, self._record)
         self._rebuilds = Rebuilds(world, self._record)
         self._processes = Processes(world, self._record)
+        self.hosts_crashed = self._durability.hosts_crashed
         self.block_synced = self._exclusions.block_synced
         self.block_written = self._exclusions.block_written
         self.landed = self._exclusions.landed
@@ -68,25 +68,15 @@ class Invariants:
         """Batch → packing and rows that the job saw."""
         return self._batches.runs
 
-    def hosts_crashed(self) -> None:
-        """Check all again after a host has lost what was not synced."""
-        self._checked = None
-        self._durability.hosts_crashed()
-
     def has_copy(self) -> bool:
         """Return whether the durable journal names a snapshot copy."""
         self._record.refresh()
         return self.durable is not None and bool(self.durable.copies)
 
     def check(self) -> None:
-        """Check what depends on durable bytes and commits, if any have changed since the last check."""
-        signature = self._durability.signature()
-        if signature == self._checked:
-            return
         self._record.refresh()
         self._durability.check_blocks()
         self._durability.check_commits()
-        self._checked = signature
 
     def journal_lost(self, before: State, finished: tuple[history.FinishedBatch, ...]) -> None:
         self._rebuilds.lose(before, finished)
