@@ -7,6 +7,7 @@ import contextlib
 import gc
 import itertools
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -42,6 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background; commands of tests would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(hangs.Hangs())
     if (folder := config.getoption("profile_to")) is not None:
         config.pluginmanager.register(profile.Profile(folder))

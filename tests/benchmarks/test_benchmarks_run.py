@@ -135,6 +135,7 @@ LINES = {
     "small-blocks": [
         "reading many blocks / the same bytes in few, processor time",
         "reading many blocks / the same joined by Arrow, processor time",
+        "a query over an intake: many blocks / the same one by one, processor time",
     ],
     "start": [
         "forebay status",

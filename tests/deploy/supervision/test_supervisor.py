@@ -345,6 +345,8 @@ def test_all_are_ready_when_each_child_has_reported_or_stays_down(tmp_path: Path
     )
     with running(supervisor) as ended:
         assert ready.wait(WAIT_SECONDS)
+        for name in ("a", "b"):  # another thread reads what they print
+            lines.wait(f"{name} | reports")
         assert lines.getvalue().count("reports") == 2
         supervisor.stop()
         assert ended() == 4
