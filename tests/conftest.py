@@ -43,7 +43,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background; commands of tests would inherit it
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # as in a shell's background; commands of tests would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(hangs.Hangs())
     if (folder := config.getoption("profile_to")) is not None:

@@ -229,7 +229,14 @@ def kill_and_check(tables: Tables, topic: str, draw: random.Random, kills: int) 
     with (
         Flow(tables.broker.options, topic, rate=RECORDS_A_SECOND) as flow,
         Cluster(
-            tables.folder, tables.broker.options, [topic], receivers=1, start=False, driver=driver, receiver=receiver
+            tables.folder,
+            tables.broker.options,
+            [topic],
+            receivers=1,
+            stream=topic,
+            start=False,
+            driver=driver,
+            receiver=receiver,
         ) as cluster,
     ):
         for name in ("agent", "r1"):
@@ -311,7 +318,7 @@ def test_killed_with_two_batches_in_work_only_uncompleted_ones_run_again(
     driver = {"job": "side:job", "concurrent_jobs": 2}
     with (
         Flow(kafka_broker.options, topic) as flow,
-        Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, driver=driver) as cluster,
+        Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, stream=topic, driver=driver) as cluster,
     ):
         cluster.await_records(1)
         (tmp_path / "hold-one").touch()

@@ -246,7 +246,9 @@ def test_nulls_headers_and_odd_values_arrive_as_they_are(
 
 
 def consumed(broker: KafkaBroker, topic: str, partition: int, count: int) -> list[tuple[Any, Any, int, list[Any]]]:
-    consumer = Consumer({**broker.options, "group.id": "reader", "auto.offset.reset": "error"})
+    consumer = Consumer(
+        {**broker.options, "group.id": "reader", "enable.auto.commit": "false", "auto.offset.reset": "error"}
+    )
     try:
         consumer.assign([TopicPartition(topic, partition, 0)])
         found: list[tuple[Any, Any, int, list[Any]]] = []

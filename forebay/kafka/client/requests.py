@@ -136,9 +136,10 @@ class AdminRequests:
                     self.errors.forget()  # not before: a client repeats the report of a lasting reason only now and then
                     return answer
         except KafkaException as error:
-            if _shows_no_leader(error.args[0]):
+            unknown = self._is_unknown(error.args[0], partitions, KafkaError._TIMED_OUT)
+            if unknown or _shows_no_leader(error.args[0]):
                 self.check_visible({tp.topic for tp in partitions}, what)
-            if self._is_unknown(error.args[0], partitions):
+            if unknown:
                 raise UnknownTopicError(f"{what}: Kafka has no such topic or partition") from None
             why = self.leaderless(partitions) if partitions and may_pass(error.args[0]) else ""
             raise self.explained(error, f"{what}: {why}" if why else what, needs) from None
@@ -216,9 +217,12 @@ class AdminRequests:
             and not self._is_unknown(error.args[0], partitions)
         )
 
-    def _is_unknown(self, error: KafkaError, partitions: Iterable[TopicPartition]) -> bool:
-        """Return whether a partition does not exist: a client reports the same error for one without a leader."""
-        if error.code() != KafkaError._NOENT:
+    def _is_unknown(self, error: KafkaError, partitions: Iterable[TopicPartition], *more_codes: int) -> bool:
+        """Return whether a partition does not exist: a client reports the same error for one without a leader.
+
+        ``more_codes``: further errors that may mean it. A client may ask for the leader of a deleted topic until its timeout.
+        """
+        if error.code() not in (KafkaError._NOENT, *more_codes):
             return False
         shown = shown_partitions(self.client, partitions)
         return shown is not None and None in shown.values()

@@ -158,6 +158,15 @@ def test_request_waits_for_leaderless_partition_but_not_for_missing_one(
         assert asking.ends([TP]) == {TP: 7}
 
 
+@pytest.mark.parametrize(("hidden", "kind"), [((), UnknownTopicError), (("t",), MissingRightError)])
+def test_client_that_seeks_the_leader_of_a_deleted_topic_until_its_timeout_is_not_taken_for_a_silent_broker(
+    play: Callable[[Scripted], Scripted], hidden: tuple[str, ...], kind: type[Exception]
+) -> None:
+    play(Scripted(KafkaError(KafkaError._TIMED_OUT), shown={}, hidden=hidden))
+    with KafkaAdmin({}, timeout_seconds=0.1) as asking, pytest.raises(kind):
+        asking.ends([TP])
+
+
 @pytest.mark.parametrize("code", [KafkaError._NOENT, KafkaError.UNKNOWN_TOPIC_OR_PART])
 def test_topic_that_the_authorizer_hides_is_not_reported_as_missing(
     play: Callable[[Scripted], Scripted], code: int

@@ -85,6 +85,7 @@ def test_impossible_offset_is_refused(admin: KafkaAdmin, tps: list[TopicPartitio
 def test_commits_of_group_are_read_without_joining_it(
     kafka_broker: KafkaBroker, admin: KafkaAdmin, tps: list[TopicPartition]
 ) -> None:
-    assert admin.publish("not-joined", {tps[0]: Commit(8)}) == {}
-    found = {tp: committed.offset for tp, committed in admin.committed("not-joined", tps).items()}
-    assert begin(admin, tps[:1], Known(None, {}, found, "not-joined"), "error")[tps[0]].offset == 8
+    group = tps[0].topic
+    assert admin.publish(group, {tps[0]: Commit(8)}) == {}
+    found = {tp: committed.offset for tp, committed in admin.committed(group, tps).items()}
+    assert begin(admin, tps[:1], Known(None, {}, found, group), "error")[tps[0]].offset == 8

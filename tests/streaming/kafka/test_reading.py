@@ -533,7 +533,7 @@ def test_task_announces_what_a_deleted_topic_had_and_continues_without_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """INV-5: as in Spark's source, with the exact ranges. Without the topic's id, partition 0 needs no proof at its end."""
-    more = {"startingOffsets": "earliest", "kafkaConsumer_pollTimeoutMs": "1000"}
+    more = {"startingOffsets": "earliest", "kafkaConsumer_pollTimeoutMs": "3000"}
     strict = streaming(kafka_broker, topic, **more)
     end = strict.latestOffset({}, ALL)
     if not with_id:
