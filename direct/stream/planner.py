@@ -208,14 +208,18 @@ class BatchPlanner:
     def _committed(self, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offsets that the group has committed, or where Kafka cut the log back below them since.
 
-        A commit without a leader epoch is not compared. Raises RangeNotHeldError for a cut, unless the stream continues after
-        losses.
+        A commit without a leader epoch is not compared. A cut with no record from there to the commit loses nothing: a newer
+        leader wrote markers of transactions. Raises RangeNotHeldError for another cut, unless the stream continues after losses.
         """
         group = self._safe.group
         commits = self._admin.committed(group, partitions)
         points = {tp: LogPoint(at.offset, at.leader_epoch) for tp, at in commits.items() if at.leader_epoch >= 0}
         found = {tp: at.offset for tp, at in commits.items()}
-        for tp, cut in sorted(self._admin.cuts(points).items()):
+        cuts = self._admin.cuts(points)
+        next_records = self._admin.next_records(cuts) if cuts else {}
+        for tp, cut in sorted(cuts.items()):
+            if next_records.get(tp, cut) >= found[tp]:
+                continue
             words = f"{tp}: group {group} committed offset {found[tp]}, and Kafka's log was cut back to {cut} since"
             if self._settings.on_vanished == "stop":
                 raise RangeNotHeldError(

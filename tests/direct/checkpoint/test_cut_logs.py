@@ -12,6 +12,7 @@ from direct.checkpoint.checkpoint import Checkpoint
 from direct.stream.strategies import Subscribe
 from driver.batches.job.batch import Batch
 from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.log_cuts import LogPoint
 from forebay.kafka.consume.range_reader import Reading, forget_consumers, read_range
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.options.access import KafkaAccess
@@ -20,8 +21,8 @@ from forebay.model.values import TopicPartition
 from tests.support.again import produce
 from tests.support.columns import column_values
 from tests.support.direct_runs import Runs
-from tests.support.kafka import PATIENCE_SECONDS
-from tests.support.log_cut import log_to_cut
+from tests.support.kafka import PATIENCE_SECONDS, Commit
+from tests.support.log_cut import log_to_cut, log_with_marker_of_newer_leader
 
 pytestmark = pytest.mark.kafka
 
@@ -137,3 +138,18 @@ def test_stream_that_begins_at_a_committed_offset_notices_that_the_log_was_cut_b
     later.await_records(120)
     later.stop(stream)
     assert rows.read == [(offset, b"later") for offset in range(80, 200)]
+
+
+def test_stream_begins_at_a_commit_behind_the_marker_of_a_newer_leader(
+    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    """As a receiver commits it: the last record before the offset is of the older leader, whose records end before the marker."""
+    broker, tp = own_kafka_broker, TopicPartition(topic_name(), 0)
+    log_with_marker_of_newer_leader(broker, tp)
+    with KafkaAdmin(broker.options) as admin:
+        assert admin.publish(tp.topic, {tp: Commit(6, 0)}) == {}
+        assert admin.cuts({tp: LogPoint(6, 0)}) == {tp: 5}  # by leader epochs alone
+    runs = Runs(broker.options, tmp_path / "stream")
+    stream = runs.start(Subscribe([tp.topic]), params={"group.id": tp.topic})
+    assert stream.offsets == {tp: 6}
+    runs.stop(stream)

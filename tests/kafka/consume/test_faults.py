@@ -15,7 +15,7 @@ from forebay.kafka.embedded.loader import load
 from forebay.model.columns import Columns, PartitionFault
 from forebay.model.values import TopicPartition
 from tests.support.kafka import PATIENCE_SECONDS, Reader, await_markers, poll_some, poll_until
-from tests.support.log_cut import OlderLog, log_to_cut
+from tests.support.log_cut import log_to_return_to, log_with_marker_of_newer_leader
 
 pytestmark = pytest.mark.kafka
 
@@ -115,9 +115,7 @@ def test_leader_that_leads_again_after_another_one_is_truncation_though_its_reco
 ) -> None:
     """INV-5: two unclean elections. Offsets 80 to 99 were other records before, and the end of the epoch fits."""
     broker, tp = own_kafka_broker, TopicPartition(topic_name(), 0)
-    older = log_to_cut(broker, tp, tmp_path / "older")
-    first_leader = OlderLog(broker, tp, tmp_path / "first")  # 100 records
-    older.cut_back()
+    first_leader = log_to_return_to(broker, tp, tmp_path)
     fill(broker, tp.topic, 20)
     with KafkaAdmin(broker.options) as admin:
         (second,) = admin.log_ends([tp]).values()
@@ -138,18 +136,8 @@ def test_start_behind_the_marker_of_a_newer_leader_is_no_truncation(
 ) -> None:
     """Rule 8: the last record before the position is of the older leader, whose records end before the marker."""
     broker, topic = killed_broker, topic_name()
-    broker.create_topic(topic, 1)
     tp = TopicPartition(topic, 0)
-    producer = Producer({**broker.options, "transactional.id": topic})
-    producer.init_transactions(PATIENCE_SECONDS)
-    producer.begin_transaction()
-    for _ in range(5):
-        producer.produce(topic, b"v", partition=0)
-    assert producer.flush(PATIENCE_SECONDS) == 0
-    broker.kill9()
-    broker.start()
-    producer.commit_transaction(PATIENCE_SECONDS)
-    await_markers(broker.options, [tp])
+    log_with_marker_of_newer_leader(broker, tp)
     with KafkaAdmin(broker.options) as admin, Reader(broker.options, topic, [topic]) as reader:
         poll_until(lambda: tp in reader.source.owned, reader)
         reader.start({tp: 0})

@@ -28,7 +28,7 @@ from pyspark_forebay.kafka.questions import Questions
 from pyspark_forebay.kafka.stream import StreamReader
 from tests.support.again import produce
 from tests.support.kafka import PATIENCE_SECONDS, await_markers
-from tests.support.log_cut import OlderLog, log_to_cut
+from tests.support.log_cut import log_to_cut, log_to_return_to
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -380,7 +380,7 @@ def test_deleted_offsets_end_the_query_or_are_omitted(
     lenient = streaming(kafka_broker, topic, failOnDataLoss="false")
     assert offsets(lenient, {}, end) == {0: [7, 8, 9]}
     for lost in (f"{topic}/0[0, 7)", f"{topic}/1[0, 5)"):
-        assert f"continuing with the remaining records, without {lost}\n" in caplog.text
+        assert f"continuing with the remaining records. Lost: {lost}\n" in caplog.text
     with pytest.raises(RangeNotHeldError):
         rows(BatchReader(options(kafka_broker, topic, startingOffsets='{"T": {"0": 2, "1": 5}}')))
     given = {"startingOffsets": '{"T": {"0": 2, "1": 5}}', "failOnDataLoss": "false"}
@@ -447,9 +447,7 @@ def test_leader_that_leads_again_after_another_one_is_data_loss(
 ) -> None:
     """INV-5: two unclean elections. The first leader's log is longer than the offset that the second leader's log had reached."""
     broker, tp = own_kafka_broker, TopicPartition(topic_name(), 0)
-    older = log_to_cut(broker, tp, tmp_path / "older")
-    first_leader = OlderLog(broker, tp, tmp_path / "first")  # 100 records
-    older.cut_back()
+    first_leader = log_to_return_to(broker, tp, tmp_path)
     strict, lenient = (
         streaming(broker, tp.topic, startingOffsets="earliest", failOnDataLoss=fail) for fail in ("true", "false")
     )
@@ -550,9 +548,9 @@ def test_task_announces_what_a_deleted_topic_had_and_continues_without_it(
     assert rows[True] == rows[False] + sum(batch.num_rows for batch in reads[False]) == 10 * begun
     left = [f"{topic}/0[0, 10)", f"{topic}/1[0, 5)"]
     if begun:
-        left = ["no offsets", left[1]] if with_id else left[1:]
+        left = ["nothing", left[1]] if with_id else left[1:]
     for lost in left:
-        assert f"continuing with the remaining records, without {lost}" in caplog.text
+        assert f"continuing with the remaining records. Lost: {lost}" in caplog.text
     assert caplog.text.count("continuing with the remaining records") == len(left)
     strict.stop()
     lenient.stop()
