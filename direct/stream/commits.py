@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeAlias
 
 from forebay.kafka.client.admin import KafkaAdmin
@@ -33,15 +34,15 @@ class _Point:
 class _Request:
     """One call of ``commit_async``. ``number``: that of its batch."""
 
-    offsets: Mapping[TopicPartition, int]
-    leader_epochs: Mapping[TopicPartition, int]
+    points: Mapping[TopicPartition, _Point]
     callback: Callback | None
     number: int
 
     def waits_for(self, unfinished: Unfinished) -> bool:
         """Return whether its batch or an earlier one has offsets before those of the request, and is unfinished."""
         return any(
-            number <= self.number and self.offsets.get(span.tp, 0) > span.from_offset for number, span in unfinished
+            number <= self.number and span.tp in self.points and self.points[span.tp].offset > span.from_offset
+            for number, span in unfinished
         )
 
 
@@ -66,13 +67,9 @@ class Commits:
         """
         if not self.group:
             raise UsageError("commit_async: no consumer group is set: set group.id in kafka_params")
-        offsets: dict[TopicPartition, int] = {}
-        epochs: dict[TopicPartition, int] = {}
-        for span in ranges:
-            if span.until_offset >= offsets.get(span.tp, 0):
-                offsets[span.tp], epochs[span.tp] = span.until_offset, span.leader_epoch
+        points = _highest((span.tp, _Point(span.until_offset, span.leader_epoch)) for span in ranges)
         with self._lock:
-            self._requests.append(_Request(offsets, epochs, callback, number))
+            self._requests.append(_Request(points, callback, number))
 
     def send(self, admin: KafkaAdmin, unfinished: Callable[[], Unfinished] = tuple) -> None:
         """Commit the offsets that were added and wait for no batch. Errors go to the callbacks; without callbacks, to the log.
@@ -91,19 +88,14 @@ class Commits:
             self._requests = [*(request for request in first if request.waits_for(spans)), *later]
         if not ready:
             return
-        points: dict[TopicPartition, _Point] = {}
-        for request in ready:
-            for tp, offset in request.offsets.items():
-                if tp not in points or offset > points[tp].offset:
-                    points[tp] = _Point(offset, request.leader_epochs[tp])
-        offsets = {tp: point.offset for tp, point in points.items()}
+        points = _highest(chain.from_iterable(request.points.items() for request in ready))
         errors: Mapping[TopicPartition, str] = {}
         try:
-            if offsets:
+            if points:
                 errors = admin.publish(self.group, points)
         except ForebayError as error:
-            errors = dict.fromkeys(offsets, str(error))
-        self._tell(ready, offsets, errors)
+            errors = dict.fromkeys(points, str(error))
+        self._tell(ready, points, errors)
 
     def send_last(self, admin: KafkaAdmin, unfinished: Callable[[], Unfinished]) -> None:
         """Commit as :meth:`send` at the end of the stream. Offsets of batches that are not completed are not committed, and the
@@ -117,11 +109,15 @@ class Commits:
         with self._lock:
             left, self._requests = self._requests, []
         for request in left:
-            self._tell([request], request.offsets, dict.fromkeys(request.offsets, cause))
+            self._tell([request], request.points, dict.fromkeys(request.points, cause))
 
     def _tell(
-        self, requests: Iterable[_Request], offsets: Mapping[TopicPartition, int], errors: Mapping[TopicPartition, str]
+        self,
+        requests: Iterable[_Request],
+        points: Mapping[TopicPartition, _Point],
+        errors: Mapping[TopicPartition, str],
     ) -> None:
+        offsets = {tp: point.offset for tp, point in points.items()}
         callbacks = [request.callback for request in requests if request.callback is not None]
         if errors and not callbacks:
             shown = "; ".join(f"{tp}: {cause}" for tp, cause in sorted(errors.items()))
@@ -131,3 +127,12 @@ class Commits:
                 callback(offsets, errors)
             except Exception:
                 log.exception("the callback of commit_async failed")
+
+
+def _highest(points: Iterable[tuple[TopicPartition, _Point]]) -> dict[TopicPartition, _Point]:
+    """Return the point with the highest offset of each partition."""
+    found: dict[TopicPartition, _Point] = {}
+    for tp, point in points:
+        if tp not in found or point.offset > found[tp].offset:
+            found[tp] = point
+    return found
