@@ -31,6 +31,8 @@ _OPTIONS = {
 }  # fmt: skip
 _POLL_SECONDS = 0.02
 _MESSAGES_MAX = 1_000
+#: the newest leaders of a partition whose ends are remembered
+_LEADERS_MAX = 16
 
 
 class LogPoint(NamedTuple):
@@ -65,6 +67,8 @@ class LeaderEnds:
         if known is None or known[0] != topic_id:
             known = self._first[tp] = (topic_id, {})
         known[1].setdefault(leader_epoch, end)
+        while len(known[1]) > _LEADERS_MAX:
+            del known[1][min(known[1])]
 
     def point(self, tp: TopicPartition, offset: int, leader_epoch: int) -> LogPoint:
         """Return the point of an offset that was chosen at or below an end of the leader with ``leader_epoch``."""

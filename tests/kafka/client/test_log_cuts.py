@@ -65,6 +65,10 @@ def test_what_a_log_gains_after_a_leaders_first_end_is_of_this_leader() -> None:
     assert ends.point(tp, 99, 4) == LogPoint(99, 4)
     ends.see(tp, "another id", 10, 0)
     assert ends.point(tp, 90, 2) == LogPoint(90, 2)  # epochs of another topic
+    for epoch in range(1, 17):
+        ends.see(tp, "another id", 10 + epoch, epoch)
+    assert ends.point(tp, 90, 0) == LogPoint(90, 0)  # the newest 16 leaders are remembered
+    assert ends.point(tp, 90, 1) == LogPoint(90, 1, since=11)
 
 
 class Answering:
