@@ -43,9 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if (
-        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    ):  # as in a shell's background; commands of tests would inherit it
+    # a shell's background ignores SIGINT, and commands of tests would inherit it
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(hangs.Hangs())
     if (folder := config.getoption("profile_to")) is not None:
@@ -139,19 +138,18 @@ def secured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured
 @pytest.fixture
 def own_kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A real Apache Kafka of the test's own, to be stopped, killed and restarted as it likes."""
-    require_kafka()
-    broker = KafkaBroker(tmp_path_factory.mktemp("own-kafka"))
-    try:
-        yield broker.start()
-    finally:
-        broker.kill9()
+    yield from _unshared_broker(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def killed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A real Kafka that tests of this module kill and start again. Each leaves it running."""
+    yield from _unshared_broker(tmp_path_factory)
+
+
+def _unshared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     require_kafka()
-    broker = KafkaBroker(tmp_path_factory.mktemp("killed-kafka"))
+    broker = KafkaBroker(tmp_path_factory.mktemp("own-kafka"))
     try:
         yield broker.start()
     finally:

@@ -1,4 +1,4 @@
-"""One Apache Kafka for all processes of a test run: an idle one costs a process as much as the tests that use it.
+"""One Apache Kafka for all processes of a test run, since an idle one takes processor time too.
 
 The first process of the run keeps it, and the others ask for its address by a socket. The first question starts it.
 """
@@ -94,12 +94,13 @@ class Keeper:
     @pytest.hookimpl(trylast=True)  # the other processes have ended then
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Ends the broker. Consumer groups that two tests may have used at the same time fail the run."""
-        if self._broker is not None:
-            self._of_many = of_many(groups_of(self._broker))
-            if self._of_many:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
-            self._broker.kill9()  # nothing needs its data
-        self.close()
+        try:
+            if self._broker is not None:
+                self._of_many = of_many(groups_of(self._broker))
+                if self._of_many:
+                    session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        finally:
+            self.close()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._of_many:
@@ -111,6 +112,8 @@ class Keeper:
         with Client(self.path, family="AF_UNIX") as asking:
             asking.send_bytes(_CLOSE)
         self._thread.join()
+        if self._broker is not None:
+            self._broker.kill9()  # nothing needs its data
         self._listener.close()
         self._folder.cleanup()
 

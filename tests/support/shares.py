@@ -1,7 +1,7 @@
 """The division of the tests among processes that run side by side (``make test``; ``WORKERS=0``: one process).
 
-Most of the suite waits for servers and for killed processes, so there are more of these processes than cores. Each has its own
-servers; nothing is shared except the machine.
+Most of the suite waits for servers and for killed processes, so there are more of these processes than cores. They share the
+machine and one Kafka (``tests.support.shared_broker``); each has its own other servers.
 """
 
 from __future__ import annotations
