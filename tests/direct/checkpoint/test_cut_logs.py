@@ -51,10 +51,10 @@ class Rows:
 
 
 def test_stream_ends_or_records_the_loss_if_its_log_was_cut_back_and_has_grown_beyond_its_position(
-    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
+    killed_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
     """``done`` has completed [0, 100), ``failing`` has it in a batch that must run again, and Kafka cuts the log back to 80."""
-    broker, tp = own_kafka_broker, TopicPartition(topic_name(), 0)
+    broker, tp = killed_broker, TopicPartition(topic_name(), 0)
     older = log_to_cut(broker, tp, tmp_path / "older")
     done, failing = Runs(broker.options, tmp_path / "done"), Runs(broker.options, tmp_path / "failing")
     stream = done.start(Subscribe([tp.topic]))
@@ -106,10 +106,10 @@ def test_stream_ends_or_records_the_loss_if_its_log_was_cut_back_and_has_grown_b
 
 
 def test_stream_that_begins_at_a_committed_offset_notices_that_the_log_was_cut_back_below_it(
-    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
+    killed_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
     """The commit has the leader epoch of the committed range."""
-    broker, tp = own_kafka_broker, TopicPartition(topic_name(), 0)
+    broker, tp = killed_broker, TopicPartition(topic_name(), 0)
     older = log_to_cut(broker, tp, tmp_path / "older")
     params = {"group.id": tp.topic}
     runs = Runs(broker.options, tmp_path / "before")
@@ -141,10 +141,10 @@ def test_stream_that_begins_at_a_committed_offset_notices_that_the_log_was_cut_b
 
 
 def test_stream_begins_at_a_commit_behind_the_marker_of_a_newer_leader(
-    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
+    killed_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
     """As a receiver commits it: the last record before the offset is of the older leader, whose records end before the marker."""
-    broker, tp = own_kafka_broker, TopicPartition(topic_name(), 0)
+    broker, tp = killed_broker, TopicPartition(topic_name(), 0)
     log_with_marker_of_newer_leader(broker, tp)
     with KafkaAdmin(broker.options) as admin:
         assert admin.publish(tp.topic, {tp: Commit(6, 0)}) == {}

@@ -111,10 +111,10 @@ def test_start_beyond_the_end_of_its_leader_epoch_is_truncation_though_the_log_h
 
 
 def test_leader_that_leads_again_after_another_one_is_truncation_though_its_records_end_at_the_position(
-    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
+    killed_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
     """INV-5: two unclean elections. Offsets 80 to 99 were other records before, and the end of the epoch fits."""
-    broker, tp = own_kafka_broker, TopicPartition(topic_name(), 0)
+    broker, tp = killed_broker, TopicPartition(topic_name(), 0)
     first_leader = log_to_return_to(broker, tp, tmp_path)
     fill(broker, tp.topic, 20)
     with KafkaAdmin(broker.options) as admin:

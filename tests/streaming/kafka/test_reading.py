@@ -407,10 +407,10 @@ def test_offsets_that_kafka_holds_and_does_not_return_are_always_an_error(
 
 
 def test_log_that_was_cut_back_and_has_grown_beyond_the_offset_reached_is_data_loss(
-    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
+    killed_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
     """INV-5: Spark's Kafka source would continue, and miss the records of the new leader below the offset."""
-    broker, tp = own_kafka_broker, TopicPartition(topic_name(), 0)
+    broker, tp = killed_broker, TopicPartition(topic_name(), 0)
     older = log_to_cut(broker, tp, tmp_path / "older")
     strict = streaming(broker, tp.topic, startingOffsets="earliest")
     first = json.loads(json.dumps(strict.latestOffset({}, ALL)))
@@ -443,10 +443,10 @@ def test_log_that_was_cut_back_and_has_grown_beyond_the_offset_reached_is_data_l
 
 
 def test_leader_that_leads_again_after_another_one_is_data_loss(
-    own_kafka_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
+    killed_broker: KafkaBroker, topic_name: Callable[[], str], tmp_path: Path
 ) -> None:
     """INV-5: two unclean elections. The first leader's log is longer than the offset that the second leader's log had reached."""
-    broker, tp = own_kafka_broker, TopicPartition(topic_name(), 0)
+    broker, tp = killed_broker, TopicPartition(topic_name(), 0)
     first_leader = log_to_return_to(broker, tp, tmp_path)
     strict, lenient = (
         streaming(broker, tp.topic, startingOffsets="earliest", failOnDataLoss=fail) for fail in ("true", "false")
