@@ -36,6 +36,9 @@ MOCK_PARTITION_BYTES = 5 * 1024 * 1024
 _REBALANCE_DELAY_MS = 1
 _READY_SECONDS = 120.0
 _STOP_SECONDS = 20.0
+#: the features of a new cluster (KIP-778), in the form of a snapshot of its metadata: they depend on the release alone
+_FEATURES = "bootstrap.checkpoint"
+_IDENTITY = "meta.properties"
 _tried = itertools.count(os.getpid() * 7919)
 
 
@@ -113,7 +116,7 @@ class KafkaBroker:
         whose cluster this one joins with a different ``number``. ``port``: where it listens; 0: as before, or any free port."""
         self._joins = joins
         self.number = number
-        self._cluster_id: str = joins._cluster_id if joins is not None else _new_cluster_id()
+        self._cluster_id: str = joins._cluster_id if joins is not None else _new_id()
         self.directory = Path(directory).resolve()
         self.log_file = self.directory / "kafka.log"
         self._cache = cache
@@ -159,7 +162,7 @@ class KafkaBroker:
         if self._ports is None:
             self._ports = self._choose_ports(properties)
         properties.write_text("".join(f"{key}={value}\n" for key, value in self._server_properties().items()))
-        if not (self.directory / "data" / "meta.properties").exists():
+        if not (self.directory / "data" / _IDENTITY).exists():
             (self.directory / "log4j2.properties").write_text(_LOG4J)
             self._format(java, classpath, properties)
         with self.log_file.open("ab") as log:
@@ -172,8 +175,24 @@ class KafkaBroker:
         return fetch_jars(self._cache)
 
     def _format(self, java: str, classpath: str, properties: Path) -> None:
+        """Format the folder of the data. Kafka's tool does so once for each release, and keeps the file that a copy can use."""
+        kept = self._jars().parent / _FEATURES
+        if kept.exists():
+            self._copy_format(kept)
+            return
         tool = "kafka.tools.StorageTool"
         self._run_tool(java, classpath, tool, "format", "-t", self._cluster_id, "-c", str(properties))
+        # of a cache that this user can't change, the tool runs each time
+        if os.access(kept.parent, os.W_OK):
+            _write(kept, (self.directory / "data" / _FEATURES).read_bytes())
+
+    def _copy_format(self, kept: Path) -> None:
+        """Write what Kafka's tool writes, without the second of a JVM."""
+        data = self.directory / "data"
+        data.mkdir(exist_ok=True)
+        _write(data / _FEATURES, kept.read_bytes())
+        identity = f"version=1\ncluster.id={self._cluster_id}\nnode.id={self.number}\ndirectory.id={_new_id()}\n"
+        _write(data / _IDENTITY, identity.encode())  # last: with this file the folder is formatted
 
     def _choose_ports(self, properties: Path) -> tuple[int, int]:
         before = _ports_before(properties)
@@ -308,9 +327,16 @@ rootLogger.appenderRef.console.ref=CONSOLE
 """
 
 
-def _new_cluster_id() -> str:
+def _new_id() -> str:
     """Return a random id in Kafka's form: 16 bytes as URL-safe base 64 without padding."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Write the file whole or not at all."""
+    new = file.with_name(f"{file.name}.{os.getpid()}")
+    new.write_bytes(content)
+    new.replace(file)
 
 
 def _ports_before(properties: Path) -> tuple[int, int] | None:

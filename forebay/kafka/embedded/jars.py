@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -38,18 +39,25 @@ def find_java() -> str:
     seen: list[str] = []
     for java in candidates:
         try:
-            done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+            release = _release(java)
         except OSError:
             continue
-        match = re.search(r'version "(\d+)', done.stderr)
-        if match and int(match[1]) in _JAVA_RELEASES:
+        if release in _JAVA_RELEASES:
             return java
-        seen.append(f"{java} is Java {match[1] if match else 'of an unknown release'}")
+        seen.append(f"{java} is Java {release or 'of an unknown release'}")
     found = f" ({'; '.join(seen)})" if seen else ""
     raise UsageError(
         f"Java 17 or 21 is needed and was not found{found}: "
         "install it (apt-get install -y openjdk-17-jre-headless) or set JAVA_HOME"
     )
+
+
+@functools.cache
+def _release(java: str) -> int:
+    """Return the release of ``java``, 0 if it prints none. Raises OSError if it can't be run."""
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    match = re.search(r'version "(\d+)', done.stderr)
+    return int(match[1]) if match else 0
 
 
 def cache_directory(cache: str | Path | None = None) -> Path:

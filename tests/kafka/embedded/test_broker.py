@@ -12,6 +12,7 @@ import pytest
 from deploy.commands.trial.broker import make_topic
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
+from forebay.kafka.embedded.jars import KAFKA
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
 from forebay.process.tether import tethered
@@ -29,6 +30,33 @@ broker.launch()
 print(broker.pid, flush=True)
 sys.stdin.read()
 """
+
+
+def test_copied_format_of_the_data_is_that_of_kafkas_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tool runs once for each release; the brokers of all other tests have a copy."""
+    require_kafka()
+    cache = tmp_path / "cache"
+    jars = KAFKA.folder(cache)
+    jars.parent.mkdir(parents=True)
+    jars.symlink_to(KAFKA.folder())
+    (jars.parent / "complete").touch()
+
+    def formatted(name: str) -> tuple[dict[str, str], bytes]:
+        broker = KafkaBroker(tmp_path / name, cache=cache)
+        broker.launch()
+        broker.kill9()
+        lines = (broker.directory / "data" / "meta.properties").read_text().splitlines()
+        identity = dict(line.split("=") for line in lines if not line.startswith("#"))
+        return identity, (broker.directory / "data" / "bootstrap.checkpoint").read_bytes()
+
+    by_tool, features = formatted("first")
+    monkeypatch.setattr(KafkaBroker, "_run_tool", None)
+    copied, same_features = formatted("second")
+    assert features == same_features
+    assert copied.keys() == by_tool.keys() == {"version", "cluster.id", "node.id", "directory.id"}
+    assert (copied["version"], copied["node.id"]) == (by_tool["version"], by_tool["node.id"]) == ("1", "1")
+    assert {len(one[key]) for one in (by_tool, copied) for key in ("cluster.id", "directory.id")} == {22}
+    assert all(by_tool[key] != copied[key] for key in ("cluster.id", "directory.id"))
 
 
 def test_broker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
