@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -113,11 +112,14 @@ def test_stream_that_begins_at_a_committed_offset_notices_that_the_log_was_cut_b
     older = log_to_cut(broker, tp, tmp_path / "older")
     params = {"group.id": tp.topic}
     runs = Runs(broker.options, tmp_path / "before")
-    stream = runs.start(Subscribe([tp.topic]), lambda work: runs.commits.add(work.spans), params)  # type: ignore[attr-defined]
+
+    def commits(work: Batch) -> None:
+        runs.commits.add(work.spans)  # type: ignore[attr-defined]
+        runs.job(work)
+
+    stream = runs.start(Subscribe([tp.topic]), commits, params)
     with KafkaAdmin(broker.options) as admin:
-        waited = threading.Event()
-        while stream.offsets != {tp: 100}:
-            waited.wait(0.05)
+        runs.await_records(100)
         runs.stop(stream)
         (commit,) = admin.committed(tp.topic, [tp]).values()
         assert (commit.offset, commit.leader_epoch >= 0) == (100, True)
