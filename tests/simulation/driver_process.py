@@ -2,101 +2,43 @@
 
 The decision loop (``driver.decision_loop.loop``) pauses before it appends, syncs, checks its epoch, and releases its answers.
 So a kill, a pause or another driver can come between any two of them. Clean-up, snapshot copies, adoption and housekeeping run
-in the same way. The batch timer, the jobs and queries are generators that do what the product's threads do.
+in the same way (``driver_parts.py``). The batch timer and the jobs (``job_workers.py``) and queries (``query_run.py``) are
+generators that do what the product's threads do.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
-
-from driver.background.cleaner import CleanedWal, Cleaner
-from driver.background.snapshot_copies import SnapshotCopies
-from driver.batches.trigger import DueBatch, Trigger
 from driver.decision_loop.loop import DriverLoop
-from driver.decisions.batch_order import RunKey, following, window
-from driver.decisions.clean_up import CleanSegment
-from driver.decisions.intake import intake
-from driver.journal.events import ReplayedBatch
 from driver.journal.files import newest_claim
 from driver.journal.leadership.lease import LeaseKeeper
 from driver.journal.log.writing import Journal
-from driver.journal.state import ADOPTER, State
-from driver.journal.state_parts import Batch
-from driver.service.activity import Activity
-from driver.service.admission import Admission
-from driver.service.commits import Commits
-from driver.service.housekeeping import Housekeeping
-from driver.service.options import DriverOptions, Given
-from driver.tracker import CopyRules, Decision, Tracker
+from driver.tracker import CopyRules, Tracker
 from driver.tracker.options import CursorRules
-from driver.tracker.requests import (
-    Allocate,
-    AllocateNext,
-    Complete,
-    KeepWindow,
-    Request,
-)
-from forebay import messages as m
-from forebay.kafka.consume.block_ranges import Wanted
-from forebay.model.errors import (
-    CorruptionError,
-    FencedError,
-    NewerVersionError,
-    RangeNotHeldError,
-    RefusedError,
-    StoreError,
-    TurnedAwayError,
-    UnreachableError,
-    UnreadableBlockError,
-    UsageError,
-)
-from forebay.model.values import Block
-from pyspark_forebay.intake.client import FoundBlocks, partitions_of, place_messages
-from pyspark_forebay.intake.planning import BlockPart, next_end, plan_intake_batch, spans_between
-from tests.simulation.decoded import Row, rows_of
-from tests.simulation.hosts import copies_of
+from driver.tracker.requests import KeepWindow, Request
+from forebay.model.errors import StoreError, TurnedAwayError, UnreachableError
+from tests.simulation import driver_parts
+from tests.simulation.block_reading import BlockReading
+from tests.simulation.driver_steps import DriverSteps
+from tests.simulation.job_workers import JobWorkers
 from tests.simulation.network import Exchange
-from tests.simulation.options import SETTINGS
+from tests.simulation.query_run import query_task
 from tests.simulation.scheduler import Step
-from tests.simulation.shells import (
-    AskedLoop,
-    SteppedEvent,
-    SteppedJournal,
-    SteppedLock,
-    SteppedPause,
-    SteppedPool,
-    SteppedQueue,
-    SteppedStore,
-    Task,
-    pause,
-    stepped,
-)
-from tests.simulation.upstream import KAFKA_STEPS, SimulatedUpstream
+from tests.simulation.shells import AskedLoop, Task, pause, stepped
 from tests.support.forgetful import Crash
-from tests.support.reads import ReadBy
 from tests.support.tracked import tracker_options
-from wal.blocks import block_of_frame
 from wal.decisions.retention import Limits
-from wal.segments.scan import read_frame
-from wal.segments.writer import SegmentLimits
-from wal.storage import Storage
 
 if TYPE_CHECKING:
-    from tests.simulation.world import Query, World
+    from tests.simulation.world import World
 
-#: operations of clean-up on the WAL → the step before them
-CLEAN_UP_STEPS = {"list": "list", "size": "scan", "create": "copy", "put_new": "copy"}
-#: what a reader gets from a store with a fault
-DAMAGED = (CorruptionError, NewerVersionError, FileNotFoundError, StoreError, MemoryError)
 #: how long after its last heartbeat a host counts as live
 AGENT_SECONDS = 60.0
 
@@ -108,28 +50,6 @@ class Waiting:
     request: Request
     exchange: Exchange | None = None
     task: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A running batch: its blocks by task, and the earlier batches that its window reaches."""
-
-    batch_id: int
-    replay: int
-    tasks: tuple[tuple[Block, ...], ...]
-    past: tuple[Work, ...] = ()
-
-
-class CheckedTracker:
-    """The tracker of a driver, whose decisions are checked."""
-
-    def __init__(self, driver: DriverProcess) -> None:
-        self._driver = driver
-
-    def decide(self, request: Request, now: float, now_ms: int) -> Decision:
-        driver = self._driver
-        driver.tracker.receivers.id_limits = driver.world.id_limits
-        return driver.world.invariants.decide(driver, request)
 
 
 class DriverProcess:
@@ -151,15 +71,14 @@ class DriverProcess:
         self.loop: DriverLoop
         self._undecided: list[Waiting] = []  # given to the decision loop, and not answered
         self._outcomes: list[tuple[Waiting, Any]] = []  # with answers and refusals that are not released
-        self._in_work: set[RunKey] = set()
-        self._trigger = Trigger(0.0 if world.options.trigger == "continuous" else 1.0)
+        self.workers = JobWorkers(self)
+        self.blocks = BlockReading(self)
         self._main = self._run()
-        self._next = next(self._main)
+        self.next_step = next(self._main)
         self._tasks: dict[str, Task] = {}
-        self._task_next: dict[str, str] = {}  # task → its next step; a task that waits for an answer has none
+        self.task_next: dict[str, str] = {}  # task → its next step; a task that waits for an answer has none
         self._answers: dict[str, Any] = {}
-        self._wal_is_away = False
-        self._offered: dict[str, Step] = {}
+        self._steps = DriverSteps(self)
 
     @property
     def alive(self) -> bool:
@@ -172,83 +91,20 @@ class DriverProcess:
     @property
     def has_discovered(self) -> bool:
         """Whether it leads, knows the partitions, and admits claims."""
-        return self.leading and self._admission.copied
+        return self.leading and self.housekeeping.admission.copied
 
-    # ---- what can happen next ----------------------------------------------------------------------------------------
-
-    def _step(
-        self, name: str, action: Callable[..., Any], *arguments: Any, weight: int, numbers: range | None = None
-    ) -> Step:
-        """Return the step ``name`` of this process, which is made once: what it does depends on its name alone."""
-        step = self._offered.get(name)
-        if step is None:
-            run = partial(action, *arguments) if arguments else action
-            step = self._offered[name] = Step(f"{self.name} {name}", run, weight, numbers)
-        step.weight = weight
-        return step
+    # ---- steps -------------------------------------------------------------------------------------------------------
 
     def steps(self) -> Iterator[Step]:
-        if self._next != "decide" or self.queue:
-            yield self._step(self._next, self.advance, weight=40)
-        for task, name in self._task_next.items():
-            if self._task_due(task, name):
-                yield self._step(f"{task}:{name}", self.advance_task, task, weight=self._weight(task, name))
-
-    def _weight(self, task: str, name: str) -> int:
-        """Little can happen before a driver admits claims, so what it needs for that is likely."""
-        if task == "housekeeping":
-            return 3 if self._admission.copied else 200
-        return 3 if name == "begin" else 20
+        return self._steps.steps()
 
     def fault_steps(self) -> Iterator[Step]:
-        yield self._step("kill", self.kill, weight=2)
-        if self.leading:
-            yield self._step("renew", self.renew, weight=2)
-        yield self._step("pause", self.pause, weight=3)
-        if self._next in ("claim", "snapshot", "open", "append", "sync", "snapshot-again"):
-            yield self._step(f"{self._next}-crash", self.crash_in, self.advance, weight=8, numbers=range(1, 8))
-        if self._next == "sync":
-            yield self._step("sync-fails", self.fail_in, "sync", weight=4)
-            if not self.world.journal.appendable:
-                for lands in ("now", "late"):
-                    yield self._step(f"sync-lands-{lands}", self.fail_in, "sync", lands, weight=3)
-        for task, name in self._task_next.items():
-            if name == "read" and task.startswith("job"):
-                yield self._step(f"{task}:read-without-wal", self.read_without_wal, task, weight=200)
-            if name in KAFKA_STEPS:
-                yield self._step(f"{task}:{name}-fails", self.fail_task, task, weight=4)
-        if self._next == "append":
-            yield self._step("append-fails", self.fail_in, "append", weight=4)
-
-    def _task_due(self, task: str, name: str) -> bool:
-        """Rounds that would find nothing are not begun, so that traces stay short."""
-        if name != "begin" or not self.leading:
-            return True
-        state = self.tracker.state
-        if task == "timer":
-            return (bool(state.waiting) and self._due() is None) or self._may_be_empty()
-        if task == "query":
-            return state.created
-        if task.startswith("job"):
-            return following(state, self._in_work) is not None or (bool(state.waiting) and self._due() is not None)
-        if task == "housekeeping":
-            return self._rounds.is_over(self.world.now) and self._has_housework(state)
-        if task == "adopt":
-            return any(p.fault is not None or p.owner == ADOPTER for p in state.partitions.values())
-        return bool(
-            not self._cleaner._actions.empty() or state.blocks or self.world.wal.has_any(f"{self.world.stream}/blocks")
-        )
-
-    def _has_housework(self, state: State) -> bool:
-        if not self._admission.copied:
-            return True
-        published = self._upstream.published
-        return any(published.get(p.tp) != p.completed for p in state.partitions.values())
+        return self._steps.fault_steps()
 
     def receive(self, request: Any, exchange: Exchange) -> None:
         """Receive a request from the network, as ``driver.service.answers.routing`` does."""
         try:
-            self.queue.append(Waiting(self._admission.admit(request), exchange))
+            self.queue.append(Waiting(self.housekeeping.admission.admit(request), exchange))
         except UnreachableError as refusal:
             self.world.reached["not admitted"] += 1
             self.world.network.answer(exchange, refusal)
@@ -260,7 +116,7 @@ class DriverProcess:
     def advance(self) -> None:
         shown = self.world.faults.shown
         try:
-            self._next = next(self._main)
+            self.next_step = next(self._main)
         except StopIteration:
             raise AssertionError("the decision loop goes on for ever") from None
         except AssertionError:
@@ -270,7 +126,7 @@ class DriverProcess:
 
     def advance_task(self, task: str) -> None:
         shown = self.world.faults.shown
-        del self._task_next[task]
+        del self.task_next[task]
         answer = self._answers.pop(task, None)
         try:
             wanted = (
@@ -285,7 +141,7 @@ class DriverProcess:
             self._end(error, self.world.faults.shown != shown)
             return
         if isinstance(wanted, str):
-            self._task_next[task] = wanted
+            self.task_next[task] = wanted
         else:
             self.queue.append(Waiting(wanted, task=task))
 
@@ -339,9 +195,9 @@ class DriverProcess:
 
     def read_without_wal(self, task: str) -> None:
         """Make the block of a task damaged or missing in the WAL, for one read."""
-        self._wal_is_away = True
+        self.blocks.wal_is_away = True
         self.advance_task(task)
-        self._wal_is_away = False
+        self.blocks.wal_is_away = False
 
     def fail_task(self, task: str) -> None:
         """Kafka does not answer the request of a task."""
@@ -406,7 +262,7 @@ class DriverProcess:
                 on_gap=world.options.on_gap,
                 max_queued_batches=world.options.max_queued_batches + world.options.concurrent_jobs - 1,
                 retention=Limits(world.options.retention_ms, world.options.retention_bytes),
-                batch_interval_ms=0 if self._trigger.continuous else 1_000,
+                batch_interval_ms=0 if self.workers.trigger.continuous else 1_000,
                 concurrent_jobs=world.options.concurrent_jobs,
             ),
         )
@@ -418,8 +274,9 @@ class DriverProcess:
         world = self.world
         if world.options.window_batches != self.tracker.state.window_batches:
             self.queue.append(Waiting(KeepWindow(world.options.window_batches)))
-        self.loop = self._new_loop()
-        self._history = world.kinds.history(
+        self.loop = driver_parts.decision_loop(self)
+        self.loop.answered = lambda _: self._release()
+        history = world.kinds.history(
             world.journal,
             world.stream,
             self.journal.epoch,
@@ -427,119 +284,30 @@ class DriverProcess:
             now=lambda: world.now,
             new_uid=world.new_uid,
         )
-        self._limits = Limits(world.options.retention_ms, world.options.retention_bytes)
-        self._cleaner = self._new_cleaner()
-        self._housekeeping = self._new_housekeeping()
+        self.copies, self.cleaner = driver_parts.clean_up(self, history)
+        self.housekeeping = driver_parts.HousekeepingThread(self)
         for action in self.tracker.pending_actions():
-            self._cleaner.perform(action)
+            self.cleaner.perform(action)
         self.leading = True
-        self._adopter = world.kinds.adopter(
-            None if world.options.copies else world.wal,
-            stream=world.stream,
-            host="host-driver",
-            instance_id=self.name,
-            compression="none",
-            limits=SegmentLimits(world.options.segment_bytes, float("inf")),
-            topic_ids=lambda topics: {topic: world.kafka.topic_id(topic) for topic in topics},
-            wall_ms=lambda: self.clock.wall_ms(),
-            new_uid=world.new_uid,
-        )
+        self._adopter = driver_parts.adopter(self)
         # the earlier user of the cursor died with its driver, so no answer is awaited
         self.tracker.cursors.rules = CursorRules(in_use_seconds=0.0)
         tasks = {
-            **({"query": self._query()} if world.options.queries else {}),
-            "housekeeping": self._keep_house(),
-            "timer": self._timer(),
-            "job": self._job(),
+            **({"query": query_task(self)} if world.options.queries else {}),
+            "housekeeping": self.housekeeping.run(),
+            "timer": self.workers.timer(),
+            "job": self.workers.job(),
             "clean": self._clean(),
             "adopt": self._adopt(),
-            **{f"job{number}": self._job() for number in range(2, world.options.concurrent_jobs + 1)},
+            **{f"job{number}": self.workers.job() for number in range(2, world.options.concurrent_jobs + 1)},
         }
         for name, task in tasks.items():
             self._tasks[name] = task
             first = next(task)
             assert isinstance(first, str)
-            self._task_next[name] = first
+            self.task_next[name] = first
 
-    def _new_loop(self) -> DriverLoop:
-        loop = self.world.kinds.loop(
-            cast(Any, CheckedTracker(self)),
-            cast(Any, SteppedJournal(self.journal, self, self.world.options.snapshot_events)),
-            self.clock,
-            perform=lambda action: self._cleaner.perform(action),
-            failed=lambda _: None,  # by its thread, which is never started
-            reserve_bytes=self.world.options.journal_reserve_bytes,
-        )
-        loop._queue = cast(Any, SteppedQueue())
-        loop._stopping = cast(Any, SteppedEvent())
-        loop.answered = lambda _: self._release()
-        return loop
-
-    def _new_cleaner(self) -> Cleaner:
-        """Return the clean-up, whose thread is a task."""
-        world = self.world
-        storage = cast(Storage, SteppedStore(world.wal, CLEAN_UP_STEPS, partial(world.invariants.deleting, self)))
-        asked = cast(Any, self.asked_type({CleanSegment: "judge"}))
-        self._copies = SnapshotCopies(
-            asked.ask,
-            storage,
-            stream=world.stream,
-            epoch=self.journal.epoch,
-            clock=self.clock,
-            interval_seconds=0.0,
-            limits=self._limits,
-            new_uid=world.new_uid,
-        )
-        self._copies._lock = cast(Any, SteppedLock())
-        cleaner = Cleaner(
-            asked,
-            None if world.options.copies else CleanedWal(storage, self._limits, self._copies),
-            history_writer=cast(Any, SteppedStore(self._history, {"append": "archive"}, lambda _: None)),
-            stream=world.stream,
-            clock=self.clock,
-            pause_seconds=1.0,
-            failed=self._fail,
-        )
-        cleaner._actions = cast(Any, SteppedQueue("begin"))
-        cleaner._pool = cast(Any, SteppedPool())
-        cleaner._stopping = cast(Any, SteppedEvent())
-        return cleaner
-
-    def _new_housekeeping(self) -> Housekeeping:
-        """Return the housekeeping, whose thread is a task."""
-        world = self.world
-        asked = cast(Any, AskedLoop())
-        self._upstream = upstream = SimulatedUpstream(self)
-        self._admission = admission = Admission(lambda: False)
-        self._rounds = SteppedPause(lambda: world.now)
-        activity = Activity()
-        activity.stopping = cast(Any, self._rounds)
-        given = Given(
-            settings=SETTINGS,
-            upstream=upstream,
-            engine=cast(Any, None),
-            jobs=(),
-            clock=self.clock,
-            options=DriverOptions(release="simulated"),
-            listeners=cast(Any, None),
-        )
-        parts = SimpleNamespace(
-            loop=asked,
-            tracker=self.tracker,
-            copies=None if world.options.copies else self._copies,
-            commits=Commits(settings=SETTINGS, upstream=upstream, ask=asked.ask, admission=admission),
-        )
-        return Housekeeping(
-            given,
-            cast(Any, parts),
-            activity=activity,
-            admission=admission,
-            is_draining=lambda: False,
-            caught_up=lambda: None,
-            failed=self._fail,
-        )
-
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """End the process, as ``driver.service.shutdown`` does with the error that ended a thread."""
         raise error
 
@@ -564,204 +332,15 @@ class DriverProcess:
                 self.world.network.answer(waiting.exchange, answer)
             elif waiting.task:
                 self._answers[waiting.task] = answer
-                self._task_next[waiting.task] = "answered"
+                self.task_next[waiting.task] = "answered"
 
     # ---- tasks -------------------------------------------------------------------------------------------------------
 
-    def _keep_house(self) -> Task:
-        yield "begin"
-        yield from stepped(self._housekeeping._run)
-
     def _adopt(self) -> Task:
-        thread = self.world.kinds.adoption(self._adopter, cast(Any, AskedLoop()), self._fail)
+        thread = self.world.kinds.adoption(self._adopter, cast(Any, AskedLoop()), self.fail)
         while True:
             yield "begin"
             yield from stepped(thread._round)
 
-    def _timer(self) -> Task:
-        while True:
-            yield "begin"
-            if self._workers_allocate:
-                self._trigger.end_interval(self.clock.wall_ms())
-                continue
-            yield Allocate(self.clock.wall_ms(), self.world.options.tasks, self._may_be_empty())
-
-    def _may_be_empty(self) -> bool:
-        """Not after the faults have ended: the run would never end."""
-        return self.world.options.empty_batches and not self.world.calm
-
-    def _job(self) -> Task:
-        """One worker of ``driver.batches.scheduler``. It reads the batches of its window too."""
-        while True:
-            yield "begin"
-            work = yield ReadBy(self._begin_batch)
-            if work is None and (due := self._due()) is not None:
-                made = yield AllocateNext(due.time_ms, self.world.options.tasks)
-                self._trigger.settle(due, made.left)
-                if made.batch_id is not None:
-                    self.world.reached["allocated by a worker"] += 1
-                    work = yield ReadBy(self._begin_batch)
-            if work is None:
-                continue
-            past = []
-            for before in work.past:
-                for task in before.tasks:
-                    for block in task:
-                        yield "read-window"
-                        yield from self._read_block(block)
-                past.append(before.batch_id)
-            rows: list[tuple[tuple[str, ...], ...]] = []
-            for task in work.tasks:
-                read: list[str] = []
-                for block in task:
-                    read += yield from self._read_block(block)
-                rows.append((tuple(b.id for b in task), tuple(read)))
-            self.world.invariants.job_done(self, work.batch_id, work.replay, tuple(rows), tuple(past))
-            yield "complete"
-            try:
-                yield Complete(work.batch_id, self.clock.wall_ms(), 1, work.replay)
-            except RefusedError:
-                raise AssertionError("each batch is in work once") from None
-            self._in_work.discard((work.replay, work.batch_id))
-
-    @property
-    def _workers_allocate(self) -> bool:
-        """With a batch for each interval, the timer makes them all."""
-        return self.world.options.trigger != "interval" and not self.world.options.empty_batches
-
-    def _due(self) -> DueBatch | None:
-        return self._trigger.due() if self._workers_allocate else None
-
-    def _begin_batch(self, state: State) -> Work | None:
-        """Start a batch as the scheduler does: in the decision loop."""
-        found = following(state, self._in_work)
-        if found is None:
-            return None
-        batch, replay = found
-        self._in_work.add((replay, batch.batch_id))
-
-        def held(one: Batch | ReplayedBatch) -> tuple[tuple[Block, ...], ...]:
-            return tuple(tuple(state.blocks[b] for b in task) for task in one.tasks)
-
-        past = tuple(Work(one.batch_id, replay, held(one)) for one in window(state, batch, replay > 0))
-        return Work(batch.batch_id, replay, held(batch), past)
-
-    def _read_block(self, block: Block) -> Generator[str, Any, list[str]]:
-        """Read from the WAL, or from Kafka if the WAL does not answer, or not rightly. If neither answers, retry."""
-        while True:
-            yield "read"
-            if not self._wal_is_away:
-                shown = self.world.wal.shown
-                try:
-                    return self._read(block)
-                except DAMAGED:
-                    if self.world.wal.shown != shown:
-                        self.world.reached["damage noticed"] += 1
-                    elif not self._is_superseded():  # else a newer driver or a recovery may have deleted the segment
-                        raise
-            with contextlib.suppress(RangeNotHeldError):
-                return (yield from self._read_from_kafka(block))
-
-    def _is_superseded(self) -> bool:
-        return newest_claim(self.world.journal, self.world.stream) > self.journal.epoch
-
-    def _read(self, block: Block) -> list[str]:
-        """Return the rows of one block, by handle, from the WAL or from its hosts: ``topic/partition/incarnation/value``."""
-        if block.in_wal:
-            stored = block_of_frame(read_frame(self.world.wal, block.handle), block.handle.path)
-        else:
-            copies = dict(copies_of(self.world, block))
-            if not copies:
-                raise UnreadableBlockError(f"no host has block {block.id}")
-            stored = next(iter(copies.values()))
-        if stored.meta != block.meta:
-            raise AssertionError(f"another block is stored in place of {block.id}")
-        return self._labels(block, self.world.decoded.rows(stored.payload, stored.meta))
-
-    def _read_from_kafka(self, block: Block) -> Generator[str, Any, list[str]]:
-        """Return the same rows from Kafka, without a consumer group."""
-        incarnations = self.tracker.state.partitions
-        wanted = [Wanted(r, incarnations[str(r.tp)].topic_id(r.incarnation)) for r in block.meta.ranges]
-        tier = self.world.kinds.kafka_tier(self.world.kafka, wanted)
-        tier.ask()
-        yield "fetch"
-        found = {rows.tp: rows.batches for rows in tier.fetch()}
-        self.world.read_from_kafka += 1
-        return self._labels(block, list(rows_of((r, found.get(r.tp, [])) for r in block.meta.ranges)))
-
-    def _labels(self, block: Block, rows: list[Row]) -> list[str]:
-        self.world.invariants.block_read(self, block, rows)
-        return [f"{r.topic}/{r.partition}/{r.incarnation}/{offset}" for r, offset, _ in rows]
-
-    def _query(self) -> Task:
-        """A query over the intake, as ``pyspark_forebay.intake.stream`` and Spark run it.
-
-        Its checkpoint outlives it. It is started anew with each driver, and after a refusal.
-        """
-        query = self.world.query
-        while True:
-            yield "begin"
-            query.runs += 1
-            shown = self.world.faults.shown
-            try:
-                yield from self._run_query(query)
-            except (FencedError, RefusedError, TurnedAwayError, UsageError):
-                continue
-            except DAMAGED:
-                if self.world.faults.shown == shown and not self._is_superseded():
-                    raise
-
-    def _run_query(self, query: Query) -> Task:
-        world, run = self.world, query.runs
-        shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield ReadBy(intake))))
-        at = query.finished or dict.fromkeys(shown, (1, 0))
-        request = m.OpenCursorRequest(cursor="q", user=f"u{query.runs}", places=place_messages(at))
-        epoch = (yield request).epoch
-        if query.finished is None:
-            query.losses = world.journal_loss.count
-            shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield ReadBy(intake))))
-            start = {tp: (p.incarnations[-1].number, p.position) for tp, p in shown.items() if tp in at}
-            yield m.MoveCursorRequest(cursor="q", epoch=epoch, places=place_messages(start))
-            query.finished = start
-        while True:
-            yield "trigger"
-            shown = partitions_of(m.IntakeAnswer(stream="", wal_url="", partitions=(yield ReadBy(intake))))
-            begin = query.finished
-            if query.planned is None:
-                query.planned = {tp: next_end(place, shown[tp]) for tp, place in begin.items()}
-            spans = spans_between(begin, query.planned, shown)
-            blocks: dict[str, Block] = {}
-            gaps: dict[m.RecordedGap, None] = {}
-            left = tuple(spans)
-            while left:
-                answer = yield m.BlocksRequest(spans=left)
-                blocks.update((block.id, block) for block in answer.blocks)
-                gaps |= dict.fromkeys(answer.gaps)
-                reached = zip(left, answer.reached, strict=True)
-                left = tuple(msgspec.structs.replace(s, from_offset=at) for s, at in reached if at < s.until_offset)
-            found = plan_intake_batch(
-                spans, FoundBlocks(tuple(blocks.values()), tuple(gaps), {}, {}), shown, has_kafka=False
-            )
-            rows: list[str] = []
-            for part in found.parts:
-                yield "read"
-                rows += _wanted(self._read(blocks[part.reference.id]), part)
-            world.invariants.query_read(query, found.losses, sorted(rows))
-            yield "commit"
-            if query.runs != run:
-                return  # started beside another driver: the process of the query has ended
-            query.finished, query.planned, query.read = query.planned, None, None
-            yield m.MoveCursorRequest(cursor="q", epoch=epoch, places=place_messages(query.finished))
-
     def _clean(self) -> Task:
-        yield from stepped(self._cleaner._run)
-
-
-def _wanted(rows: Iterable[str], part: BlockPart) -> Iterator[str]:
-    """Return those of a block's ``rows`` that are in this part of it."""
-    ranges = {f"{r.topic}/{r.partition}": r for r in part.reference.ranges if r.label not in part.unwanted}
-    for row in rows:
-        key, _, offset = row.rsplit("/", 2)
-        begin, until = part.cuts.get(key, (0, 1 << 62))
-        if key in ranges and begin <= int(offset) < until:
-            yield row
+        yield from stepped(self.cleaner._run)
