@@ -19,7 +19,7 @@ answer wrongly (``faulty.py``). ``invariants`` checks everything after every ste
 * A failure prints its seed and, as a story, the steps that led to it, reduced to the relevant ones. It also writes them as a
   trace, a JSON file that ``--replay FILE`` runs again.
 * ``traces/*.json`` are fixed traces, one for each old mistake: ``mistakes.py`` plants the mistake, and the trace was recorded
-  from a script in ``scenarios.py`` (``--record`` records them anew after a change of the steps).
+  from a script in ``scenarios`` (``--record`` records them anew after a change of the steps).
 * ``python -m tests.simulation.mutations`` removes guards of the product (``guards.toml``), one at a time, and measures how
   many removals are noticed.
 
