@@ -27,6 +27,7 @@ from receiver.stores.wal_store import WalStore
 from tests.simulation.hosts import QUOTA_BYTES
 from tests.simulation.invariants.violation import InvariantViolation
 from tests.simulation.options import SETTINGS
+from tests.simulation.receiver_steps import ReceiverSteps
 from tests.simulation.receiver_threads import (
     FOR_EVER,
     CheckedWriteQueue,
@@ -38,10 +39,10 @@ from tests.simulation.receiver_threads import (
     Thread,
     Wait,
 )
-from tests.simulation.scheduler import Step, as_fault
+from tests.simulation.scheduler import Step
 from tests.simulation.shells import Shell, pause
 from tests.simulation.source import SimulatedSource
-from tests.simulation.upload_faults import ANSWERED, CREATING, FAULTS, LATE
+from tests.simulation.upload_faults import ANSWERED, CREATING
 from tests.support.forgetful import Crash
 from wal.segments.writer import SegmentLimits
 from wal.storage import Storage
@@ -156,11 +157,11 @@ class ReceiverProcess:
         self._observed = Observed(self)
         self.service = self._new_service()
         self._threads: dict[str, Shell] = {}
-        self._wanted: dict[str, Any] = {}  # thread → what it waits for
+        self.wanted: dict[str, Any] = {}  # thread → what it waits for
         self._awaited: dict[str, int] = {}  # thread → the number of its request to the driver
         self._requests = 0
         self.is_creating = False  # the next request to the WAL's store
-        self._offered = self._steps_of()
+        self._steps = ReceiverSteps(self)
 
     # ---- the product's parts -----------------------------------------------------------------------------------------
 
@@ -254,7 +255,7 @@ class ReceiverProcess:
             self._threads[name] = Shell(partial(_begin, loop))
             self._threads[name].pauses = PAUSES
         for name in loops:
-            self._go_on(name)
+            self.go_on(name)
 
     # ---- what its parts ask ------------------------------------------------------------------------------------------
 
@@ -297,116 +298,19 @@ class ReceiverProcess:
 
     # ---- the scheduler -----------------------------------------------------------------------------------------------
 
-    def _steps_of(self) -> dict[str, Step]:
-        """Everything that may happen to this process, by name: most of it is offered again before each step."""
-        name, quiet = self.name, self.world.options.quiet
-        kill = f"{name} kill"
-        threads = {
-            "tick": ("polling", 4),
-            "source": ("polling", 40),
-            "poll": ("polling", 30),
-            "group": ("polling", 15),
-            "encode": ("encode", 30),
-            "append": ("write", 30),
-            "sync": ("write", 20),
-            "retry": ("write", 10),
-            "copy-own": ("copy", 20),
-            "copy-second": ("write", 20),
-            "copy-without-host": ("write", 1),
-            "ask-broker": ("broker", 20),
-            ANSWERED: ("write", 40),
-        }
-        steps = {
-            **{
-                label: Step(f"{name} {label}", partial(self._go_on, thread, label), weight)
-                for label, (thread, weight) in threads.items()
-            },
-            "commit": Step(f"{name} commit", self.source.take_commit, 15),
-            **{
-                f"fetch {tp}": Step(f"{name} fetch {tp}", partial(self.source.fetch, tp, 4), 15)
-                for tp in self.world.kafka.partitions()
-            },
-        }
-        append, sync, upload = (partial(self._go_on, "write", label) for label in ("append", "sync", ANSWERED))
-        no_answer = UnreachableError("the broker did not answer")
-        faults = {
-            # steps that make orphans are as likely as steps that make progress, in a quiet run too
-            "kill": Step(kill, self.kill, 2),
-            "kill-unreported": Step(kill, self.kill, 8 * quiet),
-            "pause": Step(f"{name} pause", self.pause, 2),
-            "drain": Step(f"{name} drain", self.service.drain, 1),
-            "refused": Step(f"{name} copy-second-refused", partial(self._go_on, "write", "refused"), 20 * quiet),
-            "copy-unanswered": Step(
-                f"{name} copy-second-unanswered", partial(self._go_on, "write", "unanswered"), 20 * quiet
-            ),
-            **{
-                label: Step(f"{name} upload-{label}", partial(self._go_on, "write", label), 2 * quiet)
-                for label in (*FAULTS, LATE)
-            },
-            "upload-crash": Step(f"{name} upload-crash", partial(self.crash_in, upload), 2 * quiet, range(1, 4)),
-            "append-crash": Step(f"{name} append-crash", partial(self.crash_in, append), 10, range(1, 8)),
-            "append-fails": Step(f"{name} append-fails", partial(self.fail_in, append, "append"), 6),
-            "sync-crash": Step(f"{name} sync-crash", partial(self.crash_in, sync), 10, range(1, 6)),
-            "sync-fails": Step(f"{name} sync-fails", partial(self.fail_in, sync, "sync"), 6),
-            "sync-lands-now": Step(f"{name} sync-lands-now", partial(self.fail_in, sync, "sync", "now"), 5),
-            "sync-lands-late": Step(f"{name} sync-lands-late", partial(self.fail_in, sync, "sync", "late"), 5),
-            "ask-broker-fails": Step(f"{name} ask-broker-fails", partial(self._go_on, "broker", no_answer), 6),
-            "commit-lost": Step(f"{name} commit-lost", self.source.lose_commit, 6),
-        }
-        return {**steps, **{key: as_fault(step) for key, step in faults.items()}}
-
     def steps(self) -> Iterator[Step]:
-        offered, source = self._offered, self.source
-        for wanted in self._wanted.values():
-            if type(wanted) is str:
-                yield offered[wanted]
-            elif type(wanted) is Wait:
-                for name in wanted.steps():
-                    yield offered[name]
-        if source.is_subscribed and not source.in_callback:
-            for tp in source.reading:
-                if source.can_fetch(tp):
-                    yield offered[f"fetch {tp}"]
-        if source.commits:
-            yield offered["commit"]
+        return self._steps.steps()
 
     def fault_steps(self) -> Iterator[Step]:
-        offered = self._offered
-        yield offered["kill-unreported" if self.has_unreported else "kill"]
-        yield offered["pause"]
-        yield offered["drain"]
-        wanted = self._wanted["write"]
-        if wanted == "sync" and self.world.bucket is None:  # else a request fails
-            yield offered["sync-crash"]
-            yield offered["sync-fails"]
-            if not self.world.wal.appendable:
-                yield offered["sync-lands-now"]
-                yield offered["sync-lands-late"]
-        elif type(wanted) is Wait:
-            for name in wanted.steps():
-                if name == "append" and not self.world.options.copies:
-                    yield offered["append-crash"]
-                    yield offered["append-fails"]
-                elif name == "copy-second":
-                    yield offered["refused"]
-                    yield offered["copy-unanswered"]
-                elif name == ANSWERED:
-                    yield from map(offered.__getitem__, FAULTS)
-                    if self.is_creating:
-                        yield offered[LATE]
-                        yield offered["upload-crash"]
-        if self._wanted["broker"] == "ask-broker":
-            yield offered["ask-broker-fails"]
-        if self.source.commits:
-            yield offered["commit-lost"]
+        return self._steps.fault_steps()
 
-    def _go_on(self, thread: str, answer: Any = None) -> None:
+    def go_on(self, thread: str, answer: Any = None) -> None:
         """Let a thread go on to its next pause, and those that waited for what it did."""
         self._switch(thread, answer)
         again = True
         while again and self.alive:
             again = False
-            for name, wanted in self._wanted.items():
+            for name, wanted in self.wanted.items():
                 if type(wanted) is Wait and wanted.over():
                     self._switch(name, None)
                     again = True
@@ -422,7 +326,7 @@ class ReceiverProcess:
             wanted = FOR_EVER
         elif type(wanted) is Sent:
             self._send(thread, wanted)
-        self._wanted[thread] = wanted
+        self.wanted[thread] = wanted
 
     def _send(self, thread: str, sent: Sent) -> None:
         self._requests += 1
@@ -434,7 +338,7 @@ class ReceiverProcess:
         if not self.alive or self._awaited.get(thread) != number:
             return
         del self._awaited[thread]
-        self._go_on(thread, UnreachableError("no answer in time") if answer is None else answer)
+        self.go_on(thread, UnreachableError("no answer in time") if answer is None else answer)
 
     # ---- ends --------------------------------------------------------------------------------------------------------
 
