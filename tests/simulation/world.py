@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -21,6 +21,7 @@ from forebay.model.values import TopicPartition
 from forebay.process.clock import ManualClock
 from receiver.machine import ReceiverMachine
 from recovery import rebuild
+from tests.simulation.calm import CalmRounds
 from tests.simulation.coverage import Coverage
 from tests.simulation.damage import Damage
 from tests.simulation.decoded import DecodedBlocks
@@ -28,7 +29,7 @@ from tests.simulation.driver_process import DriverProcess
 from tests.simulation.faults import Faults
 from tests.simulation.faulty import FaultyStorage
 from tests.simulation.hosts import hosts_of, loss_steps
-from tests.simulation.invariants import Invariants, InvariantViolation
+from tests.simulation.invariants import Invariants
 from tests.simulation.journal_loss import JournalLoss
 from tests.simulation.kafka import Kafka
 from tests.simulation.kafka_steps import KafkaSteps
@@ -48,18 +49,6 @@ if TYPE_CHECKING:
 
 #: simulated duration of a step
 STEP_SECONDS = 0.005
-#: rounds after the faults have ended within which all must be taken in and completed
-CALM_ROUNDS = 600
-#: calm rounds in which files are still rotten
-ROTTEN_ROUNDS = 10
-#: how often the steps of one process are taken in a calm round
-STEPS_IN_A_ROW = 5
-#: pause between two rounds before the faults begin
-WARM_SECONDS = 0.2
-#: rounds in which a receiver must get a block to its store before the faults begin
-ORPHAN_ROUNDS = 20
-#: a receiver that has other steps ticks in every such round
-TICK_ROUNDS = 4
 _ALL_THERE_IS = 1 << 40
 _MORE_FAULTS = frozenset(MORE_FAULTS)
 
@@ -113,6 +102,8 @@ class HostClock:
 
 
 class World:
+    """The processes, the hosts, Kafka and the stores of one run, and the steps that they offer next."""
+
     def __init__(self, options: Options, kinds: Kinds | None = None) -> None:
         self.options = options
         self.kinds = kinds or Kinds()
@@ -146,6 +137,7 @@ class World:
         self.journal_loss = JournalLoss(self)
         self.damage = Damage(self)
         self.recovering = Recovering(self)
+        self._calm = CalmRounds(self)
 
     @property
     def now(self) -> float:
@@ -183,7 +175,7 @@ class World:
 
     def perform(self, choice: Choice) -> None:
         """Take the step that was chosen. Raises InvariantViolation."""
-        self._take(choice.label, choice.run)
+        self.take_step(choice.label, choice.run)
 
     def take(self, label: str) -> None:
         """Take the step ``label``. Raises TraceMismatch if it cannot happen now, InvariantViolation."""
@@ -191,18 +183,18 @@ class World:
         if choice is None:
             possible = ", ".join(step.label for step in self.steps())
             raise TraceMismatch(f"step {len(self.taken)}, {label!r}, is not possible; these are: {possible}")
-        self._take(label, choice.run)
+        self.take_step(label, choice.run)
 
     def take_if_possible(self, label: str) -> None:
         """Take the step ``label`` if it can happen now. Raises InvariantViolation."""
         choice = find(self.steps(), label)
         if choice is not None:
-            self._take(label, choice.run)
+            self.take_step(label, choice.run)
 
     def can(self, label: str) -> bool:
         return find(self.steps(), label) is not None
 
-    def _take(self, label: str, run: Callable[[], None]) -> None:
+    def take_step(self, label: str, run: Callable[[], None]) -> None:
         self.taken.append(label)
         self.coverage.step = len(self.taken)
         run()
@@ -216,100 +208,20 @@ class World:
         self.invariants.check()
 
     def settle(self) -> None:
-        """End all faults and let every process take its steps, in turn.
-
-        Raises InvariantViolation if not all is taken in and completed within ``CALM_ROUNDS``.
-        """
+        """End all faults and run until all is taken in and completed. Raises InvariantViolation."""
         self.calm, self.steps_with_faults = True, len(self.taken)
-        self.faults.end_outages()
-        if not self.options.stays_full:
-            self.journal.capacity_bytes = self.wal.capacity_bytes = None
-        heals_at = ROTTEN_ROUNDS
-        for number in range(CALM_ROUNDS):
-            if number == heals_at:
-                self.faults.heal()
-            for tp in self.invariants.unnoticed():  # a recreated topic is noticed by its records
-                self._take(f"produce {tp} 1", partial(self.kafka_steps.produce, tp.partition, 1))
-            is_settled = self.invariants.settled()
-            if self.damage.is_due(last=is_settled and self.options.recovers):
-                self.damage.act()
-                heals_at = number + ROTTEN_ROUNDS
-                if self.options.recovers:
-                    self.recovering.recover()
-            elif is_settled:
-                self.invariants.check_completed()
-                return
-            is_busy = self._calm_round(number)
-            self.clock.advance(0.1 if is_busy else 1.0)
-        raise InvariantViolation(
-            "progress", f"not settled after {CALM_ROUNDS} calm rounds: {self.invariants.unsettled()}"
-        )
+        self._calm.settle()
 
     def warm_up(self) -> None:
         """Let the stream run without faults before they begin. Raises InvariantViolation."""
-        for number in range(self.options.warm_rounds):
-            self._warm_produce(number)
-            self._calm_round(number)
-            self.clock.advance(WARM_SECONDS)
-        if self.options.orphan:
-            self._leave_orphan()
+        self._calm.warm_up()
         self.taken.clear()
-
-    def _leave_orphan(self) -> None:
-        """Kill a receiver between its sync and its report, and let Kafka lose the records of that block."""
-        for number in range(ORPHAN_ROUNDS):
-            self.kafka_steps.produce(number % self.options.partitions, 2)
-            self._calm_round(number, withheld="/report#")
-            self.clock.advance(WARM_SECONDS)
-            unreported = [process for process in self.processes() if process.has_unreported]
-            for process in unreported:
-                process.kill()
-            for exchange in list(self.network.exchanges.values()):
-                if unreported and "/report#" in exchange.label:
-                    self.network.lose_request(exchange)
-            if unreported and self.kafka_steps.lose_orphans():
-                return
-
-    def _warm_produce(self, number: int) -> None:
-        for partition in range(self.options.partitions):
-            if number % 4 == partition:
-                self.kafka_steps.produce(partition, 3)
-
-    def _calm_round(self, number: int, withheld: str = "") -> bool:
-        """Let every process take its steps, in turn. Return whether there were any but ticks.
-
-        ``withheld``: part of the labels of messages that stay on their way.
-        """
-        is_busy = False
-        for group in list(self._calm_groups(withheld)):
-            for again in range(STEPS_IN_A_ROW):
-                if not self._take_all(group, no_ticks=bool(number % TICK_ROUNDS or again)):
-                    break
-                is_busy = True
-        return is_busy
-
-    def _take_all(self, group: Callable[[], Iterable[Step]], no_ticks: bool) -> bool:
-        """Take the steps of a group, each once. Return whether there were any but ticks.
-
-        ``no_ticks``: a receiver that has other steps need not tick, since every input tells it the time.
-        """
-        steps = list(group())
-        is_busy = is_changed = False
-        for step in steps:
-            is_tick = step.label.endswith(" tick")
-            if is_tick and (is_busy or no_ticks) and len(steps) > 1:
-                continue
-            choice = find(group() if is_changed else [step], step.label)
-            if choice is not None:
-                self._take(step.label, choice.run)
-                is_busy, is_changed = is_busy or not is_tick, True
-        return is_busy
 
     # ---- what can happen next ----------------------------------------------------------------------------------------
 
     def steps(self) -> list[Step]:
         if self.calm:
-            return [step for group in self._calm_groups() for step in group()]
+            return [step for group in self._calm.groups() for step in group()]
         return list(self._steps())
 
     def processes(self) -> Iterator[ReceiverProcess]:
@@ -342,9 +254,9 @@ class World:
         for number in range(1, self.options.receivers + 1):
             name = f"r{number}"
             if name not in self.receivers or not self.receivers[name].alive:
-                yield Step(f"start {name}", partial(self._start_receiver, name), 8)
+                yield Step(f"start {name}", partial(self.start_receiver, name), 8)
             elif "receiver" in faults and self.receivers[name].paused and not self.zombies:
-                yield as_fault(Step(f"start {name}", partial(self._start_receiver, name), 2))  # beside its own zombie
+                yield as_fault(Step(f"start {name}", partial(self.start_receiver, name), 2))  # beside its own zombie
         if not self.drivers:
             yield Step("start driver", self.start_driver, 10)
         elif "driver" in faults and len(self.drivers) < self.options.drivers_at_once:
@@ -360,7 +272,7 @@ class World:
         if "host" in faults:
             yield as_fault(Step("crash driver-host", self._crash_driver_host, 1, range(1000)))
             yield as_fault(Step("crash receiver-host", self._crash_receiver_host, 1, range(1000)))
-        yield from self._late_steps()
+        yield from self.late_steps()
         if "journal" in faults:
             yield from self.journal_loss.loss_steps()
         yield from self.journal_loss.rebuild_steps("journal" in faults)
@@ -377,7 +289,7 @@ class World:
             if not self.journal.omitted and self._is_listed():
                 yield as_fault(Step("journal omits", self._omit, 2, range(1000)))
 
-    def _late_steps(self) -> Iterator[Step]:
+    def late_steps(self) -> Iterator[Step]:
         """Objects that were sent, and whose sender got an error or died."""
         for name, disk in (("journal", self.journal), ("wal", self.wal)):
             for at in range(len(disk.late)):
@@ -388,39 +300,12 @@ class World:
         if disk is self.wal and path:
             self.invariants.landed(path)
 
-    def _calm_groups(self, withheld: str = "") -> Iterator[Callable[[], Iterable[Step]]]:
-        """End the faults: paused processes wake, dead ones start, messages arrive at the newest driver.
-
-        Each group offers the steps of one part of the world as they are when it is called.
-        """
-        for host in self.hosts.values():
-            yield host.steps
-        processes: list[ReceiverProcess | DriverProcess] = [*self.processes(), *self.drivers]
-        for process in processes:
-            yield partial(_calm_steps_of, process)
-        yield self._calm_starts
-        for exchange in list(self.network.exchanges.values()):
-            if not withheld or withheld not in exchange.label:
-                yield partial(self.network_steps.calm_steps, exchange)
-        yield self.kafka_steps.calm_group_steps
-        yield self._late_steps
-        yield partial(self.journal_loss.rebuild_steps, False)
-        yield self.operator.steps
-
-    def _calm_starts(self) -> Iterator[Step]:
-        for number in range(1, self.options.receivers + 1):
-            name = f"r{number}"
-            if name not in self.receivers or not self.receivers[name].alive:
-                yield Step(f"start {name}", partial(self._start_receiver, name))
-        if not self.drivers:
-            yield Step("start driver", self.start_driver)
-
     # ---- the steps ---------------------------------------------------------------------------------------------------
 
     def _pass_time(self, tenths: int) -> None:
         self.clock.advance(tenths / 10)
 
-    def _start_receiver(self, name: str) -> None:
+    def start_receiver(self, name: str) -> None:
         before = self.receivers.get(name)
         if before is not None and before.alive:
             self.zombies.append(before)
@@ -477,12 +362,3 @@ def _bucket(storage: FaultyStorage) -> Bucket:
     from tests.simulation.uploads import Bucket  # imports s3fs
 
     return Bucket(storage)
-
-
-def _calm_steps_of(process: ReceiverProcess | DriverProcess) -> Iterator[Step]:
-    if not process.alive:
-        return
-    if process.paused:
-        yield Step(f"{process.name} wake", process.wake)
-    else:
-        yield from process.steps()
