@@ -70,7 +70,7 @@ _REFUSED = re.compile(
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("pyspark_forebay/kafka/planning.py", "are gone"): "the text of Spark's own error",
     ("tests/streaming/kafka/test_planning.py", "are gone"): "the same",
-    ("tests/streaming/kafka/test_reading.py", "are gone"): "the same",
+    ("tests/streaming/kafka/test_data_loss.py", "are gone"): "the same",
     ("scripts/http_page.py", "life"): "a name on the wire, which the page explains",
     ("scripts/http_page.py", "trouble"): "the same",
     ("driver/tracker/cursors.py", "at work"): "a state of cursors in the answer of GET /v1/status",

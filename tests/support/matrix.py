@@ -34,6 +34,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "formats": (
         "tests/records",
         "tests/settings/test_settings.py",
+        "tests/settings/test_refused_settings.py",
         "tests/golden",
         "tests/wal/segments",
         "tests/wal/blocks",
@@ -44,6 +45,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "services": (
         "tests/driver/http/test_api.py",
         "tests/driver/http/test_health.py",
+        "tests/driver/http/test_outages.py",
         "tests/deploy/commands/setup/test_init.py",
     ),
     # confluent-kafka, also past its Python objects

@@ -25,21 +25,19 @@ from direct.stream.commits import Commits
 from direct.stream.metrics import StreamMetrics
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import Assign, Subscribe, SubscribePattern, check
-from direct.stream.stream import DirectStream
 from driver.batches.job.batch import Batch
 from driver.batches.job.work import BatchWork
-from driver.journal.leadership.lease import Lease, LeaseHeld
+from driver.journal.leadership.lease import Lease
 from driver.journal.leadership.processes import process_start
 from driver.listeners.events import BatchCompleted, BatchStarted, BatchSubmitted, Happened, Listener
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.planning import PartitionRates
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.embedded.broker import KafkaBroker
-from forebay.model.errors import FencedError, JobError, RangeNotHeldError, StoreError, UnknownTopicError, UsageError
+from forebay.model.errors import JobError, RangeNotHeldError, UnknownTopicError, UsageError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
 from tests.support.again import produce
-from tests.support.direct_process import InProcess
 from tests.support.direct_runs import Runs
 from tests.support.kafka import PATIENCE_SECONDS, Commit
 from tests.support.up import until
@@ -200,7 +198,7 @@ def test_backpressure_divides_the_initial_rate_by_lag(runs: Runs, tps: list[Topi
     ]
 
 
-def _at(tp: TopicPartition, begin: int, end: int) -> tuple[str, int, int, int]:
+def offsets_at(tp: TopicPartition, begin: int, end: int) -> tuple[str, int, int, int]:
     return tp.topic, tp.partition, begin, end
 
 
@@ -257,14 +255,14 @@ def test_highest_offsets_are_committed_with_the_next_batch_and_at_the_stop(
     stream = runs.start(Subscribe([tps[0].topic]), params={"group.id": group})
     waited = threading.Event()
     for _ in range(200):  # a broker that was not asked for a group before has no coordinator at first
-        runs.commits.add([OffsetRange(*_at(tps[0], 0, 30)), OffsetRange(*_at(tps[0], 0, 20))], callback)
+        runs.commits.add([OffsetRange(*offsets_at(tps[0], 0, 30)), OffsetRange(*offsets_at(tps[0], 0, 20))], callback)
         assert heard.wait(PATIENCE_SECONDS)
         heard.clear()
         assert told[-1][0] == {tps[0]: 30}
         if not told[-1][1]:
             break
         waited.wait(0.05)
-    runs.commits.add([OffsetRange(*_at(tps[1], 0, 7))])
+    runs.commits.add([OffsetRange(*offsets_at(tps[1], 0, 7))])
     runs.stop(stream)
     with KafkaAdmin(runs.options) as admin:
         found = {tp: at.offset for tp, at in admin.committed(group, tps).items()}
@@ -274,7 +272,7 @@ def test_highest_offsets_are_committed_with_the_next_batch_and_at_the_stop(
 def test_callback_gets_errors_of_a_commit_by_partition(tps: list[TopicPartition]) -> None:
     told: list[Mapping[TopicPartition, str]] = []
     commits = Commits("g")
-    commits.add([OffsetRange(*_at(tps[0], 0, 3))], lambda offsets, errors: told.append(errors))
+    commits.add([OffsetRange(*offsets_at(tps[0], 0, 3))], lambda offsets, errors: told.append(errors))
     with KafkaAdmin({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=0.2) as nobody:
         commits.send(nobody)
         commits.add([], lambda offsets, errors: told.append(errors))
@@ -283,136 +281,6 @@ def test_callback_gets_errors_of_a_commit_by_partition(tps: list[TopicPartition]
     assert told[1] == {}  # without ranges nothing is sent, and the callback is called in any case
     with pytest.raises(UsageError, match=r"set group\.id in kafka_params"):
         Commits("").add([])
-
-
-def test_second_stream_waits_for_the_lease_and_ends_the_first_when_it_leads(
-    runs: Runs, tps: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """INV-4."""
-    first = runs.start(Subscribe([tps[0].topic]))
-    with pytest.raises(LeaseHeld):
-        runs.start(Subscribe([tps[0].topic]))
-    monkeypatch.setattr("direct.stream.stream.wait_until_stale", lambda *_: None)
-    runs.start(Subscribe([tps[0].topic]))
-    with pytest.raises(FencedError, match="another driver leads stream 's'"):
-        first.await_termination(PATIENCE_SECONDS)
-
-
-def test_fenced_stream_cancels_the_spark_tasks_of_its_job(
-    runs: Runs, tps: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """INV-4: otherwise they would write beside those of the newer stream."""
-    cancelled = threading.Event()
-    at_work = threading.Event()
-    monkeypatch.setattr(InProcess, "cancel", lambda _: cancelled.set())
-
-    def job(work: Batch) -> None:
-        at_work.set()
-        assert cancelled.wait(PATIENCE_SECONDS)
-        raise ValueError("its tasks were cancelled")
-
-    first = runs.start(Subscribe([tps[0].topic]), job)
-    assert at_work.wait(PATIENCE_SECONDS)
-    monkeypatch.setattr("direct.stream.stream.wait_until_stale", lambda *_: None)
-    runs.start(Subscribe([tps[0].topic]))
-    with pytest.raises(FencedError):
-        first.await_termination(PATIENCE_SECONDS)
-    assert cancelled.is_set()
-
-
-def test_stop_during_the_start_ends_the_stream(
-    runs: Runs, tps: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = DirectStream._open
-
-    def stopped_first(stream: DirectStream) -> None:
-        stream.stop()
-        real(stream)
-
-    monkeypatch.setattr(DirectStream, "_open", stopped_first)
-    assert runs.start(Subscribe([tps[0].topic])).await_termination(PATIENCE_SECONDS)
-
-
-def test_stop_returns_after_the_end_and_immediately_in_the_job(runs: Runs, tps: list[TopicPartition]) -> None:
-    """Like ``IngestContext.stop``: the caller may open the checkpoint next."""
-    seen: list[bool] = []
-
-    def job(batch: Batch) -> None:
-        runs.streams[-1].stop()
-        seen.append(runs.streams[-1].await_termination(0))
-
-    stream = runs.start(Subscribe([tps[0].topic]), job)
-    assert stream.await_termination(PATIENCE_SECONDS)
-    assert seen == [False]
-    in_job, go_on = threading.Event(), threading.Event()
-
-    def slow(batch: Batch) -> None:
-        in_job.set()
-        assert go_on.wait(PATIENCE_SECONDS)
-
-    produce(runs.options, tps[0], 5)
-    second = runs.start(Subscribe([tps[0].topic]), slow)
-    assert in_job.wait(PATIENCE_SECONDS)
-    stopping = threading.Thread(target=second.stop)
-    stopping.start()
-    stopping.join(0.5)
-    assert stopping.is_alive()
-    go_on.set()
-    stopping.join(PATIENCE_SECONDS)
-    assert second.await_termination(0)
-
-
-@pytest.mark.parametrize("interval_seconds", [0.1, 3600.0], ids=["with a batch", "at the end"])
-def test_commit_callback_may_stop_the_stream(interval_seconds: float, runs: Runs, tps: list[TopicPartition]) -> None:
-    """Callbacks run in the stream's threads, which must not wait for themselves."""
-    stopped = threading.Event()
-
-    def callback(*_: object) -> None:
-        stream.stop()
-        stopped.set()
-
-    stream = runs.start(
-        Subscribe([tps[0].topic]), params={"group.id": f"s-{tps[0].topic}"}, interval_seconds=interval_seconds
-    )
-    runs.commits.add([OffsetRange(*_at(tps[0], 0, 5))], callback)
-    if interval_seconds > 1:
-        threading.Thread(target=stream.stop, daemon=True).start()
-    assert stopped.wait(PATIENCE_SECONDS)
-    assert stream.await_termination(PATIENCE_SECONDS)
-
-
-def test_commit_callback_may_stop_a_stream_without_batches(
-    runs: Runs, tps: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The thread that ends the stream sends the last commits."""
-    go_on, stopped = threading.Event(), threading.Event()
-
-    def fail(*_: object) -> None:
-        assert go_on.wait(PATIENCE_SECONDS)
-        raise StoreError("the lease can't be read")
-
-    def callback(*_: object) -> None:
-        stream.stop()
-        stopped.set()
-
-    monkeypatch.setattr("direct.stream.stream.await_tasks_of", fail)
-    stream = runs.start(Subscribe([tps[0].topic]), params={"group.id": f"n-{tps[0].topic}"}, interval_seconds=3600.0)
-    runs.commits.add([OffsetRange(*_at(tps[0], 0, 5))], callback)
-    go_on.set()
-    assert stopped.wait(PATIENCE_SECONDS)
-    with pytest.raises(StoreError):
-        stream.await_termination(PATIENCE_SECONDS)
-
-
-def test_callback_that_ends_its_thread_ends_the_stream(runs: Runs, tps: list[TopicPartition]) -> None:
-    def callback(*_: object) -> None:
-        raise SystemExit
-
-    stream = runs.start(Subscribe([tps[0].topic]), params={"group.id": f"x-{tps[0].topic}"}, interval_seconds=3600.0)
-    runs.commits.add([OffsetRange(*_at(tps[0], 0, 1))], callback)
-    stream.stop()
-    with pytest.raises(SystemExit):
-        stream.await_termination(PATIENCE_SECONDS)
 
 
 def test_invalid_streams_are_refused(runs: Runs) -> None:
