@@ -1,5 +1,8 @@
 """A job over the batches of several streams: which batches it gets together, and what an end of the process, a failure, a skip, a
-drain and unreadable bytes do to them."""
+drain and unreadable bytes do to them.
+
+One module, because all tests run two streams whose receivers are played by the test.
+"""
 
 from __future__ import annotations
 

@@ -45,7 +45,10 @@ ANSWER_BYTES_MAX = 8_000_000
 
 
 class Player:
-    """``topics``: of the stream, of ``partitions`` each."""
+    """``topics``: of the stream, of ``partitions`` each.
+
+    One class, because each message is built from what the answers to earlier ones said.
+    """
 
     def __init__(self, service: Service, topics: list[str], partitions: int, seed: object) -> None:
         self._service = service

@@ -84,6 +84,8 @@ class Services:
     writes the folder and starts all processes (unless ``start`` is False); leaving it kills those that still run.
 
     Processes are forks of one that has their imports (``forked``), except a driver with Spark, and those of another release.
+
+    One class, because starting, waiting, restarting and stopping all act on the same processes.
     """
 
     #: whether processes are forks: False where a test looks at their command lines, or starts them in another namespace

@@ -1,4 +1,7 @@
-"""The decision loop makes events durable before it answers or acts: over real journals in stores that hold, fail or fill up."""
+"""The decision loop makes events durable before it answers or acts: over real journals in stores that hold, fail or fill up.
+
+One module, because each test checks the same order of one loop: decide, write, sync, answer.
+"""
 
 from __future__ import annotations
 

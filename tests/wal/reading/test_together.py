@@ -1,4 +1,7 @@
-"""Small blocks that are read together give the rows, counts and errors of blocks that are read one by one."""
+"""Small blocks that are read together give the rows, counts and errors of blocks that are read one by one.
+
+One module, because every test compares both ways of reading for the same blocks.
+"""
 
 from __future__ import annotations
 
