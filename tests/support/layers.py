@@ -6,7 +6,8 @@ Without an argument it reads the files of this checkout, with a commit those of 
 - modules: modules and subpackages directly in the package. Imports of a subpackage's modules count as the subpackage's.
 - floors: the number of modules on the longest chain of imports inside the package.
 - arrows: the number of pairs in which one module imports the other.
-- upward: how many arrows lead up, or sideways, in the order of the package's contract in ``pyproject.toml``; ``–`` without one.
+- upward: how many arrows the package's contract in ``pyproject.toml`` refuses: those that lead up, or sideways, in its order,
+  or that are not among the named imports between modules that are otherwise independent; ``–`` without a contract.
 - circles: groups of modules that import each other, also if only for types. The other columns leave out imports for types, as
   the contracts do.
 
@@ -40,10 +41,42 @@ Arrows = Mapping[str, Set[str]]
 
 
 class Layers(NamedTuple):
-    """A contract about one package, from the top down. Modules of one layer must not import each other."""
+    """A contract about one package, from the top down. Modules of one layer must not import each other.
+
+    If it is not ``exhaustive``, it allows all imports of the modules that it does not name.
+    """
 
     layers: tuple[frozenset[str], ...]
     exhaustive: bool
+
+    def upward(self, arrows: Arrows) -> int:
+        floor = {name: at for at, layer in enumerate(self.layers) for name in layer}
+        return sum(
+            floor[other] <= floor[module]
+            for module, others in arrows.items()
+            for other in others
+            if self.exhaustive or {module, other} <= floor.keys()
+        )
+
+
+class Independent(NamedTuple):
+    """A contract about one package: its modules do not import each other, except as ``allowed`` says: (importer, imported).
+
+    ``*`` is any module of the package.
+    """
+
+    allowed: frozenset[tuple[str, str]]
+
+    @property
+    def exhaustive(self) -> bool:
+        return True
+
+    def upward(self, arrows: Arrows) -> int:
+        return sum(
+            self.allowed.isdisjoint({(module, other), ("*", other), (module, "*")})
+            for module, others in arrows.items()
+            for other in others
+        )
 
 
 class Counts(NamedTuple):
@@ -68,7 +101,7 @@ def counts(folder: Path) -> dict[str, Counts]:
             len(arrows),
             _floors(arrows),
             sum(map(len, arrows.values())),
-            _upward(arrows, contracts[package].layers) if package in contracts else None,
+            contracts[package].upward(arrows) if package in contracts else None,
             len(_circles(typed[package])),
         )
         for package, arrows in sorted(run.items())
@@ -76,9 +109,21 @@ def counts(folder: Path) -> dict[str, Counts]:
     }
 
 
-def contracted(folder: Path) -> dict[str, Layers]:
-    """Return the contracts about layers, by package."""
-    return {
+def contracted(folder: Path) -> dict[str, Layers | Independent]:
+    """Return the contracts about the imports inside a package, by package."""
+    independent = {
+        package.removesuffix(".*"): Independent(
+            frozenset(
+                (importer.removeprefix(package[:-1]), imported.removeprefix(package[:-1]))
+                for importer, _, imported in (line.partition(" -> ") for line in contract.get("ignore_imports", []))
+            )
+        )
+        for contract in _settings(folder)["contracts"]
+        if contract["type"] == "independence"
+        for package in contract["modules"]
+        if package.endswith(".*")
+    }
+    return independent | {
         container: Layers(
             tuple(frozenset(part.strip() for part in layer.split("|")) for layer in contract["layers"]),
             contract.get("exhaustive", False),
@@ -87,6 +132,12 @@ def contracted(folder: Path) -> dict[str, Layers]:
         if contract["type"] == "layers"
         for container in contract.get("containers", [ALL])
     }
+
+
+def acyclic(folder: Path) -> set[str]:
+    """Return the packages in which, and below which, a contract refuses circles."""
+    contracts = _settings(folder)["contracts"]
+    return {one for contract in contracts if contract["type"] == "acyclic_siblings" for one in contract["ancestors"]}
 
 
 @contextmanager
@@ -157,11 +208,6 @@ def _floors(arrows: Arrows) -> int:
     for module in sorted(arrows, key=lambda name: len(reached[name] | {name})):  # first what others import
         floor[module] = 1 + max((floor[other] for other in arrows[module] if module not in reached[other]), default=0)
     return max(floor.values())
-
-
-def _upward(arrows: Arrows, layers: Iterable[Set[str]]) -> int:
-    floor = {name: at for at, layer in enumerate(layers) for name in layer}
-    return sum(floor[other] <= floor[module] for module, others in arrows.items() for other in others)
 
 
 def tables(read: Sequence[Mapping[str, Counts]]) -> str:
