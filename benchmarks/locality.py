@@ -45,8 +45,8 @@ def measure(setup: Setup) -> Iterator[Measured]:
     )
 
 
-def _refuse(words: str) -> None:
-    raise UsageError(words)
+def _refuse(message: str) -> None:
+    raise UsageError(message)
 
 
 def _all_at_work(status: StatusAnswer | None) -> bool:

@@ -93,9 +93,9 @@ def measure(setup: Setup) -> Iterator[Measured]:
     blocks = setup.records(BLOCKS)
     runs = [_run(setup, blocks) for _ in range(setup.runs)]
     note = f"{blocks:,} blocks, {PARTITIONS:,} partitions, {RECEIVERS} receivers"
-    for words, name in (("median", "median_ms"), ("99th percentile", "p99_ms")):
+    for label, name in (("median", "median_ms"), ("99th percentile", "p99_ms")):
         pairs = [(getattr(run.many, name), getattr(run.few, name)) for run in runs]
-        yield ratio("scale", f"report latency, {words}, all waiting / few", pairs, "ms", note=note)
+        yield ratio("scale", f"report latency, {label}, all waiting / few", pairs, "ms", note=note)
     pairs = [(run.few.median_ms, run.bare.median_ms) for run in runs]
     yield ratio("scale", "the same, median, few waiting / a bare post and fdatasync", pairs, "ms")
     yield figure(

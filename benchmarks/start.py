@@ -94,10 +94,10 @@ def _cpu_of(command: Sequence[str]) -> float:
     """Run a command, and return its CPU in seconds. Raises RuntimeError if it could not do its work."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert process.stderr is not None
-    words = process.stderr.read()
+    output = process.stderr.read()
     process.stderr.close()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode not in (0, 1):  # 1: the status shows a problem, as soon after a start
-        raise RuntimeError(f"{command}: {words.decode()[-2000:]}")
+        raise RuntimeError(f"{command}: {output.decode()[-2000:]}")
     return usage.ru_utime + usage.ru_stime

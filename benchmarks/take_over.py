@@ -177,13 +177,13 @@ def _killed_twice(setup: Setup, folder: Path, topic: str, archive: Path) -> tupl
 def _started(cluster: Cluster, driver: str, killed: float) -> Started:
     """Wait for ten jobs after a kill. The log of ``driver`` says where the time before the first one went."""
     jobs = _jobs_since(cluster, killed, _BATCHES)
-    leads, started = (_last(cluster.log(driver), words) for words in (_LEADS, _STARTED))
+    leads, started = (_last(cluster.log(driver), text) for text in (_LEADS, _STARTED))
     phases = Phases(leads - killed, started - leads, jobs[0][1] - started)
     return Started(phases, [ended - begun for begun, ended in jobs])
 
 
-def _last(log: str, words: str) -> float:
-    line = [line for line in log.splitlines() if words in line][-1]
+def _last(log: str, text: str) -> float:
+    line = [line for line in log.splitlines() if text in line][-1]
     return datetime.fromisoformat(line.split()[0].replace("Z", "+00:00")).timestamp()
 
 

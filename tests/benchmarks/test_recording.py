@@ -39,10 +39,10 @@ def test_record_replaces_only_what_is_between_the_comments(docs: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("own", "words"), [(None, "5 runs"), (2, "2 runs"), (1, "1 run")])
-def test_record_names_runs_of_a_sheet_that_has_fewer(docs: Path, own: int | None, words: str) -> None:
+@pytest.mark.parametrize(("own", "message"), [(None, "5 runs"), (2, "2 runs"), (1, "1 run")])
+def test_record_names_runs_of_a_sheet_that_has_fewer(docs: Path, own: int | None, message: str) -> None:
     record([replace(_sheet(9.0), runs=own)], ABOUT, 5, docs)
-    assert f"load before: 0.10 0.20 0.30; {words}.\n" in (docs / "page.md").read_text()
+    assert f"load before: 0.10 0.20 0.30; {message}.\n" in (docs / "page.md").read_text()
 
 
 def test_the_same_figures_draw_the_same_picture(docs: Path) -> None:

@@ -51,8 +51,8 @@ class Ear:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
-    def tell(self, source: str, words: str) -> None:
-        command = self._network[source].command(sys.executable, "-IS", "-c", _SEND, self.name, words)
+    def tell(self, source: str, message: str) -> None:
+        command = self._network[source].command(sys.executable, "-IS", "-c", _SEND, self.name, message)
         subprocess.run(command, check=False, capture_output=True)
 
     def close(self) -> None:

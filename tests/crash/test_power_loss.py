@@ -49,19 +49,19 @@ def stored_before_the_crash(
     storage: ForgetfulStorage, monkeypatch: pytest.MonkeyPatch, step: int | None
 ) -> tuple[list[Block], bool]:
     """Return what was reported to the receiver as durable until the power failed, and whether it failed."""
-    told: queue.Queue[inp.Input | None] = queue.Queue()
+    reported: queue.Queue[inp.Input | None] = queue.Queue()
     storage.crash_at_step = step
 
     def ended(arguments: threading.ExceptHookArgs) -> None:
         assert arguments.exc_type is Crash, arguments
-        told.put(None)
+        reported.put(None)
 
     monkeypatch.setattr(threading, "excepthook", ended)
     store = WalStore(
         WRITING,
         StoreOptions(timeout_seconds=30.0),
         SystemClock(),
-        told.put,
+        reported.put,
         storage=storage,
         limits=SegmentLimits(2000, 1e9),
     )
@@ -71,7 +71,7 @@ def stored_before_the_crash(
         for sequence in range(BLOCKS):
             store.put(pending(sequence))
         while len(blocks) < BLOCKS:
-            event = told.get(timeout=PATIENCE_SECONDS)
+            event = reported.get(timeout=PATIENCE_SECONDS)
             if event is None:
                 return blocks, True
             assert isinstance(event, inp.BlockStored), event
@@ -83,7 +83,7 @@ def stored_before_the_crash(
 def test_every_block_reported_as_stored_outlives_a_power_loss_at_any_step(
     monkeypatch: pytest.MonkeyPatch, appendable: bool
 ) -> None:
-    told_counts = set()
+    reported_counts = set()
     for step in itertools.count(1):
         storage = ForgetfulStorage(appendable=appendable)
         blocks, crashed = stored_before_the_crash(storage, monkeypatch, step)
@@ -92,10 +92,10 @@ def test_every_block_reported_as_stored_outlives_a_power_loss_at_any_step(
         for block in blocks:
             frame = read_frame(storage, block.handle)
             assert block_of_frame(frame, block.handle.path).meta == block.meta, f"step {step}"
-        told_counts.add(len(blocks))
+        reported_counts.add(len(blocks))
         if not crashed:
             break
-    assert told_counts == set(range(BLOCKS + 1)), "the steps between all blocks were gone through"
+    assert reported_counts == set(range(BLOCKS + 1)), "the steps between all blocks were gone through"
 
 
 # ---- the driver's journal --------------------------------------------------------------------------------------------

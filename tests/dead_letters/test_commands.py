@@ -127,11 +127,11 @@ class Until(Listener):
 
 class Kept(Listener):
     def __init__(self) -> None:
-        self.heard: list[Any] = []
+        self.events: list[Any] = []
 
     def __getattribute__(self, name: str) -> Any:
         return (
-            object.__getattribute__(self, "heard").append
+            object.__getattribute__(self, "events").append
             if name.startswith("batch_")
             else super().__getattribute__(name)
         )
@@ -149,10 +149,10 @@ def stream(
 def test_dead_letters_of_a_real_driver_are_listed_and_its_listeners_got_all_events(stream: Stream) -> None:
     kept = Kept()
     status = stream.run(10, 5, kept)
-    assert [type(event) for event in kept.heard] == [
+    assert [type(event) for event in kept.events] == [
         BatchSubmitted, BatchStarted, BatchFailed, BatchStarted, BatchCompleted,
     ]  # fmt: skip
-    assert (kept.heard[2].detail, kept.heard[2].final) == ("RuntimeError: the first attempt fails at its end", False)
+    assert (kept.events[2].detail, kept.events[2].final) == ("RuntimeError: the first attempt fails at its end", False)
     assert [listener.dropped for listener in status.listeners] == [0, 0]
     code, counted, _ = stream("list")
     assert code == 1  # they wait to be looked at
@@ -218,7 +218,7 @@ def test_a_record_is_named_by_topic_partition_and_offset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ((), "give either --to-topic TOPIC or --to-source"),
         (
@@ -228,10 +228,12 @@ def test_a_record_is_named_by_topic_partition_and_offset() -> None:
         (("--to-topic", "nowhere"), "the topic does not exist; create it first"),
     ],
 )
-def test_an_impossible_target_of_dead_letters_is_named(stream: Stream, arguments: tuple[str, ...], words: str) -> None:
+def test_an_impossible_target_of_dead_letters_is_named(
+    stream: Stream, arguments: tuple[str, ...], message: str
+) -> None:
     code, _, err = stream("replay", *(argument.format(topic=stream.topic) for argument in arguments))
     assert code == 2
-    assert words in err
+    assert message in err
 
 
 def test_a_stream_without_dead_letters_is_reported(stream: Stream) -> None:

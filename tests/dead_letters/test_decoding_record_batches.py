@@ -52,7 +52,7 @@ def test_a_function_of_record_batches_may_say_itself_which_records_it_can_not_ta
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         (lambda batch: batch, "return a record batch with the columns offset, number"),
         (lambda batch: None, "returned NoneType"),
@@ -60,10 +60,10 @@ def test_a_function_of_record_batches_may_say_itself_which_records_it_can_not_ta
     ],
 )
 def test_a_function_of_record_batches_that_returns_something_else_is_refused(
-    tmp_path: Path, given: Any, words: str
+    tmp_path: Path, given: Any, message: str
 ) -> None:
     decoding = Decoding(tmp_path)
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=message):
         decoding.run(decoding.work({("a", 0): numbers(2)}), decode([], given, arrow=True))
 
 

@@ -87,13 +87,13 @@ def test_unreadable_batch_is_reported_with_its_command_and_exit_code_1(
     project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], make_status: Any
 ) -> None:
     """INV-5: batches wait for a person, though the driver runs and intake goes on."""
-    words = "no tier has t/0[0, 5); `forebay recover --accept-loss 3 RANGE`"
+    message = "no tier has t/0[0, 5); `forebay recover --accept-loss 3 RANGE`"
     batch = m.BatchEntry(
-        batch_id=3, number=3, time_ms=1, state="unreadable", blocks=1, records=5, attempts=1, detail=words
+        batch_id=3, number=3, time_ms=1, state="unreadable", blocks=1, records=5, attempts=1, detail=message
     )
     made_up_driver.status = make_status(batches=(batch,))
     assert run(project, "status") == 1
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("made_up_driver")
@@ -292,7 +292,7 @@ def test_replay_request_names_the_user_and_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--to-time", "2026-11-21T14:30:00"], "add its time zone"),
         (["--to-time", "yesterday"], "write it as 2026-11-21T14:30:00Z"),
@@ -302,10 +302,10 @@ def test_replay_request_names_the_user_and_the_reason(
     ],
 )
 def test_impossible_replay_is_refused_with_one_sentence(
-    arguments: list[str], words: str, project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(project, "recover", *arguments) == 2
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert made_up_driver.replays == []
 
 

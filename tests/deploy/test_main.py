@@ -74,8 +74,8 @@ CODE = "\n".join(
 
 @pytest.mark.parametrize("path", [path for path, command in COMMANDS.items() if not isinstance(command, click.Group)])
 def test_every_command_is_on_a_page(path: str) -> None:
-    words = r"(?: --config \S+)? ".join(path.split(" ", 1))
-    assert re.search(rf"(?<![\w-]){words}(?![\w-])", CODE), f"no page names {path}"
+    pattern = r"(?: --config \S+)? ".join(path.split(" ", 1))
+    assert re.search(rf"(?<![\w-]){pattern}(?![\w-])", CODE), f"no page names {path}"
 
 
 #: deletes nothing itself, or has nothing to ask: its option tells so
@@ -202,8 +202,8 @@ def test_bad_configuration_is_one_sentence_without_traceback(
         done = project.forebay(command)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
-    told = [line for line in (done.stdout + done.stderr).splitlines() if all(part in line for part in parts)]
-    assert len(told) == 1, done.stdout + done.stderr
+    matching = [line for line in (done.stdout + done.stderr).splitlines() if all(part in line for part in parts)]
+    assert len(matching) == 1, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

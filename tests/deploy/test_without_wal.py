@@ -24,29 +24,31 @@ blocks = "{folder}/blocks"
 
 
 @pytest.mark.parametrize(
-    "words",
+    "message",
     [
         "wal inspect", "wal verify", "wal repair", "wal retention --dry-run", "wal follow",
         "journal rebuild", "journal rebuild --yes",
     ],
 )  # fmt: skip
 def test_a_command_that_needs_a_wal_says_that_there_is_none(
-    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "forebay.toml"
     config.write_text(CONFIG.format(folder=tmp_path))
-    assert main(["--config", str(config), *words.split()]) == 2
+    assert main(["--config", str(config), *message.split()]) == 2
     said = capsys.readouterr().err
     assert "this stream has no WAL" in said
     assert "Traceback" not in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["forebay.toml"], "nothing was made"
 
 
-@pytest.mark.parametrize("words", ["recover", "recover --apply"])
-def test_recover_without_a_wal_needs_a_journal(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("message", ["recover", "recover --apply"])
+def test_recover_without_a_wal_needs_a_journal(
+    message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = tmp_path / "forebay.toml"
     config.write_text(CONFIG.format(folder=tmp_path))
-    assert main(["--config", str(config), *words.split()]) == 2
+    assert main(["--config", str(config), *message.split()]) == 2
     said = capsys.readouterr().err
     assert "holds no journal" in said
     assert "Traceback" not in said

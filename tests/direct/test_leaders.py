@@ -105,8 +105,8 @@ def committing(brokers: ThreeBrokers, topic: str, group: str) -> Iterator[None]:
     try:
         assert process.stdout.readline() == "ready\n"
         yield
-        told, errors = process.communicate(timeout=PATIENCE_SECONDS)
-        assert (process.returncode, told.count(group)) == (0, GROUPS), errors[-3000:]
+        output, errors = process.communicate(timeout=PATIENCE_SECONDS)
+        assert (process.returncode, output.count(group)) == (0, GROUPS), errors[-3000:]
     finally:
         process.kill()
         process.communicate()
@@ -239,27 +239,27 @@ def test_error_without_a_leader_names_the_broker_to_start_and_the_stream_continu
     runs = Runs(brokers.options, tmp_path / "checkpoint")
     job = RowsRead(runs, Reading(), SHORT_SECONDS)
     warned = threading.Event()
-    told = f"{tp} has no leader until broker 2 is back"
+    expected = f"{tp} has no leader until broker 2 is back"
 
-    class Told(logging.Handler):
+    class WarningHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if told in record.getMessage():
+            if expected in record.getMessage():
                 warned.set()
 
     stream = runs.start(Assign([tp]), job, timeout_seconds=SHORT_SECONDS)
     runs.await_records(50)
     planned, ended = threading.Event(), threading.Event()
-    amid = Runs(brokers.options, tmp_path / "amid")
-    job_amid = RowsRead(amid, Reading(keep=False), SHORT_SECONDS)
+    later_runs = Runs(brokers.options, tmp_path / "later")
+    later_job = RowsRead(later_runs, Reading(keep=False), SHORT_SECONDS)
 
     def read_later(work: Batch) -> None:
         planned.set()
         assert ended.wait(PATIENCE_SECONDS)
-        job_amid(work)
+        later_job(work)
 
-    stream_amid = amid.start(Assign([tp]), read_later, timeout_seconds=SHORT_SECONDS, max_failures=2)
+    later_stream = later_runs.start(Assign([tp]), read_later, timeout_seconds=SHORT_SECONDS, max_failures=2)
     assert planned.wait(PATIENCE_SECONDS)
-    handler = Told()
+    handler = WarningHandler()
     logging.getLogger("direct.stream").addHandler(handler)
     try:
         brokers.stop(2)
@@ -269,14 +269,14 @@ def test_error_without_a_leader_names_the_broker_to_start_and_the_stream_continu
     finally:
         logging.getLogger("direct.stream").removeHandler(handler)
     with KafkaAdmin(brokers.options, timeout_seconds=SHORT_SECONDS) as admin:
-        with pytest.raises(UnreachableError, match=f"offsets of {tp}: {told}"):
+        with pytest.raises(UnreachableError, match=f"offsets of {tp}: {expected}"):
             admin.ends([tp])
-        with pytest.raises(UnreachableError, match=f"offsets of {tp}: {told}"):
+        with pytest.raises(UnreachableError, match=f"offsets of {tp}: {expected}"):
             admin.starting_offsets({"timestamp": 1}, [tp], "")  # never taken for "no record is as young"
-    with pytest.raises(UnreachableError, match=rf"returned no data of {tp}\[0, 50\) from 0 on for .* s: {told}"):
+    with pytest.raises(UnreachableError, match=rf"returned no data of {tp}\[0, 50\) from 0 on for .* s: {expected}"):
         list(read_range(job.access, OffsetRange(tp.topic, 0, 0, 50), Reading(keep=False)))
-    with pytest.raises(JobError, match=rf"{tp}\[0, 50\).*{told}"):
-        stream_amid.await_termination(PATIENCE_SECONDS)
+    with pytest.raises(JobError, match=rf"{tp}\[0, 50\).*{expected}"):
+        later_stream.await_termination(PATIENCE_SECONDS)
     for more in (
         {"kafka.delivery.timeout.ms": "1000"},
         {"transactional": "true", "kafka.transaction.timeout.ms": "2000"},
@@ -287,8 +287,8 @@ def test_error_without_a_leader_names_the_broker_to_start_and_the_stream_continu
             write(sink_of(brokers.options, own.topic, **more), own.topic, 0)
     brokers.start(2)
     produce(brokers.options, tp.topic, numbered(50), Truth(), partitions=[0])
-    stream_amid = amid.start(Assign([tp]), job_amid)
-    for runs_, stream_, job_ in ((runs, stream, job), (amid, stream_amid, job_amid)):
+    later_stream = later_runs.start(Assign([tp]), later_job)
+    for runs_, stream_, job_ in ((runs, stream, job), (later_runs, later_stream, later_job)):
         runs_.await_records(100)
         runs_.stop(stream_)
         assert runs_.once(tp) == (0, 100)

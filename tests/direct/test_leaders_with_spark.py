@@ -156,14 +156,14 @@ def test_rdd_batch_and_query_name_a_partition_without_a_leader(
     once = {"fetchOffset.numRetries": 0, "kafkaConsumer.pollTimeoutMs": 2000}
     query = started(spark, brokers, tp.topic, tmp_path, **once)
     await_rows(query, lambda: 50)
-    told = f"{tp} has no leader until broker 2 is back"
+    expected = f"{tp} has no leader until broker 2 is back"
     brokers.stop(2)
-    with pytest.raises(Exception, match=told):
+    with pytest.raises(Exception, match=expected):
         query.awaitTermination(PATIENCE_SECONDS)
-    with pytest.raises(Exception, match=rf"returned no data of {tp}\[0, 50\) .*{told}"):
+    with pytest.raises(Exception, match=rf"returned no data of {tp}\[0, 50\) .*{expected}"):
         create_rdd(spark, brokers.options, [OffsetRange(tp.topic, 0, 0, 50)], timeout_seconds=2.0).collect()
     frame = spark.read.format("forebay").option("kafka.bootstrap.servers", brokers.options["bootstrap.servers"])
-    with pytest.raises(Exception, match=told):
+    with pytest.raises(Exception, match=expected):
         frame.option("subscribe", tp.topic).options(**once).load().collect()
     brokers.start(2)
     produce(brokers.options, tp.topic, numbered(50), Truth(), partitions=[0])

@@ -56,7 +56,7 @@ def await_reason(cluster: Cluster, name: str, *beginnings: str) -> None:
 
     def logged() -> bool:
         lines = [line for line in cluster.log(name).splitlines() if REASON in line]
-        return all(any(words in line for line in lines) for words in beginnings)
+        return all(any(beginning in line for line in lines) for beginning in beginnings)
 
     cluster.wait(logged, f"{name} to log {beginnings} with the reason")
 

@@ -36,7 +36,7 @@ def settings(tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], s
     return local_settings(tmp_path, mock_broker, topic_name())
 
 
-class Heard(Listener):
+class RecordingListener(Listener):
     """Keeps all events."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Heard(Listener):
 
 def test_events_from_the_start_of_a_stream_to_its_end(settings: Settings) -> None:
     """Each attempt at each output has a start, and an end as an output that is completed or an attempt that failed."""
-    heard = Heard()
+    listener = RecordingListener()
     tries: list[int] = []
 
     def fails_once(batch: Batch) -> None:
@@ -58,31 +58,31 @@ def test_events_from_the_start_of_a_stream_to_its_end(settings: Settings) -> Non
         if len(tries) == 1:
             raise ValueError("once")
 
-    with running(settings, lambda batch: None, fails_once, listeners=(heard,)) as driver:
+    with running(settings, lambda batch: None, fails_once, listeners=(listener,)) as driver:
         driver.take_in(4)
         driver.until(lambda now: now.batches_completed == 1)
-    first, last = heard.events[0], heard.events[-1]
+    first, last = listener.events[0], listener.events[-1]
     assert isinstance(last, StreamStopped) and (last.stream, last.detail) == ("s", "")
-    (started,) = heard.of(StreamStarted)
+    (started,) = listener.of(StreamStarted)
     assert (started.stream, started.epoch, started.batch_interval_ms) == ("s", last.epoch, 20)
     assert first.time_ms <= started.time_ms <= last.time_ms
-    steps = heard.of(BatchSubmitted, BatchStarted, OutputCompleted, BatchFailed, BatchCompleted)
+    steps = listener.of(BatchSubmitted, BatchStarted, OutputCompleted, BatchFailed, BatchCompleted)
     assert [type(event) for event in steps] == [
         BatchSubmitted, BatchStarted, OutputCompleted, BatchStarted, BatchFailed, BatchStarted, OutputCompleted, BatchCompleted,
     ]  # fmt: skip
     submitted, completed = steps[0], steps[-1]
     assert (submitted.records, submitted.batch_time_ms) == (4, completed.batch_time_ms)
     assert submitted.ranges == completed.ranges and submitted.ranges
-    starts = heard.of(BatchStarted)
+    starts = listener.of(BatchStarted)
     assert [(event.output, event.attempt, event.first) for event in starts] == [
         ("job-0", 1, True), ("job-1", 1, False), ("job-1", 2, False),
     ]  # fmt: skip
-    outputs = heard.of(OutputCompleted)
+    outputs = listener.of(OutputCompleted)
     assert [(event.output, event.attempt) for event in outputs] == [("job-0", 1), ("job-1", 2)]
     assert sum(event.processing_ms for event in outputs) in range(
         completed.processing_ms - 1, completed.processing_ms + 2
     )
-    assert heard.of(LagMeasured)
+    assert listener.of(LagMeasured)
 
 
 class Tapped:
@@ -90,12 +90,12 @@ class Tapped:
 
     def __init__(self, is_listening: bool) -> None:
         self.is_listening = is_listening
-        self.told: list[Happened] = []
+        self.notified: list[Happened] = []
 
     def note(self, events: Sequence[Any], now_ms: int) -> None: ...
 
     def tell(self, happened: Sequence[Happened]) -> None:
-        self.told += happened
+        self.notified += happened
 
 
 def partition(number: int, end: int, lag: int | None) -> m.TrackedPartition:
@@ -115,8 +115,8 @@ def test_each_sample_tells_the_lag_of_the_snapshot_if_a_listener_wants_it() -> N
         listeners.attach(one)
         for snapshot in (known, unknown):
             tell_lag(listeners, snapshot)  # type: ignore[arg-type]
-    assert deaf.told == []
-    first, second = tap.told
+    assert deaf.notified == []
+    first, second = tap.notified
     assert isinstance(first, LagMeasured) and isinstance(second, LagMeasured)
     assert (first.time_ms, first.not_taken_in, first.not_processed, first.lag_seconds) == (11, 2, 6, 2.5)
     assert (second.not_taken_in, second.partitions[0].end) == (None, None)

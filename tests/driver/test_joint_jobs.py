@@ -390,7 +390,7 @@ def test_states_and_outputs_belong_to_the_leading_stream(configure: Configure) -
         assert not streams.await_any_termination(0.01)
         Receiver(both[1], streams["clicks"].url)(2)
         job.until(clicks=2)
-    assert all("a joint batch has only states of the stream that leads" in words for words in refused) and refused
+    assert all("a joint batch has only states of the stream that leads" in message for message in refused) and refused
     (kept,) = state_of(both[0]).keyed.values()
     assert kept.versions and not state_of(both[1]).keyed
 
@@ -423,7 +423,7 @@ def test_spark_joins_the_batches_of_two_streams(configure: Configure, spark: obj
 
 
 @pytest.mark.parametrize(
-    ("leading", "following", "words"),
+    ("leading", "following", "message"),
     [
         ({"joins": ["payments"]}, {}, "joins 'payments', which is not in this process; its streams are orders, clicks"),
         ({"joins": ["orders"]}, {}, "'orders' would take part in two joint jobs, or twice in one"),
@@ -437,10 +437,10 @@ def test_spark_joins_the_batches_of_two_streams(configure: Configure, spark: obj
     ],
 )  # fmt: skip
 def test_streams_that_can_not_have_a_joint_job_are_refused(
-    configure: Configure, leading: dict[str, Any], following: dict[str, Any], words: str
+    configure: Configure, leading: dict[str, Any], following: dict[str, Any], message: str
 ) -> None:
     streams = [configure("orders", **leading), configure("clicks", **following)]
-    with pytest.raises(SettingsError, match=words):
+    with pytest.raises(SettingsError, match=message):
         joint_members(joining(streams))
 
 

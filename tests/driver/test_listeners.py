@@ -49,7 +49,7 @@ class Kept(Listener):
     """Keeps what it hears; ``hold`` holds it up."""
 
     def __init__(self) -> None:
-        self.heard: list[Any] = []
+        self.events: list[Any] = []
         self.hold = threading.Event()
         self.hold.set()
         self.began = threading.Event()
@@ -57,7 +57,7 @@ class Kept(Listener):
     def rate_changed(self, event: RateChanged) -> None:
         self.began.set()
         assert self.hold.wait(PATIENCE_SECONDS)
-        self.heard.append(event.records_per_second)
+        self.events.append(event.records_per_second)
 
 
 @pytest.fixture
@@ -85,11 +85,11 @@ def test_every_kind_of_event_has_a_method_of_the_listener() -> None:
 
 def test_events_of_the_journal_become_events_for_listeners() -> None:
     t = Tracked()
-    heard: list[Any] = []
+    events: list[Any] = []
 
     def say(request: Any) -> Any:
         decision = t.decide(request)
-        heard.extend(happened for event in decision.events for happened in happened_in(event, 9))
+        events.extend(happened for event in decision.events for happened in happened_in(event, 9))
         return decision.answer
 
     t.say = say  # type: ignore[method-assign]
@@ -97,11 +97,11 @@ def test_events_of_the_journal_become_events_for_listeners() -> None:
     token = t.claim(epoch).view.token
     block = t.take_in(epoch, token, 5)
     batch = t.batch()
-    kinds = [type(happened) for happened in heard]
+    kinds = [type(happened) for happened in events]
     assert kinds == [ReceiverStarted, BlockAdded, BatchSubmitted]
-    assert heard[1].block_id == block.id
-    assert heard[1].ranges == ("t/0[0, 5)",)
-    assert (heard[2].batch_id, heard[2].number, heard[2].blocks) == (batch, 1, 1)
+    assert events[1].block_id == block.id
+    assert events[1].ranges == ("t/0[0, 5)",)
+    assert (events[2].batch_id, events[2].number, events[2].blocks) == (batch, 1, 1)
     (allocated,) = [event for event in t.events if isinstance(event, ev.BatchAllocated)]
     (submitted,) = happened_in(allocated, 9, t.state.index.records.get)
     assert isinstance(submitted, BatchSubmitted)
@@ -194,7 +194,7 @@ def test_order_is_kept_and_events_queued_before_the_end_still_arrive(telling: Ca
     listeners = telling(ListenerSink(kept), length=1000)
     listeners.tell_all([rate(n) for n in range(500)])
     listeners.stop(PATIENCE_SECONDS)
-    assert kept.heard == list(range(500))
+    assert kept.events == list(range(500))
     assert listeners.status[0].delivered == 500
 
 
@@ -212,8 +212,8 @@ def test_a_slow_listener_loses_events_and_no_other_does(telling: Callable[..., L
     assert listeners.status[0].dropped == 69 - 50
     slow.hold.set()
     listeners.stop(PATIENCE_SECONDS)
-    assert quick.heard == list(range(70))
-    assert slow.heard == list(range(51))
+    assert quick.events == list(range(70))
+    assert slow.events == list(range(51))
     assert listeners.status[0].waiting == 0
 
 
@@ -231,11 +231,11 @@ def test_waiting_events_are_bounded_by_their_size_until_they_are_delivered() -> 
     slow.hold.set()
     while listeners.status[0].delivered < 3:
         threading.Event().wait(0.001)
-    while listeners.status[0].dropped == 2 and len(slow.heard) < 4:  # what is delivered makes room
+    while listeners.status[0].dropped == 2 and len(slow.events) < 4:  # what is delivered makes room
         listeners.tell_all([rate(5)])
         threading.Event().wait(0.001)
     listeners.stop(PATIENCE_SECONDS)
-    assert slow.heard[:4] == [0, 1, 2, 5]
+    assert slow.events[:4] == [0, 1, 2, 5]
     one = BatchRange(topic="t", partition=0, incarnation=1, from_offset=0, until_offset=9, records=9)
     ranges = (one,) * 1_000
     wide = BatchCompleted(time_ms=0, batch_id=1, attempts=1, ranges=ranges)
@@ -269,11 +269,11 @@ def test_a_listener_added_later_gets_later_events(telling: Callable[..., Listene
     listeners.add(Channel(ListenerSink(kept), 10))
     listeners.tell_all([rate(2)])
     listeners.stop(PATIENCE_SECONDS)
-    assert kept.heard == [2]
+    assert kept.events == [2]
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("no_such_module:X", "can't be imported: ModuleNotFoundError"),
         ("json:Nothing", "module 'json' has no class 'Nothing'"),
@@ -283,8 +283,8 @@ def test_a_listener_added_later_gets_later_events(telling: Callable[..., Listene
         ),
     ],
 )
-def test_a_wrong_listener_in_the_settings_is_refused_with_the_reason(name: str, words: str) -> None:
-    with pytest.raises(SettingsError, match=words):
+def test_a_wrong_listener_in_the_settings_is_refused_with_the_reason(name: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         find_listener(name)
     assert isinstance(find_listener("driver.listeners:Listener"), Listener)
 
@@ -335,9 +335,9 @@ def test_events_for_a_failing_web_hook_are_dropped_counted_and_the_next_ones_tri
     assert hooked.requests == ATTEMPTS_MAX
     assert hook.take([rate(3)], 2) == 0
     assert hooked.bodies[0]["dropped"] == 2
-    words = " ".join([*caplog.messages, hook.name, hook.last_error])
-    assert "s3cret" not in words
-    assert hook.name in words
+    text = " ".join([*caplog.messages, hook.name, hook.last_error])
+    assert "s3cret" not in text
+    assert hook.name in text
 
 
 def test_a_web_hook_that_does_not_answer_in_time_or_is_down_counts_as_failed(

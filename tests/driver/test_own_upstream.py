@@ -81,9 +81,9 @@ def test_the_driver_waits_for_the_class_and_then_begins_where_it_says(
         PlayedReceiver(settings, intake.url, "s-r0").take_in(TopicPartition("x", 0), 5)
         assert done.wait(30)
     assert not Two.raises
-    words = [record.getMessage() for record in caplog.records]
+    messages = [record.getMessage() for record in caplog.records]
     # further reasons within the first minute are counted, and the status shows them
-    assert f"waiting: source: {__name__}:Two: identity(): ValueError: a slip" in words
+    assert f"waiting: source: {__name__}:Two: identity(): ValueError: a slip" in messages
 
 
 def test_a_partition_that_appears_later_begins_at_its_beginning_whatever_the_policy() -> None:

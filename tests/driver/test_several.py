@@ -53,7 +53,7 @@ def configure(tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], 
 
 
 @pytest.mark.parametrize(
-    ("driver", "spark", "words"),
+    ("driver", "spark", "message"),
     [
         ({"stream": "a"}, {}, "stream: 'a' is that of two streams"),
         ({"url": "http://127.0.0.1:7070"}, {}, r"driver.url: 'http://127.0.0.1:7070' is that of two streams \(a and b\)"),
@@ -61,13 +61,13 @@ def configure(tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], 
     ],
 )  # fmt: skip
 def test_streams_that_can_not_share_a_process_are_refused(
-    configure: Configure, driver: dict[str, str], spark: dict[str, str], words: str
+    configure: Configure, driver: dict[str, str], spark: dict[str, str], message: str
 ) -> None:
     name = driver.pop("stream", "b")
     first = configure("a", **driver)
     second = configure(name, **driver)
     second = msgspec.structs.replace(second, spark=msgspec.structs.replace(second.spark, options=spark))
-    with pytest.raises(SettingsError, match=words):
+    with pytest.raises(SettingsError, match=message):
         sharing_spark([first, second])
 
 

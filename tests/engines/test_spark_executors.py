@@ -42,7 +42,7 @@ def test_a_misfit_is_named_with_its_host_and_the_next_step() -> None:
     good = ExecutorPython("w1", "0.1.0", "18.0.0", "driver.spark.engine", "")
     assert refused(good, "0.1.0") is None
     assert refused(good._replace(forebay=""), "0.1.0") is None, "it was shipped"
-    for found, words in (
+    for found, message in (
         (good._replace(forebay="0.0.9"), ("w1", "forebay 0.0.9", "0.1.0", 'ship = "auto"')),
         (good._replace(pyarrow="17.0.1"), ("w1", "pyarrow 17.0.1", f"at least {PYARROW_MAJOR_MIN}")),
         (good._replace(fault="No module named 'msgspec'"), ("w1", "msgspec", "install forebay 0.1.0")),
@@ -50,7 +50,7 @@ def test_a_misfit_is_named_with_its_host_and_the_next_step() -> None:
     ):
         sentence = refused(found, "0.1.0")
         assert sentence is not None and "\n" not in sentence
-        assert all(word in sentence for word in words), sentence
+        assert all(word in sentence for word in message), sentence
 
 
 def test_the_minimum_pyarrow_is_the_one_in_pyproject() -> None:
@@ -73,16 +73,16 @@ def test_the_check_of_an_executor_needs_no_forebay_there(tmp_path: Path) -> None
 
 def test_different_names_of_hosts_are_reported() -> None:
     assert strangers({"w1", "w2"}, {"w2", "w3"}) == strangers(set(), {"w1"}) == strangers({"w1"}, ()) == ""
-    words = strangers({"10.0.0.2", "10.0.0.1"}, {"w1"})
-    assert "10.0.0.1, 10.0.0.2" in words and "on w1;" in words and "agent.host" in words
+    message = strangers({"10.0.0.2", "10.0.0.1"}, {"w1"})
+    assert "10.0.0.1, 10.0.0.2" in message and "on w1;" in message and "agent.host" in message
 
 
 def test_another_python_is_recognised_by_pysparks_error() -> None:
     """Its worker refuses to begin, before anything of ours is asked."""
     versions = {"worker_version": "3.10", "driver_version": "3.12"}
     error = PySparkRuntimeError(errorClass="PYTHON_VERSION_MISMATCH", messageParameters=versions)
-    words = misfit(f"Job aborted: Task 0 failed 4 times: pyspark.errors.exceptions.base.PySparkRuntimeError: {error}")
-    assert words is not None and "executors run Python 3.10, and this driver 3.12" in words
+    message = misfit(f"Job aborted: Task 0 failed 4 times: pyspark.errors.exceptions.base.PySparkRuntimeError: {error}")
+    assert message is not None and "executors run Python 3.10, and this driver 3.12" in message
 
 
 def test_an_error_of_the_batch_is_no_misfit() -> None:
@@ -126,11 +126,11 @@ print(tables.NAMES.decode(), driver.batches.tasks.decoding.__file__)
 
 
 def test_a_module_that_cannot_be_shipped_is_refused_by_name(tmp_path: Path) -> None:
-    for name, words in (
+    for name, message in (
         ("nowhere_to_be_found", "no module 'nowhere_to_be_found'"),
         ("math", "does not consist of Python files"),
     ):
-        with pytest.raises(UsageError, match=words):
+        with pytest.raises(UsageError, match=message):
             _shipped(tmp_path, name)
     assert not list(tmp_path.iterdir())
 

@@ -133,17 +133,17 @@ class FakeDriver:
 
     def __init__(self) -> None:
         self.answer = AgentHeartbeatAnswer(driver_epoch=5)
-        self.heard: list[AgentHeartbeatRequest] = []
-        self._news = threading.Condition()
+        self.heartbeats: list[AgentHeartbeatRequest] = []
+        self._changed = threading.Condition()
         self.server = Server(application("driver", "0", [self._route()]), "http://127.0.0.1:0")
 
     def _route(self) -> object:
         @post("/v1/agents/heartbeat", status_code=200)
         async def heartbeat(request: Request[Any, Any, Any]) -> AgentHeartbeatAnswer:
             data = msgspec.json.decode(await request.body(), type=AgentHeartbeatRequest)
-            with self._news:
-                self.heard.append(data)
-                self._news.notify_all()
+            with self._changed:
+                self.heartbeats.append(data)
+                self._changed.notify_all()
                 return self.answer
 
         return heartbeat
@@ -152,13 +152,13 @@ class FakeDriver:
         self, condition: Callable[[AgentHeartbeatRequest], bool], since: int | None = None
     ) -> AgentHeartbeatRequest:
         """Return the first heartbeat from now on, or after the first ``since``, for which ``condition`` holds."""
-        with self._news:
-            seen = len(self.heard) if since is None else since
-            assert self._news.wait_for(lambda: any(map(condition, self.heard[seen:])), 30), self.heard[-1:]
-            return next(filter(condition, self.heard[seen:]))
+        with self._changed:
+            seen = len(self.heartbeats) if since is None else since
+            assert self._changed.wait_for(lambda: any(map(condition, self.heartbeats[seen:])), 30), self.heartbeats[-1:]
+            return next(filter(condition, self.heartbeats[seen:]))
 
     def say(self, epoch: int, *commands: Command) -> None:
-        with self._news:
+        with self._changed:
             self.answer = AgentHeartbeatAnswer(driver_epoch=epoch, commands=commands)
 
 
@@ -339,17 +339,17 @@ def test_watchdog_depends_on_heartbeat_and_server_separately(
 ) -> None:
     """A heartbeat that hangs stops the pings to the watchdog, although blocks are served."""
     rounds = {"http": 0, "heartbeat": 0}
-    news = threading.Condition()
+    changed = threading.Condition()
 
     def came_round(loop: str) -> None:
-        with news:
+        with changed:
             rounds[loop] += 1
-            news.notify_all()
+            changed.notify_all()
 
     def more(loop: str) -> None:
-        with news:
+        with changed:
             wanted = rounds[loop] + 3
-            assert news.wait_for(lambda: rounds[loop] >= wanted, 30), f"the loop {loop} makes no progress"
+            assert changed.wait_for(lambda: rounds[loop] >= wanted, 30), f"the loop {loop} makes no progress"
 
     hung, release = threading.Event(), threading.Event()
 
@@ -402,7 +402,7 @@ def test_commands_for_receivers_are_performed_beside_deletions(
         assert (said.receiver_id, said.version, said.running) == ("s-r0", 90, True)
         driver.say(5, receiver_order("kill", 90))
         driver.await_heartbeat(lambda beat: not beat.receivers[0].running)
-    last = driver.heard[-1]
+    last = driver.heartbeats[-1]
     assert last.capacity == 0, "the last heartbeat reports no capacity"
 
 

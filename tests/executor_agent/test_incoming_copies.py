@@ -75,7 +75,7 @@ def test_copy_is_stored_and_served_unchanged(
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "message"),
     [
         (lambda data: data[:-64], "short"),
         (lambda data: data[:200] + b"x" + data[201:], "metadata or payload"),
@@ -86,7 +86,7 @@ def test_copy_is_stored_and_served_unchanged(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_body_that_is_not_the_whole_block_is_refused_and_leaves_nothing(
-    agent: Agent, stored: Stored, pool: urllib3.PoolManager, damage: object, words: str
+    agent: Agent, stored: Stored, pool: urllib3.PoolManager, damage: object, message: str
 ) -> None:
     """INV-5: a damaged copy must not count as a copy of its block."""
     assert callable(damage)

@@ -280,14 +280,14 @@ def test_ending_agent_reports_it_first_and_finishes_requests_in_flight(stored: S
         reader = Reader(agent)
         beat: AgentHeartbeatRequest = driver.await_heartbeat(lambda beat: beat.requests == 1)
         assert (beat.state, beat.load >= 0) == ("active", True)
-        heard = len(driver.heard)
+        seen = len(driver.heartbeats)
         end = leaving(agent)
-        driver.await_heartbeat(lambda beat: beat.state == "draining", since=heard)
+        driver.await_heartbeat(lambda beat: beat.state == "draining", since=seen)
         assert end.is_alive()
         assert reader.rest() == data
         end.join(30)
         assert not end.is_alive()
-        assert driver.heard[-1].state == "draining"
+        assert driver.heartbeats[-1].state == "draining"
         reader.close()
 
 

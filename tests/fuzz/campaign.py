@@ -53,12 +53,12 @@ class Campaign:
             done = subprocess.run(
                 tethered(command), cwd=_ROOT, capture_output=True, text=True, timeout=_ROUND_SECONDS, check=False
             )
-            failed, words = done.returncode != 0, done.stdout + done.stderr
+            failed, output = done.returncode != 0, done.stdout + done.stderr
         except subprocess.TimeoutExpired:
-            failed, words = True, f"it ran longer than {_ROUND_SECONDS} s"
+            failed, output = True, f"it ran longer than {_ROUND_SECONDS} s"
         if failed:
-            self.failures.append({"command": " ".join(command[1:]), "output": words[-_OUTPUT_CHARACTERS_MAX:]})
-            print(f"FAILED {name}: {' '.join(command[1:])}\n{words[-_OUTPUT_CHARACTERS_MAX:]}", file=sys.stderr)
+            self.failures.append({"command": " ".join(command[1:]), "output": output[-_OUTPUT_CHARACTERS_MAX:]})
+            print(f"FAILED {name}: {' '.join(command[1:])}\n{output[-_OUTPUT_CHARACTERS_MAX:]}", file=sys.stderr)
         else:
             self.attempts[name] += attempts
 

@@ -85,7 +85,7 @@ def test_an_arrow_block_of_this_version_is_decoded_record_by_record() -> None:
     assert [(row["key"], row["value"], row["offset"]) for row in rows] == [row[:3] for row in ODD_ROWS]
 
 
-#: file → what a scan gives beside whole frames: (type, frame it begins at, words), and the frames that are still served
+#: file → what a scan gives beside whole frames: (type, frame it begins at, message), and the frames that are still served
 OUTCOMES: dict[str, tuple[type, int, str, list[int]]] = {
     "torn-in-header": (TornTail, 4, "", [0, 1, 2, 3]),
     "torn-in-payload": (TornTail, 4, "", [0, 1, 2, 3]),
@@ -113,7 +113,7 @@ def test_a_block_that_is_flagged_as_encrypted_and_names_no_key_is_refused() -> N
 
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_each_bad_file_is_read_as_the_format_says(name: str) -> None:
-    wanted, at, words, served = OUTCOMES[name]
+    wanted, at, message, served = OUTCOMES[name]
     good = [item for item in scan(golden("good")) if isinstance(item, Frame)]
     found = scan(golden(name))
     frames = [item for item in found if isinstance(item, Frame)]
@@ -124,10 +124,10 @@ def test_each_bad_file_is_read_as_the_format_says(name: str) -> None:
     assert isinstance(other, wanted)
     assert other.offset == good[at].offset
     if isinstance(other, Damage):
-        assert other.reason == words
+        assert other.reason == message
         assert (other.metadata is not None) == ("payload" in name)
     elif isinstance(other, Newer):
-        assert other.feature == words
+        assert other.feature == message
 
 
 @pytest.mark.parametrize("name", OUTCOMES)

@@ -60,9 +60,9 @@ def test_tasks_get_blocks_of_an_agent_by_mutual_tls_and_cache_blocks_of_the_wal_
         assert not any(block.local for block in cluster.state().blocks.values() if block.meta.receiver_id == "r2")
         for agent in status.agents:
             assert agent.url.startswith("https://")
-            nobody = Client(agent.url, 10.0, Access(ca_file=str(authority.ca_file)))
+            without_token = Client(agent.url, 10.0, Access(ca_file=str(authority.ca_file)))
             with pytest.raises(UnreachableError):
-                nobody.request("GET", "/v1/status")
-            nobody.close()
+                without_token.request("GET", "/v1/status")
+            without_token.close()
         cluster.await_completed(flow.truth.ends())
         cluster.check(flow.truth)

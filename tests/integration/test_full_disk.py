@@ -157,8 +157,8 @@ def test_driver_waits_for_space_in_the_journal_and_reports_it(
         cluster.await_records(100)
         filler = fill(disk)
         cluster.wait(lambda: "journal waits for space" in cluster.health(), "the driver to say that it waits")
-        told = cluster.command("status")
-        assert told.returncode == 1 and "journal waits for space" in told.stderr, told.stderr
+        result = cluster.command("status")
+        assert result.returncode == 1 and "journal waits for space" in result.stderr, result.stderr
         target = flow.records + 1000
         cluster.wait(lambda: flow.records >= target, "records while the disk is full")
         filler.unlink()
@@ -222,9 +222,9 @@ def test_a_driver_down_to_its_reserve_completes_batches_and_takes_nothing_in(
             ),
             "all that was taken in to be completed",
         )
-        told = cluster.command("status")
-        assert told.returncode == 1
-        assert "down to its reserve" in told.stdout and "down to its reserve" in told.stderr
+        result = cluster.command("status")
+        assert result.returncode == 1
+        assert "down to its reserve" in result.stdout and "down to its reserve" in result.stderr
         before = cluster.wait(cluster.status, "status").records_completed
         target = flow.records + 300
         cluster.wait(lambda: flow.records >= target, "records while nothing is taken in")

@@ -94,10 +94,10 @@ def _short_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("driver.http.health.WAITING_SECONDS", 0.0)
 
 
-def assert_names(words: str, mistake: Mistake) -> None:
-    assert mistake.address in words
-    assert re.search(mistake.reason, words), words
-    assert WRONG not in words
+def assert_names(message: str, mistake: Mistake) -> None:
+    assert mistake.address in message
+    assert re.search(mistake.reason, message), message
+    assert WRONG not in message
 
 
 def configured(folder: Path, options: Mapping[str, str], stream: str = "s", topic: str = "t") -> Path:
@@ -214,7 +214,7 @@ def test_every_reader_and_writer_names_broker_and_reason(
 
     uses = (direct_stream, batch_query, task, task_of_an_intake, committed_offsets, transaction, output)
     with ThreadPoolExecutor(len(uses)) as pool:
-        for words in pool.map(error_of, uses):
-            assert_names(words, wrong_password)
+        for message in pool.map(error_of, uses):
+            assert_names(message, wrong_password)
     assert "FAIL" not in caplog.text
     assert PASSWORD not in caplog.text

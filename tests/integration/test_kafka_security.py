@@ -97,9 +97,9 @@ def error_of(use: Callable[[], object]) -> str:
     with pytest.raises((UnreachableError, SettingsError)) as caught:
         use()
     assert time.monotonic() - began < SECONDS_MAX
-    words = str(caught.value)
-    assert PASSWORD not in words and CANARY not in words and "the-secret-of-forebay" not in words
-    return words
+    message = str(caught.value)
+    assert PASSWORD not in message and CANARY not in message and "the-secret-of-forebay" not in message
+    return message
 
 
 # ---- logins ----------------------------------------------------------------------------------------------------------
@@ -187,8 +187,8 @@ def test_every_wrong_login_has_an_error_that_names_what_to_do(secured_broker: Se
 
     with ThreadPoolExecutor(len(mistakes)) as pool:
         errors = pool.map(lambda case: error_of(lambda: topics(case[0])), mistakes.values())
-        wrong = {name: words for (name, case), words in zip(mistakes.items(), errors, strict=True)
-                 if not re.search(case[1], words)}  # fmt: skip
+        wrong = {name: message for (name, case), message in zip(mistakes.items(), errors, strict=True)
+                 if not re.search(case[1], message)}  # fmt: skip
     assert wrong == {}
     tokens: tuple[tuple[dict[str, object], bool, str], ...] = (
         ({"exp": int(time.time()) - 60}, False, "Must supply an unexpired token"),
@@ -319,10 +319,10 @@ def test_every_reader_and_writer_works_with_exactly_its_rights_and_names_each_on
             )
         )
     assert used == dict.fromkeys(roles, len(RECORDS))
-    for (name, right), words in errors.items():
+    for (name, right), message in errors.items():
         kind = "--cluster" if right.kind == "cluster" else f"--{right.kind} {right.name}"
-        assert re.search(rf"allow it: .*kafka-acls\.sh --add .*{re.escape(kind)}", words), (name, right, words)
-        assert secured_broker.sasl in words or name == "commits", (name, right, words)
+        assert re.search(rf"allow it: .*kafka-acls\.sh --add .*{re.escape(kind)}", message), (name, right, message)
+        assert secured_broker.sasl in message or name == "commits", (name, right, message)
     assert PASSWORD not in caplog.text
 
 
@@ -331,10 +331,10 @@ def test_a_producer_that_may_only_see_the_topic_names_the_right_to_write(
 ) -> None:
     """Kafka denies such a producer its id, which ends the client within the poll that also reports the records."""
     seeing = secured_broker.principal([Right("topic", topic, ("Describe",))])
-    words = error_of(lambda: sink(topic)(seeing))
-    assert words.endswith(f"--operation Write --topic {topic}")
-    words = error_of(lambda: read(seeing, topic))
-    assert words.endswith(f"--operation Read --topic {topic}")
+    message = error_of(lambda: sink(topic)(seeing))
+    assert message.endswith(f"--operation Write --topic {topic}")
+    message = error_of(lambda: read(seeing, topic))
+    assert message.endswith(f"--operation Read --topic {topic}")
     name = f"id-{topic}"
     reading = secured_broker.principal([*transaction_rights(topic, name)[1:], Right("topic", topic, ("Read",))])
     sender = TransactionalSender(
@@ -433,13 +433,13 @@ def test_driver_and_receivers_show_each_missing_right(
         options = secured_broker.principal([right for right in rights if right.kind != kind])
         return as_principal(config, options, options["sasl.username"])
 
-    def await_problem(url: str, kind: str, words: str) -> str:
+    def await_problem(url: str, kind: str, message: str) -> str:
         client = Client(url)
         found: list[str] = []
 
         def is_shown() -> bool:
             problems = client.get("/v1/status", m.StatusAnswer).problems
-            found[:] = [one.cause for one in problems if one.kind == kind and words in one.cause]
+            found[:] = [one.cause for one in problems if one.kind == kind and message in one.cause]
             return bool(found)
 
         assert until(is_shown), client.get("/v1/status", m.StatusAnswer)
@@ -462,8 +462,8 @@ def test_driver_and_receivers_show_each_missing_right(
             for kind in ("topic", "group")
         }
         for kind, name in (("topic", topic), ("group", group)):
-            words = await_problem(intake.url, "receiver-waiting", f"--operation Read --{kind} {name}")
-            assert f"without-{kind}" in words
+            message = await_problem(intake.url, "receiver-waiting", f"--operation Read --{kind} {name}")
+            assert f"without-{kind}" in message
         for running in each.values():
             running.service.drain()
             assert running.ended() == 0

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.kafka
 
 def verdict(cluster: Cluster) -> tuple[int, dict[str, str]]:
     """Exit code, and the problems by kind."""
-    told = cluster.command("status", "--json")
-    found: Any = json.loads(told.stdout)["problems"] if told.stdout else ()
-    return told.returncode, {problem["kind"]: problem["cause"] + " " + problem["command"] for problem in found}
+    result = cluster.command("status", "--json")
+    found: Any = json.loads(result.stdout)["problems"] if result.stdout else ()
+    return result.returncode, {problem["kind"]: problem["cause"] + " " + problem["command"] for problem in found}
 
 
 def test_failing_job_and_silent_processes_are_problems_until_they_are_over(
@@ -66,7 +66,7 @@ def test_failing_job_and_silent_processes_are_problems_until_they_are_over(
         flow.stop()
         cluster.await_completed(flow.truth.ends())
         cluster.check(flow.truth)
-    told = cluster.command("status")
-    assert told.returncode == 3
-    assert "no driver of stream" in told.stderr
-    assert "start it with `forebay up`" in told.stderr
+    result = cluster.command("status")
+    assert result.returncode == 3
+    assert "no driver of stream" in result.stderr
+    assert "start it with `forebay up`" in result.stderr

@@ -37,7 +37,7 @@ def test_a_rebalance_in_mid_block_loses_and_repeats_nothing(
         held = cluster.wait(lambda: cluster.receiver("r1"), "r1 in status")
         target = flow.records + 100
         cluster.wait(lambda: flow.records >= target, "more records while the rebalance is held")
-        cluster.let_go("receiver.revoke")
+        cluster.release_hold("receiver.revoke")
         cluster.wait(lambda: set(cluster.owners().values()) == {"r1", "r2"}, "both to own partitions")
         target = flow.records + 300
         cluster.wait(lambda: flow.records >= target, "more records")
@@ -72,7 +72,7 @@ def test_late_report_after_a_revocation_beyond_the_session_is_refused(
         cluster.start("r2")
         cluster.await_hit("receiver.revoke")
         cluster.wait(lambda: list(cluster.owners().values()).count("r2") == 4, "r2 to own all")
-        cluster.let_go("receiver.revoke")
+        cluster.release_hold("receiver.revoke")
         cluster.wait(lambda: set(cluster.owners().values()) == {"r1", "r2"}, "both to own partitions")
         target = flow.records + 300
         cluster.wait(lambda: flow.records >= target, "more records")

@@ -102,8 +102,8 @@ def test_new_batches_wait_for_the_replay_and_a_lost_block_of_it_for_a_person(
         Path(cluster.wal_storage.url.removeprefix("file://"), block.handle.path).unlink()
         with KafkaAdmin(kafka_broker.options) as admin:
             admin.delete_records({lost.tp: lost.until_offset})
-        told = cluster.command("recover", "--to-batch", str(ids[0]), "--yes")
-        assert told.returncode == 0, told.stderr
+        result = cluster.command("recover", "--to-batch", str(ids[0]), "--yes")
+        assert result.returncode == 0, result.stderr
         stuck = cluster.wait(
             lambda: (
                 next((b for b in s.batches if b.state == "unreadable" and b.replay), None)

@@ -51,8 +51,8 @@ def accept(cluster: Cluster, partitions: set[int]) -> None:
             return False
         open_ones = [p for p in status.partitions if p.fault and p.partition in partitions]
         for p in open_ones:
-            words = p.fault[p.fault.index("`forebay ") + len("`forebay ") :].partition("`")[0].split()
-            if cluster.command(*words, "--yes").returncode != 0:
+            arguments = p.fault[p.fault.index("`forebay ") + len("`forebay ") :].partition("`")[0].split()
+            if cluster.command(*arguments, "--yes").returncode != 0:
                 return False  # a driver that was killed is started again while it is waited for
         return not open_ones
 

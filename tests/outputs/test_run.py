@@ -175,7 +175,7 @@ def test_concurrent_batches_are_refused(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda f: ParquetOutput("s3://bucket/x"), "use a table format, such as DeltaOutput"),
         (lambda f: ParquetOutput("/data/x"), "only file:/// and hdfs:///? can rename"),
@@ -209,9 +209,9 @@ def test_concurrent_batches_are_refused(kind: str, tmp_path: Path) -> None:
     ],
 )
 def test_impossible_outputs_are_refused_in_one_sentence(
-    make: Callable[[Path], Any], words: str, tmp_path: Path
+    make: Callable[[Path], Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match=words) as refused:
+    with pytest.raises(UsageError, match=message) as refused:
         make(tmp_path)
     assert "secret" not in str(refused.value) and "\n" not in str(refused.value)
 

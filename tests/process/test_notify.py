@@ -21,7 +21,7 @@ class Listening:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(self.address)
 
-    def told(self, seconds: float = 0.0) -> list[str]:
+    def received(self, seconds: float = 0.0) -> list[str]:
         """The lines of the next message; [] if none comes."""
         self._socket.settimeout(seconds)
         try:
@@ -33,9 +33,9 @@ class Listening:
         """All lines up to ``line``. Fails when it does not come."""
         seen: list[str] = []
         while not any(one.startswith(line) for one in seen):
-            told = self.told(seconds)
-            assert told, f"{line} did not come after {seen}"
-            seen += told
+            received = self.received(seconds)
+            assert received, f"{line} did not come after {seen}"
+            seen += received
         return seen
 
     def close(self) -> None:
@@ -107,28 +107,28 @@ def test_systemd_is_notified_of_changes(before: ServiceStatus | None, now: Servi
 def test_a_service_that_starts_asks_for_more_time_and_one_that_is_ready_pings(listening: Listening) -> None:
     service = Service(listening)
     service.come_round("http", "decide")
-    assert listening.told() == ["STATUS=starting"]
-    assert listening.told() == ["EXTEND_TIMEOUT_USEC=60000000"]
+    assert listening.received() == ["STATUS=starting"]
+    assert listening.received() == ["EXTEND_TIMEOUT_USEC=60000000"]
     service.service_status = ServiceStatus(True, "running")
     service.clock.advance(10.0)
     service.come_round("http")
-    assert listening.told() == ["READY=1", "STATUS=running"]
+    assert listening.received() == ["READY=1", "STATUS=running"]
     service.come_round("decide")
-    assert listening.told() == ["WATCHDOG=1"]
+    assert listening.received() == ["WATCHDOG=1"]
 
 
 def test_hung_loop_stops_the_pings_while_other_loops_run(listening: Listening) -> None:
     service = Service(listening)
     service.service_status = ServiceStatus(True, "running")
     service.come_round("http", "decide")
-    while listening.told():
+    while listening.received():
         pass
     for _ in range(100):
         service.clock.advance(1.0)
         service.come_round("http")
-        assert listening.told() == []
+        assert listening.received() == []
     service.come_round("decide")
-    assert listening.told() == ["WATCHDOG=1"]
+    assert listening.received() == ["WATCHDOG=1"]
 
 
 def test_without_a_watchdog_no_ping_is_sent(listening: Listening) -> None:
@@ -137,8 +137,8 @@ def test_without_a_watchdog_no_ping_is_sent(listening: Listening) -> None:
     for _ in range(3):
         service.clock.advance(PING_SECONDS_MAX)
         service.come_round("http", "decide")
-    assert listening.told() == ["READY=1", "STATUS=running"]
-    assert listening.told() == []
+    assert listening.received() == ["READY=1", "STATUS=running"]
+    assert listening.received() == []
 
 
 def test_lost_notification_is_repeated(listening: Listening, tmp_path: Path) -> None:
@@ -173,5 +173,5 @@ def test_watchdog_of_another_process_is_ignored(listening: Listening) -> None:
     notifier = Notifier.of(environment, ManualClock(), lambda: ServiceStatus(True, "running"), 7)
     notifier.watch("http")
     notifier.came_round("http")
-    assert listening.told() == ["READY=1", "STATUS=running"]
-    assert listening.told() == []
+    assert listening.received() == ["READY=1", "STATUS=running"]
+    assert listening.received() == []

@@ -123,7 +123,7 @@ def test_copy_that_is_not_the_accepted_block_is_refused(
     assert code == 1 and plan["recoveries"] == []
     (loss,) = plan["losses"]
     assert loss["block_id"] == block.id
-    (reason,) = [words for words in loss["reasons"] if words.startswith("agent: ")]
+    (reason,) = [message for message in loss["reasons"] if message.startswith("agent: ")]
     assert why in reason
     assert logged.state().blocks[block.id].handle == block.handle
     served(logged, other)
@@ -161,7 +161,7 @@ def test_unreachable_agent_is_reported_and_not_fatal(logged: Logged, agent: Agen
     code, plan = recover(url, "--apply")
     assert code == 1 and [loss["block_id"] for loss in plan["losses"]] == [block.id]
     assert plan["copies"]["agents"] == []
-    assert any(words.startswith("h1: ") and url in words for words in plan["copies"]["silent"])
+    assert any(message.startswith("h1: ") and url in message for message in plan["copies"]["silent"])
     served(logged, other)
 
 
@@ -246,7 +246,7 @@ def test_killed_agent_loses_only_blocks_that_no_other_source_has(
     ]  # fmt: skip
     assert [loss.block_id for loss in plan.losses] == [b.id for b in (first, second) if b.id not in saved]
     for loss in plan.losses:
-        asked = [words.partition(": ")[0] for words in loss.reasons]
+        asked = [message.partition(": ")[0] for message in loss.reasons]
         assert asked == ["agent", "Kafka"], loss.reasons
     assert plan.open and plan.copies.agents == ("h1",)
     served(logged, third)

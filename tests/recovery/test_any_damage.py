@@ -93,7 +93,7 @@ def write(root: Path, draw: random.Random, objects: bool) -> Log:
 
 def break_it(log: Log, draw: random.Random) -> list[str]:
     """Damage the WAL several times, one after the other; return a description of what was done."""
-    logged, told = log.logged, []
+    logged, changes = log.logged, []
     for _ in range(draw.randint(1, 4)):
         there = {path: data for path, data in logged.segments().items() if data}
         if not there:
@@ -106,19 +106,19 @@ def break_it(log: Log, draw: random.Random) -> list[str]:
                 continue
             at = draw.randrange(*draw.choice(spans))
             logged.flip(path, at, 1 << draw.randrange(8))
-            told.append(f"flipped {path} at {at}")
+            changes.append(f"flipped {path} at {at}")
         elif fault == "cut":
             at = draw.randrange(len(there[path]))
             logged.overwrite(path, there[path][:at])
-            told.append(f"cut {path} to {at} of {len(there[path])}")
+            changes.append(f"cut {path} to {at} of {len(there[path])}")
         elif fault == "remove":
             logged.wal.delete(path)
-            told.append(f"removed {path}")
+            changes.append(f"removed {path}")
         else:
             other = draw.choice(sorted(there))
             logged.overwrite(path, there[other])
             logged.overwrite(other, there[path])
-            told.append(f"swapped {path} and {other}")
+            changes.append(f"swapped {path} and {other}")
     for block in logged.accepted.values():
         if block.local and draw.random() < 0.3:
             file = logged.local_file(block)
@@ -131,7 +131,7 @@ def break_it(log: Log, draw: random.Random) -> list[str]:
     for partition in range(3):
         end = logged.tracked.state.partitions[f"t/{partition}"].position
         logged.kafka.gone |= {(partition, n) for n in range(draw.randint(0, end))}  # retention: from the beginning on
-    return told
+    return changes
 
 
 def local_copy_is_whole(logged: Logged, block: Block) -> bool:
@@ -154,9 +154,9 @@ def test_all_damage_is_found_and_every_block_with_a_source_restored(seed: int, o
     draw = random.Random(f"{seed} {objects}")
     log = write(tmp_path, draw, objects)
     logged = log.logged
-    told = break_it(log, draw)
+    changes = break_it(log, draw)
     after = logged.segments()
-    context = f"seed {seed}: {'; '.join(told)}"
+    context = f"seed {seed}: {'; '.join(changes)}"
 
     broken = {
         b.id for b in logged.accepted.values() if not log.whole(b.handle, b.handle.path, after.get(b.handle.path, b""))

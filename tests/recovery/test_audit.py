@@ -150,7 +150,7 @@ def test_a_gap_and_an_accepted_loss_are_shown_with_their_causes_and_are_no_findi
             high=90,
         )
     )
-    t.search_in_vain(epoch)
+    t.search_finding_nothing(epoch)
     report = audit.report(t.state, ())
     assert report.clean
     incarnation = report.incarnations[0]
@@ -259,16 +259,16 @@ def test_each_exception_is_reported_with_its_decider() -> None:
             high=20,
         )
     )  # fmt: skip
-    t.search_in_vain(epoch)
+    t.search_finding_nothing(epoch)
     t.say(m.AcceptGapRequest(topic="t", partition=0, from_offset=10, until_offset=15, cause="bob@desk"))
     t.say(BeginReplay(RewindTo(first), (), 0, "eve@desk: fixed the job"))
     report = audit.report(t.state, ())
     assert report.clean
-    told = exceptions(report)
-    assert ("t/0[10, 15)", "out-of-range, accepted by bob@desk") in [row[1:] for row in told]
-    assert ("t/0[0, 10)", "ann@desk: disk died") in [row[1:] for row in told]
-    assert (f"batches {first} to {first}", "eve@desk: fixed the job") in [row[1:] for row in told]
-    assert any("0 of 1 done" in what for what, *_ in told)
+    listed = exceptions(report)
+    assert ("t/0[10, 15)", "out-of-range, accepted by bob@desk") in [row[1:] for row in listed]
+    assert ("t/0[0, 10)", "ann@desk: disk died") in [row[1:] for row in listed]
+    assert (f"batches {first} to {first}", "eve@desk: fixed the job") in [row[1:] for row in listed]
+    assert any("0 of 1 done" in what for what, *_ in listed)
 
 
 @pytest.mark.parametrize("blocks", [1, 2])

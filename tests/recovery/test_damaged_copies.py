@@ -84,8 +84,8 @@ def test_copy_with_any_flipped_bit_in_its_header_is_restored(logged: Logged, bit
 
     plan = damaged_copies.plan_copies(logged.settings, logged.journal)
     assert plan.open and aside.read_bytes() == data, "nothing is changed without --apply"
-    (words,) = damaged_copies.sentences(plan)
-    assert block.id in words and "forebay recover --apply" in words
+    (message,) = damaged_copies.sentences(plan)
+    assert block.id in message and "forebay recover --apply" in message
     done = damaged_copies.repair_copies(logged.settings, logged.journal)
     assert not done.open
     assert path.read_bytes() == before and not aside.exists()
@@ -113,8 +113,8 @@ def test_damaged_metadata_is_restored_and_damaged_records_are_reported(logged: L
     assert found.lost and found.needed and "damaged too" in found.finding
     plan = damaged_copies.repair_copies(logged.settings, logged.journal)
     assert plan.open and aside.exists(), "what can't be proved stays as it is"
-    (words,) = damaged_copies.sentences(plan)
-    assert block.meta.ranges[0].label in words
+    (message,) = damaged_copies.sentences(plan)
+    assert block.meta.ranges[0].label in message
 
 
 def test_copy_of_an_unnamed_block_is_not_touched(logged: Logged) -> None:

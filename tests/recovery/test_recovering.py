@@ -165,7 +165,7 @@ def test_block_without_a_source_is_listed_with_ranges_and_command(logged: Logged
     assert loss.ranges == ("t/0[0, 5)", "t/1[0, 3)")
     assert loss.command == f"forebay recover --accept-loss {batch} 't/0[0, 5)' 't/1[0, 3)' --apply"
     assert "Kafka no longer holds t/1[0, 3)" in loss.reasons[-1]
-    assert any(loss.command in words for words in sentences(plan))
+    assert any(loss.command in message for message in sentences(plan))
     served(logged, kept)
     again = applied(logged)
     assert [x.block_id for x in again.losses] == [lost.id] and again.recoveries == ()

@@ -125,8 +125,8 @@ def read_from(url: str, reference: BlockReference, access: Access) -> object:
     try:
         read = read_block(reference, plan)
     except Exception as error:
-        words = str(error)
-        return "agent: HTTP 401" if "HTTP 401" in words else words
+        message = str(error)
+        return "agent: HTTP 401" if "HTTP 401" in message else message
     return read.tier, read.ranges
 
 
@@ -239,16 +239,16 @@ def test_invalid_certificate_is_refused_in_one_sentence(authority: Authority, tm
     files, others = authority.issue("host"), authority.issue("another")
     spoilt = tmp_path / "spoilt.pem"
     spoilt.write_text("no certificate")
-    for wrong, words in (
+    for wrong, message in (
         ({**files, "key_file": others["key_file"]}, r"cannot use .*: key values mismatch"),
         ({**files, "cert_file": str(spoilt)}, "cannot use"),
         ({**files, "cert_file": str(tmp_path / "gone.pem")}, "cannot be read: No such file"),
         ({**files, "ca_file": str(spoilt)}, "no certificate of an authority"),
         ({**files, "ca_file": str(tmp_path / "gone.pem")}, "security.ca_file: .* cannot be read"),
     ):
-        with pytest.raises(SettingsError, match=words):
+        with pytest.raises(SettingsError, match=message):
             Guard(settings(tmp_path, **wrong)).tls()
-        with pytest.raises(SettingsError, match=words):
+        with pytest.raises(SettingsError, match=message):
             Access.of(settings(tmp_path, **wrong), "operator")
 
 

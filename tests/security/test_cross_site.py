@@ -137,8 +137,8 @@ def test_a_page_of_another_site_changes_nothing_at_a_driver_without_tokens(
     driver: str, submitted: Submitted, path: str, status: int, header: tuple[str, str]
 ) -> None:
     """Also on the short path for frequent messages."""
-    answered, words = ask(driver, "POST", path, JSON, header)
-    assert answered == status, words
+    answered, message = ask(driver, "POST", path, JSON, header)
+    assert answered == status, message
     assert not submitted.requests
 
 
@@ -178,8 +178,8 @@ def test_a_post_at_an_agent_needs_json(agent: str, content_type: str, status: in
     ],
 )
 def test_post_without_preflight_is_refused(driver: str, submitted: Submitted, path: str, types: list[str]) -> None:
-    status, words = ask(driver, "POST", path, *(("content-type", written) for written in types))
-    assert status == 415 and "content-type: application/json" in words
+    status, message = ask(driver, "POST", path, *(("content-type", written) for written in types))
+    assert status == 415 and "content-type: application/json" in message
     assert not submitted.requests
 
 

@@ -101,7 +101,7 @@ async def fence(data: JSONBody[m.FenceRequest]) -> m.OperatorAnswer:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         (b'{"padding": "%s"}', "Validation failed for POST /v1/operator/fence; data: Object missing required field `topic`"),
         (b'{"topic": 7, "padding": "%s"}', "topic: Expected `str`, got `int`"),
@@ -109,7 +109,7 @@ async def fence(data: JSONBody[m.FenceRequest]) -> m.OperatorAnswer:
         (b"%s", "JSON is malformed"),
     ],
 )  # fmt: skip
-def test_refused_body_is_freed_without_a_collection(body: bytes, words: str) -> None:
+def test_refused_body_is_freed_without_a_collection(body: bytes, message: str) -> None:
     """An idle service may not collect cycles for minutes."""
     body %= _TEXT
     with (
@@ -123,7 +123,7 @@ def test_refused_body_is_freed_without_a_collection(body: bytes, words: str) -> 
             for _ in range(3):
                 with pytest.raises(UsageError) as refused:
                     client.request("POST", "/v1/operator/fence", body)
-                assert words in str(refused.value)
+                assert message in str(refused.value)
                 del refused
             client.request("POST", "/v1/operator/fence", b'{"topic": "t", "partition": 0, "receiver_id": "r"}')
             held, _ = tracemalloc.get_traced_memory()

@@ -204,9 +204,9 @@ def test_every_refusal_of_a_role_names_the_role_needed_and_the_command(url: str)
         for role in ROLES:
             answer = ask(url, method, path, f"Bearer {token(role)}")
             if answer.status == 403:
-                words = msgspec.json.decode(answer.data, type=m.Refusal).message
-                (made,) = [other for other in ROLES if f"`forebay token new {other}`" in words]
-                assert made in may(method, path) and f"but of role {role}:" in words
+                message = msgspec.json.decode(answer.data, type=m.Refusal).message
+                (made,) = [other for other in ROLES if f"`forebay token new {other}`" in message]
+                assert made in may(method, path) and f"but of role {role}:" in message
 
 
 def test_equivalent_paths_are_guarded_equally(url: str, submitted: Submitted) -> None:

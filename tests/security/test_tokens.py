@@ -104,7 +104,7 @@ def test_every_line_is_accepted_and_the_first_one_that_fits_is_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", "it has no token"),
         ("# none\n", "it has no token"),
@@ -118,8 +118,8 @@ def test_every_line_is_accepted_and_the_first_one_that_fits_is_sent() -> None:
         ("reader x2345678901234567\x7f", "may only have ASCII letters"),
     ],
 )
-def test_invalid_line_is_refused_without_showing_token(text: str, words: str) -> None:
-    with pytest.raises(SettingsError, match=words) as refused:
+def test_invalid_line_is_refused_without_showing_token(text: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message) as refused:
         parse_tokens(text, "t")
     assert "x2345" not in str(refused.value)
 

@@ -69,7 +69,7 @@ def test_origin_of_a_folder_in_data_is_that_of_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "message"),
     [
         ("data", "write an absolute path of a folder"),
         ("file:///srv", "write an absolute path of a folder"),
@@ -80,8 +80,8 @@ def test_origin_of_a_folder_in_data_is_that_of_data(tmp_path: Path) -> None:
         (7, 'write a text, as in "text"'),
     ],
 )
-def test_wrong_data_is_one_mistake(tmp_path: Path, data: Any, words: str) -> None:
-    with pytest.raises(SettingsError, match=f"^settings: data = .*{words.replace('?', '[?]')}"):
+def test_wrong_data_is_one_mistake(tmp_path: Path, data: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=f"^settings: data = .*{message.replace('?', '[?]')}"):
         from_values({**SHORT, "data": data})
     if data == "data":
         assert len(mistakes(written(tmp_path, f'data = "{data}"'), {})) == 1
@@ -90,7 +90,7 @@ def test_wrong_data_is_one_mistake(tmp_path: Path, data: Any, words: str) -> Non
 def test_missing_folder_names_data_as_an_alternative(tmp_path: Path) -> None:
     found = [str(error) for error in mistakes(written(tmp_path), {})]
     assert len(found) == 3
-    assert all('or set data = "/a/folder" above the first section' in words for words in found)
+    assert all('or set data = "/a/folder" above the first section' in message for message in found)
     with pytest.raises(SettingsError, match=r"the key wal\.url is missing .*; or set data"):
         from_values({**SHORT, "wal": {}, "driver": {"journal": "file:///j"}, "agent": {"blocks": "/b"}})
     with pytest.raises(SettingsError, match=r"the section \[kafka\] is missing$"):

@@ -26,7 +26,7 @@ NEGATIVE = (-1, "must be at least 0")
 NONE_AT_ALL = (0, "must be at least 1")
 NO_BYTES = ("0B", 'must be at least "1B"')
 
-#: each setting → a refused value (out of bounds, if it has bounds), and the words of the error
+#: each setting → a refused value (out of bounds, if it has bounds), and the text of the error
 REFUSED: dict[str, tuple[object, str]] = {
     "stream": ("a/b", "allowed are 1 to 64 letters"),
     "data": ("data", "write an absolute path of a folder"),
@@ -174,11 +174,11 @@ def test_wrong_value_of_each_setting_is_refused_with_what_is_allowed(key: str, v
     with pytest.raises(SettingsError) as caught:
         from_values(good_values(**{key.replace(".", "__"): value}), source="f.toml")
     sentence = str(caught.value)
-    place, shown, words = sentence.split(": ", 2)
+    place, shown, message = sentence.split(": ", 2)
     assert place == "f.toml"
     one = value[0] if isinstance(value, list) else value
     assert shown in (f"{key} = {json.dumps(one)}", f"{key} {one!r}")
-    assert words.startswith(allowed)
+    assert message.startswith(allowed)
     assert "\n" not in sentence
 
 

@@ -30,12 +30,12 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, default=Path("run"), help="folder for the trace of a failing run")
     kind = parser.add_mutually_exclusive_group()
-    for name, words in (
+    for name, description in (
         ("faulty", "faults of stores, clocks and messages"),
         ("without-wal", "hosts' copies in place of the WAL"),
         ("forgetting", "ids of receivers change, and are forgotten"),
     ):
-        kind.add_argument(f"--{name}", dest="variant", action="store_const", const=name, help=words)
+        kind.add_argument(f"--{name}", dest="variant", action="store_const", const=name, help=description)
     parser.add_argument("--hours", type=float, help="run on all cores, guided by coverage, and write a report")
     parser.add_argument("--workers", type=int, help="processes of --hours (default: one for each core)")
     parser.add_argument("--replay", type=Path, help="run a trace again")

@@ -102,7 +102,7 @@ class Agent:
         """Send the next heartbeat."""
         self._go_on(None)
 
-    def _told(self, number: int, answer: Any) -> None:
+    def _on_answer(self, number: int, answer: Any) -> None:
         """The heartbeat's thread gets the answer, a refusal, or None for "no answer in time"."""
         if number != self.awaits or self._host.agent is not self:
             return  # a late answer, or the process that asked was killed
@@ -117,8 +117,8 @@ class Agent:
         if isinstance(wanted, m.AgentHeartbeatRequest):
             self._beats += 1
             self.awaits = self._beats
-            told = partial(self._told, self._beats)
-            self._host.world.network.send(self._host.name, "agent", wanted, told)
+            on_answer = partial(self._on_answer, self._beats)
+            self._host.world.network.send(self._host.name, "agent", wanted, on_answer)
         elif wanted != "beat":
             raise AssertionError(f"the agent's thread waits for {wanted!r}")
 

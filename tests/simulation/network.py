@@ -15,13 +15,13 @@ COPIES_MAX = 2
 class Exchange:
     """One request and its answers.
 
-    ``copies``: of the request, still on their way. ``told``: called with an answer, a refusal (an exception), or None for
+    ``copies``: of the request, still on their way. ``on_answer``: called with an answer, a refusal (an exception), or None for
     "no answer in time". The sender drops repeated answers by the number of the request.
     """
 
     label: str
     body: Any
-    told: Callable[[Any], None]
+    on_answer: Callable[[Any], None]
     copies: int = 1
     made: int = 1
     answers: dict[int, Any] = field(default_factory=dict)
@@ -51,10 +51,10 @@ class Network:
         self.registrations: list[Exchange] = []
         self._numbers: Counter[str] = Counter()
 
-    def send(self, sender: str, kind: str, body: Any, told: Callable[[Any], None]) -> Exchange:
+    def send(self, sender: str, kind: str, body: Any, on_answer: Callable[[Any], None]) -> Exchange:
         name = f"{sender}/{kind}"
         self._numbers[name] += 1
-        exchange = Exchange(f"{name}#{self._numbers[name]}", body, told)
+        exchange = Exchange(f"{name}#{self._numbers[name]}", body, on_answer)
         self.exchanges[exchange.label] = exchange
         if kind == "register":
             self.registrations.append(exchange)
@@ -88,7 +88,7 @@ class Network:
         answer = exchange.answers[number] if keep else exchange.answers.pop(number)
         exchange.given_up = True
         self._tidy(exchange)
-        exchange.told(answer)
+        exchange.on_answer(answer)
 
     def lose_answer(self, exchange: Exchange, number: int) -> None:
         del exchange.answers[number]
@@ -98,7 +98,7 @@ class Network:
         """End the client's wait: its time limit has passed. Messages on their way may still arrive."""
         exchange.given_up = True
         self._tidy(exchange)
-        exchange.told(None)
+        exchange.on_answer(None)
 
     def _tidy(self, exchange: Exchange) -> None:
         if exchange.over:
@@ -110,5 +110,5 @@ class Network:
             if exchange.label.startswith(f"{sender}/"):
                 exchange.given_up = True
                 exchange.answers.clear()
-                exchange.told = lambda answer: None
+                exchange.on_answer = lambda answer: None
                 self._tidy(exchange)

@@ -87,9 +87,9 @@ class Explored:
         self.steps += outcome.steps
         self.cpu_seconds += outcome.cpu_seconds
         self.events.update(outcome.events)
-        for trace, words in outcome.failures:
+        for trace, message in outcome.failures:
             self.failures.setdefault(
-                f"{trace.invariant} {''.join(c for c in words if not c.isdigit())[:80]}", (trace, words)
+                f"{trace.invariant} {''.join(c for c in message if not c.isdigit())[:80]}", (trace, message)
             )
         new = {what: begin for what, begin in outcome.reached.items() if what not in self.reached}
         self.reached.update(dict.fromkeys(new))
@@ -164,9 +164,9 @@ def report(explored: Explored, first_seed: int, out: Path) -> str:
     lines += [f"| {at / 60:.1f} | {runs} | {reached} |" for at, runs, reached in explored.growth[every - 1 :: every]]
     lines += ["", "| what happened | runs |", "| --- | --- |"]
     lines += [f"| {event} | {runs} |" for event, runs in sorted(explored.events.items(), key=lambda item: item[1])]
-    for number, (trace, words) in enumerate(explored.failures.values(), 1):
+    for number, (trace, message) in enumerate(explored.failures.values(), 1):
         path = out / f"failure-{number}.json"
         traces.save(trace, path)
-        lines += ["", f"## Failure {number}: {words}", "", f"Again: `python -m tests.simulation --replay {path}`", ""]
-        lines += [story(trace.steps, words)]
+        lines += ["", f"## Failure {number}: {message}", "", f"Again: `python -m tests.simulation --replay {path}`", ""]
+        lines += [story(trace.steps, message)]
     return "\n".join(lines) + "\n"

@@ -331,9 +331,9 @@ class ReceiverProcess:
     def _send(self, thread: str, sent: Sent) -> None:
         self._requests += 1
         self._awaited[thread] = self._requests
-        self.world.network.send(self.name, sent.kind, sent.message, partial(self._told, thread, self._requests))
+        self.world.network.send(self.name, sent.kind, sent.message, partial(self._on_answer, thread, self._requests))
 
-    def _told(self, thread: str, number: int, answer: Any) -> None:
+    def _on_answer(self, thread: str, number: int, answer: Any) -> None:
         """A channel's client gets an answer, a refusal, or no answer in time. It takes one, and no late one."""
         if not self.alive or self._awaited.get(thread) != number:
             return

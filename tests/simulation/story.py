@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 #: pattern of a label → sentence; the first that matches counts
 _SENTENCES = [
-    (re.compile(pattern), words)
-    for pattern, words in (
+    (re.compile(pattern), text)
+    for pattern, text in (
         (r"start driver", "A driver starts."),
         (r"start (\S+)", r"A process of receiver \1 starts."),
         (r"produce (\S+) (\d+)", r"A producer appends \2 records to \1."),
@@ -77,14 +77,14 @@ _SENTENCES = [
 
 def sentence(label: str) -> str:
     """Return the sentence of a step; the label itself if there is none."""
-    for pattern, words in _SENTENCES:
+    for pattern, text in _SENTENCES:
         found = pattern.fullmatch(label)
         if found is not None:
-            return found.expand(words)
+            return found.expand(text)
     return label
 
 
 def story(labels: Iterable[str], violation: str) -> str:
     """Return the steps as numbered sentences, with their labels, and what they break."""
-    told = [f"{number}. {sentence(label)} (`{label}`)" for number, label in enumerate(labels, 1)]
-    return "\n".join([*told, "", f"This breaks {violation}", ""])
+    lines = [f"{number}. {sentence(label)} (`{label}`)" for number, label in enumerate(labels, 1)]
+    return "\n".join([*lines, "", f"This breaks {violation}", ""])

@@ -88,15 +88,15 @@ def test_a_run_is_replayed_from_its_labels() -> None:
 def test_failing_seed_is_reduced_to_a_story_that_fails_again(tmp_path: Path) -> None:
     kinds = next(mistake.kinds for mistake in MISTAKES if mistake.name == "journal-order-unlike-decisions")
     task = night.Task(first_seed=0, runs=50, variant="", steps=STEPS, shrink_seconds=3.0)
-    ((trace, words),) = night.perform(task, kinds).failures
+    ((trace, message),) = night.perform(task, kinds).failures
     assert len(trace.steps) < STEPS
     traces.save(trace, tmp_path / "trace.json")
     with pytest.raises(AssertionError, match=trace.invariant):
         traces.replay(traces.load(tmp_path / "trace.json"), kinds)
-    told = story(trace.steps, words)
-    assert all(f"(`{label}`)" in told for label in trace.steps)
-    assert "receives register" in told
-    assert told.endswith(f"This breaks {words}\n")
+    text = story(trace.steps, message)
+    assert all(f"(`{label}`)" in text for label in trace.steps)
+    assert "receives register" in text
+    assert text.endswith(f"This breaks {message}\n")
 
 
 def test_a_beginning_that_reached_something_new_is_continued() -> None:

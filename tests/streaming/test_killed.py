@@ -61,8 +61,8 @@ def python_processes(session: int) -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            words = (entry / "cmdline").read_bytes()
-            if os.getsid(int(entry.name)) == session and b"pyspark." in words and b"tests.support" not in words:
+            arguments = (entry / "cmdline").read_bytes()
+            if os.getsid(int(entry.name)) == session and b"pyspark." in arguments and b"tests.support" not in arguments:
                 found.append(int(entry.name))
         except OSError:
             continue  # it has ended

@@ -44,13 +44,13 @@ def test_a_direct_stream_counts_words(spark: Any, kafka_broker: KafkaBroker, lin
     counted = threading.Event()
     count = direct_stream.WordCount.__call__
 
-    class Told(direct_stream.WordCount):
+    class NotifyingWordCount(direct_stream.WordCount):
         def __call__(self, batch: Any) -> None:
             count(self, batch)
             counted.set()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(direct_stream, "WordCount", Told)
+        patch.setattr(direct_stream, "WordCount", NotifyingWordCount)
         stream = direct_stream.stream(spark, kafka_broker.options["bootstrap.servers"], lines, tmp_path)
     stream.start()
     assert counted.wait(PATIENCE_SECONDS)

@@ -75,12 +75,12 @@ def test_check_of_licences_finds_what_is_unknown_not_allowed_or_stated_otherwise
     text = dependencies.LICENSES.read_text(encoding="utf-8")
     planted = tmp_path / "licenses.toml"
     monkeypatch.setattr(dependencies, "LICENSES", planted)
-    for line, words in (
+    for line, message in (
         ('msgspec = "BSD-3-Clause"\n', "no licence for this package"),
         ('"org.slf4j" = "MIT"\n', "no licence for this jar"),
     ):
         planted.write_text(text.replace(line, ""), encoding="utf-8")
-        assert line in text and [words in found for found in licenses.problems()] == [True], line
+        assert line in text and [message in found for found in licenses.problems()] == [True], line
     moved = text.replace('urllib3 = "MIT"\n', "").replace("[extras]\n", '[extras]\nurllib3 = "MIT"\n')
     for line, replacement in (
         ('msgspec = "BSD-3-Clause"', 'msgspec = "GPL-3.0-only"'),
@@ -92,14 +92,14 @@ def test_check_of_licences_finds_what_is_unknown_not_allowed_or_stated_otherwise
         moved = moved.replace(line, replacement)
     planted.write_text(moved, encoding="utf-8")
     found = "\n".join(licenses.problems())
-    for words in (
+    for message in (
         "its licence GPL-3.0-only is not allowed for runtime",
         "states BSD-3-Clause, but scripts/licenses.toml says GPL-3.0-only",
         "states MIT, but scripts/licenses.toml says Apache-2.0",
         "its licence AGPL-3.0-only is not allowed for extras",
         "urllib3: every installation has it",
     ):
-        assert words in found, words
+        assert message in found, message
     if any((dependencies.ROOT / ".cache").glob("*/libs/netty-common-*.jar")):
         assert "its jar states Apache-2.0, but scripts/licenses.toml says MIT" in found
 

@@ -207,10 +207,10 @@ class Cluster(Services):
     def check_audit(self) -> AuditReport:
         report = self.audit()
         assert report.clean, f"the audit found {report.findings}\n{self.describe()}"
-        words = io.StringIO()
-        with contextlib.redirect_stdout(words), contextlib.redirect_stderr(words):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             code = command_line(["--config", str(self.config), "audit"])
-        assert code == 0, f"forebay audit: {code}\n{words.getvalue()}"
+        assert code == 0, f"forebay audit: {code}\n{output.getvalue()}"
         return report
 
     def check_commits(self) -> None:

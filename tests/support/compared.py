@@ -36,8 +36,8 @@ class Topics:
     admin: KafkaAdmin
     prefix: str
 
-    def named(self, words: str) -> str:
-        return words.replace("T-", f"{self.prefix}-")
+    def named(self, text: str) -> str:
+        return text.replace("T-", f"{self.prefix}-")
 
     def create(self, topic: str, partitions: int = 1, **options: str) -> None:
         self.admin.create_topic(
@@ -371,10 +371,10 @@ KINDS: dict[str, dict[Side, str]] = {
 }
 
 
-def kind_of(words: str, side: Side) -> str:
+def kind_of(message: str, side: Side) -> str:
     """One of ``KINDS``."""
-    found = next((kind for kind, signs in KINDS.items() if re.search(signs[side], words)), None)
-    assert found is not None, f"refused for none of the known reasons: {words}"
+    found = next((kind for kind, signs in KINDS.items() if re.search(signs[side], message)), None)
+    assert found is not None, f"refused for none of the known reasons: {message}"
     return found
 
 

@@ -82,7 +82,7 @@ def span(begin: int, end: int, partition: int = 0, incarnation: int = 1) -> m.In
     )
 
 
-def told(t: Tracked, *spans: m.IncarnationSpan) -> m.BlocksAnswer:
+def blocks_answer(t: Tracked, *spans: m.IncarnationSpan) -> m.BlocksAnswer:
     return t.say(m.BlocksRequest(spans=spans))  # type: ignore[no-any-return]
 
 

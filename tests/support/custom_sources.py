@@ -134,33 +134,33 @@ class HandClock:
 
 
 @dataclass
-class Heard:
+class RecordingListener:
     """A listener that keeps the assigned partitions."""
 
     owned: set[TopicPartition] = field(default_factory=set)
-    words: list[tuple[str, list[TopicPartition]]] = field(default_factory=list)
+    calls: list[tuple[str, list[TopicPartition]]] = field(default_factory=list)
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        self.words.append(("assigned", list(partitions)))
+        self.calls.append(("assigned", list(partitions)))
 
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        self.words.append(("revoked", list(partitions)))
+        self.calls.append(("revoked", list(partitions)))
 
     def lost(self, partitions: Sequence[TopicPartition]) -> None:
         raise AssertionError("no receiver loses a partition without a revocation")
 
 
-def reliable(own: Lists, count: int = 1, ordinal: int = 0) -> tuple[ReliableAdapter, Heard, HandClock]:
-    clock, heard = HandClock(), Heard()
+def reliable(own: Lists, count: int = 1, ordinal: int = 0) -> tuple[ReliableAdapter, RecordingListener, HandClock]:
+    clock, listener = HandClock(), RecordingListener()
     own.ordinal = ordinal
     adapter = ReliableAdapter(settings_for(count=count), own, clock)
-    adapter.subscribe(heard)
-    return adapter, heard, clock
+    adapter.subscribe(listener)
+    return adapter, listener, clock
 
 
 def unreliable(own: Queue) -> UnreliableAdapter:
     adapter = UnreliableAdapter(settings_for("Queue"), own, HandClock())
-    adapter.subscribe(Heard())
+    adapter.subscribe(RecordingListener())
     return adapter
 
 

@@ -103,7 +103,7 @@ def _run(package: str, folder: Path, *command: str) -> str:
             command, cwd=folder, check=True, capture_output=True, text=True, timeout=_FETCH_SECONDS
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        words = getattr(error, "stderr", None) or error
+        output = getattr(error, "stderr", None) or error
         raise UsageError(
-            f"{package} can't be fetched ({' '.join(command)}: {str(words).strip()}): install {package}"
+            f"{package} can't be fetched ({' '.join(command)}: {str(output).strip()}): install {package}"
         ) from None

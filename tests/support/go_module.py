@@ -75,13 +75,13 @@ class GoModule:
                 env=environment,
                 cwd=folder,
             )
-            printed, words = done.stdout, done.stdout + done.stderr
+            printed, output = done.stdout, done.stdout + done.stderr
             failed = done.returncode != 0
         except (OSError, subprocess.TimeoutExpired) as error:
-            printed, words, failed = "", str(error), True
+            printed, output, failed = "", str(error), True
         if failed:
             raise UsageError(
-                f"{self.name} {self.version} could not be built: {' '.join(command)}: {words.strip()[-1500:]}"
+                f"{self.name} {self.version} could not be built: {' '.join(command)}: {output.strip()[-1500:]}"
             )
         return printed
 

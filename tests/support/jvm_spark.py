@@ -80,11 +80,11 @@ def make() -> Path:
 def _run(command: list[str]) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_INSTALL_SECONDS, check=False)
-        words, failed = done.stdout + done.stderr, done.returncode != 0
+        output, failed = done.stdout + done.stderr, done.returncode != 0
     except (OSError, subprocess.TimeoutExpired) as error:
-        words, failed = str(error), True
+        output, failed = str(error), True
     if failed:
-        raise UsageError(f"pyspark {VERSION} could not be installed: {' '.join(command)}: {words.strip()[-1500:]}")
+        raise UsageError(f"pyspark {VERSION} could not be installed: {' '.join(command)}: {output.strip()[-1500:]}")
 
 
 def require_jvm_spark(missing: Callable[[str], None]) -> None:

@@ -35,7 +35,7 @@ class Reader:
     def __init__(self, options: Mapping[str, str], group: str, topics: Sequence[str], **more: Any) -> None:
         quick = {"session.timeout.ms": "3000", "heartbeat.interval.ms": "300"}
         self.source = KafkaSource({**quick, **options}, group=group, topics=topics, **more)
-        self.told: list[tuple[str, frozenset[TopicPartition]]] = []
+        self.rebalances: list[tuple[str, frozenset[TopicPartition]]] = []
         self.polled: list[Columns | EndOfPartition | PartitionFault] = []
         self.on_revoked: Callable[[Sequence[TopicPartition]], None] = lambda partitions: None
 
@@ -49,14 +49,14 @@ class Reader:
         self.source.close()
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        self.told.append(("assigned", frozenset(partitions)))
+        self.rebalances.append(("assigned", frozenset(partitions)))
 
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        self.told.append(("revoked", frozenset(partitions)))
+        self.rebalances.append(("revoked", frozenset(partitions)))
         self.on_revoked(partitions)
 
     def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        self.told.append(("lost", frozenset(partitions)))
+        self.rebalances.append(("lost", frozenset(partitions)))
 
     def poll(self, max_records: int = 1_000) -> None:
         self.polled += self.source.poll(max_records, 0.1)
@@ -92,7 +92,7 @@ def poll_until(condition: Callable[[], object], *readers: Reader) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, (
-            f"waited without success; {[(reader.told, reader.polled[-3:], reader.source.last_error) for reader in readers]}"
+            f"waited without success; {[(reader.rebalances, reader.polled[-3:], reader.source.last_error) for reader in readers]}"
         )
         for reader in readers:
             reader.poll()

@@ -109,10 +109,10 @@ class Kdc:
 
     def __enter__(self) -> Kdc:
         self._folder.mkdir(parents=True, exist_ok=True)
-        words = {"realm": REALM, "port": self._port, "folder": self._folder}
-        self.configuration.write_text(_CLIENT.format(**words))
+        values = {"realm": REALM, "port": self._port, "folder": self._folder}
+        self.configuration.write_text(_CLIENT.format(**values))
         plugins = _file("krb5-kdc").parents[2] / _LIBRARIES / "krb5/plugins/kdb"
-        (self._folder / "kdc.conf").write_text(_SERVER.format(**words, plugins=plugins))
+        (self._folder / "kdc.conf").write_text(_SERVER.format(**values, plugins=plugins))
         self._link_libraries()
         self._run("krb5-kdc", "kdb5_util", "create", "-s", "-r", REALM, "-P", "of a database for tests")
         self.start()
@@ -146,8 +146,8 @@ class Kdc:
         """Make ``principals``, whose tickets are good for at most ``life``, and return a file with their keys."""
         path = self._folder / f"{principals[0].replace('/', '-')}.keytab"
         requests = [f"addprinc -randkey -maxlife {life} {principal}\n" for principal in principals]
-        words = "".join([*requests, f"ktadd -k {path} {' '.join(principals)}\n"])
-        said = self._run("krb5-admin-server", "kadmin.local", words=words)  # which exits with 0 if a request fails
+        text = "".join([*requests, f"ktadd -k {path} {' '.join(principals)}\n"])
+        said = self._run("krb5-admin-server", "kadmin.local", text=text)  # which exits with 0 if a request fails
         if said.count(" created.") != len(principals) or not path.exists():
             raise UnreachableError(f"no keytab for {', '.join(principals)}: {said}")
         return path
@@ -171,10 +171,10 @@ class Kdc:
             probe.settimeout(1.0)
             return probe.connect_ex(("127.0.0.1", self._port)) == 0
 
-    def _run(self, package: str, name: str, *arguments: str, words: str = "") -> str:
+    def _run(self, package: str, name: str, *arguments: str, text: str = "") -> str:
         done = subprocess.run(
             [str(_file(package).with_name(name)), *arguments],
-            input=words, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False,
+            input=text, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False,
             env=self._servers_environment(),
         )  # fmt: skip
         if done.returncode != 0:

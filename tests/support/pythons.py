@@ -30,8 +30,8 @@ def other_python(folder: Path) -> tuple[str, str]:
         if (found := find_python(name)) is not None:
             return found, name
     path = bare_python(folder)
-    words = f"import sys; sys.version_info = (3, {names[0][2:]}, 0, 'final', 0)"
-    next(folder.glob("lib/python*/site-packages/others.pth")).write_text(f"{_SITE}\n{words}\n")
+    code = f"import sys; sys.version_info = (3, {names[0][2:]}, 0, 'final', 0)"
+    next(folder.glob("lib/python*/site-packages/others.pth")).write_text(f"{_SITE}\n{code}\n")
     return path, names[0]
 
 

@@ -125,12 +125,12 @@ class Carriers:
     """A job that lacks a key until it is corrected."""
 
     def __init__(self) -> None:
-        self.mended = False
+        self.is_fixed = False
         self.runs: list[tuple[int, int]] = []
 
     def __call__(self, batch: Batch) -> None:
         self.runs.append((batch.id, batch.records))
-        if not self.mended:
+        if not self.is_fixed:
             look_up({}, "carrier")
 
 

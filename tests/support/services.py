@@ -393,7 +393,7 @@ class Services:
     def await_hit(self, failpoint: str) -> None:
         self.wait(lambda: self.was_hit(failpoint), f"failpoint {failpoint} to be hit")
 
-    def let_go(self, failpoint: str) -> None:
+    def release_hold(self, failpoint: str) -> None:
         """Release a ``hold``."""
         (self.failpoint_folder / f"{failpoint}.release").touch()
 

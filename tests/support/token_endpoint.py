@@ -37,8 +37,8 @@ class TokenEndpoint(AnsweringServer):
             def do_POST(self) -> None:  # noqa: N802 - its library's name
                 form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
                 if endpoint.answers:
-                    status, words = endpoint.answers.pop(0)
-                    self.answer(status, words.encode())
+                    status, body = endpoint.answers.pop(0)
+                    self.answer(status, body.encode())
                 elif self.headers["Authorization"] != who:
                     self.answer(401, b'{"error": "invalid_client", "error_description": "who are you?"}')
                 elif form.get("grant_type") != ["client_credentials"] or form.get("scope", [""]) != [scope]:

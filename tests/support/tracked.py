@@ -127,7 +127,7 @@ class Tracked:
     def searches(self) -> tuple[Search, ...]:
         return self.say(Searches())  # type: ignore[no-any-return]
 
-    def search_in_vain(self, epoch: int, adoptable_from: int = -1) -> bool:
+    def search_finding_nothing(self, epoch: int, adoptable_from: int = -1) -> bool:
         """Let the receiver settle and the search of the WAL find nothing. Return whether the fault is decided now."""
         self.beat(epoch)
         (search,) = self.searches()

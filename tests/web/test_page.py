@@ -173,7 +173,7 @@ def test_data_stay_readable_while_the_driver_is_down(make_driver: Make, watched:
     watched.expected("ERR_")
 
 
-def test_delay_between_attempts_grows(make_driver: Make, watched: Watched) -> None:
+def test_page_asks_a_driver_that_is_down_after_growing_delays(make_driver: Make, watched: Watched) -> None:
     """Fake time: in five minutes without a driver, the page asks about a dozen times, not hundreds."""
     driver = make_driver(canned.healthy())
     page = watched.open(driver.url, prepare=lambda page: page.clock.install())

@@ -68,7 +68,7 @@ def test_the_example_needs_no_kafka_and_its_receivers_are_numbered(
 
 
 @pytest.mark.parametrize(
-    ("kafka", "receiver", "words"),
+    ("kafka", "receiver", "message"),
     [
         (None, {"source": "sources"}, 'receiver.source = "sources": write "kafka", or module:Class'),
         ({"topics": ["t"]}, {"source": "m:C"}, 'kafka.topics: receiver.source = "m:C" reads no topics'),
@@ -89,7 +89,7 @@ def test_the_example_needs_no_kafka_and_its_receivers_are_numbered(
     ],
 )
 def test_settings_that_do_not_fit_a_source_are_refused(
-    kafka: dict[str, object] | None, receiver: dict[str, object], words: str
+    kafka: dict[str, object] | None, receiver: dict[str, object], message: str
 ) -> None:
     values = {
         "stream": "s",
@@ -101,7 +101,7 @@ def test_settings_that_do_not_fit_a_source_are_refused(
     }
     if "letters" in receiver:
         values |= {"dead_letters": {"topic": receiver["letters"]}, "receiver": {"source": receiver["source"]}}
-    with pytest.raises(SettingsError, match=words):
+    with pytest.raises(SettingsError, match=message):
         from_values(values)
 
 

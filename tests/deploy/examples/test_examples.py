@@ -24,8 +24,8 @@ def test_offline_a_wrong_option_is_found_and_nothing_is_asked(
     path = tmp_path / "forebay.toml"
     path.write_text(text.replace('"bootstrap.servers"', '"fetch.wait.max.mss" = 1\n"bootstrap.servers"', 1))
     assert main(["--config", str(path), "validate", "--offline"]) == 2
-    words = capsys.readouterr().out
-    assert "fetch.wait.max.mss" in words and "broker" not in words and "wal:" not in words
+    output = capsys.readouterr().out
+    assert "fetch.wait.max.mss" in output and "broker" not in output and "wal:" not in output
 
 
 def test_untested_example_says_that_it_is_untested() -> None:

@@ -22,25 +22,25 @@ def say(ready: ReadySocket, *messages: bytes) -> None:
     "message", [b"STATUS=leading", b"READY=0", b"READY=10", b"X-READY=1", b"STATUS=READY=1", b"\n"]
 )
 def test_other_messages_do_not_make_it_ready(message: bytes) -> None:
-    told: list[str] = []
-    with ReadySocket(lambda: told.append("ready")) as ready:
+    calls: list[str] = []
+    with ReadySocket(lambda: calls.append("ready")) as ready:
         say(ready, message)
-    assert told == [], "leaving waits for what was sent"
+    assert calls == [], "leaving waits for what was sent"
 
 
 def test_ready_is_called_once_and_later_messages_fill_no_queue() -> None:
-    told: list[str] = []
+    calls: list[str] = []
     first = threading.Event()
 
     def note() -> None:
-        told.append("ready")
+        calls.append("ready")
         first.set()
 
     with ReadySocket(note) as ready:
         say(ready, b"STATUS=running\nREADY=1")
         assert first.wait(30)
         say(ready, *[b"READY=1\nWATCHDOG=1"] * 1000)
-    assert told == ["ready"]
+    assert calls == ["ready"]
 
 
 def test_socket_is_private_and_removed_afterwards() -> None:

@@ -28,8 +28,8 @@ with only_one(sys.argv[1], "flights", print):
 """
 
 
-def unsaid(words: str) -> None:
-    raise AssertionError(words)
+def unsaid(message: str) -> None:
+    raise AssertionError(message)
 
 
 @contextmanager

@@ -20,16 +20,16 @@ QUICK = RestartPolicy(first_delay_seconds=0.01, max_delay_seconds=0.05)
 WAIT_SECONDS = 90.0
 
 
-class Told:
+class Messages:
     """What the supervisor said; :meth:`wait` returns when a sentence holds ``part``, ``times`` times."""
 
     def __init__(self) -> None:
         self.sentences: list[str] = []
         self._changed = threading.Condition()
 
-    def __call__(self, words: str) -> None:
+    def __call__(self, message: str) -> None:
         with self._changed:
-            self.sentences.append(words)
+            self.sentences.append(message)
             self._changed.notify_all()
 
     def wait(self, part: str, times: int = 1) -> None:
@@ -95,8 +95,8 @@ def running(supervisor: Supervisor) -> Iterator[Callable[[], int]]:
 
 
 def test_a_killed_child_is_started_again_as_a_new_process() -> None:
-    told, lines = Told(), Lines()
-    supervisor = Supervisor([child("a", OBEDIENT)], policy=QUICK, say=told, logs=LogLines(stream=lines))
+    messages, lines = Messages(), Lines()
+    supervisor = Supervisor([child("a", OBEDIENT)], policy=QUICK, say=messages, logs=LogLines(stream=lines))
     with running(supervisor) as ended:
         lines.wait("a | ready")
         first = supervisor.pid("a")
@@ -105,33 +105,33 @@ def test_a_killed_child_is_started_again_as_a_new_process() -> None:
         assert supervisor.pid("a") not in (None, first)
         supervisor.stop()
         assert ended() == 0
-    assert told.count("a was killed by SIGKILL after") == 1
-    assert told.count("a was restarted") == 1
+    assert messages.count("a was killed by SIGKILL after") == 1
+    assert messages.count("a was restarted") == 1
 
 
 def test_a_child_that_fails_again_and_again_is_started_with_growing_delay() -> None:
-    told = Told()
+    messages = Messages()
     policy = RestartPolicy(first_delay_seconds=0.01, max_delay_seconds=0.04)
-    supervisor = Supervisor([child("a", "import sys; sys.exit(1)")], policy=policy, say=told)
+    supervisor = Supervisor([child("a", "import sys; sys.exit(1)")], policy=policy, say=messages)
     with running(supervisor) as ended:
-        told.wait("restart in 0.04 s", times=2)
+        messages.wait("restart in 0.04 s", times=2)
         supervisor.stop()
         assert ended() == 0
-    delays = [sentence.rsplit(" in ", 1)[1] for sentence in told.sentences if "restart in" in sentence]
+    delays = [sentence.rsplit(" in ", 1)[1] for sentence in messages.sentences if "restart in" in sentence]
     assert delays[:4] == ["0.01 s", "0.02 s", "0.04 s", "0.04 s"]
 
 
 def test_fenced_child_is_not_restarted_and_the_others_continue() -> None:
     """INV-4."""
-    told, lines = Told(), Lines()
+    messages, lines = Messages(), Lines()
     supervisor = Supervisor(
         [child("fenced", "import sys; sys.exit(4)"), child("other", OBEDIENT)],
         policy=QUICK,
-        say=told,
+        say=messages,
         logs=LogLines(stream=lines),
     )
     with running(supervisor) as ended:
-        told.wait("fenced was fenced (exit code 4) and is not restarted")
+        messages.wait("fenced was fenced (exit code 4) and is not restarted")
         lines.wait("other | ready")
         # a restart of the other one comes after any restart of the fenced one could have come
         supervisor.kill("other")
@@ -139,7 +139,7 @@ def test_fenced_child_is_not_restarted_and_the_others_continue() -> None:
         assert supervisor.pid("fenced") is None
         supervisor.stop()
         assert ended() == 4
-    assert told.count("fenced was restarted") == 0
+    assert messages.count("fenced was restarted") == 0
     assert lines.getvalue().count("other | drained") == 1
 
 
@@ -162,13 +162,13 @@ def test_run_returns_after_the_last_lines_of_its_children_are_written() -> None:
 
 
 def test_wrong_use_of_one_child_stops_all_with_its_exit_code() -> None:
-    told, lines = Told(), Lines()
+    messages, lines = Messages(), Lines()
     wrong = child("wrong", "import sys; sys.stdin.read(); sys.exit(2)")
-    supervisor = Supervisor([child("a", OBEDIENT), wrong], policy=QUICK, say=told, logs=LogLines(stream=lines))
+    supervisor = Supervisor([child("a", OBEDIENT), wrong], policy=QUICK, say=messages, logs=LogLines(stream=lines))
     with running(supervisor) as ended:
         assert ended() == 2
-    assert told.count("is not restarted: all children share the configuration") == 1
-    assert told.count("was restarted") == 0
+    assert messages.count("is not restarted: all children share the configuration") == 1
+    assert messages.count("was restarted") == 0
 
 
 def test_children_stop_by_rank_and_each_rank_waits_for_the_one_before() -> None:
@@ -192,26 +192,26 @@ def test_children_stop_by_rank_and_each_rank_waits_for_the_one_before() -> None:
 
 
 def test_a_second_request_to_stop_kills_what_is_left() -> None:
-    told, lines = Told(), Lines()
-    supervisor = Supervisor([child("a", STUBBORN, stop_seconds=1000)], say=told, logs=LogLines(stream=lines))
+    messages, lines = Messages(), Lines()
+    supervisor = Supervisor([child("a", STUBBORN, stop_seconds=1000)], say=messages, logs=LogLines(stream=lines))
     with running(supervisor) as ended:
         lines.wait("ready")
         supervisor.stop()
-        told.wait("stopping")
+        messages.wait("stopping")
         supervisor.stop()
         assert ended() == 0
-    assert told.count("killing the remaining services") == 1
+    assert messages.count("killing the remaining services") == 1
 
 
 def test_a_child_that_does_not_stop_in_its_time_is_killed() -> None:
     """INV-6."""
-    told, lines = Told(), Lines()
-    supervisor = Supervisor([child("a", STUBBORN, stop_seconds=0.05)], say=told, logs=LogLines(stream=lines))
+    messages, lines = Messages(), Lines()
+    supervisor = Supervisor([child("a", STUBBORN, stop_seconds=0.05)], say=messages, logs=LogLines(stream=lines))
     with running(supervisor) as ended:
         lines.wait("ready")
         supervisor.stop()
         assert ended() == 0
-    assert told.count("a did not stop within 0.05 s: killing it") == 1
+    assert messages.count("a did not stop within 0.05 s: killing it") == 1
 
 
 def test_lines_go_to_a_file_for_each_child_where_a_folder_is_named(tmp_path: Path) -> None:
@@ -291,11 +291,11 @@ def first(code: str) -> ChildSpec:
 
 def test_children_start_when_the_first_one_is_ready(tmp_path: Path) -> None:
     """However often the first one ends before."""
-    told, lines = Told(), Lines()
+    messages, lines = Messages(), Lines()
     supervisor = Supervisor(
         [first(FIRST), child("a", OBEDIENT), child("b", OBEDIENT)],
         policy=QUICK,
-        say=told,
+        say=messages,
         logs=LogLines(stream=lines),
         environment={**os.environ, "MAY": str(tmp_path / "may")},
     )
@@ -333,12 +333,12 @@ def reporting(name: str, *arguments: str) -> ChildSpec:
 
 
 def test_all_are_ready_when_each_child_has_reported_or_stays_down(tmp_path: Path) -> None:
-    told, lines, ready = Told(), Lines(), threading.Event()
+    messages, lines, ready = Messages(), Lines(), threading.Event()
     (tmp_path / "may").touch()
     supervisor = Supervisor(
         [first(FIRST), reporting("a"), reporting("b"), reporting("fenced", "4")],
         policy=QUICK,
-        say=told,
+        say=messages,
         ready=ready.set,
         logs=LogLines(stream=lines),
         environment={**os.environ, "MAY": str(tmp_path / "may")},
@@ -353,18 +353,18 @@ def test_all_are_ready_when_each_child_has_reported_or_stays_down(tmp_path: Path
 
 
 def test_all_are_not_ready_while_a_child_fails(tmp_path: Path) -> None:
-    told, lines, ready = Told(), Lines(), threading.Event()
+    messages, lines, ready = Messages(), Lines(), threading.Event()
     (tmp_path / "may").touch()
     supervisor = Supervisor(
         [first(FIRST), reporting("a"), reporting("b", "1")],
         policy=QUICK,
-        say=told,
+        say=messages,
         ready=ready.set,
         logs=LogLines(stream=lines),
         environment={**os.environ, "MAY": str(tmp_path / "may")},
     )
     with running(supervisor) as ended:
-        told.wait("b failed (exit code 1)", times=3)
+        messages.wait("b failed (exit code 1)", times=3)
         lines.wait("a | reports")
         supervisor.stop()
         assert ended() == 0
@@ -372,31 +372,31 @@ def test_all_are_not_ready_while_a_child_fails(tmp_path: Path) -> None:
 
 
 def test_children_are_not_started_when_the_first_one_finds_the_stream_running() -> None:
-    told, lines = Told(), Lines()
+    messages, lines = Messages(), Lines()
     busy = first("import sys; sys.exit(5)")
-    supervisor = Supervisor([busy, child("a", OBEDIENT)], policy=QUICK, say=told, logs=LogLines(stream=lines))
+    supervisor = Supervisor([busy, child("a", OBEDIENT)], policy=QUICK, say=messages, logs=LogLines(stream=lines))
     with running(supervisor) as ended:
         assert ended() == 5
-    assert told.count("first found the stream already running (exit code 5) and is not restarted") == 1
+    assert messages.count("first found the stream already running (exit code 5) and is not restarted") == 1
     assert lines.getvalue() == ""
 
 
 def test_first_child_that_was_replaced_later_is_restarted(tmp_path: Path) -> None:
-    told, lines = Told(), Lines()
+    messages, lines = Messages(), Lines()
     (tmp_path / "may").touch()
     over = tmp_path / "over"
     code = f"{FIRST}    if ready and pathlib.Path({str(over)!r}).exists(): sys.exit(5)\n"
     supervisor = Supervisor(
         [first(code), child("a", OBEDIENT)],
         policy=QUICK,
-        say=told,
+        say=messages,
         logs=LogLines(stream=lines),
         environment={**os.environ, "MAY": str(tmp_path / "may")},
     )
     with running(supervisor) as ended:
         lines.wait("a | ready")
         over.touch()
-        told.wait("first found another process in its place (exit code 5) after")
+        messages.wait("first found another process in its place (exit code 5) after")
         lines.wait("first runs", times=2)
         assert supervisor.pid("a") is not None
         supervisor.stop()

@@ -59,7 +59,7 @@ def test_a_child_that_ran_long_enough_begins_with_the_first_delay_again(
 
 
 @pytest.mark.parametrize(
-    ("return_code", "words"),
+    ("return_code", "message"),
     [
         (0, "finished"),
         (1, "failed (exit code 1)"),
@@ -68,5 +68,5 @@ def test_a_child_that_ran_long_enough_begins_with_the_first_delay_again(
         (-200, "was killed by signal 200"),
     ],
 )
-def test_end_of_a_child_is_described(return_code: int, words: str) -> None:
-    assert described(return_code) == words
+def test_end_of_a_child_is_described(return_code: int, message: str) -> None:
+    assert described(return_code) == message

@@ -148,8 +148,8 @@ def test_receiver_whose_polling_hangs_is_restarted_by_the_watchdog(machine: Boot
     add_lines(machine, "after the watchdog")
     machine.wait(lambda: machine.property(RECEIVER, "NRestarts") != "0", "systemd to end it and start it again")
 
-    def said(words: str) -> bool:
-        return words in machine.run("journalctl", "--unit", RECEIVER, "--no-pager").stdout
+    def said(text: str) -> bool:
+        return text in machine.run("journalctl", "--unit", RECEIVER, "--no-pager").stdout
 
     machine.wait(lambda: said("Watchdog timeout"), "the reason in the journal")
     machine.wait(lambda: said("in _step"), "where its polling thread was")
@@ -197,11 +197,11 @@ def test_wrong_use_is_not_restarted_and_prints_one_sentence(machine: Booted) -> 
     assert machine.property(AGENT, "ExecMainStatus") == "2"
     assert machine.property(AGENT, "NRestarts") == "0"
 
-    def words() -> str:
+    def text() -> str:
         return machine.run("journalctl", "--unit", AGENT, "--no-pager", "--lines=20").stdout
 
-    machine.wait(lambda: "FOREBAY__AGENT__QUOTA" in words(), "the sentence in the journal")
-    assert "Traceback" not in words()
+    machine.wait(lambda: "FOREBAY__AGENT__QUOTA" in text(), "the sentence in the journal")
+    assert "Traceback" not in text()
     override(machine, AGENT)
     machine.run("systemctl", "reset-failed", AGENT)
     machine.run("systemctl", "start", AGENT)
@@ -217,11 +217,11 @@ def test_a_unit_that_fails_again_and_again_ends_failed_and_says_why(machine: Boo
     machine.run("systemctl", "start", AGENT, check=False)
     machine.wait(lambda: machine.property(AGENT, "ActiveState") == "failed", "the last end")
 
-    def shown(words: str) -> bool:
-        return words in machine.run("systemctl", "status", AGENT, "--no-pager", "--lines=20", check=False).stdout
+    def shown(text: str) -> bool:
+        return text in machine.run("systemctl", "status", AGENT, "--no-pager", "--lines=20", check=False).stdout
 
-    for words in ("the disk is lost", "Start request repeated too quickly"):
-        machine.wait(lambda words=words: shown(words), words)  # type: ignore[misc]
+    for text in ("the disk is lost", "Start request repeated too quickly"):
+        machine.wait(lambda text=text: shown(text), text)  # type: ignore[misc]
     assert int(machine.property(AGENT, "NRestarts")) == int(limit)
     assert machine.run("systemctl", "start", AGENT, check=False).returncode != 0
     override(machine, AGENT)

@@ -131,8 +131,8 @@ def test_stream_that_begins_at_a_committed_offset_notices_that_the_log_was_cut_b
     older.cut_back()
     produce(broker.options, tp, 120, key=b"later")
     strict = Runs(broker.options, tmp_path / "strict").make(Subscribe([tp.topic]), params)
-    words = rf"{tp}: group {tp.topic} committed offset 100, and Kafka's log was cut back to 80 since.*on_vanished"
-    with pytest.raises(RangeNotHeldError, match=words):
+    message = rf"{tp}: group {tp.topic} committed offset 100, and Kafka's log was cut back to 80 since.*on_vanished"
+    with pytest.raises(RangeNotHeldError, match=message):
         strict.foreach_batch(runs.job).start()
     later = Runs(broker.options, tmp_path / "later")
     rows = Rows(later)

@@ -242,7 +242,7 @@ def read(
 
 
 @pytest.mark.parametrize(
-    ("first", "words"),
+    ("first", "message"),
     [
         ([batch_of(*range(4)), batch_of(*range(4, 10))], ""),
         ([batch_of(0, 1, 4, 5, 6, 7, 8, 9)], "from offset 2 on the next record is 4"),
@@ -251,13 +251,13 @@ def read(
     ],
 )
 def test_gap_between_records_of_the_wal_is_an_error_unless_allowed(
-    first: list[pa.RecordBatch], words: str, taken: Taken, monkeypatch: pytest.MonkeyPatch
+    first: list[pa.RecordBatch], message: str, taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = [offset for batch in first for offset in batch.column("offset").to_pylist()]
     allowing = Reading(allow_offset_gaps=True)
     assert read(taken, monkeypatch, first, allowing) == [*there, *range(10, 20)]
-    if words:
-        with pytest.raises(OffsetGapError, match=words):
+    if message:
+        with pytest.raises(OffsetGapError, match=message):
             read(taken, monkeypatch, first, Reading())
     else:
         assert read(taken, monkeypatch, first, Reading()) == list(range(20))
@@ -302,10 +302,10 @@ def test_error_names_ranges_that_the_wal_lacks(taken: Taken, monkeypatch: pytest
 def test_missing_headers_of_the_intake_are_logged(
     taken: Taken, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for headers, told in ((False, False), (True, True)):
+    for headers, logged in ((False, False), (True, True)):
         with caplog.at_level(logging.WARNING, "direct.intake"):
             read(taken, monkeypatch, [batch_of(*range(10))], Reading(headers=headers))
-        assert ("because the stream does not take them in (kafka.headers)" in caplog.text) == told
+        assert ("because the stream does not take them in (kafka.headers)" in caplog.text) == logged
 
 
 # ---- holding ---------------------------------------------------------------------------------------------------------

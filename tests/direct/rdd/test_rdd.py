@@ -73,12 +73,12 @@ def test_large_ranges_are_divided_into_more_partitions(spark: Any, topic: str, p
 
 
 def test_count_and_is_empty_do_not_read_kafka(spark: Any, topic: str) -> None:
-    nobody: dict[str, object] = {"bootstrap.servers": "127.0.0.1:1"}
-    rdd = create_rdd(spark, nobody, whole(topic))
+    unreachable: dict[str, object] = {"bootstrap.servers": "127.0.0.1:1"}
+    rdd = create_rdd(spark, unreachable, whole(topic))
     assert (rdd.count(), rdd.isEmpty(), rdd.take(0)) == (340, False, [])
     assert rdd.countApprox(1) == 340
     for holes in (False, True):
-        empty = create_rdd(spark, nobody, whole(topic)[2:], allow_offset_gaps=holes)
+        empty = create_rdd(spark, unreachable, whole(topic)[2:], allow_offset_gaps=holes)
         assert (empty.isEmpty(), empty.take(3), empty.collect()) == (True, [], [])
     assert empty.count() == 0
 
@@ -130,12 +130,12 @@ def test_spark_shows_no_password(spark: Any, topic: str, params: dict[str, objec
 
 
 def test_invalid_parameters_are_refused_before_anything_runs(spark: Any, topic: str) -> None:
-    for params, words in (
+    for params, message in (
         ({}, "bootstrap.servers"),
         ({"bootstrap.servers": "b:1", "ssl.protocol": "TLS"}, "'ssl.protocol': refused"),
         ({"bootstrap.servers": "b:1", "no.such.thing": "1"}, "no.such.thing"),
     ):
-        with pytest.raises(SettingsError, match=words):
+        with pytest.raises(SettingsError, match=message):
             create_rdd(spark, params, whole(topic))
     with pytest.raises(UsageError, match=r"'group\.id': the value is a list: allowed are texts"):
         create_rdd(spark, {"bootstrap.servers": "b:1", "group.id": []}, whole(topic))

@@ -245,21 +245,21 @@ def test_highest_offsets_are_committed_with_the_next_batch_and_at_the_stop(
     runs: Runs, tps: list[TopicPartition]
 ) -> None:
     group = f"c-{tps[0].topic}"
-    told: list[tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, str]]] = []
-    heard = threading.Event()
+    reported: list[tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, str]]] = []
+    called = threading.Event()
 
     def callback(offsets: Mapping[TopicPartition, int], errors: Mapping[TopicPartition, str]) -> None:
-        told.append((offsets, errors))
-        heard.set()
+        reported.append((offsets, errors))
+        called.set()
 
     stream = runs.start(Subscribe([tps[0].topic]), params={"group.id": group})
     waited = threading.Event()
     for _ in range(200):  # a broker that was not asked for a group before has no coordinator at first
         runs.commits.add([OffsetRange(*offsets_at(tps[0], 0, 30)), OffsetRange(*offsets_at(tps[0], 0, 20))], callback)
-        assert heard.wait(PATIENCE_SECONDS)
-        heard.clear()
-        assert told[-1][0] == {tps[0]: 30}
-        if not told[-1][1]:
+        assert called.wait(PATIENCE_SECONDS)
+        called.clear()
+        assert reported[-1][0] == {tps[0]: 30}
+        if not reported[-1][1]:
             break
         waited.wait(0.05)
     runs.commits.add([OffsetRange(*offsets_at(tps[1], 0, 7))])
@@ -270,21 +270,21 @@ def test_highest_offsets_are_committed_with_the_next_batch_and_at_the_stop(
 
 
 def test_callback_gets_errors_of_a_commit_by_partition(tps: list[TopicPartition]) -> None:
-    told: list[Mapping[TopicPartition, str]] = []
+    reported: list[Mapping[TopicPartition, str]] = []
     commits = Commits("g")
-    commits.add([OffsetRange(*offsets_at(tps[0], 0, 3))], lambda offsets, errors: told.append(errors))
-    with KafkaAdmin({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=0.2) as nobody:
-        commits.send(nobody)
-        commits.add([], lambda offsets, errors: told.append(errors))
-        commits.send(nobody)
-    assert "did not answer" in told[0][tps[0]]
-    assert told[1] == {}  # without ranges nothing is sent, and the callback is called in any case
+    commits.add([OffsetRange(*offsets_at(tps[0], 0, 3))], lambda offsets, errors: reported.append(errors))
+    with KafkaAdmin({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=0.2) as unreachable:
+        commits.send(unreachable)
+        commits.add([], lambda offsets, errors: reported.append(errors))
+        commits.send(unreachable)
+    assert "did not answer" in reported[0][tps[0]]
+    assert reported[1] == {}  # without ranges nothing is sent, and the callback is called in any case
     with pytest.raises(UsageError, match=r"set group\.id in kafka_params"):
         Commits("").add([])
 
 
 def test_invalid_streams_are_refused(runs: Runs) -> None:
-    for make, words in (
+    for make, message in (
         (lambda: StreamSettings("../s", "file:///c"), "stream '../s': allowed are"),
         (lambda: StreamSettings("s", "file:///c", on_vanished="x"), "allowed are stop and record"),  # type: ignore[arg-type]
         (lambda: StreamSettings("s", "file:///c", interval_seconds=0), "interval_seconds must be above 0"),
@@ -294,7 +294,7 @@ def test_invalid_streams_are_refused(runs: Runs) -> None:
         (lambda: check(Subscribe(["t"], {"t/0": 5})), "the keys of offsets are"),  # type: ignore[dict-item]
         (lambda: check(SubscribePattern("t(")), "not a regular expression"),
     ):
-        with pytest.raises(UsageError, match=words):
+        with pytest.raises(UsageError, match=message):
             make()
 
 
@@ -303,17 +303,17 @@ def test_statistics_and_offsets_of_batches_reach_listeners_the_stream_and_the_hi
 ) -> None:
     """A failed attempt counts in the total delay. After a restart, the checkpoint still has the statistics."""
     one, two = tps
-    heard: list[Happened] = []
+    received: list[Happened] = []
 
     class Kept(Listener):
         def batch_submitted(self, event: BatchSubmitted) -> None:
-            heard.append(event)
+            received.append(event)
 
         def batch_started(self, event: BatchStarted) -> None:
-            heard.append(event)
+            received.append(event)
 
         def batch_completed(self, event: BatchCompleted) -> None:
-            heard.append(event)
+            received.append(event)
             runs.streams[-1].stop()  # returns immediately in a listener
             completed.set()
 
@@ -327,7 +327,7 @@ def test_statistics_and_offsets_of_batches_reach_listeners_the_stream_and_the_hi
     stream = runs.make(Subscribe([one.topic])).foreach_batch(fails_once).add_listener(Kept())
     stream.start()
     assert completed.wait(PATIENCE_SECONDS)
-    submitted, first, second, done = heard
+    submitted, first, second, done = received
     assert (
         isinstance(submitted, BatchSubmitted) and isinstance(first, BatchStarted) and isinstance(done, BatchCompleted)
     )

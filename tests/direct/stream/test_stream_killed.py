@@ -84,8 +84,8 @@ def test_stream_killed_at_any_step_has_each_offset_in_one_batch(
         )
     try:
         while steps or hits() < len(marks) + len(ENDING) or not reached(kept, records):
-            told = f"{sorted(os.listdir(tmp_path / 'hits'))} {(tmp_path / 'log').read_text()[-2000:]}"
-            assert process.poll() is None and time.monotonic() < deadline, told
+            context = f"{sorted(os.listdir(tmp_path / 'hits'))} {(tmp_path / 'log').read_text()[-2000:]}"
+            assert process.poll() is None and time.monotonic() < deadline, context
             if steps and steps[0][0]():
                 steps.pop(0)[1]()
             if reached(kept, records) and hits() < len(marks) + len(ENDING):

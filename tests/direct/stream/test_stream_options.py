@@ -81,17 +81,17 @@ def test_batches_run_at_the_same_time_and_no_commit_overtakes_an_unfinished_batc
 def test_commits_of_a_batch_that_is_not_completed_are_reported_at_the_end(
     runs: Runs, tps: list[TopicPartition]
 ) -> None:
-    told: list[object] = []
+    reported: list[object] = []
 
     def failing(batch: Batch) -> None:
         spans: tuple[OffsetRange, ...] = batch.spans  # type: ignore[attr-defined]
-        runs.commits.add(spans, lambda offsets, errors: told.append((offsets, errors)), batch.number)
+        runs.commits.add(spans, lambda offsets, errors: reported.append((offsets, errors)), batch.number)
         raise ValueError("no")
 
     stream = runs.start(Subscribe([tps[0].topic]), failing, params={"group.id": f"f-{tps[0].topic}"}, max_failures=1)
     stream._ending.wait(PATIENCE_SECONDS)
     cause = "its batch, or one before it, is not completed"
-    assert told == [({tps[0]: 30, tps[1]: 10}, {tps[0]: cause, tps[1]: cause})]
+    assert reported == [({tps[0]: 30, tps[1]: 10}, {tps[0]: cause, tps[1]: cause})]
 
 
 def test_rates_are_a_function_of_the_partition(runs: Runs, tps: list[TopicPartition]) -> None:
@@ -230,20 +230,20 @@ def test_find_offsets_answers_for_topics_and_partitions(
     with pytest.raises(UsageError, match=f"{one} has no record at or after timestamp"):
         find_offsets(params, tps, Timestamp(later_ms - 1), without_record="error")
     assert find_offsets(params, [one], "committed") == {}
-    for of, place, words in (
+    for of, place, message in (
         ([f"{one.topic}-none"], "latest", f"Kafka has no topic {one.topic}-none"),
         (one.topic, "latest", "allowed are names of topics and TopicPartition"),
         ([one.topic], "newest", "allowed are earliest, latest, committed and Timestamp"),
         ([TopicPartition(one.topic, 77)], "latest", f"Kafka has no partition {one.topic}/77"),
     ):
-        with pytest.raises(UsageError, match=words):
+        with pytest.raises(UsageError, match=message):
             find_offsets(params, of, place)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"set group\.id in kafka_params"):
         find_offsets(dict(kafka_broker.options), [one.topic], "committed")
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"concurrent_jobs": 0}, "concurrent_jobs must be at least 1"),
         ({"batch_history": 0}, "batch_history must be at least 1"),
@@ -255,7 +255,7 @@ def test_find_offsets_answers_for_topics_and_partitions(
         ({"gains": Gains(proportional=-1.0)}, "allowed are numbers from 0"),
     ],
 )
-def test_invalid_settings_are_refused_without_secrets(settings: dict[str, object], words: str) -> None:
-    with pytest.raises(UsageError, match=words) as refused:
+def test_invalid_settings_are_refused_without_secrets(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as refused:
         StreamSettings("s", "file:///c", **settings)  # type: ignore[arg-type]
     assert "s3cret" not in str(refused.value)

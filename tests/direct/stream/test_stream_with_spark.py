@@ -37,7 +37,7 @@ def test_job_gets_the_same_rows_in_each_form_and_a_restart_continues(
     kafka_broker.create_topic(tp.topic, 1)
     produce(kafka_broker.options, tp, 20)
     seen: list[tuple[int, bool, list[OffsetRange], list[int]]] = []
-    told: list[object] = []
+    reported: list[object] = []
 
     def job(batch: DirectBatch) -> None:
         offsets = [row.offset for row in batch.df.collect()]
@@ -49,7 +49,7 @@ def test_job_gets_the_same_rows_in_each_form_and_a_restart_continues(
         assert [row for rows in batch.read() for row in rows.column("offset").to_pylist()] == offsets
         decoded = batch.decode(lambda record: {"a": record.offset}, "a long")
         assert [row.a for row in decoded.collect()] == offsets
-        batch.commit_async(callback=lambda offsets, errors: told.append(offsets))
+        batch.commit_async(callback=lambda offsets, errors: reported.append(offsets))
         stream.stop()
 
     for _ in range(2):
@@ -67,7 +67,7 @@ def test_job_gets_the_same_rows_in_each_form_and_a_restart_continues(
     assert first[0] == again[0] and first[2:] == again[2:] and again[1]
     assert [range_.until_offset for range_ in first[2]] == [10, 20]
     assert [*again[3], *second[3]] == list(range(25))
-    assert told == [{tp: 20}, {tp: 25}]
+    assert reported == [{tp: 20}, {tp: 25}]
 
 
 def test_batches_run_in_spark_at_the_same_time_and_empty_ones_have_no_rows(

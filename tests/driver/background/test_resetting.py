@@ -107,7 +107,7 @@ def test_partition_with_a_fault_is_not_reset_before_the_wal_was_searched() -> No
     t.say(fault)
     t.beat(epoch)
     assert "searched" in t.say(HoldForReset((tp(),)))
-    t.search_in_vain(epoch)
+    t.search_finding_nothing(epoch)
     assert t.say(HoldForReset((tp(),))) == ""
     t.say(Reset((start(45),), "reset to latest", "me"))
     assert t.state.partitions["t/0"].fault is None
@@ -178,7 +178,7 @@ def test_a_topic_that_is_created_again_meanwhile_is_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "message"),
     [
         ({"topic": "x", "to": "latest"}, "it has t/0, t/1"),
         ({"partition": 7, "to": "latest"}, "the stream has no partition t/7"),
@@ -188,6 +188,6 @@ def test_a_topic_that_is_created_again_meanwhile_is_asked_for_again() -> None:
         ({"partition": 0, "to": "offset", "value": -3}, "allowed are"),
     ],
 )
-def test_wrong_reset_request_is_refused_with_the_reason(more: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_wrong_reset_request_is_refused_with_the_reason(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         resetting(Tracked()).run(m.ResetRequest(**{"topic": TOPIC, **more}))

@@ -179,7 +179,7 @@ def test_a_learned_rate_survives_a_restart() -> None:
 # ---- what is learned -------------------------------------------------------------------------------------------------
 
 
-class Heard:
+class RecordingLoop:
     """In place of the loop: keeps what it is asked."""
 
     def __init__(self) -> None:
@@ -199,10 +199,10 @@ def took(processing_ms: int, records: int) -> BatchStatistics:
 
 
 def backpressure(
-    heard: Heard, learned: LearnedRate | None = None, begun_ms: int = 0, interval_seconds: float = 1.0
+    loop: RecordingLoop, learned: LearnedRate | None = None, begun_ms: int = 0, interval_seconds: float = 1.0
 ) -> Backpressure:
     return Backpressure(
-        cast(DriverLoop, heard),
+        cast(DriverLoop, loop),
         gains=Gains(),
         batch_interval_seconds=interval_seconds,
         learned=learned,
@@ -213,56 +213,56 @@ def backpressure(
 def test_without_an_interval_a_short_batch_raises_the_rate_and_a_long_one_lowers_it() -> None:
     """A batch may take a second: 10 records in 0.2 s are 50/s, and count as 100; 800 in 2 s are 400/s, and made others wait for
     1 s: 400 - 0.2 x 1000 x 400 / 1000 = 320. Else a rate of 50/s would hold the next batch to 10 records, for ever."""
-    heard = Heard()
-    pressure = backpressure(heard, LearnedRate(50.0, 0), interval_seconds=0.0)
+    loop = RecordingLoop()
+    pressure = backpressure(loop, LearnedRate(50.0, 0), interval_seconds=0.0)
     pressure.completed(work(time_ms=800), took(200, records=10), 1_000)
     pressure.completed(work(time_ms=1_000), took(2_000, records=800), 3_000)
-    assert heard.rates == [100, 320]
+    assert loop.rates == [100, 320]
 
 
 def test_without_an_interval_the_rate_finds_what_a_slow_job_can_process_in_about_a_second() -> None:
     """A job with a fixed cost of 200 ms, at 1,000 records/s after that, offered more than it can process, from a trickle on."""
-    heard = Heard()
-    pressure = backpressure(heard, LearnedRate(10.0, 0), interval_seconds=0.0)
+    loop = RecordingLoop()
+    pressure = backpressure(loop, LearnedRate(10.0, 0), interval_seconds=0.0)
     now_ms, processing_ms = 0, 200
     for _ in range(60):
-        records = max(1, round((heard.rates[-1] if heard.rates else 10.0) * processing_ms / 1000))
+        records = max(1, round((loop.rates[-1] if loop.rates else 10.0) * processing_ms / 1000))
         processing_ms = 200 + records
         now_ms += processing_ms
         pressure.completed(work(time_ms=now_ms - processing_ms), took(processing_ms, records=records), now_ms)
-    assert 600 <= processing_ms <= 1_400 and 500 <= heard.rates[-1] <= 1_100
+    assert 600 <= processing_ms <= 1_400 and 500 <= loop.rates[-1] <= 1_100
 
 
 def test_a_batch_that_ran_late_counts_what_it_waited_for() -> None:
     """Set to 1000 records/s; then 1000 in 1 s after 500 ms: 1000 - 0.2 x 500 x 1000 / 1000 = 900."""
-    heard = Heard()
-    pressure = backpressure(heard)
+    loop = RecordingLoop()
+    pressure = backpressure(loop)
     pressure.completed(work(time_ms=1_000), took(1_000, records=1000), 2_000)
     pressure.completed(work(time_ms=2_000), took(1_000, records=1000), 3_500)
-    assert heard.rates == [900]
+    assert loop.rates == [900]
 
 
 def test_a_replay_does_not_change_the_rate() -> None:
-    heard = Heard()
-    pressure = backpressure(heard, LearnedRate(1000.0, 0))
+    loop = RecordingLoop()
+    pressure = backpressure(loop, LearnedRate(1000.0, 0))
     pressure.completed(work(replay=3, time_ms=1_000), took(9_000, records=5), 99_000)
-    assert heard.rates == []
+    assert loop.rates == []
 
 
 def test_time_without_a_driver_does_not_count_as_waiting() -> None:
     """A batch that was due long before this driver began waited for the driver. 500 in 1 s after 100 ms of this one:
     1000 - 500 - 0.2 x 100 x 500 / 1000 = 490."""
-    heard = Heard()
-    pressure = backpressure(heard, LearnedRate(1000.0, 500), begun_ms=600_000)
+    loop = RecordingLoop()
+    pressure = backpressure(loop, LearnedRate(1000.0, 500), begun_ms=600_000)
     pressure.completed(work(rerun=True, time_ms=1_000), took(1_000, records=500), 601_100)
-    assert heard.rates == [490]
+    assert loop.rates == [490]
 
 
 def test_a_rate_learned_under_a_clock_ahead_is_used() -> None:
-    heard = Heard()
-    pressure = backpressure(heard, LearnedRate(1000.0, 10**12), begun_ms=1_000)
+    loop = RecordingLoop()
+    pressure = backpressure(loop, LearnedRate(1000.0, 10**12), begun_ms=1_000)
     pressure.completed(work(time_ms=2_000), took(1_000, records=700), 3_000)
-    assert heard.rates == [700]
+    assert loop.rates == [700]
 
 
 def test_the_scheduler_reports_how_long_the_outputs_of_a_completed_batch_took() -> None:
@@ -273,7 +273,7 @@ def test_the_scheduler_reports_how_long_the_outputs_of_a_completed_batch_took() 
     clock = ManualClock()
     due_ms = clock.wall_ms()
     t.say(Allocate(due_ms, 1))
-    told: list[tuple[int, ...]] = []
+    completions: list[tuple[int, ...]] = []
     runs: list[str] = []
 
     class Loop:
@@ -291,7 +291,7 @@ def test_the_scheduler_reports_how_long_the_outputs_of_a_completed_batch_took() 
             return {}
 
     def completed(work: BatchWork, statistics: BatchStatistics, ended_ms: int) -> None:
-        told.append((work.due_ms - due_ms, statistics.processing_ms, ended_ms - due_ms, statistics.records))
+        completions.append((work.due_ms - due_ms, statistics.processing_ms, ended_ms - due_ms, statistics.records))
         scheduler.stop()
 
     jobs = [NamedJob(name, cast(Any, lambda name=name: name)) for name in ("a", "b")]
@@ -307,7 +307,7 @@ def test_the_scheduler_reports_how_long_the_outputs_of_a_completed_batch_took() 
     clock.advance(1.0)
     scheduler.run()
     assert runs == ["a", "b", "b"]
-    assert told == [(0, 4_000, 7_000, 40)]
+    assert completions == [(0, 4_000, 7_000, 40)]
 
 
 def test_status_shows_the_learned_rate_and_each_receivers_limit() -> None:

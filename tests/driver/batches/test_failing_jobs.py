@@ -48,9 +48,9 @@ def test_driver_stays_up_as_failed_with_the_error_and_its_place_until_the_batch_
             seen = driver.status().batches[0].attempts
             driver.client.post("/v1/operator/retry", m.RetryRequest(), m.OperatorAnswer)
             driver.until(lambda now, seen=seen: failed(now) and now.batches[0].attempts > seen)  # type: ignore[misc]
-        job.mended = True
-        told = driver.client.post("/v1/operator/retry", m.RetryRequest(), m.OperatorAnswer)
-        assert str(batch.batch_id) in told.message
+        job.is_fixed = True
+        retried = driver.client.post("/v1/operator/retry", m.RetryRequest(), m.OperatorAnswer)
+        assert str(batch.batch_id) in retried.message
         answer = driver.until(lambda now: now.batches_completed == 1)
         assert driver.until(lambda now: now.state == "running").detail == ""
         assert {batch_id for batch_id, _ in job.runs} == {batch.batch_id}
@@ -117,7 +117,7 @@ def test_failure_of_a_second_output_leaves_the_first_one_done(settings: Settings
         driver.take_in(5)
         answer = driver.until(failed)
         assert answer.batches[0].outputs == ("job-0",)
-        job.mended = True
+        job.is_fixed = True
         driver.client.post("/v1/operator/retry", m.RetryRequest(), m.OperatorAnswer)
         driver.until(lambda now: now.batches_completed == 1)
     assert len(done) == 1

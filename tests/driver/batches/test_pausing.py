@@ -28,7 +28,7 @@ def settings(tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], s
     return local_settings(tmp_path, mock_broker, topic_name())
 
 
-class Heard(Listener):
+class RecordingListener(Listener):
     def __init__(self) -> None:
         self.pauses: list[bool] = []
 
@@ -43,12 +43,12 @@ def test_paused_batches_do_not_begin_until_they_are_resumed_even_under_the_next_
     """INV-3: what was taken in meanwhile is in batches afterwards, each record once."""
     caplog.set_level(logging.INFO)
     runs: list[int] = []
-    heard = Heard()
+    listener = RecordingListener()
 
     def job(batch: Batch) -> None:
         runs.append(batch.records)
 
-    with running(settings, job, listeners=(heard,)) as driver:
+    with running(settings, job, listeners=(listener,)) as driver:
         driver.until(lambda now: now.state == "running")  # else its start finds the pause, and logs it once more
         assert driver.post("pause", RESUME) == "the batches are not paused"
         assert "`forebay resume` ends the pause" in driver.post("pause", PAUSE)
@@ -61,15 +61,15 @@ def test_paused_batches_do_not_begin_until_they_are_resumed_even_under_the_next_
         (note,) = (problem for problem in answer.pending if problem.kind == "paused")
         driver.until(lambda _: driver.client.get("/v1/overview", m.OverviewAnswer).pause_cause == PAUSE.cause)
         assert note.command == "forebay resume" and "by anna@h1: maintenance; 4 blocks wait" in note.cause
-    assert heard.pauses == [True]
-    with running(settings, job, listeners=(heard,)) as driver:
+    assert listener.pauses == [True]
+    with running(settings, job, listeners=(listener,)) as driver:
         answer = driver.until(lambda now: now.state == "running")
         assert answer.paused_ms and runs == []
         driver.take_in(5)
         assert "begin again" in driver.post("pause", RESUME)
         answer = driver.until(lambda now: now.records_completed == 25)
         assert not answer.paused_ms and not [p for p in answer.pending if p.kind == "paused"]
-    assert heard.pauses == [True, False]
+    assert listener.pauses == [True, False]
     assert sum(runs) == 25
     logged = [r.getMessage() for r in caplog.records if r.getMessage().startswith("batches ")]
     assert logged == [
@@ -110,7 +110,7 @@ def test_failed_batch_is_not_tried_again_during_a_pause(settings: Settings) -> N
         attempts = len(job.runs)
         with pytest.raises(RefusedError, match="`forebay resume` begins the next attempt too"):
             driver.post("retry", m.RetryRequest())
-        job.mended = True
+        job.is_fixed = True
         driver.driver.stop(drain=True, timeout_seconds=3600.0)  # wakes the failed batch, were it not for the pause
         driver.thread.join(60)
         assert not driver.thread.is_alive()

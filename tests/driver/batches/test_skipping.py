@@ -38,7 +38,7 @@ def audited(settings: Settings) -> AuditReport:
     return report
 
 
-class Heard(Listener):
+class RecordingListener(Listener):
     def __init__(self) -> None:
         self.skipped: list[BatchSkipped] = []
 
@@ -49,14 +49,14 @@ class Heard(Listener):
 def test_skipped_batch_lets_the_next_one_begin_and_stays_in_the_audit(settings: Settings) -> None:
     """INV-3, INV-5. Its window shows the next batch none of its records: they may be what the job can't process."""
     windows: list[tuple[int, int]] = []
-    heard = Heard()
+    listener = RecordingListener()
 
     def job(batch: Batch) -> None:
         if batch.number == 2:
             raise ValueError("corrupt order")
         windows.append((batch.number, batch.window(2).records))
 
-    with running(settings, job, listeners=(heard,)) as driver:
+    with running(settings, job, listeners=(listener,)) as driver:
         driver.take_in(3)
         driver.until(lambda now: now.batches_completed == 1)
         driver.take_in(5)
@@ -70,7 +70,7 @@ def test_skipped_batch_lets_the_next_one_begin_and_stays_in_the_audit(settings: 
         shown = next(b for b in answer.batches if b.batch_id == batch.batch_id)
         assert (shown.state, shown.detail) == ("completed", f"skipped by {CAUSE}")
         assert not [problem for problem in answer.problems if problem.kind == "job"]
-    assert [(event.batch_id, event.attempts, event.cause) for event in heard.skipped] == [(batch.batch_id, 3, CAUSE)]
+    assert [(event.batch_id, event.attempts, event.cause) for event in listener.skipped] == [(batch.batch_id, 3, CAUSE)]
     assert windows == [(1, 3), (3, 7)]
     topic = settings.kafka.topics[0]
     for _ in range(2):  # in the state, and after the next driver moved it to the history
@@ -161,7 +161,7 @@ def test_replay_runs_a_skipped_batch_with_its_records_and_may_skip_it_again(sett
         driver.until(lambda now: now.replay is not None and failed(now))
         driver.post("skip", skip(batch.batch_id, "anna@h1: again"))
         driver.until(lambda now: now.replay is None)
-        job.mended = True
+        job.is_fixed = True
         driver.post("replay", m.ReplayRequest(batch=batch.batch_id))
         driver.until(lambda now: now.replay is None and now.state == "running")
     assert job.runs[-1] == (batch.batch_id, 5)

@@ -51,7 +51,7 @@ class Running:
         self.t = Tracked(now_ms=self.clock.wall_ms())
         self.epoch = self.t.register()
         self.tokens = [self.t.claim(self.epoch, partition).view.token for partition in (0, 1)]
-        self.told: list[Happened] = []
+        self.notified: list[Happened] = []
         self.is_listening = True
         self.seen: list[tuple[str, int | None, int | None]] = []
         running = self
@@ -80,7 +80,9 @@ class Running:
             clock=self.clock,
             options=BatchOptions(batch_interval_seconds=1.0, tasks=lambda: 1, headers=False),
             rules=AttemptRules(max_failures=4, retry_delay_seconds=0.0, unreadable_retry_seconds=30.0),
-            hooks=BatchHooks(completed=stop_when_done, tell=self.told.extend, is_listening=lambda: self.is_listening),
+            hooks=BatchHooks(
+                completed=stop_when_done, tell=self.notified.extend, is_listening=lambda: self.is_listening
+            ),
         )
 
     def take_in(self, *ranges: tuple[int, int, int, int]) -> None:
@@ -104,7 +106,7 @@ class Running:
         return entry
 
     def completed(self) -> BatchCompleted:
-        (event,) = [event for event in self.told if isinstance(event, BatchCompleted)]
+        (event,) = [event for event in self.notified if isinstance(event, BatchCompleted)]
         return event
 
 
@@ -144,7 +146,7 @@ def test_listeners_get_the_statistics_and_the_offsets_of_each_partition() -> Non
     batch_id = running.allocate()
     running.clock.advance(0.5)
     entry = running.run()
-    started, completed = running.told[0], running.completed()
+    started, completed = running.notified[0], running.completed()
     ranges = (
         BatchRange(topic=TOPIC, partition=0, incarnation=1, from_offset=0, until_offset=9, records=9, bytes=90),
         BatchRange(topic=TOPIC, partition=1, incarnation=1, from_offset=0, until_offset=2, records=2, bytes=20),
@@ -166,15 +168,15 @@ def test_a_listener_gets_a_completion_only_after_the_journal_has_it() -> None:
     running = Running(lambda _: 0.0)
     running.take_in((0, 0, 5, 0))
     batch_id = running.allocate()
-    open_when_told: list[int] = []
+    unfinished_counts: list[int] = []
 
     def tell(events: Sequence[Happened]) -> None:
         if any(isinstance(event, BatchCompleted) for event in events):
-            open_when_told.append(len(running.t.state.unfinished()))
+            unfinished_counts.append(len(running.t.state.unfinished()))
 
     running.scheduler._runner._hooks = replace(running.scheduler._runner._hooks, tell=tell)
     running.run()
-    assert open_when_told == [0]
+    assert unfinished_counts == [0]
     assert running.t.state.batches[batch_id].statistics is not None
 
 
@@ -401,6 +403,6 @@ def test_job_does_not_wait_for_ranges_that_no_listener_gets() -> None:
     running.take_in((0, 0, 10, 1))
     running.allocate()
     running.run()
-    (started,) = [event for event in running.told if isinstance(event, BatchStarted)]
+    (started,) = [event for event in running.notified if isinstance(event, BatchStarted)]
     assert started.ranges == ()
     assert [(r.from_offset, r.until_offset) for r in running.completed().ranges] == [(0, 10)]

@@ -263,8 +263,8 @@ def test_a_cancelled_request_does_not_hide_that_the_loop_failed(led: Led) -> Non
     led.storage.before_sync = fail
     first = led.loop.submit(CREATE)
     assert reached.wait(30)
-    given_up, waiting = led.loop.submit(register("r1")), led.loop.submit(register("r2"))
-    assert given_up.cancel()
+    cancelled, waiting = led.loop.submit(register("r1")), led.loop.submit(register("r2"))
+    assert cancelled.cancel()
     release.set()
     assert led.ended.wait(30)
     for future in (first, waiting):
@@ -500,7 +500,7 @@ def test_requests_are_turned_away_while_the_journal_waits_for_space() -> None:
     led.loop.stop()
 
 
-def test_loop_that_ends_while_it_waits_for_space_names_its_end() -> None:
+def test_requests_that_wait_for_space_fail_with_the_error_that_ends_the_loop() -> None:
     """A sender that is answered to wait for space would ask a driver that has ended."""
     led = Led()
     tried = threading.Event()

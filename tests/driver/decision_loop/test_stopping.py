@@ -323,7 +323,7 @@ def test_summary_is_read_in_the_decision_loop_and_also_after_its_end(
     readers: list[str] = []
     unfinished = State.unfinished
 
-    def told(state: State) -> list[JournalledBatch]:
+    def recorded(state: State) -> list[JournalledBatch]:
         readers.append(threading.current_thread().name)
         return unfinished(state)
 
@@ -331,7 +331,7 @@ def test_summary_is_read_in_the_decision_loop_and_also_after_its_end(
     with IngestContext(None, s).foreach_batch(job := Collecting(3)) as intake:
         PlayedReceiver(s, intake.url).take_in(ready(intake, s), 3)
         assert job.enough.wait(30)
-        monkeypatch.setattr(State, "unfinished", told)
+        monkeypatch.setattr(State, "unfinished", recorded)
         assert intake.summary.drained == ()
         assert set(readers) == {"decide"}
     assert intake.summary == Summary(1, 3)

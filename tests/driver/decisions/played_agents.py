@@ -22,7 +22,7 @@ class Process:
     version: int
     exit_code: int | None = None
     hangs: bool = False
-    told: bool = False
+    stopping: bool = False
 
     @property
     def running(self) -> bool:
@@ -65,8 +65,8 @@ class Played:
         self.now = 100.0
         self.count = count
         self.agents = {host: PlayedAgent(host, capacity) for host in hosts}
-        self.heard: dict[str, float] = {}
-        self.receivers_heard: dict[str, float] = {}
+        self.agent_heartbeats: dict[str, float] = {}
+        self.receiver_heartbeats: dict[str, float] = {}
         self.pids = 0
         self.epoch = 0
         self.cut_off = False
@@ -77,7 +77,7 @@ class Played:
     def lead(self) -> ManagedReceivers:
         """Another driver takes over: nothing is known but what the journal says."""
         self.epoch += 1
-        self.heard, self.receivers_heard = {}, {}
+        self.agent_heartbeats, self.receiver_heartbeats = {}, {}
         self.driver = ManagedReceivers(
             STREAM,
             driver_epoch=self.epoch,
@@ -93,19 +93,19 @@ class Played:
             for agent in self.agents.values():
                 if agent.up:
                     self.beat(agent)
-            self.driver.run_round(self.now, self.heard, self.receivers_heard)
+            self.driver.run_round(self.now, self.agent_heartbeats, self.receiver_heartbeats)
             running = self.running()
             assert self.cut_off or len(running) == len(set(running)), f"runs twice: {running}"
         return self
 
     def beat(self, agent: PlayedAgent) -> None:
         for name, process in agent.children.items():
-            if process.running and process.told and not process.hangs:
+            if process.running and process.stopping and not process.hangs:
                 process.exit_code = 0
             if process.running and not process.hangs:
-                self.receivers_heard[name] = self.now
+                self.receiver_heartbeats[name] = self.now
                 self.journal[number_of(name)] = agent.host
-        self.heard[agent.host] = self.now
+        self.agent_heartbeats[agent.host] = self.now
         for command in self.driver.take_heartbeat(agent.said(), self.now):
             self.obey(agent, command)
 
@@ -122,7 +122,7 @@ class Played:
             if command.kind == "kill-receiver":
                 child.exit_code = -9
             else:
-                child.told = True
+                child.stopping = True
 
     # ---- what a test does
 

@@ -16,8 +16,8 @@ P = [TopicPartition("t", n) for n in range(6)]
 NONE = math.inf
 
 
-def rates(told: Rates) -> dict[int, float]:
-    return {p.partition: p.records_per_second for p in told.partitions}
+def rates(shared: Rates) -> dict[int, float]:
+    return {p.partition: p.records_per_second for p in shared.partitions}
 
 
 # ---- one number, divided ---------------------------------------------------------------------------------------------
@@ -84,25 +84,25 @@ def test_more_lag_never_gets_less(rate: float, sharers: list[Sharer], data: st.D
 
 
 def test_receivers_get_by_the_lag_of_their_partitions_and_partitions_by_their_own() -> None:
-    told = share_out(1000, {"a": {P[0]: 600, P[1]: 0}, "b": {P[2]: 200}}, RateLimits())
+    shared = share_out(1000, {"a": {P[0]: 600, P[1]: 0}, "b": {P[2]: 200}}, RateLimits())
     # a: 0.1 x 1000 x 2/3 + 900 x 600/800; b: the rest
-    assert told["a"].records_per_second == pytest.approx(741.67, abs=0.01)
-    assert told["b"].records_per_second == pytest.approx(258.33, abs=0.01)
-    assert rates(told["a"]) == pytest.approx({0: 741.67 * 0.95, 1: 741.67 * 0.05}, rel=1e-4)
-    assert rates(told["b"]) == pytest.approx({2: 258.33}, rel=1e-4)
+    assert shared["a"].records_per_second == pytest.approx(741.67, abs=0.01)
+    assert shared["b"].records_per_second == pytest.approx(258.33, abs=0.01)
+    assert rates(shared["a"]) == pytest.approx({0: 741.67 * 0.95, 1: 741.67 * 0.05}, rel=1e-4)
+    assert rates(shared["b"]) == pytest.approx({2: 258.33}, rel=1e-4)
 
 
 def test_a_partition_whose_lag_is_not_known_counts_as_a_usual_one() -> None:
-    told = share_out(1000, {"a": {P[0]: 300, P[1]: 100, P[2]: None}}, RateLimits())
-    shares = rates(told["a"])
+    shared = share_out(1000, {"a": {P[0]: 300, P[1]: 100, P[2]: None}}, RateLimits())
+    shares = rates(shared["a"])
     assert shares[1] < shares[2] < shares[0]
 
 
 def test_a_receiver_that_holds_nothing_yet_gets_as_much_as_each_would() -> None:
     """It may soon get many partitions, and must not take all of them in at full speed until it gets its rates."""
-    told = share_out(1000, {"a": {P[0]: 300}, "b": {}}, RateLimits())
-    assert told["b"] == Rates(records_per_second=500)
-    assert told["a"].records_per_second == pytest.approx(1000)
+    shared = share_out(1000, {"a": {P[0]: 300}, "b": {}}, RateLimits())
+    assert shared["b"] == Rates(records_per_second=500)
+    assert shared["a"].records_per_second == pytest.approx(1000)
 
 
 _lags = st.lists(st.lists(st.one_of(st.none(), st.integers(0, 10**12)), max_size=8), min_size=1, max_size=8)
@@ -121,21 +121,21 @@ def test_any_fleet_gets_no_more_than_the_rate_and_every_partition_its_minimum(
     lags = {
         f"r{n}": {TopicPartition("t", n * 100 + p): lag for p, lag in enumerate(own)} for n, own in enumerate(fleet)
     }
-    told = share_out(rate, lags, RateLimits(max_rate, max_each, min_each))
-    assert told.keys() == lags.keys()
-    holding = {receiver: told[receiver] for receiver, own in lags.items() if own}
+    shared = share_out(rate, lags, RateLimits(max_rate, max_each, min_each))
+    assert shared.keys() == lags.keys()
+    holding = {receiver: shared[receiver] for receiver, own in lags.items() if own}
     partitions = sum(map(len, lags.values()))
     allowed = max(rate, min_each * partitions)
     assert sum(r.records_per_second for r in holding.values()) <= allowed * (1 + 1e-9)
     for receiver, own in lags.items():
-        assert {p.partition for p in told[receiver].partitions} == {tp.partition for tp in own}
-        assert not max_rate or told[receiver].records_per_second <= max_rate
-        shares = [p.records_per_second for p in told[receiver].partitions]
+        assert {p.partition for p in shared[receiver].partitions} == {tp.partition for tp in own}
+        assert not max_rate or shared[receiver].records_per_second <= max_rate
+        shares = [p.records_per_second for p in shared[receiver].partitions]
         assert all(each > 0 for each in shares)
         assert not max_each or all(each <= max_each for each in shares)
         if not max_rate or max_rate >= min_each * len(own):  # a receiver's maximum wins over its partitions' minima
             assert all(each >= min(min_each, max_each or min_each) for each in shares)
-            assert sum(shares) <= max(told[receiver].records_per_second, min_each * len(own)) * (1 + 1e-9)
+            assert sum(shares) <= max(shared[receiver].records_per_second, min_each * len(own)) * (1 + 1e-9)
 
 
 # ---- which receivers get new rates -----------------------------------------------------------------------------------
@@ -153,15 +153,15 @@ def test_a_receiver_gets_rates_again_only_after_a_significant_change() -> None:
     assert latest(2.0) is None
     lag["now"] = 5000
     assert latest(2.5) is None, "lags are read one time per second"
-    told = latest(3.1)
-    assert told is not None
-    assert rates(told)[0] > rates(told)[1]
+    shared = latest(3.1)
+    assert shared is not None
+    assert rates(shared)[0] > rates(shared)[1]
     sharing.change(1001.0)
     assert latest(3.2) is None
     sharing.change(500.0)
-    told = latest(3.3)
-    assert told is not None
-    assert told.records_per_second == pytest.approx(500)
+    shared = latest(3.3)
+    assert shared is not None
+    assert shared.records_per_second == pytest.approx(500)
 
 
 def test_before_a_rate_is_learned_receivers_get_no_rates() -> None:

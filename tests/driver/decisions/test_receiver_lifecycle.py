@@ -260,7 +260,7 @@ def test_a_replaced_receiver_of_a_disconnected_agent_is_killed_when_the_agent_re
     played = Played(1, "a", "b").step(3)
     played.cut_off = True
     played.agents["a"].up = False
-    played.receivers_heard.pop("s-r0")
+    played.receiver_heartbeats.pop("s-r0")
     played.step(int(TIMEOUT_SECONDS) + 5)
     assert "s-r0" in played.agents["b"].live()
     played.agents["a"].up = True
@@ -273,7 +273,7 @@ def test_a_disconnected_agent_keeps_its_receiver_while_that_sends_heartbeats() -
     played = Played(1, "a", "b").step(3)
     played.agents["a"].up = False
     for _ in range(60):
-        played.receivers_heard["s-r0"] = played.now + 1
+        played.receiver_heartbeats["s-r0"] = played.now + 1
         played.step()
     assert played.hosts() == {0: "a"}
 

@@ -425,9 +425,9 @@ def test_all_ended_replays_except_the_newest_are_forgotten_and_their_numbers_not
     assert fresh == t.state
     t.rewind(ids[0])
     assert t.state.replay is not None and t.state.replay.replay == 6
-    told = report(t.state, t.archived)
-    assert ([replay.replay for replay in told.replays], told.older_replays) == ([4, 5, 6], 3)
-    assert any(what.startswith("replays 1 to 3: ") for what, *_ in exceptions(told))
+    shown = report(t.state, t.archived)
+    assert ([replay.replay for replay in shown.replays], shown.older_replays) == ([4, 5, 6], 3)
+    assert any(what.startswith("replays 1 to 3: ") for what, *_ in exceptions(shown))
 
 
 def test_a_snapshot_of_an_older_release_with_more_replays_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def test_filters_select_by_state_failed_attempts_time_and_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "words"),
+    ("query", "message"),
     [
         ({"limit": 0}, "1 to 1000"),
         ({"limit": PAGE_MAX + 1}, "1 to 1000"),
@@ -76,9 +76,9 @@ def test_filters_select_by_state_failed_attempts_time_and_text() -> None:
         ({"after": "²."}, "next"),
     ],
 )
-def test_a_wrong_query_is_refused_with_the_allowed_values(query: dict[str, Any], words: str) -> None:
+def test_a_wrong_query_is_refused_with_the_allowed_values(query: dict[str, Any], message: str) -> None:
     """INV-6."""
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=message):
         BatchQuery(**query)
 
 

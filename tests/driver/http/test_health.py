@@ -351,23 +351,23 @@ def test_journal_without_room_is_a_problem_whether_the_driver_can_answer_or_not(
     health, _ = running(t)
     (problem,) = health.look(wait(t, 1), detail=RESERVE_REACHED).problems
     assert (problem.kind, problem.cause) == ("journal", RESERVE_REACHED)
-    for outage, words in (("", "waits for space"), ("no answer for 9 s", "out of reach: no answer for 9 s")):
+    for outage, message in (("", "waits for space"), ("no answer for 9 s", "out of reach: no answer for 9 s")):
         answer = journal_is_away("s", "test", 1 << 40 | 3, outage)
         assert (answer.timeline, answer.state) == (1, "waiting")
-        assert words in answer.problems[0].cause
+        assert message in answer.problems[0].cause
         assert answer.problems[0].command
 
 
 def test_driver_that_waits_for_kafka_is_a_problem_after_a_moment() -> None:
     t = Tracked()
     health, _ = running(t)
-    words = "Kafka: topic t does not exist yet; create it, and the driver finds it"
-    assert kinds(health.look(wait(t, 1), "waiting", words)) == ([], ["kafka"])
-    (problem,) = health.look(wait(t, 6), "waiting", words).problems
+    message = "Kafka: topic t does not exist yet; create it, and the driver finds it"
+    assert kinds(health.look(wait(t, 1), "waiting", message)) == ([], ["kafka"])
+    (problem,) = health.look(wait(t, 6), "waiting", message).problems
     assert "topic t does not exist yet; create it" in problem.cause
     assert kinds(health.look(wait(t, 1))) == ([], [])
     for _ in range(2):
-        assert kinds(health.look(wait(t, 6), "stopping", words)) == ([], [])
+        assert kinds(health.look(wait(t, 6), "stopping", message)) == ([], [])
 
 
 def test_log_has_each_kind_once_and_what_a_start_waits_for(caplog: pytest.LogCaptureFixture) -> None:

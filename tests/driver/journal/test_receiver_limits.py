@@ -205,7 +205,7 @@ def test_a_returning_id_gets_a_higher_epoch_and_its_old_one_is_fenced() -> None:
         t.claim(old, receiver="r1", known=0)
 
 
-@pytest.mark.parametrize("needed", ["claim", "writer", "block", "unbarred", "heard", "reserved"])
+@pytest.mark.parametrize("needed", ["claim", "writer", "block", "unbarred", "live", "reserved"])
 def test_an_id_that_is_needed_is_not_forgotten(needed: str) -> None:
     t = few()
     name = "forebay-x" if needed == "reserved" else "r1"
@@ -221,7 +221,7 @@ def test_an_id_that_is_needed_is_not_forgotten(needed: str) -> None:
             t.register(name, "i2")
     t.register("other")
     pass_time(t, 600)
-    if needed == "heard":
+    if needed == "live":
         t.beat(epoch, name)
     t.register("new")
     assert name in t.state.receivers

@@ -72,17 +72,17 @@ class Watching(Listener):
     def __init__(self) -> None:
         Watching.last = self
         self.failed = threading.Event()
-        self.heard: list[Any] = []
+        self.events: list[Any] = []
 
     def receiver_started(self, event: ReceiverStarted) -> None:
-        self.heard.append(event)
+        self.events.append(event)
 
     def receiver_failed(self, event: ReceiverFailed) -> None:
-        self.heard.append(event)
+        self.events.append(event)
         self.failed.set()
 
     def block_added(self, event: BlockAdded) -> None:
-        self.heard.append(event)
+        self.events.append(event)
         raise ValueError("a listener of little worth")
 
 
@@ -108,7 +108,7 @@ def test_listeners_of_the_settings_get_events_of_receivers_and_blocks_and_distur
         watching = Watching.last
         assert watching.failed.wait(30)  # it is silent from now on
         (listener,) = Client(intake.url).get("/v1/status", m.StatusAnswer).listeners
-    assert [type(event) for event in watching.heard] == [ReceiverStarted, BlockAdded, ReceiverFailed]
+    assert [type(event) for event in watching.events] == [ReceiverStarted, BlockAdded, ReceiverFailed]
     assert (listener.failures, listener.dropped) == (1, 0)
     assert listener.last_error == "block_added: ValueError: a listener of little worth"
 

@@ -73,7 +73,7 @@ def test_a_driver_whose_wal_belongs_to_a_rebuilt_journal_is_fenced_though_its_ow
         context.await_termination(30)
 
 
-class ToldWhenItStandsBy(Driver):
+class ForestalledStandby(Driver):
     """A standby whose first opening another driver forestalls."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -90,10 +90,10 @@ class ToldWhenItStandsBy(Driver):
         return self._really_open(stores, url)
 
 
-def standby_of(settings: Settings, job: Any = lambda _: None) -> ToldWhenItStandsBy:
+def standby_of(settings: Settings, job: Any = lambda _: None) -> ForestalledStandby:
     engine = LocalEngine(settings, dict)
     admin = KafkaAdmin(settings.kafka.options)
-    return ToldWhenItStandsBy(
+    return ForestalledStandby(
         settings,
         upstream=admin,
         engine=engine,
@@ -155,14 +155,14 @@ def test_standby_decides_nothing_names_the_leader_and_ends_on_a_stop(settings: C
 def test_driver_that_is_stopped_while_it_opens_runs_nothing(settings: Configure) -> None:
     """The signal came before there was anything to stop."""
 
-    class Told(ToldWhenItStandsBy):
+    class StoppedWhileOpening(ForestalledStandby):
         def _open(self, stores: Any, url: str) -> Any:
             self.stop()
             return self._really_open(stores, url)
 
     s = settings()
     admin = KafkaAdmin(s.kafka.options)
-    told = Told(
+    driver = StoppedWhileOpening(
         s,
         upstream=admin,
         engine=LocalEngine(s, dict),
@@ -170,12 +170,12 @@ def test_driver_that_is_stopped_while_it_opens_runs_nothing(settings: Configure)
         clock=SystemClock(),
         options=DriverOptions(release="0", standby=True),
     )
-    assert told.start()
-    thread = threading.Thread(target=told.run)
+    assert driver.start()
+    thread = threading.Thread(target=driver.run)
     thread.start()
     thread.join(30)
     assert not thread.is_alive()
-    told.close()
+    driver.close()
 
 
 class Elsewhere(LocalEngine):

@@ -106,12 +106,12 @@ def test_tasks_get_the_hosts_of_cached_copies() -> None:
     first, second = taken_in(tracked, 2)
     batch = tracked.state.batches[tracked.batch()]
     taken = BatchRun.of(tracked.state, [batch], 0, False)
-    (plain,), (told,) = (
+    (plain,), (with_copies,) = (
         list(taken.work(1, False, 1, 0, copies)) for copies in ({}, {second.id: ("h2", "h1"), "other": ("h3",)})
     )
-    hosts = {reference.id: reference.hosts for task in told.tasks for reference in task}
+    hosts = {reference.id: reference.hosts for task in with_copies.tasks for reference in task}
     assert hosts == {first.id: ("h1",), second.id: ("h1", "h2")}
-    assert [[reference.id for reference in task] for task in told.tasks] == [
+    assert [[reference.id for reference in task] for task in with_copies.tasks] == [
         [reference.id for reference in task] for task in plain.tasks
     ]
 

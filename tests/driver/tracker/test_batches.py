@@ -70,7 +70,7 @@ def test_replaying_the_events_gives_the_same_state() -> None:
     t.take_in(first, token, 10, local=True)
     t.batch()
     t.say(fault(first, token, position=10))
-    assert t.search_in_vain(first)
+    assert t.search_finding_nothing(first)
     token = t.claim(second, receiver="r2").view.token
     t.take_in(second, token, 50, receiver="r2")
     t.complete(t.state.unfinished()[0].batch_id)

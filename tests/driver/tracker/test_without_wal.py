@@ -298,7 +298,7 @@ def test_replica_host_is_another_one_with_fewest_receivers_and_most_room_and_sta
     assert chosen(current="gone") == "h3"
 
 
-def test_where_all_refuse_one_is_named_all_the_same() -> None:
+def test_replica_host_is_named_even_if_all_hosts_refuse_copies() -> None:
     """It may take copies again; a receiver without a host would not try."""
     assert chosen(current="h2", refusing=("h2", "h3")) == "h2"
     assert chosen(refusing=("h2", "h3")) == "h3"

@@ -52,11 +52,11 @@ def http_server() -> Iterator[str]:
 
 
 def test_error_names_unresolvable_host() -> None:
-    words = refused(**{"bootstrap.servers": "no-such-host.invalid:9092"})
-    assert words.startswith("Kafka at no-such-host.invalid:9092 did not answer: reading the cluster's topics: ")
-    assert "Failed to resolve 'no-such-host.invalid:9092'" in words
-    assert words.endswith('check the names in "bootstrap.servers"')
-    assert words.count("Failed to resolve") == 1
+    message = refused(**{"bootstrap.servers": "no-such-host.invalid:9092"})
+    assert message.startswith("Kafka at no-such-host.invalid:9092 did not answer: reading the cluster's topics: ")
+    assert "Failed to resolve 'no-such-host.invalid:9092'" in message
+    assert message.endswith('check the names in "bootstrap.servers"')
+    assert message.count("Failed to resolve") == 1
 
 
 def test_error_names_refused_connection() -> None:
@@ -67,16 +67,16 @@ def test_error_names_refused_connection() -> None:
 
 def test_error_names_port_of_another_service() -> None:
     with http_server() as address:
-        words = refused(**{"bootstrap.servers": address})
-    assert f"{address}: " in words
-    assert "Receive failed" in words or "Invalid response size" in words or "Disconnected" in words
+        message = refused(**{"bootstrap.servers": address})
+    assert f"{address}: " in message
+    assert "Receive failed" in message or "Invalid response size" in message or "Disconnected" in message
 
 
 def test_error_names_tls_against_plaintext_listener() -> None:
     with MockBroker() as broker:
-        words = refused(**{"bootstrap.servers": broker.address, "security.protocol": "ssl"})
-    assert "SSL handshake failed" in words
-    assert words.endswith('check "security.protocol" and the certificates ("ssl.ca.location")')
+        message = refused(**{"bootstrap.servers": broker.address, "security.protocol": "ssl"})
+    assert "SSL handshake failed" in message
+    assert message.endswith('check "security.protocol" and the certificates ("ssl.ca.location")')
 
 
 def test_error_names_refused_sasl_without_password() -> None:
@@ -87,10 +87,10 @@ def test_error_names_refused_sasl_without_password() -> None:
         "sasl.password": "canary",
     }
     with MockBroker() as broker:
-        words = refused(**{"bootstrap.servers": broker.address, **sasl})
-    assert "SASL" in words
-    assert 'check "sasl.mechanism", "sasl.username" and "sasl.password"' in words
-    assert "canary" not in words
+        message = refused(**{"bootstrap.servers": broker.address, **sasl})
+    assert "SASL" in message
+    assert 'check "sasl.mechanism", "sasl.username" and "sasl.password"' in message
+    assert "canary" not in message
 
 
 def test_each_reason_is_kept_once_and_first_ones_are_named() -> None:
@@ -107,12 +107,12 @@ def test_each_reason_is_kept_once_and_first_ones_are_named() -> None:
 def test_text_does_not_depend_on_order_of_reasons() -> None:
     """A name with two addresses is tried at either one, and a changed text would be logged again."""
     brokers = range(2 * REASONS_MAX)
-    told = set()
+    texts = set()
     for errors, attempts in ((ClientErrors(), (*brokers, *brokers)), (ClientErrors(), (*reversed(brokers), 0))):
         for number in attempts:
             errors(KafkaError(KafkaError._TRANSPORT, f"b{number}:9092: Connect to ipv4#10.0.0.{number} failed"))
-        told.add(errors.words())
-    assert len(told) == 1
+        texts.add(errors.words())
+    assert len(texts) == 1
 
 
 def test_request_for_group_offsets_has_reason_of_its_client() -> None:
@@ -120,9 +120,9 @@ def test_request_for_group_offsets_has_reason_of_its_client() -> None:
     group = GroupOffsets({"bootstrap.servers": "127.0.0.1:1"}, "g", SystemClock(), errors)
     with pytest.raises(KafkaException):
         group.committed([WirePartition("t", 0)], 0.5)
-    words = errors.words()
+    message = errors.words()
     group.close()
-    assert "Connection refused" in words
+    assert "Connection refused" in message
 
 
 def test_closed_connection_is_a_reason_unless_it_was_in_use() -> None:

@@ -47,8 +47,8 @@ def test_next_step_names_the_right_of_the_denied_kind() -> None:
     assert next_step(KafkaError(KafkaError._TRANSPORT), needed) == ""
     many = [Right("topic", f"t{number}", ("Read",)) for number in range(5)]
     assert next_step(DENIED, many).endswith("--topic t2 (and 2 more)")
-    words = str(missing_right(f"reading t: {DENIED.str()}", DENIED, writer_rights("t")))
-    assert words.startswith("reading t: Broker: Topic authorization failed; allow it: ")
+    message = str(missing_right(f"reading t: {DENIED.str()}", DENIED, writer_rights("t")))
+    assert message.startswith("reading t: Broker: Topic authorization failed; allow it: ")
 
 
 def test_fatal_error_of_a_client_has_the_code_of_its_denial() -> None:

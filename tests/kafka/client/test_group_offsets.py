@@ -60,9 +60,9 @@ def test_late_answer_of_earlier_commit_is_ignored(monkeypatch: pytest.MonkeyPatc
 def test_commit_without_answer_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-6."""
     group, client = play(monkeypatch)
-    with pytest.raises(KafkaException) as given_up:
+    with pytest.raises(KafkaException) as caught:
         group.commit({ONE: Commit(4)}, 5.0)
-    assert given_up.value.args[0].code() == KafkaError._TIMED_OUT
+    assert caught.value.args[0].code() == KafkaError._TIMED_OUT
     assert client.clock.monotonic() == pytest.approx(5.0, abs=0.1)
 
 

@@ -152,13 +152,13 @@ def test_log_that_ends_before_range_is_reported_without_wait(access: KafkaAccess
 def test_other_records_at_the_same_offsets_are_refused(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 10)
     wanted, _ = taken_in(access.options, tp)
-    for change, words in (
+    for change, message in (
         ({"digest": "0" * 16}, "other records"),
         ({"records": 9}, "more than 9 records"),
         ({"bytes": wanted.range.bytes - 1}, r"more than [0-9]+ bytes"),
     ):
         changed = msgspec.structs.replace(wanted.range, **change)
-        with pytest.raises(RangeNotHeldError, match=words):
+        with pytest.raises(RangeNotHeldError, match=message):
             read_ranges(access, [Wanted(changed, wanted.topic_id)], False)
     assert not len(block_ranges.kept_readers), "a reader was kept after an error"
 

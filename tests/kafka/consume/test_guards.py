@@ -85,17 +85,17 @@ class Scripted:
         self.source.start([Start(tp, offset, leader_epoch, generation)])
 
     def poll(self, *batches: list[Message] | Callable[[], list[Message]]) -> list[tuple[Any, ...]]:
-        told: list[tuple[Any, ...]] = []
+        polled: list[tuple[Any, ...]] = []
         self.consumer.batches += batches
         while self.consumer.batches:
             for item in self.source.poll(100, 0.0):
                 if isinstance(item, Columns):
-                    told.append((item.tp.partition, item.generation, item.batch.column("offset").to_pylist()))
+                    polled.append((item.tp.partition, item.generation, item.batch.column("offset").to_pylist()))
                 elif isinstance(item, EndOfPartition):
-                    told.append((item.tp.partition, item.generation, item.offset))
+                    polled.append((item.tp.partition, item.generation, item.offset))
                 else:
-                    told.append((item.tp.partition, item.generation, item.kind))
-        return told
+                    polled.append((item.tp.partition, item.generation, item.kind))
+        return polled
 
 
 @pytest.fixture(params=["cooperative-sticky", "range"])
@@ -125,8 +125,8 @@ def test_gap_up_to_end_is_believed_after_second_read(scripted: Scripted) -> None
 def test_gap_that_changes_with_each_read_becomes_a_fault(scripted: Scripted) -> None:
     """INV-6: the number of reads is bounded. INV-5: the fault is reported."""
     scripted.start(0)
-    told = scripted.poll(*[[record(100 + number)] for number in range(CONFIRMATIONS_MAX + 1)])
-    assert told == [(0, 1, "out-of-range")]
+    polled = scripted.poll(*[[record(100 + number)] for number in range(CONFIRMATIONS_MAX + 1)])
+    assert polled == [(0, 1, "out-of-range")]
 
 
 def test_records_of_a_partition_that_was_not_started_are_dropped(scripted: Scripted) -> None:
@@ -162,8 +162,8 @@ def test_offsets_out_of_order_end_the_source(scripted: Scripted) -> None:
 def test_records_after_corrupt_batch_are_not_returned(scripted: Scripted) -> None:
     """INV-5: librdkafka continues after a batch with a wrong checksum, which would be a silent gap."""
     scripted.start(0)
-    told = scripted.poll([record(0), event(KafkaError._BAD_MSG, 1), record(5)], [record(6)])
-    assert told == [(0, 1, [0]), (0, 1, "corrupt")]
+    polled = scripted.poll([record(0), event(KafkaError._BAD_MSG, 1), record(5)], [record(6)])
+    assert polled == [(0, 1, [0]), (0, 1, "corrupt")]
     scripted.start(1, generation=2)
     assert scripted.poll([record(1)]) == [(0, 2, [1])]
 
@@ -222,8 +222,8 @@ def test_records_of_a_newer_leader_are_returned_when_a_broker_has_compared_the_e
 
 def truncation(offset: int, end: int) -> Message:
     """The text is librdkafka's, for ``auto.offset.reset=error``."""
-    words = f"Partition log truncation detected at offset {offset}: broker end offset is {end} (offset leader epoch 2). Reset."
-    return Message(topic="t", partition=0, offset=offset, error=KafkaError(KafkaError._AUTO_OFFSET_RESET, words))
+    text = f"Partition log truncation detected at offset {offset}: broker end offset is {end} (offset leader epoch 2). Reset."
+    return Message(topic="t", partition=0, offset=offset, error=KafkaError(KafkaError._AUTO_OFFSET_RESET, text))
 
 
 class Following:
@@ -246,9 +246,9 @@ def test_truncation_has_end_of_log_if_broker_reports_it(scripted: Scripted, foll
     scripted.rebalance._admin = Following(following)
     scripted.start(100, leader_epoch=2)
     scripted.consumer.batches = [[truncation(100, 80)]]
-    (told,) = scripted.source.poll(10, 0.0)
-    assert isinstance(told, PartitionFault)
-    assert (told.kind, told.end) == ("truncated", 80)
+    (fault,) = scripted.source.poll(10, 0.0)
+    assert isinstance(fault, PartitionFault)
+    assert (fault.kind, fault.end) == ("truncated", 80)
 
 
 @pytest.mark.parametrize("following", [100, 120])

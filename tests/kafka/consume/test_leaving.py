@@ -19,7 +19,7 @@ def test_close_does_not_wait_for_the_answer_to_a_commit_without_a_broker(
     with MockBroker() as broker:
         broker.create_topic("t")
         reader = Reader({**broker.options, "session.timeout.ms": "60000"}, "g", ["t"]).__enter__()
-        poll_until(lambda: reader.told, reader)
+        poll_until(lambda: reader.rebalances, reader)
         reader.start(dict.fromkeys(partitions_of("t"), 0))
     gc.collect()  # ends the mock
     reader.source.commit({partitions_of("t")[0]: Commit(0)})

@@ -142,11 +142,11 @@ def test_partition_without_beginning_begins_at_its_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("begin", "end", "words"),
+    ("begin", "end", "message"),
     [(5, 4, r"t/0\[5, 4\): from 5 is beyond until 4"), (-1, 4, "offsets begin at 0")],
 )
-def test_impossible_range_is_refused_with_both_ends(begin: int, end: int, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_impossible_range_is_refused_with_both_ends(begin: int, end: int, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         OffsetRange("t", 0, begin, end)
     with pytest.raises(UsageError, match="min_partitions 0"):
         split_ranges([], 0)

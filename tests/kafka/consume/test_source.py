@@ -90,7 +90,7 @@ def test_member_reads_nothing_before_start(broker: Broker, topic: str, protocol:
         poll_until(lambda: len(reader.source.owned) == 4, reader)
         poll_some(reader)
         assert reader.polled == []
-        assert reader.told == [("assigned", frozenset(partitions_of(topic)))]
+        assert reader.rebalances == [("assigned", frozenset(partitions_of(topic)))]
         assert reader.source.commit_sync({TopicPartition(topic, 0): Commit(7)}, 10) == {}
 
 
@@ -146,7 +146,7 @@ def test_resume_continues_without_a_gap_after_pause(broker: Broker, topic: str, 
             assert len(reader.offsets(paused)) == before
             reader.source.resume([paused])
         assert reader.offsets(paused) == list(range(3000))
-        assert [word for word, _ in reader.told] == ["assigned"]
+        assert [word for word, _ in reader.rebalances] == ["assigned"]
 
 
 def test_start_resumes_paused_partition(broker: Broker, topic: str, protocol: dict[str, str]) -> None:
@@ -195,7 +195,7 @@ def test_rebalance_notifies_both_members_and_moves_partitions(
         with Reader(options, topic, [topic]) as second:
             poll_until(lambda: len(first.source.owned) == 2 and len(second.source.owned) == 2, first, second)
             assert first.source.owned | second.source.owned == every
-            revoked = next(partitions for word, partitions in first.told if word == "revoked")
+            revoked = next(partitions for word, partitions in first.rebalances if word == "revoked")
             assert revoked == (every if protocol == EAGER else second.source.owned)
             if isinstance(broker, KafkaBroker):  # the mock refuses commits while it rebalances
                 assert first.source.poll_commit_errors() == {}
@@ -208,7 +208,7 @@ def test_rebalance_notifies_both_members_and_moves_partitions(
             poll_some(first, 3)
             assert first.offsets(gone, 9) == []
         poll_until(lambda: first.source.owned == every, first)
-        assert all(word != "lost" for word, _ in first.told)
+        assert all(word != "lost" for word, _ in first.rebalances)
         first.start(dict.fromkeys(every, 190), generation=10)
         poll_until(lambda: all(first.offsets(tp, 10) == list(range(190, 200)) for tp in every), first)
 
@@ -226,7 +226,7 @@ def test_source_follows_other_topics(
     one, two = set(partitions_of(topic)), set(partitions_of(other))
     with Reader({**broker.options, **protocol}, topic, []) as reader:
         poll_some(reader)
-        assert reader.told == []
+        assert reader.rebalances == []
         for wanted, names in ((one, [topic]), (one | two, [topic, other]), (two, [other]), (set(), []), (one, [topic])):
             reader.source.follow(names)
             poll_until(lambda wanted=wanted: reader.source.owned == wanted, reader)  # type: ignore[misc]

@@ -70,7 +70,7 @@ def test_jars_are_fetched_once_from_busy_repository(repository: type[Repository]
 
 
 @pytest.mark.parametrize(
-    ("has", "words"),
+    ("has", "message"),
     [
         (
             {"a": b"one"},
@@ -81,11 +81,11 @@ def test_jars_are_fetched_once_from_busy_repository(repository: type[Repository]
     ids=["missing", "another"],
 )
 def test_missing_or_different_jar_leaves_no_complete_folder(
-    repository: type[Repository], tmp_path: Path, has: dict[str, bytes], words: str
+    repository: type[Repository], tmp_path: Path, has: dict[str, bytes], message: str
 ) -> None:
     libraries, cache = listed(tmp_path, a=b"one", b=b"two"), tmp_path / "cache"
     repository.jars = {f"/maven2/org/{name}/1/{name}-1.jar": jar for name, jar in has.items()}
-    with pytest.raises(UsageError, match=f"(?s){words}"):
+    with pytest.raises(UsageError, match=f"(?s){message}"):
         libraries.fetch(cache)
     assert not libraries.present(cache)
     assert list(cache.iterdir()) == []

@@ -351,7 +351,7 @@ def test_a_compilers_sanitizers_find_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "message"),
     [
         ("missing", "it is missing"),
         ("foreign", "undefined symbol"),
@@ -361,7 +361,7 @@ def test_a_compilers_sanitizers_find_nothing(tmp_path: Path) -> None:
 )
 def test_source_reads_by_python_and_says_so_where_the_library_is_of_no_use(
     tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture, damage: str, words: str,
+    caplog: pytest.LogCaptureFixture, damage: str, message: str,
 ) -> None:  # fmt: skip
     if shutil.which("cc") is None:
         missing("no C compiler: install gcc")
@@ -391,7 +391,7 @@ def test_source_reads_by_python_and_says_so_where_the_library_is_of_no_use(
         reader.start({tp: 0})
         poll_until(lambda: any(isinstance(item, Columns) for item in reader.polled), reader)
         assert reader.rows(tp, "value") == [b"v"]
-    assert "gathered in Python" in caplog.text and words in caplog.text
+    assert "gathered in Python" in caplog.text and message in caplog.text
 
 
 def test_library_is_the_librdkafka_that_confluent_kafka_uses(native: Library) -> None:

@@ -124,7 +124,7 @@ def test_librdkafka_accepts_translated_settings(name: str, value: str, found: di
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value", "message"),
     [
         ("auto.offset.reset", "by_duration:P1D", "allowed are earliest, latest and none"),
         ("partition.assignment.strategy", "a.StickyAssignor", "librdkafka only has"),
@@ -144,13 +144,13 @@ def test_librdkafka_accepts_translated_settings(name: str, value: str, found: di
         ("sasl.jaas.config", f'{PLAIN} password="s3cret;', "the text must end with ;"),
     ],
 )
-def test_untranslatable_setting_is_refused_without_secrets(name: str, value: str, words: str) -> None:
+def test_untranslatable_setting_is_refused_without_secrets(name: str, value: str, message: str) -> None:
     def stores(path: str) -> bytes:
         if path == "/absent":
             raise FileNotFoundError(2, "No such file or directory")
         return b"\xfe\xed\xfe\xed" if path.endswith("jks") else b"\x30\x82"
 
-    with pytest.raises(SettingsError, match=re.escape(words)) as refused:
+    with pytest.raises(SettingsError, match=re.escape(message)) as refused:
         translate({name: value, "ssl.truststore.password": "s3cret"}, stores)
     assert name in str(refused.value)
     assert "s3cret" not in str(refused.value)
@@ -220,8 +220,8 @@ def test_safe_parameters_are_unchanged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [({}, "bootstrap.servers"), ({**SERVERS, "auto.offset.reset": "smallest"}, "'smallest'")]
+    ("options", "message"), [({}, "bootstrap.servers"), ({**SERVERS, "auto.offset.reset": "smallest"}, "'smallest'")]
 )
-def test_invalid_parameters_are_refused(options: dict[str, str], words: str) -> None:
-    with pytest.raises(SettingsError, match=words):
+def test_invalid_parameters_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         safe_options(options)

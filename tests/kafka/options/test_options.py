@@ -72,7 +72,7 @@ def test_admin_client_gets_no_consumer_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"security.protocol": "tls"}, "kafka.'security.protocol': 'tls': allowed are plaintext, ssl, sasl_plaintext"),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM"}, "kafka.'sasl.mechanism': 'SCRAM': allowed are"),
@@ -87,11 +87,11 @@ def test_admin_client_gets_no_consumer_options() -> None:
         ({"security.protocol": "ssl", "ssl.ca.location": "/no/ca.pem"}, "kafka.'ssl.ca.location': '/no/ca.pem'"),
     ],
 )
-def test_invalid_security_option_is_named_without_a_broker(options: dict[str, str], words: str) -> None:
+def test_invalid_security_option_is_named_without_a_broker(options: dict[str, str], message: str) -> None:
     for use in (made, client_options, lambda options: check_options({**SERVERS, **options})):
         with pytest.raises(SettingsError) as refused:
             use(options)
-        assert words in str(refused.value) and "canary" not in str(refused.value)
+        assert message in str(refused.value) and "canary" not in str(refused.value)
 
 
 def test_valid_security_options_pass_through() -> None:

@@ -119,7 +119,7 @@ def test_ended_client_fails_rows_with_project_error(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("leader", "in_sync", "words"),
+    ("leader", "in_sync", "message"),
     [
         (2, [2, 3], ""),
         (-1, [3], "t/0 has no leader until broker 3 is back"),
@@ -127,9 +127,9 @@ def test_ended_client_fails_rows_with_project_error(monkeypatch: pytest.MonkeyPa
         (2, [2], "broker 3 is not in sync with the leader of t/0: min.insync.replicas may need it"),
     ],
 )
-def test_error_names_brokers_that_block_a_partition(leader: int, in_sync: list[int], words: str) -> None:
+def test_error_names_brokers_that_block_a_partition(leader: int, in_sync: list[int], message: str) -> None:
     partition = SimpleNamespace(leader=leader, replicas=[2, 3], isrs=in_sync)
     shown = SimpleNamespace(topics={"t": SimpleNamespace(partitions={0: partition})})
     client: Any = SimpleNamespace(list_topics=lambda timeout: shown)
-    assert why_not_accepted(client, TopicPartition("t", 0)) == words
+    assert why_not_accepted(client, TopicPartition("t", 0)) == message
     assert why_not_accepted(client, TopicPartition("t", 1)) == why_not_accepted(client, TopicPartition("u", 0)) == ""

@@ -28,17 +28,17 @@ class Recreated:
 
 def test_watermarks_are_never_paired_with_the_id_of_another_topic() -> None:
     """INV-5: a new incarnation at the first offset of the old topic would skip records of the new one below it."""
-    told: list[inp.Input] = []
+    inputs: list[inp.Input] = []
     both = threading.Event()
 
     def tell(event: inp.Input) -> None:
-        told.append(event)
-        if len(told) == 2:
+        inputs.append(event)
+        if len(inputs) == 2:
             both.set()
 
     with BrokerChannel(cast(Source, Recreated()), 1.0, tell) as line:
         line.send(act.Inspect(1, TopicPartition("t", 0)))
         line.send(act.Inspect(2, TopicPartition("t", 0)))
         assert both.wait(30)
-    assert isinstance(told[0], inp.BrokerFailed) and "created again" in told[0].reason
-    assert told[1] == inp.Inspected(2, 50, 90, "B")
+    assert isinstance(inputs[0], inp.BrokerFailed) and "created again" in inputs[0].reason
+    assert inputs[1] == inp.Inspected(2, 50, 90, "B")

@@ -28,9 +28,9 @@ def test_channel_that_breaks_reports_broken_for_each_request(monkeypatch: pytest
         raise TypeError("a fault")
 
     monkeypatch.setattr(inp, "Released", broken)
-    told: queue.SimpleQueue[inp.Input] = queue.SimpleQueue()
-    with DriverChannel("reports", cast(DriverClient, Answering()), told.put) as channel:
+    inputs: queue.SimpleQueue[inp.Input] = queue.SimpleQueue()
+    with DriverChannel("reports", cast(DriverClient, Answering()), inputs.put) as channel:
         channel.send(act.Release(1, cast(Any, None)))
-        assert isinstance(told.get(timeout=30), inp.Broken)
+        assert isinstance(inputs.get(timeout=30), inp.Broken)
         channel.send(act.Release(2, cast(Any, None)))
-        assert isinstance(told.get(timeout=30), inp.Broken)
+        assert isinstance(inputs.get(timeout=30), inp.Broken)

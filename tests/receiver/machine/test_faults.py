@@ -20,12 +20,12 @@ def test_fault_pauses_its_partition_alone_and_is_reported_when_all_before_it_is_
     stage.none(act.Inspect)
     stage.answer()
     stage.tell(inp.Inspected(stage.one(act.Inspect).request, 10, 20, ""))
-    told = stage.one(act.SendFault)
-    assert (told.message.kind, told.message.position, told.message.low) == ("out-of-range", 3, 10)
+    sent = stage.one(act.SendFault)
+    assert (sent.message.kind, sent.message.position, sent.message.low) == ("out-of-range", 3, 10)
     stage.poll(starts[P1], [0])
     stage.seal_and_store()
     stage.answer()  # the other one goes on
-    stage.tell(inp.FaultAnswered(told.request, False, "`forebay offsets accept-gap t/0 3 10` goes on"))
+    stage.tell(inp.FaultAnswered(sent.request, False, "`forebay offsets accept-gap t/0 3 10` goes on"))
     stage.wait(1.0)
     stage.none(act.Inspect)
     stage.wait(4.0)
@@ -52,8 +52,8 @@ def test_report_of_truncated_and_regrown_log_names_where_it_was_truncated() -> N
     start = stage.own(P0, position=100)[P0]
     stage.tell(inp.Polled([PartitionFault(P0, start.generation, "truncated", "cut", 80)]))
     stage.tell(inp.Inspected(stage.one(act.Inspect).request, 0, 120, ""))
-    told = stage.one(act.SendFault).message
-    assert (told.kind, told.position, told.high) == ("truncated", 100, 80)
+    sent = stage.one(act.SendFault).message
+    assert (sent.kind, sent.position, sent.high) == ("truncated", 100, 80)
 
 
 def test_fault_after_new_claim_ignores_where_the_log_was_truncated_before() -> None:

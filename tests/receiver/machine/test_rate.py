@@ -31,8 +31,8 @@ def rate(version: int, of_all: float, *of_each: float, driver_epoch: int = DRIVE
     parts = tuple(
         messages.PartitionRate(topic="t", partition=n, records_per_second=each) for n, each in enumerate(of_each)
     )
-    told = messages.Rates(records_per_second=of_all, partitions=parts)
-    return messages.Command(version=version, driver_epoch=driver_epoch, kind="rate", rates=told)
+    new_rates = messages.Rates(records_per_second=of_all, partitions=parts)
+    return messages.Command(version=version, driver_epoch=driver_epoch, kind="rate", rates=new_rates)
 
 
 def slow_stage(*partitions: TopicPartition, **changes: Any) -> tuple[Stage, dict[TopicPartition, Start]]:
@@ -210,9 +210,9 @@ def test_rates_in_a_heartbeats_answer_are_in_the_next_heartbeat() -> None:
     stage = Stage()
     stage.own(P0, P1)
     assert beat(stage, rate(3, 100.0, 60.0, 40.0)).rate == 0
-    told = beat(stage)
-    assert (told.acknowledged, told.rate) == (3, 100)
-    assert {p.partition: p.rate for p in told.partitions} == {0: 60, 1: 40}
+    sent = beat(stage)
+    assert (sent.acknowledged, sent.rate) == (3, 100)
+    assert {p.partition: p.rate for p in sent.partitions} == {0: 60, 1: 40}
 
 
 def test_rates_that_are_repeated_or_from_an_older_driver_change_nothing() -> None:

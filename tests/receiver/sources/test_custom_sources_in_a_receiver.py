@@ -67,9 +67,9 @@ def test_records_before_an_exception_are_accepted_and_the_driver_gets_the_reason
     receiver = run(tmp_path, tracker, UnreliableAdapter(settings_for("Queue"), own, SystemClock()), "Queue")
     assert receiver.ended() == 1
     assert tracker.positions[Q] == 300
-    words = f"{HERE}:Queue: poll(): ValueError: the line broke"
-    assert any(words in note.words for beat in tracker.heartbeats for note in beat.errors)
-    assert tracker.heartbeats[-1].detail == f"ends: {words}" and own.ended
+    message = f"{HERE}:Queue: poll(): ValueError: the line broke"
+    assert any(message in note.words for beat in tracker.heartbeats for note in beat.errors)
+    assert tracker.heartbeats[-1].detail == f"ends: {message}" and own.ended
     assert [(r.topic, r.partition) for r in tracker.released] == [("q", 0)]
 
 

@@ -12,7 +12,7 @@ from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
 from forebay.sources.custom import CustomUpstream, dealt, make, ordinal_of
 from receiver.sources.custom_source import custom_source_of
-from tests.support.custom_sources import A, B, Heard, settings_for
+from tests.support.custom_sources import A, B, RecordingListener, settings_for
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
@@ -33,7 +33,7 @@ def test_receiver_id_gives_the_ordinal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "options", "words"),
+    ("source", "options", "message"),
     [
         ("Nothing", {}, "has no class 'Nothing'"),
         ("HERE", {}, "has no class 'HERE'"),
@@ -44,8 +44,8 @@ def test_receiver_id_gives_the_ordinal() -> None:
         ("NamedBadly", {}, "name = 'a/b'"),
     ],
 )
-def test_unusable_class_is_refused_with_the_reason(source: str, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(SettingsError, match=words):
+def test_unusable_class_is_refused_with_the_reason(source: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         make(settings_for(source, **options))
 
 
@@ -72,7 +72,7 @@ def test_driver_asks_the_class_for_partitions_and_first_offsets() -> None:
 
 def test_custom_source_is_made_from_the_settings() -> None:
     adapter = custom_source_of(settings_for("Queue", count=3), "s-r2", SystemClock())
-    heard = Heard()
-    adapter.subscribe(heard)
+    listener = RecordingListener()
+    adapter.subscribe(listener)
     adapter.poll(1, 0)
-    assert heard.words == [("assigned", [TopicPartition("q", 2)])]
+    assert listener.calls == [("assigned", [TopicPartition("q", 2)])]

@@ -18,8 +18,8 @@ from tests.support.custom_sources import A, B, Lists, offsets, point, reliable
 
 def test_a_partition_is_read_from_where_it_was_started_under_that_generation() -> None:
     own = Lists(10)
-    adapter, heard, _ = reliable(own)
-    assert adapter.poll(100, 0) == [] and heard.words == [("assigned", [A, B])]
+    adapter, listener, _ = reliable(own)
+    assert adapter.poll(100, 0) == [] and listener.calls == [("assigned", [A, B])]
     adapter.start([Start(A, 4, -1, 7)])
     polled = adapter.poll(3, 0)
     assert offsets(polled) == [("a", 7, 4, 6)]
@@ -45,7 +45,7 @@ def test_paused_partition_is_not_polled_and_start_ends_the_pause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ({"a": [Record(b"", offset=4)]}, "a: it returned offset 4, which is below the next offset 5"),
         ({"a": [Record(b"", offset=6), Record(b"", offset=6)]}, "a: it returned offset 6 after 6; offsets must ascend"),
@@ -61,14 +61,14 @@ def test_paused_partition_is_not_polled_and_start_ends_the_pause() -> None:
         ({"a": pa.RecordBatch.from_pydict({"value": [b"x"], "offset": pa.array([None], pa.int64())})}, "holds a null"),
     ],
 )
-def test_poll_that_breaks_its_contract_ends_the_receiver_with_the_reason(given: Any, words: str) -> None:
+def test_poll_that_breaks_its_contract_ends_the_receiver_with_the_reason(given: Any, message: str) -> None:
     """INV-5: records at offsets that were taken in before would be dropped as repeated."""
     own = Lists()
     adapter, _, _ = reliable(own)
     adapter.poll(1, 0)
     adapter.start([Start(A, 5, -1, 1)])
     own.poll = lambda *_: given  # type: ignore[method-assign]
-    with pytest.raises(SourceError, match=f":Lists: poll.*{words}"):
+    with pytest.raises(SourceError, match=f":Lists: poll.*{message}"):
         adapter.poll(3, 0)
 
 
@@ -134,27 +134,27 @@ def test_any_other_exception_ends_the_receiver_and_names_the_method() -> None:
 def test_partition_of_another_receiver_is_revoked_then_forgotten() -> None:
     """Rule 6. A later commit for it is refused, as Kafka refuses a former member of the group."""
     own = Lists(4, names=("a", "b", "c"))
-    adapter, heard, clock = reliable(own, count=2)
+    adapter, listener, clock = reliable(own, count=2)
     adapter.poll(1, 0)
-    assert heard.words == [("assigned", [A, TopicPartition("c", 0)])]
+    assert listener.calls == [("assigned", [A, TopicPartition("c", 0)])]
     assert adapter.commit_sync({A: point(3), B: point(1)}, 1.0) == {B: "another receiver has it by now"}
     assert own.acknowledged == {"a": 3}
     adapter.start([Start(TopicPartition("c", 0), 0, -1, 1)])
     own.lists["0"] = []  # sorts first, so 0 and b belong to this receiver now
     clock.now += 60
     polled = adapter.poll(4, 0)
-    assert heard.words[1:] == [("revoked", [A, TopicPartition("c", 0)]), ("assigned", [TopicPartition("0", 0), B])]
+    assert listener.calls[1:] == [("revoked", [A, TopicPartition("c", 0)]), ("assigned", [TopicPartition("0", 0), B])]
     assert own.forgotten == ["a", "c"] and polled == []
 
 
 def test_failed_list_of_partitions_keeps_the_known_ones() -> None:
     source = Lists(4)
-    adapter, heard, clock = reliable(source)
+    adapter, listener, clock = reliable(source)
     adapter.poll(1, 0)
     adapter.start([Start(A, 0, -1, 1)])
     clock.now += 60
     source.fails["partitions"] = RetryLater("not now")
-    assert offsets(adapter.poll(4, 0)) == [("a", 1, 0, 3)] and len(heard.words) == 1
+    assert offsets(adapter.poll(4, 0)) == [("a", 1, 0, 3)] and len(listener.calls) == 1
 
 
 def test_commit_acknowledges_and_is_repeated_after_retry_later() -> None:

@@ -16,7 +16,7 @@ from receiver.stores.optional_replicas import REST_SECONDS, OptionalReplicas
 from receiver.stores.store import StoreOptions
 from receiver.stores.wal_store import WalStore
 from tests.receiver.stores.test_replica_store import H2, H3, Others
-from tests.receiver.stores.test_wal_store import EPOCH, PATIENCE_SECONDS, WRITING, Told, pending
+from tests.receiver.stores.test_wal_store import EPOCH, PATIENCE_SECONDS, WRITING, ReceivedInputs, pending
 from tests.support.forgetful import ForgetfulStorage
 from wal.blocks import read_stored
 from wal.segments.writer import SegmentLimits
@@ -25,17 +25,17 @@ from wal.segments.writer import SegmentLimits
 class Line:
     """A store whose blocks are put one after the other."""
 
-    def __init__(self, store: WalStore, told: Told, clock: ManualClock) -> None:
+    def __init__(self, store: WalStore, received: ReceivedInputs, clock: ManualClock) -> None:
         self.store = store
         self.clock = clock
-        self._told = told
+        self._received = received
         self._sequence = 0
 
     def put(self) -> tuple[str, ...]:
         """Store a block; return the hosts that have its replica, as it is reported."""
         self._sequence += 1
         self.store.put(pending(self._sequence))
-        event = self._told.next()
+        event = self._received.next()
         assert isinstance(event, inp.BlockStored), event
         assert event.block.in_wal and event.block.local
         return event.block.other_hosts
@@ -43,12 +43,12 @@ class Line:
 
 @contextmanager
 def opened(folder: Path, others: Others) -> Iterator[Line]:
-    told, clock = Told(), ManualClock()
+    received, clock = ReceivedInputs(), ManualClock()
     store = WalStore(
         WRITING,
         StoreOptions(timeout_seconds=30.0),
         clock,
-        told,
+        received,
         storage=ForgetfulStorage(appendable=True),
         limits=SegmentLimits(1 << 30, 1e9),
         local_directory=folder,
@@ -57,7 +57,7 @@ def opened(folder: Path, others: Others) -> Iterator[Line]:
     )
     store.open_epoch(EPOCH)
     with store:
-        yield Line(store, told, clock)
+        yield Line(store, received, clock)
 
 
 def test_block_is_reported_with_the_host_that_has_its_replica(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from receiver.stores import replica_store
 from receiver.stores.replica_store import LOCAL_SPACE, REPLICA_HOST, ReplicaStore
 from receiver.stores.replication import ReplicaSender
 from receiver.stores.store import StoreOptions
-from tests.receiver.stores.test_wal_store import EPOCH, PATIENCE_SECONDS, WRITING, Told, pending
+from tests.receiver.stores.test_wal_store import EPOCH, PATIENCE_SECONDS, WRITING, ReceivedInputs, pending
 from wal.blocks import local_path, read_local, read_stored
 from wal.blocks.local_writing import write_local_frame
 
@@ -48,13 +48,17 @@ class Others:
 
 @contextmanager
 def opened(
-    folder: Path, told: Told, sender: ReplicaSender | None = None, quota_bytes: int = 1 << 40, timeout: float = 30.0
+    folder: Path,
+    received: ReceivedInputs,
+    sender: ReplicaSender | None = None,
+    quota_bytes: int = 1 << 40,
+    timeout: float = 30.0,
 ) -> Iterator[ReplicaStore]:
     store = ReplicaStore(
         WRITING,
         StoreOptions(timeout_seconds=timeout),
         SystemClock(),
-        told,
+        received,
         directory=folder,
         quota_bytes=quota_bytes,
         sender=sender,
@@ -75,10 +79,10 @@ def test_with_one_copy_block_is_stored_when_synced_on_this_host(
     synced: list[str] = []
     fsync = write_local_frame.__globals__["os"].fsync
     monkeypatch.setattr("os.fsync", lambda fd: (synced.append(Path(f"/proc/self/fd/{fd}").readlink().name), fsync(fd)))
-    told = Told()
-    with opened(tmp_path, told) as store:
+    received = ReceivedInputs()
+    with opened(tmp_path, received) as store:
         store.put(pending(1))
-        event = told.next()
+        event = received.next()
     assert isinstance(event, inp.BlockStored)
     path = path_of(tmp_path, 1)
     assert synced[:2] == [f".{path.name}.tmp", "s"]
@@ -89,15 +93,15 @@ def test_with_one_copy_block_is_stored_when_synced_on_this_host(
 
 
 def test_with_two_copies_block_is_not_stored_before_its_replica(tmp_path: Path) -> None:
-    told, others = Told(), Others()
+    received, others = ReceivedInputs(), Others()
     others.let.clear()
-    with opened(tmp_path, told, others) as store:
+    with opened(tmp_path, received, others) as store:
         store.replicate_to(H2)
         store.put(pending(1))
         assert others.asked.acquire(timeout=PATIENCE_SECONDS)
-        assert told.empty()
+        assert received.empty()
         others.let.set()
-        event = told.next()
+        event = received.next()
         assert store.replica_host == "h2"
     assert isinstance(event, inp.BlockStored)
     assert event.block.hosts == ("h1", "h2")
@@ -108,50 +112,50 @@ def test_with_two_copies_block_is_not_stored_before_its_replica(tmp_path: Path) 
 
 def test_block_waits_for_a_replica_host_and_reports_it(tmp_path: Path) -> None:
     """The store never falls back to one copy. It goes on when the driver names a host."""
-    told, others = Told(), Others()
-    with opened(tmp_path, told, others) as store:
+    received, others = ReceivedInputs(), Others()
+    with opened(tmp_path, received, others) as store:
         store.put(pending(1))
-        event = told.next()
+        event = received.next()
         assert isinstance(event, inp.OutOfSpace)
         assert event.lacking == REPLICA_HOST
         store.replicate_to(H2)
         while not isinstance(event, inp.BlockStored):
-            event = told.next()
+            event = received.next()
     assert event.block.hosts == ("h1", "h2")
 
 
 def test_receiver_that_ends_without_replica_host_has_not_stored_the_block(tmp_path: Path) -> None:
     """INV-1 holds while the process ends too."""
-    told, others = Told(), Others()
-    with opened(tmp_path, told, others) as store:
+    received, others = ReceivedInputs(), Others()
+    with opened(tmp_path, received, others) as store:
         store.put(pending(1))
-        assert isinstance(told.next(), inp.OutOfSpace)
-    while not told.empty():
-        assert isinstance(told.next(), inp.OutOfSpace)
+        assert isinstance(received.next(), inp.OutOfSpace)
+    while not received.empty():
+        assert isinstance(received.next(), inp.OutOfSpace)
 
 
 def test_refusing_host_is_reported_and_next_named_host_is_used(tmp_path: Path) -> None:
     """The report names the host that has the replica, not the one that was tried first."""
-    told, others = Told(), Others()
+    received, others = ReceivedInputs(), Others()
     others.down = {"h2"}
-    with opened(tmp_path, told, others) as store:
+    with opened(tmp_path, received, others) as store:
         store.replicate_to(H2)
         store.put(pending(1))
-        event = told.next()
+        event = received.next()
         assert isinstance(event, inp.OutOfSpace)
         assert "h2" in event.reason
         assert store.refusing_hosts == ("h2",)
         store.replicate_to(H3)
         while not isinstance(event, inp.BlockStored):
-            event = told.next()
+            event = received.next()
     assert event.block.hosts == ("h1", "h3")
 
 
 def test_store_waits_for_room_in_the_block_directory(tmp_path: Path) -> None:
-    told = Told()
-    with opened(tmp_path, told, quota_bytes=10) as store:
+    received = ReceivedInputs()
+    with opened(tmp_path, received, quota_bytes=10) as store:
         store.put(pending(1))
-        event = told.next()
+        event = received.next()
         assert isinstance(event, inp.OutOfSpace)
         assert event.lacking == LOCAL_SPACE
     assert not path_of(tmp_path, 1).exists()
@@ -159,18 +163,18 @@ def test_store_waits_for_room_in_the_block_directory(tmp_path: Path) -> None:
 
 def test_next_attempt_finds_room_that_other_processes_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_store, "RETRY_SECONDS_MAX", 0.2)
-    told = Told()
+    received = ReceivedInputs()
     other = local_path(tmp_path, "s", "r2-1-1")
     other.parent.mkdir()
     other.write_bytes(bytes(1 << 20))
-    with opened(tmp_path, told, quota_bytes=1 << 20) as store:
+    with opened(tmp_path, received, quota_bytes=1 << 20) as store:
         store.put(pending(1))
-        assert isinstance(told.next(), inp.OutOfSpace)
+        assert isinstance(received.next(), inp.OutOfSpace)
         other.unlink()
-        before = told.waiting()
-        events = [told.next()]
+        before = received.waiting()
+        events = [received.next()]
         while not isinstance(events[-1], inp.BlockStored):
-            events.append(told.next())
+            events.append(received.next())
     assert len(events) <= before + 2, "an attempt may have been in progress when the room was freed"
 
 
@@ -178,7 +182,7 @@ def test_failing_disk_is_retried_and_ends_the_receiver_after_store_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a failed sync the block is written to a new file; the same file is never synced again (as in the WAL)."""
-    told = Told()
+    received = ReceivedInputs()
     fails = threading.Event()
     fails.set()
     write = write_local_frame
@@ -189,14 +193,14 @@ def test_failing_disk_is_retried_and_ends_the_receiver_after_store_timeout(
         return write(*arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(replica_store, "write_local_frame", failing)
-    with opened(tmp_path, told) as store:
+    with opened(tmp_path, received) as store:
         store.put(pending(1))
-        event = told.next()
+        event = received.next()
         assert isinstance(event, inp.StoreAway)
         fails.clear()
         while not isinstance(event, inp.BlockStored):
-            event = told.next()
+            event = received.next()
     fails.set()
-    with opened(tmp_path, told, timeout=0.0) as store:
+    with opened(tmp_path, received, timeout=0.0) as store:
         store.put(pending(2))
-        assert isinstance(told.next(), inp.StoreFailed)
+        assert isinstance(received.next(), inp.StoreFailed)

@@ -49,7 +49,7 @@ def pending(sequence: int) -> PendingBlock:
     return PendingBlock(EPOCH, sequence, (part,))
 
 
-class Told:
+class ReceivedInputs:
     def __init__(self) -> None:
         self._inputs: queue.Queue[inp.Input] = queue.Queue()
 
@@ -69,14 +69,14 @@ class Told:
 
 @contextmanager
 def open_store(
-    storage: ForgetfulStorage, told: Told, flush_seconds: float, gather_bytes: int, store_timeout_seconds: float = 30.0,
-    clock: Clock | None = None,
+    storage: ForgetfulStorage, received: ReceivedInputs, flush_seconds: float, gather_bytes: int,
+    store_timeout_seconds: float = 30.0, clock: Clock | None = None,
 ) -> Iterator[WalStore]:  # fmt: skip
     store = WalStore(
         WRITING,
         StoreOptions(timeout_seconds=store_timeout_seconds, flush_seconds=flush_seconds, gather_bytes=gather_bytes),
         clock or SystemClock(),
-        told,
+        received,
         storage=storage,
         limits=SegmentLimits(1 << 30, 1e9),
     )
@@ -85,10 +85,10 @@ def open_store(
         yield store
 
 
-def paths_of(told: Told, count: int) -> list[str]:
+def paths_of(received: ReceivedInputs, count: int) -> list[str]:
     found = []
     for _ in range(count):
-        event = told.next()
+        event = received.next()
         assert isinstance(event, inp.BlockStored), event
         found.append(event.block.handle.path)
     return found
@@ -100,13 +100,13 @@ def test_blocks_within_one_flush_interval_share_one_object_up_to_gather_bytes() 
     INV-6: here the interval is far longer than the test, so ``gather_bytes`` ends it.
     """
     block_bytes = encode(pending(1), WRITING, 0).payload.length
-    storage, told = ForgetfulStorage(appendable=False), Told()
-    with open_store(storage, told, flush_seconds=1000.0, gather_bytes=3 * block_bytes) as store:
+    storage, received = ForgetfulStorage(appendable=False), ReceivedInputs()
+    with open_store(storage, received, flush_seconds=1000.0, gather_bytes=3 * block_bytes) as store:
         store.put(pending(0))
-        paths = paths_of(told, 1)
+        paths = paths_of(received, 1)
         for sequence in range(1, 7):
             store.put(pending(sequence))
-        paths += paths_of(told, 6)
+        paths += paths_of(received, 6)
     assert [paths.count(path) for path in storage.list("s")] == [1, 3, 3]
 
 
@@ -148,23 +148,23 @@ class EncodingClock(SystemClock):
 def test_blocks_during_a_write_share_the_next_one_up_to_gather_bytes() -> None:
     """INV-6: three blocks are gathered and the fifth waits, so the others are not encoded."""
     block_bytes = encode(pending(1), WRITING, 0).payload.length
-    storage, told, clock = Slow(), Told(), EncodingClock()
-    with open_store(storage, told, flush_seconds=0.0, gather_bytes=3 * block_bytes, clock=clock) as store:
+    storage, received, clock = Slow(), ReceivedInputs(), EncodingClock()
+    with open_store(storage, received, flush_seconds=0.0, gather_bytes=3 * block_bytes, clock=clock) as store:
         store.put(pending(0))
         assert storage.begun.wait(PATIENCE_SECONDS)
         for sequence in range(1, 40):
             store.put(pending(sequence))
         clock.wait_for(5)
         storage.gate.set()
-        paths = paths_of(told, 40)
+        paths = paths_of(received, 40)
     assert [paths.count(path) for path in storage.list("s")][:2] == [1, 3]
 
 
 def test_closing_does_not_wait_for_the_interval() -> None:
-    storage, told = ForgetfulStorage(appendable=False), Told()
-    with open_store(storage, told, flush_seconds=1000.0, gather_bytes=1 << 30) as store:
+    storage, received = ForgetfulStorage(appendable=False), ReceivedInputs()
+    with open_store(storage, received, flush_seconds=1000.0, gather_bytes=1 << 30) as store:
         store.put(pending(0))
-        paths_of(told, 1)
+        paths_of(received, 1)
         store.put(pending(1))
     assert storage.calls["put_new"] == 1
 
@@ -184,18 +184,18 @@ class Away(ForgetfulStorage):
 
 def test_failing_store_is_reported_with_its_error_until_it_takes_blocks() -> None:
     """Rule 7."""
-    storage, told = Away(3), Told()
-    with open_store(storage, told, flush_seconds=0.0, gather_bytes=1) as store:
+    storage, received = Away(3), ReceivedInputs()
+    with open_store(storage, received, flush_seconds=0.0, gather_bytes=1) as store:
         store.put(pending(0))
-        assert [told.next() for _ in range(3)] == [inp.StoreAway("HTTP 503, SlowDown")] * 3
-        assert paths_of(told, 1) == storage.list("s")
+        assert [received.next() for _ in range(3)] == [inp.StoreAway("HTTP 503, SlowDown")] * 3
+        assert paths_of(received, 1) == storage.list("s")
 
 
 def test_store_that_keeps_failing_has_failed_after_its_timeout() -> None:
-    storage, told = Away(1_000_000), Told()
-    with open_store(storage, told, flush_seconds=0.0, gather_bytes=1, store_timeout_seconds=0.2) as store:
+    storage, received = Away(1_000_000), ReceivedInputs()
+    with open_store(storage, received, flush_seconds=0.0, gather_bytes=1, store_timeout_seconds=0.2) as store:
         store.put(pending(0))
-        while isinstance(event := told.next(), inp.StoreAway):
+        while isinstance(event := received.next(), inp.StoreAway):
             pass
     assert isinstance(event, inp.StoreFailed)
     assert "HTTP 503, SlowDown" in event.reason
@@ -203,13 +203,13 @@ def test_store_that_keeps_failing_has_failed_after_its_timeout() -> None:
 
 def test_a_store_that_has_failed_closes_while_the_encoding_waits_for_it() -> None:
     block_bytes = encode(pending(1), WRITING, 0).payload.length
-    storage, told, clock = Away(1_000_000), Told(), EncodingClock()
+    storage, received, clock = Away(1_000_000), ReceivedInputs(), EncodingClock()
     with open_store(
-        storage, told, flush_seconds=0.0, gather_bytes=block_bytes, store_timeout_seconds=0.2, clock=clock
+        storage, received, flush_seconds=0.0, gather_bytes=block_bytes, store_timeout_seconds=0.2, clock=clock
     ) as store:
         for sequence in range(6):
             store.put(pending(sequence))
-        while isinstance(event := told.next(), inp.StoreAway):
+        while isinstance(event := received.next(), inp.StoreAway):
             pass
         clock.wait_for(3)  # one that failed, one that is gathered, one that finds no room
     assert isinstance(event, inp.StoreFailed)

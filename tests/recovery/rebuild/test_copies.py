@@ -32,11 +32,11 @@ def test_unreadable_copy_is_reported_and_the_previous_one_used() -> None:
     lost.take_in(epoch, offsets(10, 20, token))
     newest = lost.copy()
     whole = lost.wal.read(newest)
-    for bad, words in ((whole[:300], "not finished"), (whole[:300] + b"x" + whole[301:], "can't be used")):
+    for bad, message in ((whole[:300], "not finished"), (whole[:300] + b"x" + whole[301:], "can't be used")):
         lost.wal.replace(newest, bad)
         evidence = rebuild.read_evidence(lost.journal, lost.wal, STREAM, lost.topic_ids)
         assert evidence.copy_path == older
-        assert words in evidence.notes[0]
+        assert message in evidence.notes[0]
         state = rebuild.rebuilt(evidence, 2, 9, "test").state
         assert state.partitions["t/0"].position == 20
     lost.wal.delete(newest)

@@ -66,8 +66,8 @@ def test_mistakes_lists_each_mistake_once(tmp_path: Path) -> None:
         "unknown key logging; ",
         'FOREBAY__RECEIVER__MEMORY: receiver.memory = "a lot"',
     ]
-    for words in expected:
-        assert [words in sentence for sentence in found].count(True) == 1, (words, found)
+    for message in expected:
+        assert [message in sentence for sentence in found].count(True) == 1, (message, found)
     assert len(found) == len(expected), found
     assert all("\n" not in sentence for sentence in found)
     with pytest.raises(SettingsError) as first:
@@ -99,8 +99,8 @@ def test_mistakes_of_file_environment_and_rules_are_listed_together(tmp_path: Pa
         'agent.url = "http://127.0.0.1:7081": with security.cert_file',
     ]
     assert len(found) == len(expected), found
-    for words in expected:
-        assert [words in sentence for sentence in found].count(True) == 1, (words, found)
+    for message in expected:
+        assert [message in sentence for sentence in found].count(True) == 1, (message, found)
 
 
 def test_rule_is_skipped_if_one_of_its_keys_is_wrong(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class Exclusions:
                     meta = decode_meta(item.metadata, path, item.offset)
                     self._check_not_given_up(state, meta, "was recorded as lost, the WAL holds it in")
 
-    def _check_not_given_up(self, state: State, meta: BlockMeta, words: str) -> None:
+    def _check_not_given_up(self, state: State, meta: BlockMeta, message: str) -> None:
         if meta.id in self._void or meta.id in state.blocks:
             return
         for held in meta.ranges:
@@ -66,11 +66,11 @@ class Exclusions:
                     and gap.from_offset < held.until_offset
                 ):
                     raise InvariantViolation(
-                        "INV-2", f"the gap [{gap.from_offset}, {gap.until_offset}) {words} {meta.id}"
+                        "INV-2", f"the gap [{gap.from_offset}, {gap.until_offset}) {message} {meta.id}"
                     )
             if incarnation.end is not None and held.until_offset > incarnation.end:
                 raise InvariantViolation(
-                    "INV-2", f"records from {incarnation.end} on of an ended incarnation {words} {meta.id}"
+                    "INV-2", f"records from {incarnation.end} on of an ended incarnation {message} {meta.id}"
                 )
 
     def block_synced(self, process: ReceiverProcess, meta: BlockMeta) -> None:

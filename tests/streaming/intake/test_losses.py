@@ -54,8 +54,16 @@ def test_query_stops_at_a_loss_until_it_is_accepted_or_may_be_omitted(
                 assert read(batch(cluster, **given, failOnDataLoss="false")) == {0: left}
             assert lost.label in caplog.text and "continuing with the remaining records" in caplog.text
 
-            words = ("recover", "--accept-loss", str(batch_id), lost.label, "--because", "the disk is lost", "--yes")
-            accepted = cluster.command(*words)
+            arguments = (
+                "recover",
+                "--accept-loss",
+                str(batch_id),
+                lost.label,
+                "--because",
+                "the disk is lost",
+                "--yes",
+            )
+            accepted = cluster.command(*arguments)
             assert accepted.returncode == 0, accepted
             with caplog.at_level(logging.WARNING, "forebay.source"):
                 assert read(batch(cluster, **given)) == {0: left}

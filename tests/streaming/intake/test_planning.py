@@ -102,13 +102,13 @@ def test_trigger_reads_an_ended_incarnation_to_its_end_and_the_next_one_later() 
 
 
 @pytest.mark.parametrize(
-    ("begin", "end", "words"),
+    ("begin", "end", "message"),
     [((1, 10), (1, 5), "offset 5 is before 10"), ((1, 10), (3, 5), "the intake does not know incarnation 3 of t/0")],
 )
 def test_offsets_that_do_not_fit_the_intake_are_refused(
-    begin: tuple[int, int], end: tuple[int, int], words: str
+    begin: tuple[int, int], end: tuple[int, int], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=message):
         spans_between({A: begin}, {A: end}, {A: TWO})
 
 
@@ -132,7 +132,7 @@ def test_range_without_a_block_is_read_from_kafka_only_in_the_newest_incarnation
     led = msgspec.structs.replace(TWO, leader_epoch=7)
     (of_kafka,) = plan_intake_batch([span(20, 60, incarnation=2)], found(), {A: led}, True).spans
     assert of_kafka.leader_epoch == 7  # a record of a newer leader proves that the log was cut back since
-    assert [words.partition(":")[0] for words in got.losses] == ["t/0[10, 15)", "t/0[40, 50)"]
+    assert [message.partition(":")[0] for message in got.losses] == ["t/0[10, 15)", "t/0[40, 50)"]
     without = plan_intake_batch([span(20, 60, incarnation=2)], found(), {A: TWO}, False)
     assert without.spans == () and without.losses[0].startswith(
         "t/0[20, 60) of incarnation 2: the WAL no longer has it"
@@ -205,7 +205,7 @@ def test_blocks_are_packed_into_enough_tasks(
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ({"tracker": ""}, "write where the stream's driver is"),
         ({"tracker": "driver:7080"}, "write where the stream's driver is"),
@@ -216,8 +216,8 @@ def test_blocks_are_packed_into_enough_tasks(
         ({"tracker": "http://d:1", "subscribe": "a", "assign": "{}"}, "only one of the options"),
     ],
 )
-def test_invalid_options_over_an_intake_are_refused(given: dict[str, str], words: str) -> None:
-    with pytest.raises(UsageError, match=words) as refused:
+def test_invalid_options_over_an_intake_are_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as refused:
         read_options({name.lower(): value for name, value in given.items()}, streaming=True)
     assert "secret-word" not in str(refused.value)
 

@@ -187,9 +187,9 @@ REFUSED: list[tuple[dict[str, str], type[Exception], str]] = [
 
 
 def test_invalid_query_is_refused(cluster: Cluster, topic: str) -> None:
-    for options, kind, words in REFUSED:
+    for options, kind, message in REFUSED:
         given = {name: value.replace("T", topic) for name, value in options.items()}
-        with pytest.raises(kind, match=words.replace("T", topic)):
+        with pytest.raises(kind, match=message.replace("T", topic)):
             batch(cluster, **given).partitions()
 
 

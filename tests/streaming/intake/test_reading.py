@@ -37,11 +37,11 @@ def test_only_wanted_rows_of_a_block_are_read(tmp_path: Path) -> None:
 
 
 def test_kafka_options_of_the_query_override_those_of_the_driver() -> None:
-    told = {"bootstrap.servers": "driver-s:1", "client.id": "x"}
+    of_driver = {"bootstrap.servers": "driver-s:1", "client.id": "x"}
     read = read_options({"tracker": "http://127.0.0.1:1", "kafka.bootstrap.servers": "own:1"}, streaming=False)
-    assert merged_kafka_options(read, told) == {"bootstrap.servers": "own:1", "client.id": "x"}
+    assert merged_kafka_options(read, of_driver) == {"bootstrap.servers": "own:1", "client.id": "x"}
     read = read_options({"tracker": "http://127.0.0.1:1"}, streaming=False)
-    assert merged_kafka_options(read, told) == told
+    assert merged_kafka_options(read, of_driver) == of_driver
     assert merged_kafka_options(read, {"client.id": "x"}) == {}  # an intake that is not of Kafka
 
 

@@ -32,8 +32,11 @@ def test_repeated_warnings_are_logged_once(taken: Taken, caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING, "forebay.source"):
         for _ in range(2):
             assert records(reader.partitions({}, end)) == {"t/0[0, 10)": 5, "t/0[25, 35)": 10}
-    told = [record.getMessage() for record in caplog.records]
-    assert [words.partition(":")[0] for words in told] == ["t/0[10, 25) was lost in Kafka", "option includeHeaders"]
+    logged = [record.getMessage() for record in caplog.records]
+    assert [message.partition(":")[0] for message in logged] == [
+        "t/0[10, 25) was lost in Kafka",
+        "option includeHeaders",
+    ]
     reader.stop()
 
 

@@ -20,15 +20,15 @@ from tests.support.tracked import TOPIC
 
 
 @pytest.mark.parametrize(
-    ("group", "kafka", "words"),
+    ("group", "kafka", "message"),
     [
         ("g", {}, "the stream does not read Kafka, so it has no consumer groups"),
         ("forebay.flights", {"bootstrap.servers": "b:1"}, "'forebay.flights' is a consumer group of the stream itself"),
     ],
 )
-def test_invalid_progress_group_is_refused(group: str, kafka: dict[str, str], words: str) -> None:
+def test_invalid_progress_group_is_refused(group: str, kafka: dict[str, str], message: str) -> None:
     """Offsets in the stream's own group would count as the stream's commits."""
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=message):
         ProgressGroup(group, kafka, ("forebay.flights", "forebay.flights.completed"))
 
 
@@ -99,13 +99,13 @@ def test_tasks_get_no_state_of_the_planner(taken: Taken) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"), [({"subscribe": "t,nobody"}, "nobody"), ({"assign": '{"t": [0, 7]}'}, "t/7")]
+    ("given", "message"), [({"subscribe": "t,nobody"}, "nobody"), ({"assign": '{"t": [0, 7]}'}, "t/7")]
 )
-def test_topic_that_the_stream_does_not_take_in_is_refused(given: dict[str, str], words: str, taken: Taken) -> None:
+def test_topic_that_the_stream_does_not_take_in_is_refused(given: dict[str, str], message: str, taken: Taken) -> None:
     taken.take()
     reader = IntakeStreamReader({"tracker": "http://127.0.0.1:1", **given}, letters)
     for call in (lambda: reader.latestOffset(reader.initialOffset(), ALL), batch_of(**given).partitions):
-        with pytest.raises(UnknownTopicError, match=f"the stream does not take in {words}$"):
+        with pytest.raises(UnknownTopicError, match=f"the stream does not take in {message}$"):
             call()
     assert not taken.tracked.state.cursors
 

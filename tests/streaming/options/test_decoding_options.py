@@ -87,5 +87,5 @@ def test_options_configure_the_registry_client() -> None:
 
 def test_registry_options_without_a_format_log_a_warning() -> None:
     given = {"kafka.bootstrap.servers": "b:1", "subscribe": "orders", "Schema.Registry.URL": "http://r"}
-    told = read_options(given, streaming=True).warnings
-    assert told == ("option schema.registry.url is ignored without keyFormat or valueFormat",)
+    warnings = read_options(given, streaming=True).warnings
+    assert warnings == ("option schema.registry.url is ignored without keyFormat or valueFormat",)

@@ -104,7 +104,7 @@ def test_columns_are_chosen_in_the_order_of_the_option() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "words"),
+    ("columns", "message"),
     [
         ("", "separated by commas"),
         ("value,", "separated by commas"),
@@ -114,9 +114,9 @@ def test_columns_are_chosen_in_the_order_of_the_option() -> None:
         ("value,decodeError", "no column decodeError"),
     ],
 )
-def test_columns_that_no_row_has_are_refused(columns: str, words: str) -> None:
+def test_columns_that_no_row_has_are_refused(columns: str, message: str) -> None:
     given = {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "columns": columns}
-    with pytest.raises(UsageError, match=f"option columns: .*{words}"):
+    with pytest.raises(UsageError, match=f"option columns: .*{message}"):
         DefaultSource(given).schema()
 
 
@@ -155,8 +155,8 @@ def test_group_is_the_given_one_or_the_prefix() -> None:
     assert read_options({**BASE, "groupIdPrefix": "team"}, streaming=True).group == "team"
     both = {**BASE, "groupIdPrefix": "team", "kafka.group.id": "own"}
     assert read_options(both, streaming=True).group == "own"
-    told = read_options(both, streaming=True).warnings
-    assert told == ("option groupIdPrefix is ignored, as option kafka.group.id is set",)
+    warnings = read_options(both, streaming=True).warnings
+    assert warnings == ("option groupIdPrefix is ignored, as option kafka.group.id is set",)
 
 
 def test_delay_without_a_unit_is_in_milliseconds() -> None:
@@ -182,7 +182,9 @@ def test_settings_of_the_java_client_are_translated_or_refused_by_name() -> None
     assert len(options.warnings) == 1 and "s3cret" not in options.warnings[0]
     assert "ssl.provider" in refusal({"kafka.ssl.provider": "x"})
     forced = read_options({**BASE, "kafka.check.crcs": "false", "kafka.enable.partition.eof": "true"}, streaming=True)
-    assert [told for told in forced.warnings if "'check.crcs' is true, not false" in told] == list(forced.warnings)
+    assert [warning for warning in forced.warnings if "'check.crcs' is true, not false" in warning] == list(
+        forced.warnings
+    )
     assert not {"check.crcs", "enable.partition.eof"} & forced.kafka.keys()
 
 

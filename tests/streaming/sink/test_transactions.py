@@ -153,6 +153,6 @@ def test_sink_options_with_another_effect_are_logged_once(caplog: pytest.LogCapt
     given = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t", "kafka.acks": "0", "kafka.max.block.ms": "5"}
     for more in ({}, {}, {"transactional": "true", "kafka.delivery.timeout.ms": "5", "unheardOf": "1"}):
         writer_of({**given, **more}, SCHEMA, streaming=True)
-    told = [record.getMessage() for record in caplog.records if record.name == "forebay.sink"]
+    logged = [record.getMessage() for record in caplog.records if record.name == "forebay.sink"]
     for word in ("enable.idempotence is false", "max.block.ms", "kafka.delivery.timeout.ms is ignored", "unheardof"):
-        assert len([sentence for sentence in told if word in sentence]) == 1, (word, told)
+        assert len([sentence for sentence in logged if word in sentence]) == 1, (word, logged)

@@ -186,7 +186,7 @@ class Finding:
 
     after: int
     loss: str
-    words: str
+    sentence: str
 
 
 @dataclass(slots=True)
@@ -218,8 +218,8 @@ class Replay:
             if number in chosen:
                 self.boundaries += 1
                 for loss in losses:
-                    words = self._open(disk, loss, random).broken(self.promises)
-                    self.findings += (Finding(number, loss.name, sentence) for sentence in words)
+                    sentences = self._open(disk, loss, random).broken(self.promises)
+                    self.findings += (Finding(number, loss.name, sentence) for sentence in sentences)
         return self
 
     def _open(self, disk: Disk, loss: Loss, random: Random) -> Opened:

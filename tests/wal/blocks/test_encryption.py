@@ -105,7 +105,7 @@ def test_keys_come_from_a_file_or_the_environment_and_the_first_one_encrypts(tmp
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", "has no key"),
         ("# nothing\n", "has no key"),
@@ -120,11 +120,11 @@ def test_keys_come_from_a_file_or_the_environment_and_the_first_one_encrypts(tmp
         ("one ключ", "is not ASCII text"),
     ],
 )
-def test_bad_keys_are_refused_in_one_sentence_that_shows_none(tmp_path: Path, text: str, words: str) -> None:
+def test_bad_keys_are_refused_in_one_sentence_that_shows_none(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "keys"
     path.write_text(text)
     path.chmod(0o600)
-    with pytest.raises(SettingsError, match=words) as caught:
+    with pytest.raises(SettingsError, match=message) as caught:
         load_keys(str(path), {})
     shown = "".join(traceback.format_exception(caught.value))
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)

@@ -67,7 +67,7 @@ def test_block_with_half_its_records_in_kafka_is_unreadable_with_every_tiers_rea
         admin.delete_records({one.tp: 10})
     with pytest.raises(UnreadableBlockError) as caught:
         read_block(taken.reference, taken.plan(agent_urls={"h1": "http://127.0.0.1:9"}))
-    words = str(caught.value)
+    message = str(caught.value)
     for part in (
         one.label,
         two.label,
@@ -77,7 +77,7 @@ def test_block_with_half_its_records_in_kafka_is_unreadable_with_every_tiers_rea
         "20 records instead of 30",
         "it holds is 10",
     ):
-        assert part in words
+        assert part in message
     read = read_block(taken.reference, taken.plan(lost=frozenset({one.label})))
     assert (read.tier, sum(batch.num_rows for batch in read.batches)) == ("kafka", two.records)
 

@@ -104,7 +104,7 @@ def test_frame_is_valid_only_in_its_segment_and_at_its_offset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "value", "words"),
+    ("at", "value", "message"),
     [
         (8, struct.pack("<H", FORMAT_VERSION + 1), "format 2"),
         (10, b"\x63", "frame kind 99"),
@@ -113,13 +113,13 @@ def test_frame_is_valid_only_in_its_segment_and_at_its_offset() -> None:
         (12, struct.pack("<I", 0x8000), "flags 0x8000"),
     ],
 )
-def test_frame_of_newer_release_is_not_called_corrupt(at: int, value: bytes, words: str) -> None:
+def test_frame_of_newer_release_is_not_called_corrupt(at: int, value: bytes, message: str) -> None:
     data = patched(encoded(), at, value)
-    with pytest.raises(NewerVersionError, match=words):
+    with pytest.raises(NewerVersionError, match=message):
         decode_frame(data, "p", 128)
     header = parse_header(data)
     assert not isinstance(header, str)
-    assert header.unsupported == words
+    assert header.unsupported == message
 
 
 def test_a_damaged_version_is_corrupt_and_not_newer() -> None:

@@ -172,19 +172,19 @@ def test_a_kill_anywhere_leaves_whole_objects_and_keeps_what_was_synced(at: int)
     """INV-1, INV-4: no partly written object is ever visible, even when a pending request is carried out late."""
     storage = objects()
     log = writer(storage)
-    told: list[bytes] = []
+    acknowledged: list[bytes] = []
     storage.crash_at_step = at
     try:
         for label in ("a", "b"):
             add(log, label)
             log.sync()
-            told.append(label.encode())
+            acknowledged.append(label.encode())
     except Crash:
         pass
     storage.crash_host(Random(at))
-    assert labels(storage)[: len(told)] == told
+    assert labels(storage)[: len(acknowledged)] == acknowledged
     while storage.late:
         storage.land(0)
     found = labels(storage)
     assert found == [b"a", b"b"][: len(found)]
-    assert len(found) >= len(told)
+    assert len(found) >= len(acknowledged)

@@ -61,9 +61,9 @@ def test_login_by_keytab_outlives_its_tickets_and_a_ticket_that_is_over_says_so(
     by_ticket.put_new("c", b"over the connection that there is")
     server.fail_over(NAME_NODE)
     by_keytab.put_new("d", b"z")
-    with pytest.raises(StoreError, match=r"Kerberos.*expired") as told:
+    with pytest.raises(StoreError, match=r"Kerberos.*expired") as caught:
         by_ticket.put_new("e", b"")
-    assert "kinit" in str(told.value) and "\n" not in str(told.value)
+    assert "kinit" in str(caught.value) and "\n" not in str(caught.value)
 
     kdc.log_in("forebay", keytab)
     by_ticket.put_new("e", b"another ticket in the same cache")
@@ -82,7 +82,7 @@ def await_end_of_ticket(server: SecuredHdfs, cache: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("principal", "given", "told"),
+    ("principal", "given", "expected"),
     [
         ("forebay", {}, "Kerberos.*kinit"),
         ("forebay", {"kerberos_keytab": "/no/such.keytab"}, "Kerberos.*kerberos_keytab"),
@@ -90,12 +90,12 @@ def await_end_of_ticket(server: SecuredHdfs, cache: Path) -> None:
     ],
 )
 def test_login_that_fails_is_an_error_that_names_the_next_step(
-    server: SecuredHdfs, principal: str, given: dict[str, str], told: str
+    server: SecuredHdfs, principal: str, given: dict[str, str], expected: str
 ) -> None:
     """It needs a person, so it is not tried again for long."""
     storage = storage_of(server, "forebay", {**server.login(principal), **given})
     began = time.monotonic()
-    with pytest.raises(StoreError, match=told):
+    with pytest.raises(StoreError, match=expected):
         storage.exists("a")
     assert time.monotonic() - began < 20.0
 

@@ -52,6 +52,6 @@ def test_urls_that_name_no_folder_of_a_name_node_are_refused(url: str) -> None:
 
 @pytest.mark.parametrize("key", ["dfs.replication", "dfs.blocksize", "request_timeout", "retry_timeout"])
 def test_a_setting_that_is_no_number_is_refused_by_name(key: str) -> None:
-    with pytest.raises(UsageError, match=rf"^storage.hdfs.{key} = 'two': ") as told:
+    with pytest.raises(UsageError, match=rf"^storage.hdfs.{key} = 'two': ") as caught:
         open_storage("hdfs://host/x", {"hdfs": {key: "two"}})
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)

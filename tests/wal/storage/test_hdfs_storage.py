@@ -246,9 +246,9 @@ def test_error_names_the_unreachable_name_node() -> None:
     gone = HdfsStorage("hdfs://127.0.0.1:9/x", IMPATIENT)
     with pytest.raises(
         StoreError, match=r"^hdfs://127.0.0.1:9: the size of /x/a can't be read: Connection refused"
-    ) as told:
+    ) as caught:
         gone.exists("a")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
 
 
 class _LostAnswers:
@@ -358,9 +358,9 @@ def test_quotas_are_lack_of_space_and_end_when_they_are_raised(
     folder = url.removeprefix(hdfs_server.url)
     hdfs_server.admin("-setSpaceQuota", "3m", folder)
     storage.put_new("small", b"x" * 1000)  # charged with 1 MiB while it is written, not with 128
-    with pytest.raises(OutOfSpaceError, match=f"{folder}/big can't be written: .*quota") as told:
+    with pytest.raises(OutOfSpaceError, match=f"{folder}/big can't be written: .*quota") as caught:
         storage.put_new("big", b"x" * (4 << 20))
-    assert "\n" not in str(told.value) and "\tat " not in str(told.value)
+    assert "\n" not in str(caught.value) and "\tat " not in str(caught.value)
     hdfs_server.admin("-clrSpaceQuota", folder)
     hdfs_server.admin("-setQuota", "3", folder)
     with pytest.raises(OutOfSpaceError):
@@ -378,9 +378,9 @@ def test_safe_mode_is_waited_for_and_reading_goes_on(hdfs_server: HdfsServer, st
     hdfs_server.admin("-safemode", "enter")
     try:
         assert storage.read("a") == b"x"
-        with pytest.raises(StoreError, match="SafeModeException") as told:
+        with pytest.raises(StoreError, match="SafeModeException") as caught:
             HdfsStorage(url, {"retry_timeout": "2s"}).put_new("b", b"x")
-        assert not isinstance(told.value, OutOfSpaceError)
+        assert not isinstance(caught.value, OutOfSpaceError)
     finally:
         hdfs_server.admin("-safemode", "leave")
     storage.put_new("b", b"x")

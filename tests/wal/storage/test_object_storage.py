@@ -125,9 +125,9 @@ def test_probe_with_wrong_credentials_says_what_is_denied_and_what_to_check(
     monkeypatch.setenv(variable, value)
     with pytest.raises(UsageError) as caught:
         probe(open_storage(s3.root, s3.options), "s", lambda: 7)
-    words = str(caught.value)
-    assert words.startswith(f"cannot write to {s3.root}: access denied ({reason}); check the credentials ")
-    assert "probes" not in words and "wrong-and-secret" not in words
+    message = str(caught.value)
+    assert message.startswith(f"cannot write to {s3.root}: access denied ({reason}); check the credentials ")
+    assert "probes" not in message and "wrong-and-secret" not in message
     assert caught.value.exit_code == 2
 
 
@@ -169,15 +169,15 @@ def test_invalid_urls_are_refused_without_showing_them(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"request_timeout": "soon"}, "storage.s3.request_timeout"),
         ({"request_timeout": "0ms"}, "longer than 0ms"),
         ({"part_size": "1MB"}, "at least 5MiB"),
     ],
 )
-def test_invalid_options_are_refused(options: dict[str, str], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_invalid_options_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         open_storage("s3://bucket/x", {"s3": options})
 
 
@@ -254,14 +254,14 @@ _COMPLETED = b"""<?xml version="1.0" encoding="UTF-8"?>
 
 
 @pytest.mark.parametrize(
-    ("honoured", "words"), [(1, "overwrote an object.*in parts"), (2, r"let \d of 8 create one name.*in parts")]
+    ("honoured", "message"), [(1, "overwrote an object.*in parts"), (2, r"let \d of 8 create one name.*in parts")]
 )
-def test_probe_refuses_store_that_ignores_the_condition_for_parts(s3: Store, honoured: int, words: str) -> None:
+def test_probe_refuses_store_that_ignores_the_condition_for_parts(s3: Store, honoured: int, message: str) -> None:
     """INV-4: small objects are created only if absent; of large ones the second completion overwrites the first."""
     assert s3.proxy is not None
     s3.begin()
     s3.proxy.arm("answer", "POST", part_of_path="uploadId=", skip=honoured, status=200, body=_COMPLETED)
-    with pytest.raises(UsageError, match=rf"(?s){words}.*CompleteMultipartUpload.*part_size"):
+    with pytest.raises(UsageError, match=rf"(?s){message}.*CompleteMultipartUpload.*part_size"):
         probe(s3.open(), "s", itertools.count().__next__)
     s3.proxy.calm()
     assert s3.open().list("") == []

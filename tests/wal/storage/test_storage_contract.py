@@ -202,14 +202,14 @@ def test_a_writer_killed_in_the_middle_leaves_whole_objects_only(outliving: Stor
             [sys.executable, "-c", _WRITING_CLIENT, store.url, json.dumps(store.options)], stdout=subprocess.PIPE
         )
         assert client.stdout is not None
-        told = [int(client.stdout.readline()) for _ in range(lines)]
+        acknowledged = [int(client.stdout.readline()) for _ in range(lines)]
         client.kill()
-        told += [int(line) for line in client.stdout.read().split()]
+        acknowledged += [int(line) for line in client.stdout.read().split()]
         client.wait()
         client.stdout.close()
         storage = store.open()
         found = {int(path.rsplit("/", 1)[1]) for path in storage.list("s")}
-        assert set(told) <= found
+        assert set(acknowledged) <= found
         for number in found:
             assert storage.read(f"s/{number:04d}") == number.to_bytes(4, "big") * 250_000
         for path in storage.list("s"):

@@ -141,9 +141,9 @@ def test_a_batch_that_is_not_listed_is_an_error(
 
 
 @pytest.mark.parametrize(
-    ("milliseconds", "words"),
+    ("milliseconds", "message"),
     [(None, "-"), (0, "0 ms"), (999, "999 ms"), (1_000, "1.0 s"), (119_949, "119.9 s"), (120_000, "2 min 0 s"),
      (7_199_999, "119 min 59 s"), (7_200_000, "2 h 0 min")],
 )  # fmt: skip
-def test_delays_are_shown_in_the_unit_that_fits(milliseconds: int | None, words: str) -> None:
-    assert delay(milliseconds) == words
+def test_delays_are_shown_in_the_unit_that_fits(milliseconds: int | None, message: str) -> None:
+    assert delay(milliseconds) == message

@@ -57,10 +57,10 @@ def test_a_log_that_ends_before_the_position_is_no_lag() -> None:
 
 
 @pytest.mark.parametrize(
-    ("records", "seconds", "words"), [(26, 60.0, 0), (25, 60.0, 1), (26, 59.0, 1), (0, 0.0, 2), (None, None, 0)]
+    ("records", "seconds", "code"), [(26, 60.0, 0), (25, 60.0, 1), (26, 59.0, 1), (0, 0.0, 2), (None, None, 0)]
 )
-def test_limit_is_exceeded_only_beyond_its_value(records: int | None, seconds: float | None, words: int) -> None:
-    assert len(too_much(Lag(26, 2600, 60.0), records, seconds)) == words
+def test_limit_is_exceeded_only_beyond_its_value(records: int | None, seconds: float | None, code: int) -> None:
+    assert len(too_much(Lag(26, 2600, 60.0), records, seconds)) == code
 
 
 def test_no_timestamp_is_requested_for_a_partition_without_lag() -> None:

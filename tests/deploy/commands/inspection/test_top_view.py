@@ -239,13 +239,13 @@ class Stubbed:
 
 def test_the_feed_reconnects_and_ends_with_an_error_that_no_attempt_can_help(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "PAUSE_SECONDS_MIN", 0.01)
-    heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    reported: queue.SimpleQueue[Any] = queue.SimpleQueue()
     event = Event("overview", overview())
     refused = AccessError("no token")
     client: Any = Stubbed([event, Event("batch-completed", {}), event], [UnreachableError("gone")], [event], [refused])
-    feed = Feed(client, ManualClock(), wanted=lambda: "batches", show=heard.put, fail=heard.put)
+    feed = Feed(client, ManualClock(), wanted=lambda: "batches", show=reported.put, fail=reported.put)
     feed.start()
-    got = [heard.get(timeout=30.0) for _ in range(5)]
+    got = [reported.get(timeout=30.0) for _ in range(5)]
     assert [one if isinstance(one, str) else "answers" for one in got] == [
         "answers",
         "answers",

@@ -84,7 +84,7 @@ def test_export_round_trips_positions_incarnations_and_committed_offsets(
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ("", "is not a file that"),
         ('{"format": 2}', "has format 2; this release reads formats up to 1"),
@@ -92,10 +92,10 @@ def test_export_round_trips_positions_incarnations_and_committed_offsets(
         ("[1]", "is not a file that"),
     ],
 )
-def test_file_of_another_format_is_refused_with_one_sentence(content: str, words: str, tmp_path: Path) -> None:
+def test_file_of_another_format_is_refused_with_one_sentence(content: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
     path.write_text(content)
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=message):
         read_file(path)
     with pytest.raises(UsageError, match="can't be read"):
         read_file(tmp_path / "none.json")
@@ -182,8 +182,8 @@ def test_a_new_stream_can_begin_at_a_files_offsets(
 )
 def test_offset_is_held_from_the_first_to_the_next_written_one(offset: int, metadata: str, said: str) -> None:
     commit = Commit("g", "t", 0, offset, -1, metadata)
-    words = unheld([commit], {"t": 1}, {commit.tp: (10, 20)})
-    assert words == ([f"t/0: offset {offset} for group g is {said}"] if said else [])
+    message = unheld([commit], {"t": 1}, {commit.tp: (10, 20)})
+    assert message == ([f"t/0: offset {offset} for group g is {said}"] if said else [])
 
 
 def test_partitions_and_topics_that_kafka_lacks_are_named() -> None:

@@ -53,7 +53,7 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--topic", "a b"], 'kafka.topics = "a b": a topic\'s name has'),
         (["--stream", "a/b"], 'stream = "a/b": allowed are'),
@@ -62,11 +62,11 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ],
 )
 def test_wrong_option_of_init_is_one_sentence_and_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert main(["init", str(tmp_path / "new"), "--stream", "s", *arguments]) == 2
     err = capsys.readouterr().err
-    assert words in err and err.startswith("forebay: forebay init: ") and err.count("\n") == 1
+    assert message in err and err.startswith("forebay: forebay init: ") and err.count("\n") == 1
     assert not (tmp_path / "new").exists()
 
 

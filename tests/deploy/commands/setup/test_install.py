@@ -97,11 +97,11 @@ def test_folders_and_secrets_are_for_the_service_alone_whatever_the_umask(
         assert found[file][0] == 0o600
     assert all(found[path][1] for path in UNIT_PATHS.values())
     assert load(tmp_path / "etc/forebay/forebay.toml", {}).security.token_file == "/etc/forebay/tokens"
-    words = "".join(capsys.readouterr())
+    message = "".join(capsys.readouterr())
     lines = [line.split() for line in (tmp_path / "etc/forebay/tokens").read_text().splitlines() if line[0] != "#"]
     assert [role for role, _ in lines] == list(security.ROLES)
     for _, token in lines:
-        assert len(token) >= 40 and token not in words
+        assert len(token) >= 40 and token not in message
     assert len({token for _, token in lines}) == len(security.ROLES)
 
 
@@ -149,7 +149,7 @@ def test_configuration_and_tokens_may_be_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"", "it has no token"),
         (b"oops\n", "4 characters"),
@@ -158,13 +158,13 @@ def test_configuration_and_tokens_may_be_given(tmp_path: Path) -> None:
     ],
 )
 def test_tokens_that_services_could_not_read_are_refused_before_anything_is_changed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, words: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, message: str
 ) -> None:
     given, host = tmp_path / "given", tmp_path / "host"
     given.write_bytes(content)
     assert run(host, "--tokens", str(given), "--yes") == SettingsError.exit_code
     said = capsys.readouterr().err
-    assert words in said and str(given) in said and "Traceback" not in said and "0123456789" not in said
+    assert message in said and str(given) in said and "Traceback" not in said and "0123456789" not in said
     assert not host.exists()
 
 
@@ -276,8 +276,8 @@ def test_interrupted_installation_is_completed_by_the_next(tmp_path: Path) -> No
 def test_unwritable_place_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "etc").write_text("a file, where a folder would have to be")
     assert run(tmp_path, "--yes") == StoreError.exit_code
-    words = capsys.readouterr().err
-    assert str(tmp_path / "etc") in words and "Traceback" not in words
+    output = capsys.readouterr().err
+    assert str(tmp_path / "etc") in output and "Traceback" not in output
 
 
 @pytest.mark.parametrize("program", ["forebay", "/opt/my forebay/bin/forebay", "/opt/%i/forebay"])

@@ -95,8 +95,8 @@ def test_a_remote_store_without_credentials_is_wrong_and_says_what_to_check(
     project.replace(f"file://{project.folder}/wal", "s3://bucket/wal")
     code, checks = checked(project, capsys)
     assert (code, checks["wal"][0]) == (2, "wrong")
-    words = checks["wal"][1]
-    assert words.startswith(
+    message = checks["wal"][1]
+    assert message.startswith(
         "wal.url: cannot write to s3://bucket/wal: access denied (Unable to locate credentials); check "
     )
 
@@ -150,8 +150,8 @@ def test_an_address_that_services_refuse_without_tokens_is_wrong(
     project.replace(f'"http://127.0.0.1:{port}"', f'"http://0.0.0.0:{port}"')
     code, checks = checked(project, capsys)
     assert code == 2
-    outcome, words = checks["tokens"]
-    assert outcome == "wrong" and f"http://0.0.0.0:{port}: without tokens" in words
+    outcome, message = checks["tokens"]
+    assert outcome == "wrong" and f"http://0.0.0.0:{port}: without tokens" in message
 
 
 def test_urls_on_loopback_beside_drivers_on_other_hosts_are_noted_offline_too(
@@ -191,8 +191,8 @@ def test_an_unknown_key_of_a_store_is_wrong_with_its_name(
     project.replace(f"file://{project.folder}/wal", "s3://bucket/wal")
     code, checks = checked(project, capsys)
     assert code == 2
-    outcome, words = checks["wal"]
-    assert outcome == "wrong" and "storage.s3.endpoint_urll" in words and "did you mean endpoint_url?" in words
+    outcome, message = checks["wal"]
+    assert outcome == "wrong" and "storage.s3.endpoint_urll" in message and "did you mean endpoint_url?" in message
 
 
 @pytest.mark.parametrize(("scheme", "package"), [("gs", "gcsfs"), ("abfs", "adlfs")])

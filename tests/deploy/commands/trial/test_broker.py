@@ -69,7 +69,7 @@ def test_named_port_is_taken_and_the_controllers_port_is_kept(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--kind", "mock", "--port", "9092"], "--kind mock chooses its port itself"),
         (["--detach"], "--detach: name the broker's folder with --data DIR"),
@@ -78,8 +78,8 @@ def test_named_port_is_taken_and_the_controllers_port_is_kept(tmp_path: Path) ->
     ],
 )
 def test_options_that_do_not_fit_are_one_sentence(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert main(["broker", *arguments]) == 2
     err = capsys.readouterr().err
-    assert words in err and err.count("\n") == 1
+    assert message in err and err.count("\n") == 1

@@ -117,8 +117,8 @@ SUMS = {"AA": (3, 2, 10.0)}
 )
 def test_every_difference_is_found(found: Any, audited: AuditReport, loaded: dict[int, int], part: str) -> None:
     assert differences(SUMS, SUMS, report(), {0: 3}) == []
-    (words,) = differences(SUMS, found, audited, loaded)
-    assert part in words
+    (message,) = differences(SUMS, found, audited, loaded)
+    assert part in message
 
 
 def test_a_folder_that_holds_something_is_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

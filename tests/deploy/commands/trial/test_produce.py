@@ -98,7 +98,7 @@ def test_limit_reads_no_further_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "message"),
     [
         (["tt", "--flights"], 2, "has no topic 'tt'; did you mean t? create it"),
         (["--key-separator", ":", "--file", "LINES"], 2, "the line 'no separator' has no ':'"),
@@ -108,14 +108,14 @@ def test_limit_reads_no_further_record() -> None:
     ],
 )
 def test_mistake_is_one_sentence(
-    project: Any, broker: MockBroker, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
+    project: Any, broker: MockBroker, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
 ) -> None:
     lines = project.folder / "lines"
     lines.write_text("no separator\n")
     arguments = [str(lines) if part == "LINES" else part for part in arguments]
     assert main(["--config", str(project.config), "produce", *arguments]) == code
     err = capsys.readouterr().err
-    assert words in err and err.count("\n") == 1
+    assert message in err and err.count("\n") == 1
     with KafkaAdmin(broker.options) as admin:
         assert set(admin.ends([TopicPartition("t", number) for number in range(4)]).values()) == {0}
 

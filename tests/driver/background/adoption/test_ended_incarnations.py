@@ -22,11 +22,11 @@ def test_contiguous_orphans_of_an_ending_incarnation_are_adopted_first() -> None
     t = Stream(on_gap="record", topic_id="id-2")
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 70, token), checked=True)
-    told: dict[str, Any] = {"kind": "recreated", "topic_id": "id-2", "low": 0}
-    t.faulted(**told)
+    fault: dict[str, Any] = {"kind": "recreated", "topic_id": "id-2", "low": 0}
+    t.faulted(**fault)
     t.round()
     assert (t.partition.incarnation.number, t.partition.position) == (1, 70)
-    t.faulted(**told)
+    t.faulted(**fault)
     t.round()
     assert (t.partition.incarnation.number, t.partition.incarnations[0].end, t.partition.position) == (2, 70, 0)
 
@@ -36,14 +36,14 @@ def test_truncated_log_is_adopted_in_the_old_incarnation_and_begins_a_new_one_wh
     t = Stream(on_gap="record")
     epoch, token = t.dead_writer()
     t.orphan(epoch, (0, 0, 70, token))
-    told: dict[str, Any] = {"kind": "truncated", "low": 0, "high": 60}
+    fault: dict[str, Any] = {"kind": "truncated", "low": 0, "high": 60}
     first = t.register("r3", "i3")
     t.take_in(first, t.claim(first, receiver="r3").view.token, 65, receiver="r3")
-    t.faulted(**told)
+    t.faulted(**fault)
     t.beat(first, "r3")
     t.round()
     assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(65, 70)]
-    t.faulted(**told)
+    t.faulted(**fault)
     t.round()
     assert (t.partition.incarnation.number, t.partition.incarnations[0].end, t.partition.position) == (2, 70, 60)
 
@@ -99,10 +99,10 @@ def test_gap_before_an_orphan_does_not_hide_that_the_incarnation_must_end() -> N
 def test_with_stop_an_adopted_incarnation_ends_when_an_operator_accepts_it() -> None:
     """The answer to a receiver, and the status, say why it waits."""
     t = cut_back("stop", (65, 70))
-    told = t.partition.token
+    token = t.partition.token
     t.round()
     again = m.Fault(
-        receiver_id="r2", epoch=t.state.receivers["r2"].epoch, topic=TOPIC, partition=0, token=told,
+        receiver_id="r2", epoch=t.state.receivers["r2"].epoch, topic=TOPIC, partition=0, token=token,
         kind="out-of-range", position=65, low=0, high=60,
     )  # fmt: skip
     answer = t.say(again)

@@ -156,7 +156,7 @@ def test_an_orphan_whose_bytes_are_damaged_is_left_and_another_one_taken() -> No
 
 
 @pytest.mark.parametrize(
-    ("damaged", "frames", "partition", "told"),
+    ("damaged", "frames", "partition", "is_logged"),
     [
         ("segment header", 1, 0, True),
         ("segment header", 1, 1, True),
@@ -167,7 +167,7 @@ def test_an_orphan_whose_bytes_are_damaged_is_left_and_another_one_taken() -> No
     ],
 )
 def test_damage_that_may_hide_an_orphan_is_logged_once_and_changes_no_decision(
-    damaged: str, frames: int, partition: int, told: bool, caplog: pytest.LogCaptureFixture
+    damaged: str, frames: int, partition: int, is_logged: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """INV-5: else nothing names what a gap's records may have lain in."""
     t = Stream(on_gap="record")
@@ -185,8 +185,8 @@ def test_damage_that_may_hide_an_orphan_is_logged_once_and_changes_no_decision(
     warnings = [
         r.getMessage() for r in caplog.records if r.levelname == "WARNING" and "lost records skips it" in r.getMessage()
     ]
-    assert len(warnings) == told
-    assert all(words.startswith(f"{orphan.path} is damaged at byte {offset}: ") for words in warnings)
+    assert len(warnings) == is_logged
+    assert all(message.startswith(f"{orphan.path} is damaged at byte {offset}: ") for message in warnings)
     readable = partition == 0 and (damaged == "segment header" or frames == 2)
     assert [(r.from_offset, r.until_offset) for r in t.adopted()] == [(0, 40)] * readable
     assert bool(t.partition.gaps) != readable

@@ -220,8 +220,8 @@ REFUSED: dict[str, tuple[Callable[[Batch], Any], str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_a_state_cannot_be_is_refused_with_the_reason(line: StateLine, case: str) -> None:
     line.run(1, lambda batch: counts(batch).write(table(a=1)))
-    job, words = REFUSED[case]
-    with pytest.raises(UsageError, match=words):
+    job, message = REFUSED[case]
+    with pytest.raises(UsageError, match=message):
         line.run(2, job)
 
 

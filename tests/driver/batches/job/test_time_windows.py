@@ -194,7 +194,7 @@ def test_without_the_setting_the_kept_batches_are_as_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "slide", "words"),
+    ("length", "slide", "message"),
     [
         (0, 1, "length must be"),
         ("1 lightyear", 1, "length = "),
@@ -202,11 +202,11 @@ def test_without_the_setting_the_kept_batches_are_as_before() -> None:
         (60, 0.001, "windows at most"),
     ],
 )
-def test_durations_that_make_no_window_are_refused(length: Any, slide: Any, words: str) -> None:
+def test_durations_that_make_no_window_are_refused(length: Any, slide: Any, message: str) -> None:
     stream = Windows()
     stream.complete(stream.allocate(1_700_000_000_000))
     work = stream.scheduler._work(stream.scheduler._read_same(stream.allocate(1_700_000_100_000)).read(stream.t.state))
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=message):
         Batch(work, cast(Any, Rows())).windows(length, slide)
 
 

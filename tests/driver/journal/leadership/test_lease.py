@@ -136,7 +136,7 @@ def test_a_standby_restarts_its_watch_after_a_store_outage() -> None:
 def test_a_driver_that_finds_the_lease_of_a_newer_epoch_learns_that_it_is_fenced() -> None:
     """INV-4: it may have nothing to write, and would answer heartbeats for ever."""
     storage = MemoryStorage("memory://superseded")
-    told = threading.Event()
+    notified = threading.Event()
     found: list[FencedError] = []
     older = LeaseKeeper(
         storage,
@@ -145,12 +145,12 @@ def test_a_driver_that_finds_the_lease_of_a_newer_epoch_learns_that_it_is_fenced
         owner="older",
         url="",
         duration_seconds=0.03,
-        superseded=lambda error: (found.append(error), told.set())[0],
+        superseded=lambda error: (found.append(error), notified.set())[0],
     )
     older.start()
     newer = LeaseKeeper(storage, "s", 2, owner="newer", url="", duration_seconds=30.0)
     newer.start()
-    assert told.wait(30)
+    assert notified.wait(30)
     newer.stop()
     older.abandon()
     assert "epoch is 2" in str(found[0])

@@ -202,7 +202,7 @@ def test_a_reader_sees_no_damage_while_drivers_open_the_journal(storage: Storage
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_events_that_the_lease_calls_durable_are_missed(storage: Storage, ended: bool) -> None:
+def test_events_that_the_lease_calls_durable_are_reported_missing(storage: Storage, ended: bool) -> None:
     """Renewed while the driver runs, and written for the last time when it ends."""
     driver = Driver(storage)
     driver.write(5)

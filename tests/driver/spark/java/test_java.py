@@ -20,7 +20,7 @@ def java(home: Path, script: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("script", "words"),
+    ("script", "message"),
     [
         ("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2", "is Java 11, and Spark needs 17"),
         ("echo 'java version \"1.8.0_292\"' >&2", "is Java 8, and Spark needs 17"),
@@ -28,8 +28,8 @@ def java(home: Path, script: str) -> dict[str, str]:
         ("exit 3", "exit code 3"),
     ],
 )
-def test_a_java_that_spark_can_not_run_on_is_named_with_the_reason(script: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=f"{tmp_path}/bin/java .*{words}"):
+def test_a_java_that_spark_can_not_run_on_is_named_with_the_reason(script: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=f"{tmp_path}/bin/java .*{message}"):
         check_java(java(tmp_path, script))
 
 

@@ -51,8 +51,8 @@ def test_event_has_its_level_class_and_stack() -> None:
 
 
 def test_a_large_task_is_no_warning_below_ten_megabytes() -> None:
-    words = "Stage 12 contains a task of very large size ({} KiB). The maximum recommended task size is 1000 KiB."
-    lines = [f"26/11/23 09:00:00 WARN TaskSetManager: {words.format(size)}" for size in (3806, 38060)]
+    text = "Stage 12 contains a task of very large size ({} KiB). The maximum recommended task size is 1000 KiB."
+    lines = [f"26/11/23 09:00:00 WARN TaskSetManager: {text.format(size)}" for size in (3806, 38060)]
     assert [level for level, _, _ in events(lines)] == [logging.DEBUG, logging.WARNING]
 
 

@@ -147,7 +147,7 @@ def test_orphan_of_an_ended_incarnation_is_deleted() -> None:
     token = t.claim(epoch).view.token
     orphan = t.block(epoch, [offsets(0, 5, token)])
     t.say(fault(epoch, token, kind="recreated", topic_id="id-2", low=0))
-    assert t.search_in_vain(epoch)
+    assert t.search_finding_nothing(epoch)
     assert t.decide(segment(t, epoch, orphan.meta)).actions
 
 

@@ -143,7 +143,7 @@ def test_block_of_an_ended_incarnation_is_refused_even_with_the_right_token_numb
     epoch = t.register()
     token = t.claim(epoch).view.token
     t.say(fault(epoch, token, kind="recreated", topic_id="id-2", low=0))
-    assert t.search_in_vain(epoch)
+    assert t.search_finding_nothing(epoch)
     (result,) = t.report(epoch, t.block(epoch, [offsets(0, 5, token)]))
     assert [s.reason for s in result.stale] == ["life"]
 

@@ -16,22 +16,22 @@ from driver.tracker.requests import CleanedUp
 from forebay import messages as m
 from forebay.model.errors import UsageError
 from forebay.model.values import Gap, TopicPartition
-from tests.support.cursors import clean, held, path, span, told, worked
+from tests.support.cursors import blocks_answer, clean, held, path, span, worked
 from tests.support.tracked import TOPIC, Tracked, offsets, tp
 
 
 def test_the_blocks_of_offsets_are_those_that_hold_any_of_them() -> None:
     t, _, _ = worked()
-    assert held(told(t, span(0, 40))) == [(0, 10), (10, 20), (20, 30), (30, 40)]
-    assert held(told(t, span(9, 11))) == [(0, 10), (10, 20)]
-    assert held(told(t, span(10, 20))) == [(10, 20)]
-    assert held(told(t, span(10, 10))) == []
-    assert held(told(t, span(0, 40, incarnation=2))) == []
+    assert held(blocks_answer(t, span(0, 40))) == [(0, 10), (10, 20), (20, 30), (30, 40)]
+    assert held(blocks_answer(t, span(9, 11))) == [(0, 10), (10, 20)]
+    assert held(blocks_answer(t, span(10, 20))) == [(10, 20)]
+    assert held(blocks_answer(t, span(10, 10))) == []
+    assert held(blocks_answer(t, span(0, 40, incarnation=2))) == []
 
 
 def test_hosts_that_were_given_a_copy_come_with_the_blocks() -> None:
     t, _, _ = worked()
-    first, second = (block.id for block in told(t, span(0, 20)).blocks)
+    first, second = (block.id for block in blocks_answer(t, span(0, 20)).blocks)
     for host, copies in (("h2", (first, second)), ("h3", (first, "other"))):
         t.say(
             m.AgentHeartbeatRequest(
@@ -39,13 +39,13 @@ def test_hosts_that_were_given_a_copy_come_with_the_blocks() -> None:
                 free_bytes=0, copies=copies,
             )
         )  # fmt: skip
-    assert told(t, span(0, 20)).copies == {first: ("h2", "h3"), second: ("h2",)}
+    assert blocks_answer(t, span(0, 20)).copies == {first: ("h2", "h3"), second: ("h2",)}
 
 
 def test_what_is_about_to_be_deleted_is_not_named() -> None:
     t, epoch, _ = worked()
     t.decide(clean(t, epoch, 2))
-    assert held(told(t, span(0, 40))) == [(0, 10), (20, 30), (30, 40)]
+    assert held(blocks_answer(t, span(0, 40))) == [(0, 10), (20, 30), (30, 40)]
     assert earliest(t) == (1, 20)
 
 
@@ -54,13 +54,13 @@ def test_gaps_come_with_the_blocks() -> None:
     apply(t.state, GapRecorded(TOPIC, 0, Gap(10, 25, "aged out"), t.now_ms))
     token = t.claim(epoch).view.token
     t.take_in(epoch, token, 30, path=path(epoch, 2))
-    answer = told(t, span(0, 30))
+    answer = blocks_answer(t, span(0, 30))
     assert [(g.from_offset, g.until_offset, g.cause) for g in answer.gaps] == [(10, 25, "aged out")]
     assert held(answer) == [(0, 10), (25, 30)]
-    assert told(t, span(25, 30)).gaps == ()
+    assert blocks_answer(t, span(25, 30)).gaps == ()
     assert earliest(t) == (1, 0)
     apply(t.state, IncarnationBegun(IncarnationStart(TOPIC, 0, 0, "id-2"), t.now_ms, "recreated"))
-    assert told(t, span(0, 30, incarnation=2)).gaps == ()
+    assert blocks_answer(t, span(0, 30, incarnation=2)).gaps == ()
 
 
 def earliest(t: Tracked) -> tuple[int, int]:
@@ -112,12 +112,12 @@ def test_a_loss_that_was_accepted_comes_with_its_block_and_goes_with_it() -> Non
     t.take_in(epoch, token, 20, path=path(epoch, 2))
     batch = t.batch()
     t.say(m.AcceptLossRequest(batch_id=batch, ranges=("t/0[10, 20)",), cause="ann: disk gone"))
-    assert told(t, span(0, 20)).lost == {"t/0[10, 20)": "ann: disk gone"}
-    assert told(t, span(0, 10)).lost == {}
+    assert blocks_answer(t, span(0, 20)).lost == {"t/0[10, 20)": "ann: disk gone"}
+    assert blocks_answer(t, span(0, 10)).lost == {}
     t.complete(batch)
     t.archive(batch)
     t.copy()
-    assert told(t, span(0, 20)).lost == {"t/0[10, 20)": "ann: disk gone"}
+    assert blocks_answer(t, span(0, 20)).lost == {"t/0[10, 20)": "ann: disk gone"}
     t.decide(clean(t, epoch, 2))
     t.say(CleanedUp(t.state.cleanup_count))
     assert t.state.lost == {}
@@ -185,7 +185,7 @@ def test_answers_are_bounded_and_further_requests_return_the_rest(
     spans = [span(0, 80), span(0, 40, partition=1)]
     seen: list[str] = []
     while any(s.from_offset < s.until_offset for s in spans):
-        answer = told(t, *spans)
+        answer = blocks_answer(t, *spans)
         assert 1 <= len(answer.blocks) <= blocks
         seen += [block.id for block in answer.blocks]
         spans = [span(at, s.until_offset, partition=s.partition) for s, at in zip(spans, answer.reached, strict=True)]

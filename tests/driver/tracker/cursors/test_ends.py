@@ -22,8 +22,8 @@ def test_a_forgotten_cursor_expires_with_a_cause_and_holds_nothing_any_more() ->
     t.now_ms += 3_600_000
     assert t.say(ExpireCursors()) == ()
     t.now_ms += 1
-    (words,) = t.say(ExpireCursors())
-    assert "cursor q expired: no heartbeat of u1 for 1.0 h (driver.cursor_timeout)" in words
+    (message,) = t.say(ExpireCursors())
+    assert "cursor q expired: no heartbeat of u1 for 1.0 h (driver.cursor_timeout)" in message
     assert due(t) == [1, 2, 3, 4]
     (shown,) = shown_cursors(t)
     assert (shown.state, shown.behind) == ("expired", 40) and "no longer held" in shown.detail
@@ -58,10 +58,10 @@ def test_user_that_sends_or_may_have_sent_heartbeats_keeps_its_cursor() -> None:
 def test_a_wall_clock_that_is_set_expires_no_cursor_and_keeps_none(jump_ms: int) -> None:
     t, _, _ = worked()
     open_(t, place(0))
-    heard_ms, now = t.now_ms, t.now_ms / 1000
-    assert t.tracker.decide(ExpireCursors(), now, heard_ms + jump_ms).answer == ()
-    assert t.tracker.decide(ExpireCursors(), now + 3_600, heard_ms + jump_ms).answer == ()
-    expired: Any = t.tracker.decide(ExpireCursors(), now + 3_601, heard_ms + jump_ms).answer
+    last_seen_ms, now = t.now_ms, t.now_ms / 1000
+    assert t.tracker.decide(ExpireCursors(), now, last_seen_ms + jump_ms).answer == ()
+    assert t.tracker.decide(ExpireCursors(), now + 3_600, last_seen_ms + jump_ms).answer == ()
+    expired: Any = t.tracker.decide(ExpireCursors(), now + 3_601, last_seen_ms + jump_ms).answer
     assert len(expired) == 1
 
 

@@ -10,7 +10,20 @@ from driver.journal.transitions import apply
 from driver.tracker.requests import CleanedUp, FoundPartitions
 from forebay import messages as m
 from forebay.model.errors import RefusedError
-from tests.support.cursors import check_index, clean, due, finish, held, move, open_, path, place, span, told, worked
+from tests.support.cursors import (
+    blocks_answer,
+    check_index,
+    clean,
+    due,
+    finish,
+    held,
+    move,
+    open_,
+    path,
+    place,
+    span,
+    worked,
+)
 from tests.support.tracked import TOPIC, offsets, tp
 
 
@@ -123,7 +136,7 @@ def test_a_cursor_that_begins_before_what_is_about_to_be_deleted_does_not_keep_i
     t, epoch, _ = worked(2)
     t.decide(clean(t, epoch, 1))
     open_(t, place(0))
-    assert held(told(t, span(0, 20))) == [(10, 20)]
+    assert held(blocks_answer(t, span(0, 20))) == [(10, 20)]
     t.say(CleanedUp(t.state.cleanup_count))
     assert path(epoch, 1) not in t.state.index.segments
     check_index(t)

@@ -125,7 +125,7 @@ def test_a_cursor_never_goes_back_but_by_being_opened_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "words"),
+    ("request_", "message"),
     [
         (m.OpenCursorRequest(cursor="../q", user="u", places=()), "cursor '../q': allowed are"),
         (m.OpenCursorRequest(cursor="q", user="", places=()), "the name of a cursor's user must have"),
@@ -145,9 +145,9 @@ def test_a_cursor_never_goes_back_but_by_being_opened_again() -> None:
         ),
     ],
 )
-def test_what_can_not_be_is_refused_in_a_sentence(request_: Any, words: str) -> None:
+def test_what_can_not_be_is_refused_in_a_sentence(request_: Any, message: str) -> None:
     t, _, _ = worked(1)
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=message):
         t.say(request_)
 
 

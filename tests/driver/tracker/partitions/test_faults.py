@@ -28,7 +28,7 @@ def test_with_stop_a_gap_waits_for_a_person_and_the_position_stays() -> None:
     assert not answer.proceed
     assert "forebay offsets accept-gap t/0 0 40" in answer.message
     assert t.state.partitions["t/0"].position == 0
-    assert t.search_in_vain(epoch)
+    assert t.search_finding_nothing(epoch)
     with pytest.raises(RefusedError, match="exactly what"):
         t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=41))
     t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=40))
@@ -44,7 +44,7 @@ def test_accepting_orders_the_owner_to_claim_again_until_it_has() -> None:
     epoch = t.register()
     token = t.claim(epoch).view.token
     t.say(fault(epoch, token))
-    assert t.search_in_vain(epoch)
+    assert t.search_finding_nothing(epoch)
     t.say(m.AcceptGapRequest(topic=TOPIC, partition=0, from_offset=0, until_offset=40))
     (command,) = t.beat(epoch)
     assert (command.kind, command.partitions, command.driver_epoch) == ("reclaim", (tp(),), numbered(1, 1))
@@ -58,7 +58,7 @@ def test_with_record_a_gap_is_journalled_with_its_exact_range_and_ends_the_token
     token = t.claim(epoch).view.token
     t.take_in(epoch, token, 10)
     assert not t.say(fault(epoch, token, position=10)).proceed
-    assert t.search_in_vain(epoch)
+    assert t.search_finding_nothing(epoch)
     assert next(e.gap for e in t.events if isinstance(e, ev.GapRecorded)).from_offset == 10
     assert t.state.partitions["t/0"].owner == ""
     assert t.state.partitions["t/0"].position == 40
@@ -74,13 +74,13 @@ def test_gap_is_completed_with_the_records_before_it(gap_first: bool) -> None:
     batch = t.batch()
     if gap_first:
         t.say(fault(epoch, token, position=10))
-        assert t.search_in_vain(epoch)
+        assert t.search_finding_nothing(epoch)
         assert t.state.partitions["t/0"].completed == 0
     t.complete(batch)
     if not gap_first:
         assert t.state.partitions["t/0"].completed == 10
         t.say(fault(epoch, token, position=10))
-        assert t.search_in_vain(epoch)
+        assert t.search_finding_nothing(epoch)
     assert t.state.partitions["t/0"].completed == 40
 
 
@@ -90,7 +90,7 @@ def test_position_above_the_log_begins_a_new_incarnation_at_its_end() -> None:
     token = t.claim(epoch).view.token
     t.take_in(epoch, token, 100)
     t.say(fault(epoch, token, position=100, low=0, high=60))
-    assert t.search_in_vain(epoch)
+    assert t.search_finding_nothing(epoch)
     partition = t.state.partitions["t/0"]
     assert (partition.incarnation.number, partition.position, partition.incarnations[0].end) == (2, 60, 100)
 
@@ -101,7 +101,7 @@ def test_a_corrupt_batch_is_never_skipped_without_a_person() -> None:
     epoch = t.register()
     token = t.claim(epoch).view.token
     assert not t.say(fault(epoch, token, kind="corrupt", low=0)).proceed
-    assert t.search_in_vain(epoch)
+    assert t.search_finding_nothing(epoch)
     assert t.state.partitions["t/0"].position == 0
 
 
