@@ -52,7 +52,6 @@ from forebay.process.clock import Clock
 from forebay.settings.schema import Settings
 from forebay.sources.kind import Upstream, source_kind
 from wal.blocks.encryption import load_keys
-from wal.decisions.retention import Limits
 from wal.segments import layout
 from wal.segments.writer import SegmentLimits
 from wal.storage import Storage
@@ -196,7 +195,7 @@ def make_tracker(settings: Settings, state: State, epoch: int) -> Tracker:
     options = TrackerOptions(
         on_gap=settings.kafka.on_gap,
         max_queued_batches=(driver.max_queued_batches or QUEUED_MAX) + driver.concurrent_jobs - 1,
-        retention=Limits(round(settings.wal.retention * 1000), int(settings.wal.retention_size)),
+        retention=retention_limits(settings),
         batch_limits=BatchLimits(driver.max_batch_records, driver.max_batch_bytes),
         copy_rules=_copy_rules(settings),
         cursor_rules=CursorRules(float(driver.cursor_lease), float(driver.cursor_timeout)),

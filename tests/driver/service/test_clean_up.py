@@ -10,11 +10,17 @@ import pytest
 
 from driver import IngestContext
 from driver.background.cleaner import Cleaner
+from driver.decisions.clean_up import CleanSegment
+from driver.service.composition import make_tracker
 from forebay.model.errors import StoreError
 from forebay.model.units import Duration
+from forebay.settings.reading.load import from_values
+from tests.settings.test_settings import good_values
 from tests.support.intakes import Collecting, Configure, ready
 from tests.support.jumping_clock import jumping_system_clock
 from tests.support.played import PlayedReceiver
+from tests.support.tracked import STREAM, Tracked
+from wal.decisions.retention import FrameFacts, SegmentFacts
 from wal.storage.local import LocalStorage
 
 
@@ -99,3 +105,32 @@ def test_a_wall_clock_that_jumps_ahead_deletes_nothing_that_retention_promises(
             for _ in range(10 + 5 * bool(jump_days)):
                 assert rounds.acquire(timeout=30)
         assert [path for path in kept if not (tmp_path / "wal" / path).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "deleted"),
+    [
+        ({}, False),
+        ({"retention_size": "1B"}, True),
+        ({"retention_blocks": 1}, True),
+        ({"retention_blocks": 1, "retention_free": "1B"}, True),
+        ({"retention_blocks": 2, "retention_free": "1B"}, False),  # no round of clean-up has said how much is free
+    ],
+    ids=str,
+)
+def test_drivers_tracker_deletes_by_every_limit_of_the_settings(limits: dict[str, object], deleted: bool) -> None:
+    """INV-8: a request without limits of its own is judged by all limits of ``[wal]``, as a round of clean-up is."""
+    t = Tracked(partitions=1)
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    paths = [f"{STREAM}/blocks/r1/{epoch:016x}/{number:08d}.seg" for number in (1, 2)]
+    first, _ = (t.take_in(epoch, token, 10 * number, path=path) for number, path in enumerate(paths, 1))
+    batch = t.batch()
+    t.complete(batch)
+    t.archive(batch)
+    t.copy()
+    wal = {"url": "file:///w", "retention": "30d", **limits}
+    tracker = make_tracker(from_values(good_values(wal=wal)), t.state, t.tracker.driver_epoch)
+    facts = SegmentFacts(paths[0], sealed=True, fenced=False, frames=(FrameFacts(first.id, first.meta.ranges),))
+    decision = tracker.decide(CleanSegment(facts, "r1", epoch, t.now_ms), t.now_ms / 1000, t.now_ms)
+    assert bool(decision.actions) == deleted
