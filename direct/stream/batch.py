@@ -151,7 +151,7 @@ class DirectJobs(SparkJobs):
         strategy: LocationStrategy,
         commits: Commits,
         letters_of: Callable[[BatchWork], DeadLetterPlan],
-        concurrent_jobs: int = 1,
+        concurrent_jobs: int,
     ) -> None:
         super().__init__(session, concurrent_jobs=concurrent_jobs)
         self._how = how

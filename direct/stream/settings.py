@@ -59,7 +59,7 @@ class StreamSettings:
     gains: Gains = Gains()  # noqa: RUF009 - a value
     on_vanished: Literal["stop", "record"] = "stop"
     min_partitions: int | None = None
-    concurrent_jobs: int = 1
+    concurrent_jobs: int = _DRIVER.concurrent_jobs
     max_queued_batches: int = 2
     empty_batches: bool = False
     window_batches: int = 0
@@ -68,7 +68,7 @@ class StreamSettings:
     storage: Mapping[str, Mapping[str, Any]] | None = None
     dead_letters: DeadLetterSettings = DeadLetterSettings()  # noqa: RUF009 - a value
     tracker: IntakeAccess | str | None = None
-    batch_history: int = 1_000
+    batch_history: int = _DRIVER.batch_history
     web_hook: str | None = field(default=None, repr=False)  # may contain a secret
     web_hook_timeout: float = float(_DRIVER.web_hook_timeout)
     listener_queue: int = _DRIVER.listener_queue

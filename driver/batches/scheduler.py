@@ -37,11 +37,11 @@ from forebay.model.errors import RefusedError, UsageError
 from forebay.process import failpoints
 from forebay.process.clock import Clock
 from forebay.process.logs import fields
+from forebay.settings.schema import DriverSettings
 
 log = logging.getLogger(__name__)
 
-#: completed batches that observers see, unless ``driver.batch_history`` says another number
-BATCHES_KEPT = 1_000
+_DEFAULTS = DriverSettings(journal="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class BatchOptions:
     tasks: Callable[[], int]
     headers: bool
     epoch: int = 0
-    concurrent_jobs: int = 1
+    concurrent_jobs: int = _DEFAULTS.concurrent_jobs
     window_batches: int = 0
     window_ms: int = 0
     empty_batches: bool = False
@@ -76,7 +76,8 @@ class Scheduler:
     :meth:`run` is called in the thread that may run jobs. It returns after :meth:`stop`, or raises the error that ended the
     jobs. If ``concurrent_jobs`` is above 1, the other workers have threads of their own, which end before :meth:`run` returns.
     ``completions``: gives the journal the time of a batch's completion; default: ``clock``. ``failing``: attempts that failed
-    before; default: none. ``batches``: gets the completed batches; default: a log of ``BATCHES_KEPT``.
+    before; default: none. ``batches``: gets the completed batches; default: a log of the default of
+    ``driver.batch_history``.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Scheduler:
         # a direct stream's are made by the timer alone, and those of a joint job's follower by the leader
         self._makes_batches = options.allocation is None and not self._follows
         #: the newest completed batches
-        self.batches = batches if batches is not None else BatchLog(BATCHES_KEPT)
+        self.batches = batches if batches is not None else BatchLog(_DEFAULTS.batch_history)
         self._runner = BatchRunner(
             loop,
             engine,

@@ -15,6 +15,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from forebay.settings.schema import ReceiverSettings
+
+_RECEIVER = ReceiverSettings()
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -57,7 +61,9 @@ def rank(host: Host, preferred: Sequence[str]) -> int:
     )
 
 
-def place(fleet: Fleet, preferred: Sequence[str] = (), moves_max: int = 1, share: bool = True) -> Placement:
+def place(
+    fleet: Fleet, preferred: Sequence[str] = (), moves_max: int = _RECEIVER.moves_max, share: bool = True
+) -> Placement:
     """Choose hosts for the receivers that have none, and up to ``moves_max`` moves.
 
     ``share``: False while more hosts may still appear. Then a host gets at most one receiver (only preferred hosts, if there are

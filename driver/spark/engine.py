@@ -60,6 +60,7 @@ _LEFT_BEHIND: dict[tuple[str, RunKey], str] = {}
 
 #: numbers of engines, for the names of job groups: one session may serve several engines and remembers cancelled groups
 _ENGINES = itertools.count(1)
+_DEFAULTS = DriverSettings(journal="")
 
 
 class SparkJobs(ABC):
@@ -75,9 +76,9 @@ class SparkJobs(ABC):
         session: SparkSession | None = None,
         *,
         options: Mapping[str, str] | None = None,
-        concurrent_jobs: int = 1,
+        concurrent_jobs: int,
         ship_code: bool = True,
-        old_tasks_seconds: float = float(DriverSettings(journal="").old_tasks_timeout),
+        old_tasks_seconds: float = float(_DEFAULTS.old_tasks_timeout),
         modules: Sequence[str] = (),
         archive: ClassArchive | None = None,
     ) -> None:

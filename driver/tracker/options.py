@@ -60,7 +60,7 @@ class TrackerOptions:
     host_timeout_seconds: float = float(_DEFAULTS.receiver_timeout)
     id_limits: IdLimits = field(default_factory=IdLimits)
     batch_interval_ms: int = round(_DEFAULTS.batch_interval * 1000)
-    concurrent_jobs: int = 1
+    concurrent_jobs: int = _DEFAULTS.concurrent_jobs
 
     @property
     def has_wal(self) -> bool:

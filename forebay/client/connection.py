@@ -10,15 +10,13 @@ from urllib.parse import urlencode
 from typing_extensions import Self
 
 from forebay import messages as m
+from forebay.http.client import TIMEOUT_SECONDS
 from forebay.http.driver_client import DriverClient
 from forebay.security.access import Access
 from forebay.security.roles import Role
 from forebay.settings.schema import Settings
 
 Answer = TypeVar("Answer", bound=m.Message)
-
-#: timeout of one request
-TIMEOUT_SECONDS = 10.0
 
 
 class _Token(Access, frozen=True):

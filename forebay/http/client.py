@@ -25,6 +25,8 @@ from forebay.security.access import NO_ACCESS, Access
 
 Answer = TypeVar("Answer")
 
+#: maximum time a service may take to answer, if a client is not given another
+TIMEOUT_SECONDS = 10.0
 #: maximum time to connect
 _CONNECT_SECONDS = 5.0
 #: maximum bytes of a part of an answer that is read as it arrives
@@ -34,7 +36,7 @@ _PART_BYTES = 1 << 16
 class Client:
     """Calls one service. Thread-safe; keeps connections. It never retries: callers decide which requests may be repeated."""
 
-    def __init__(self, url: str, timeout_seconds: float = 10.0, access: Access = NO_ACCESS) -> None:
+    def __init__(self, url: str, timeout_seconds: float = TIMEOUT_SECONDS, access: Access = NO_ACCESS) -> None:
         self._url = url.rstrip("/")
         self._access = access
         self._timeout_seconds = timeout_seconds

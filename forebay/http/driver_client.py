@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from forebay.http.client import Client
+from forebay.http.client import TIMEOUT_SECONDS, Client
 from forebay.model.errors import AccessError, NoListenerError, NotTakenError, UnreachableError
 from forebay.security.access import NO_ACCESS, Access
 from forebay.security.roles import Role
@@ -28,7 +28,11 @@ class DriverClient:
     """
 
     def __init__(
-        self, urls: Sequence[str], timeout_seconds: float = 10.0, access: Access = NO_ACCESS, stream: str = ""
+        self,
+        urls: Sequence[str],
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        access: Access = NO_ACCESS,
+        stream: str = "",
     ) -> None:
         """``stream``: the name in the error for a user if no driver listens at any URL; "" for processes, which wait."""
         self._stream = stream
@@ -39,7 +43,11 @@ class DriverClient:
 
     @classmethod
     def of(
-        cls, settings: Settings, timeout_seconds: float = 10.0, role: Role = "operator", name: str | None = None
+        cls,
+        settings: Settings,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        role: Role = "operator",
+        name: str | None = None,
     ) -> DriverClient:
         """Return the client of a process with ``role``. Raises SettingsError as ``Access.of``."""
         asked_by_person = settings.stream if role in ("operator", "reader") else ""

@@ -170,7 +170,7 @@ NO_ACCESS = Access()
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Limits for all clients of a service, authenticated or not (INV-6)."""
+    """Limits for all clients of a service, authenticated or not (INV-6). The defaults are those of ``[security]``."""
 
     request_bytes: int = 8_000_000  # maximum of a body
     request_seconds: float = 30.0  # until a request has arrived, from the connection or the previous answer on

@@ -64,9 +64,7 @@ class Spans:
     that all processes keep the same ones.
     """
 
-    def __init__(
-        self, service: str, stream: str, *, release: str, processor: SpanProcessor, share: float = 1.0
-    ) -> None:
+    def __init__(self, service: str, stream: str, *, release: str, processor: SpanProcessor, share: float) -> None:
         self.stream = stream
         self._ids = _Ids()
         self._lock = threading.Lock()

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
 def spans_in(memory: InMemorySpanExporter) -> Spans:
-    return Spans("forebay-driver", "s", release="1", processor=SimpleSpanProcessor(memory))
+    return Spans("forebay-driver", "s", release="1", processor=SimpleSpanProcessor(memory), share=1.0)
 
 
 def ids(span: ReadableSpan) -> tuple[int, int]:
@@ -147,7 +147,7 @@ def test_collector_that_does_not_answer_delays_a_stop_for_a_bounded_time(
     monkeypatch.setattr(forebay.traces.spans, "CLOSE_SECONDS", 0.1)
     stuck = Stuck("shutdown")
     begun = time.monotonic()
-    Spans("forebay-driver", "s", release="1", processor=stuck).close()
+    Spans("forebay-driver", "s", release="1", processor=stuck, share=1.0).close()
     assert time.monotonic() - begun < 10
     stuck.answering.set()
     assert "the collector of traces does not answer" in caplog.text
@@ -159,7 +159,7 @@ def test_full_queue_and_a_span_that_does_not_end_delay_a_stop_for_a_bounded_time
     monkeypatch.setattr(driver.traces, "PUT_SECONDS", 0.1)
     monkeypatch.setattr(driver.traces, "JOIN_SECONDS", 0.1)
     stuck = Stuck("on_end")
-    traces = BatchTraces(Spans("forebay-driver", "s", release="1", processor=stuck), SystemClock())
+    traces = BatchTraces(Spans("forebay-driver", "s", release="1", processor=stuck, share=1.0), SystemClock())
     traces.start()
     for number in range(QUEUE_MAX + 10):
         traces.note([ev.BatchAllocated(batch_id=number, number=number, time_ms=1, tasks=())])

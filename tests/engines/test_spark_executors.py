@@ -155,7 +155,7 @@ def test_a_restarted_executor_is_checked_again(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(spark_engine, "executors", lambda _: frozenset(there))
     monkeypatch.setattr(spark_engine, "check", look)
     context = SimpleNamespace(applicationId="", master="spark://here:7077")
-    jobs = _Jobs(cast(Any, SimpleNamespace(sparkContext=context)), modules=["jobs"])
+    jobs = _Jobs(cast(Any, SimpleNamespace(sparkContext=context)), modules=["jobs"], concurrent_jobs=1)
     for now in ({"w1:1", "w2:2"}, {"w1:1", "w2:2"}, {"w1:1"}, {"w1:1", "w2:3"}):
         there = now
         jobs._check_executors(cast(Any, None))

@@ -74,7 +74,9 @@ def test_receiver_goes_on_without_traces_if_spans_cant_be_made(
         def root(self, *_: object, **__: object) -> None:
             raise TypeError("no root")
 
-    spans = Broken("forebay-receiver", "s", release="1", processor=SimpleSpanProcessor(InMemorySpanExporter()))
+    spans = Broken(
+        "forebay-receiver", "s", release="1", processor=SimpleSpanProcessor(InMemorySpanExporter()), share=1.0
+    )
     take_in(tmp_path, tracker, spans)
     logged = [record for record in caplog.records if record.name == "receiver.traces"]
     assert [record.getMessage() for record in logged] == ["cannot make a span: some blocks have no trace"]
@@ -82,7 +84,7 @@ def test_receiver_goes_on_without_traces_if_spans_cant_be_made(
 
 def test_each_accepted_block_has_a_trace_from_its_seal_to_the_answer(tmp_path: Path, tracker: FakeTracker) -> None:
     memory = InMemorySpanExporter()
-    spans = Spans("forebay-receiver", "s", release="1", processor=SimpleSpanProcessor(memory))
+    spans = Spans("forebay-receiver", "s", release="1", processor=SimpleSpanProcessor(memory), share=1.0)
     take_in(tmp_path, tracker, spans)
     found = memory.get_finished_spans()
     roots = {ids(span): span for span in found if span.name == "block"}

@@ -74,7 +74,7 @@ class Load:
     block_bytes: int = _RECEIVER.block_size
     batch_interval_seconds: float = _DRIVER.batch_interval
     window_batches: int = 0
-    copies: int = 1
+    copies: int = _RECEIVER.copies
     receiver_memory_bytes: int = _RECEIVER.memory
     receiver_rate: int = RECEIVER_RATE
     receiver_bytes: int = RECEIVER_BYTES

@@ -14,7 +14,10 @@ from forebay.kafka.consume.planning import sizes
 from forebay.kafka.consume.spans import OffsetRange, without
 from forebay.model.identifiers import timeline_of
 from forebay.model.values import BlockRange
+from forebay.settings.schema import DriverSettings
 from wal.reading import BlockReference
+
+_DEFAULTS = DriverSettings(journal="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class BatchWork:
     headers: bool = False
     replay: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    concurrent_jobs: int = 1
+    concurrent_jobs: int = _DEFAULTS.concurrent_jobs
     stream: str = ""
     epoch: int = 0
     written: list[Written] = field(default_factory=list, compare=False)

@@ -29,7 +29,7 @@ class Identity:
     release: str
     job: str = ""
     batch_interval_ms: int = 0
-    heartbeat_seconds: float = 1.0
+    heartbeat_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

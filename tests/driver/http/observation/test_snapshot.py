@@ -22,7 +22,7 @@ from forebay.model.errors import UnreachableError, UsageError
 from forebay.process.clock import ManualClock
 from tests.support.tracked import TOPIC, Tracked, offsets, tp
 
-IDENTITY = Identity(stream="s", release="1", job="jobs:process", batch_interval_ms=1_000)
+IDENTITY = Identity(stream="s", release="1", job="jobs:process", batch_interval_ms=1_000, heartbeat_seconds=1.0)
 PARTITIONS, RECEIVERS = 1_000, 200
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202e"
 
