@@ -64,7 +64,7 @@ class ListenerSink:
 
     def take(self, happened: Sequence[Happened], dropped: int) -> int:
         for event in happened:
-            method = METHODS[type(event)]
+            method = METHODS[type(event)]  # by name: a user's listener defines only the methods that it needs
             try:
                 getattr(self._listener, method, _no_method)(event)
             except Exception as error:

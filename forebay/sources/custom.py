@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 from forebay.model.errors import SettingsError, SourceError, UnreachableError, UsageError
 from forebay.model.identifiers import managed_id, managed_ordinal
@@ -19,6 +19,8 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 END_UNTOLD = 1 << 62
 
 CustomSource = ReliableSource | UnreliableSource
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def make(settings: Settings) -> CustomSource:
@@ -109,19 +111,21 @@ class CustomUpstream:
         return set(partitions_of(self._settings, self._source))
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        return {topic: self._ask("identity", topic, "") for topic in topics}
+        if isinstance(self._source, UnreliableSource):
+            return dict.fromkeys(topics, "")
+        return {topic: identity(self._settings, self._source, topic) for topic in topics}
 
     def starting_offsets(
         self, policy: str | Mapping[str, int], partitions: Iterable[TopicPartition], group: str
     ) -> dict[TopicPartition, int]:
         """As ``Upstream.starting_offsets``. Raises UsageError for a time, and for an offset that can't be read."""
         wanted = list(partitions)
-        first = {tp: max(0, self._ask("first_offset", tp.topic, 0)) for tp in wanted}
+        first = {tp: self._first(tp) for tp in wanted}
         if not isinstance(policy, str):
             return {tp: self._explicit(policy, tp, first[tp]) for tp in wanted}
         if policy != "latest":
             return first
-        ends = {tp: self._ask("end_offset", tp.topic, 0) for tp in wanted}
+        ends = {tp: self._end(tp) for tp in wanted}
         unknown = sorted(str(tp) for tp in wanted if ends[tp] == UNKNOWN_END)
         if unknown:
             raise UsageError(f'kafka.starting_offsets = "latest": the end of {", ".join(unknown)} is unknown')
@@ -132,7 +136,7 @@ class CustomUpstream:
             raise UsageError(
                 f"{self._settings.receiver.source} can't begin at a time, and an unreliable source can't begin at an offset"
             )
-        end = self._ask("end_offset", tp.topic, 0)
+        end = self._end(tp)
         wanted = policy.get(str(tp), first)
         if wanted < first or (end != UNKNOWN_END and wanted > end):
             raise UsageError(f"starting offset {wanted} of {tp}: {self._settings.receiver.source} has {first} to {end}")
@@ -141,7 +145,7 @@ class CustomUpstream:
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         if isinstance(self._source, UnreliableSource):
             raise UsageError("--until-caught-up: an unreliable source has no end")
-        ends = {tp: self._ask("end_offset", tp.topic, 0) for tp in partitions}
+        ends = {tp: self._end(tp) for tp in partitions}
         unknown = sorted(str(tp) for tp, end in ends.items() if end == UNKNOWN_END)
         if unknown:
             raise UsageError(f"--until-caught-up: the end of {', '.join(unknown)} is unknown: implement end_offset()")
@@ -156,17 +160,22 @@ class CustomUpstream:
     def why_silent(self) -> str:
         return ""
 
-    def _ask(self, method: str, name: str, of_unreliable: Any) -> Any:
+    def _first(self, tp: TopicPartition) -> int:
         if isinstance(self._source, UnreliableSource):
-            return of_unreliable
-        return ask(self._settings, self._source, method, name)
+            return 0
+        return max(0, first_offset(self._settings, self._source, tp.topic))
+
+    def _end(self, tp: TopicPartition) -> int:
+        if isinstance(self._source, UnreliableSource):
+            return 0
+        return end_offset(self._settings, self._source, tp.topic)
 
 
 def partitions_of(settings: Settings, source: CustomSource) -> Sequence[TopicPartition]:
     """Return all partitions of the stream. Raises UnreachableError for RetryLater, SourceError."""
     if isinstance(source, UnreliableSource):
         return [TopicPartition(source.name or settings.stream, number) for number in range(settings.receiver.count)]
-    names = list(ask(settings, source, "partitions"))
+    names = list(_ask(settings, "partitions", source.partitions))
     wrong = next((name for name in names if not is_name(name)), None)
     if wrong is not None:
         raise SourceError(f"{settings.receiver.source}: partitions() returned {wrong!r}: {_ALLOWED}")
@@ -175,21 +184,38 @@ def partitions_of(settings: Settings, source: CustomSource) -> Sequence[TopicPar
     return [TopicPartition(name, 0) for name in names]
 
 
-def ask(settings: Settings, source: ReliableSource, method: str, *arguments: Any) -> Any:
-    """Call ``method`` of the user's source. Raises UnreachableError for RetryLater, SourceError for any other exception and for a
-    result of the wrong type."""
-    try:
-        answer = getattr(source, method)(*arguments)
-    except RetryLater as error:
-        raise UnreachableError(f"{settings.receiver.source}: {method}(): {error}") from None
-    except Exception as error:
-        raise called(settings, method, error) from error
-    if method in ("first_offset", "end_offset") and (
-        type(answer) is not int or not UNKNOWN_END <= answer <= END_UNTOLD
-    ):
+def first_offset(settings: Settings, source: ReliableSource, name: str) -> int:
+    """Return the first offset of partition ``name``. Raises UnreachableError for RetryLater, SourceError."""
+    return _offset(settings, "first_offset", _ask(settings, "first_offset", source.first_offset, name))
+
+
+def end_offset(settings: Settings, source: ReliableSource, name: str) -> int:
+    """Return the end of partition ``name``, or UNKNOWN_END. Raises UnreachableError for RetryLater, SourceError."""
+    return _offset(settings, "end_offset", _ask(settings, "end_offset", source.end_offset, name))
+
+
+def identity(settings: Settings, source: ReliableSource, name: str) -> str:
+    """Return the identity of partition ``name``. Raises UnreachableError for RetryLater, SourceError."""
+    answer: object = _ask(settings, "identity", source.identity, name)
+    if not isinstance(answer, str):
+        raise SourceError(f"{settings.receiver.source}: identity() returned {answer!r}: it must be a string")
+    return answer
+
+
+def _offset(settings: Settings, method: str, answer: object) -> int:
+    if type(answer) is not int or not UNKNOWN_END <= answer <= END_UNTOLD:
         raise SourceError(
             f"{settings.receiver.source}: {method}() returned {answer!r}: it must be a whole number from -1 to {END_UNTOLD}"
         )
-    if method == "identity" and not isinstance(answer, str):
-        raise SourceError(f"{settings.receiver.source}: identity() returned {answer!r}: it must be a string")
     return answer
+
+
+def _ask(settings: Settings, name: str, method: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
+    """Call ``method`` of the user's source, which errors call ``name``. Raises UnreachableError for RetryLater, SourceError for
+    any other exception."""
+    try:
+        return method(*arguments, **named)
+    except RetryLater as error:
+        raise UnreachableError(f"{settings.receiver.source}: {name}(): {error}") from None
+    except Exception as error:
+        raise called(settings, name, error) from error

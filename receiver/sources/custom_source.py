@@ -10,9 +10,9 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 
@@ -21,7 +21,18 @@ from forebay.model.errors import SourceError, UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
 from forebay.settings.schema import Settings
-from forebay.sources.custom import END_UNTOLD, CustomSource, ask, called, dealt, make, ordinal_of, partitions_of
+from forebay.sources.custom import (
+    END_UNTOLD,
+    CustomSource,
+    called,
+    dealt,
+    end_offset,
+    first_offset,
+    identity,
+    make,
+    ordinal_of,
+    partitions_of,
+)
 from forebay.sources.receiving import UNKNOWN_END, OffsetGone, ReliableSource, RetryLater, UnreliableSource
 from receiver.sources.custom_records import columns_of, refuse_order, rows_of, source_batch
 from receiver.sources.source import CommitPoint
@@ -32,6 +43,8 @@ _log = logging.getLogger("forebay.receiver")
 RETRY_SECONDS_FIRST, RETRY_SECONDS_LAST = 0.1, 5.0
 
 Polled = Columns | EndOfPartition | PartitionFault
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def custom_source_of(settings: Settings, receiver_id: str, clock: Clock) -> ReliableAdapter | UnreliableAdapter:
@@ -169,16 +182,17 @@ class _CustomSource(ABC):
         self._delay.grow()
         self.last_error = str(error)
 
-    def _call(self, method: str, *arguments: Any) -> Any:
-        """Call the user's class. Raises RetryLater as it is, OffsetGone of ``open`` and ``poll`` as it is, else SourceError."""
+    def _call(self, name: str, method: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
+        """Call ``method`` of the user's class, which errors call ``name``. Raises RetryLater as it is, OffsetGone of ``open`` and
+        ``poll`` as it is, else SourceError."""
         try:
-            return getattr(self._own, method)(*arguments)
+            return method(*arguments, **named)
         except RetryLater:
             raise
         except Exception as error:
-            if isinstance(error, OffsetGone) and method in ("open", "poll"):
+            if isinstance(error, OffsetGone) and name in ("open", "poll"):
                 raise
-            raise called(self._settings, method, error) from error
+            raise called(self._settings, name, error) from error
 
     def _refused(self, error: ValueError) -> SourceError:
         return SourceError(f"{self._settings.receiver.source}: poll(): {error}")
@@ -245,14 +259,14 @@ class ReliableAdapter(_CustomSource):
         if faults or not names:
             return faults or None
         try:
-            given = self._call("poll", names, max_records, timeout_seconds)
+            given = self._call("poll", self._own.poll, names, max_records, timeout_seconds)
         except OffsetGone as error:
             return [self._gone(error)]
         return self._taken(given, names, max_records)
 
     def _open(self, tp: TopicPartition, started: _StartedPartition) -> list[Polled]:
         try:
-            self._call("open", tp.topic, started.position)
+            self._call("open", self._own.open, tp.topic, started.position)
         except OffsetGone as error:
             return [self._gone(error)]
         except RetryLater as error:  # concerns this partition alone
@@ -304,7 +318,9 @@ class ReliableAdapter(_CustomSource):
         if not positions:
             return {}
         try:
-            self._call("acknowledge", {tp.topic: point.offset for tp, point in positions.items()})
+            self._call(
+                "acknowledge", self._own.acknowledge, {tp.topic: point.offset for tp, point in positions.items()}
+            )
         except RetryLater as error:
             return dict.fromkeys(positions, f"acknowledge(): {error}")
         return {}
@@ -312,25 +328,24 @@ class ReliableAdapter(_CustomSource):
     def _forget(self, partitions: Sequence[TopicPartition]) -> None:
         for tp in partitions:
             self._started.pop(tp, None)
-        self._call("forget", [tp.topic for tp in partitions])
+        self._call("forget", self._own.forget, [tp.topic for tp in partitions])
 
     def _end(self) -> None:
         self._own.close()
 
     def watermarks(self, tp: TopicPartition, timeout_seconds: float) -> tuple[int, int]:
-        low = ask(self._settings, self._own, "first_offset", tp.topic)
-        high = ask(self._settings, self._own, "end_offset", tp.topic)
+        low = first_offset(self._settings, self._own, tp.topic)
+        high = end_offset(self._settings, self._own, tp.topic)
         return max(0, low), END_UNTOLD if high == UNKNOWN_END else high
 
     def high_watermark(self, tp: TopicPartition) -> int:
         try:
-            high: int = ask(self._settings, self._own, "end_offset", tp.topic)
+            return end_offset(self._settings, self._own, tp.topic)
         except UnreachableError:
             return UNKNOWN_END  # the status shows it as unknown; the next poll gives the reason
-        return high
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        return {topic: ask(self._settings, self._own, "identity", topic) for topic in topics}
+        return {topic: identity(self._settings, self._own, topic) for topic in topics}
 
 
 class UnreliableAdapter(_CustomSource):
@@ -367,9 +382,9 @@ class UnreliableAdapter(_CustomSource):
         if self._again:
             return [self._tagged(self._again.popleft())]
         if not self._begun:
-            self._call("start")
+            self._call("start", self._own.start)
             self._begun = True
-        given = self._call("poll", max_records, timeout_seconds)
+        given = self._call("poll", self._own.poll, max_records, timeout_seconds)
         try:
             count = rows_of(given)
             if count > max_records:

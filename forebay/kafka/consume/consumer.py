@@ -39,6 +39,9 @@ LEAVE_SECONDS = 5.0
 #: maximum number of records kept while a synchronous commit is awaited; at this number the wait ends
 KEPT_MAX = 10_000
 
+#: calls the listener's method for one kind of rebalance
+_Call = Callable[[RebalanceListener, list[TopicPartition]], None]
+
 
 class KafkaSource:
     """Implements ``receiver.sources.source.Source``. For the polling thread only, except ``watermarks`` and ``topic_ids``.
@@ -152,21 +155,21 @@ class KafkaSource:
             self._callback_error = self._callback_error or _raisable(error)
         self._owned.update(partitions)
         self._stopped_in_poll.update(partitions)
-        self._notify("assigned", partitions)
+        self._notify(lambda listener, partitions: listener.assigned(partitions), partitions)
 
     def _on_revoke(self, _: Consumer, wire: list[WirePartition]) -> None:
-        self._withdraw(_ours(wire), "revoked")
+        self._withdraw(_ours(wire), lambda listener, partitions: listener.revoked(partitions))
 
     def _on_lost(self, _: Consumer, wire: list[WirePartition]) -> None:
-        self._withdraw(_ours(wire), "lost")
+        self._withdraw(_ours(wire), lambda listener, partitions: listener.lost(partitions))
 
-    def _withdraw(self, wire: list[TopicPartition], event: str) -> None:
+    def _withdraw(self, wire: list[TopicPartition], call: _Call) -> None:
         """Give the partitions up after the listener has sealed, stored and reported its records of them (rule 6)."""
         # the list may name partitions that were never assigned (confluent-kafka-python#1551)
         partitions = [tp for tp in wire if tp in self._owned]
         self._stopped_in_poll.update(partitions)
         try:
-            self._notify(event, partitions)
+            self._notify(call, partitions)
         finally:
             self._owned.difference_update(partitions)
             try:
@@ -174,12 +177,12 @@ class KafkaSource:
             except KafkaException as error:
                 self._callback_error = self._callback_error or _raisable(error)
 
-    def _notify(self, event: str, partitions: list[TopicPartition]) -> None:
+    def _notify(self, call: _Call, partitions: list[TopicPartition]) -> None:
         """Call the listener. Store its exception for ``poll`` to raise, because it can't pass through librdkafka's C code."""
         if self._closing or self._listener is None or not partitions:
             return
         try:
-            getattr(self._listener, event)(partitions)
+            call(self._listener, partitions)
         except BaseException as error:  # raised again by poll
             self._callback_error = self._callback_error or error
 
