@@ -20,6 +20,7 @@ run() {
 run format $bin/ruff format --check .
 run lint $bin/ruff check .
 run types $bin/mypy  # the folders are in pyproject.toml
+run types-of-scripts $bin/mypy scripts
 run imports $bin/lint-imports
 # a checkout overwrites ignored files: a tracked .cache would replace a developer's fetched jars
 run ignored sh -c 'git ls-files --cached --ignored --exclude-standard | { ! grep . ; }'

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 ROOT = Path(__file__).resolve().parents[1]
 LICENSES = ROOT / "scripts" / "licenses.toml"
@@ -62,7 +62,8 @@ class UnknownLicense(Exception):
 
 def licenses() -> dict[str, Any]:
     """Return the content of ``licenses.toml``."""
-    return tomllib.loads(LICENSES.read_text(encoding="utf-8"))
+    content: dict[str, Any] = tomllib.loads(LICENSES.read_text(encoding="utf-8"))
+    return content
 
 
 def dependencies() -> Iterator[Dependency]:

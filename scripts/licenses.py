@@ -100,10 +100,10 @@ def other_claims(found: list[Dependency]) -> Iterator[str]:
 def _other_claim(distribution: metadata.Distribution, expected: str) -> str | None:
     """Return what the package states if ``expected`` is not that; None if it agrees or states nothing that has one meaning."""
     stated = distribution.metadata
-    expression = stated.get("License-Expression")
-    if expression is not None:
+    if "License-Expression" in stated:
+        expression = stated["License-Expression"]
         return None if expression == expected else expression
-    written = [(stated.get("License") or "").partition("\n")[0]]
+    written = [(stated.get_all("License") or [""])[0].partition("\n")[0]]
     written += [
         line.rpartition(" :: ")[2] for line in stated.get_all("Classifier") or [] if line.startswith("License ::")
     ]

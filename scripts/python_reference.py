@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ForwardRef
 
 import msgspec
@@ -222,6 +222,13 @@ def _function_signature(name: str, function: Any, *, of_class: bool = False) -> 
     return _wrapped(f"def {name}", signature)
 
 
+#: what stands before a parameter that takes all further arguments
+_STARS: Mapping[inspect._ParameterKind, str] = {
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
+
+
 def _wrapped(head: str, signature: inspect.Signature) -> str:
     """Return the signature in one line, or with a line for each parameter if it is long."""
     shown: list[str] = []
@@ -233,7 +240,7 @@ def _wrapped(head: str, signature: inspect.Signature) -> str:
         ):
             shown.append("*")
         kind = parameter.kind
-        star = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(kind, "")
+        star = _STARS.get(kind, "")
         text = f"{star}{parameter.name}"
         if parameter.annotation is not inspect.Parameter.empty:
             text += f": {_text(parameter.annotation)}"
