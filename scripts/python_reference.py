@@ -222,7 +222,7 @@ def _function_signature(name: str, function: Any, *, of_class: bool = False) -> 
     return _wrapped(f"def {name}", signature)
 
 
-#: what stands before a parameter that takes all further arguments
+#: signs before a parameter that takes all further arguments
 _STARS: Mapping[inspect._ParameterKind, str] = {
     inspect.Parameter.VAR_POSITIONAL: "*",
     inspect.Parameter.VAR_KEYWORD: "**",

@@ -245,7 +245,8 @@ class Cleaner:
                 segments.setdefault((place.receiver, place.epoch), []).append((place.sequence, path))
         worth = set(due)
         for paths in _groups(listed, PATHS_AT_ONCE):
-            worth |= self._loop.ask(ReadUnnamed(tuple(paths)))
+            unnamed = self._loop.ask(ReadUnnamed(tuple(paths)))
+            worth |= unnamed
         candidates: list[_Candidate] = []
         for (receiver, epoch), files in segments.items():
             files.sort()

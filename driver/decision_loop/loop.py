@@ -11,13 +11,13 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, cast, overload
 
 from driver.decisions.clean_up import CleanSegment
 from driver.journal.events import Event
 from driver.journal.log.writing import Journal
 from driver.tracker import Action, Tracker
-from driver.tracker.requests import Answered, AnswerType, BeginReplay, Request
+from driver.tracker.requests import Answered, AnswerType, BeginReplay, MessageRequest, Request
 from forebay.messages import ClaimRequest, Fault, Message, OpenCursorRequest, RegisterRequest, ReportRequest
 from forebay.model.errors import (
     FencedError,
@@ -56,6 +56,10 @@ GROUP_LIMIT = 1_000
 def is_down_to_reserve(free_bytes: int | None, reserve_bytes: int) -> bool:
     """Return whether less space than the reserve is free. ``free_bytes``: None if the store reports no free space."""
     return free_bytes is not None and free_bytes < reserve_bytes
+
+
+#: a request, with the type of its answer if it is an :class:`Answered`
+Asked = Answered[Any] | MessageRequest | CleanSegment
 
 
 class _Queued(NamedTuple):
@@ -125,9 +129,9 @@ class DriverLoop:
     def submit(self, request: Answered[AnswerType]) -> Future[AnswerType]: ...
 
     @overload
-    def submit(self, request: Request) -> Future[Any]: ...
+    def submit(self, request: MessageRequest) -> Future[Message]: ...
 
-    def submit(self, request: Any) -> Future[Any]:
+    def submit(self, request: Answered[Any] | MessageRequest) -> Future[Any]:
         """Queue ``request``. Once the decision is durable, the future ends with the answer or the refusal.
 
         A refusal is a FencedError, RefusedError or UsageError. The future ends with TurnedAwayError if the sender may try again
@@ -147,21 +151,31 @@ class DriverLoop:
     def ask(self, request: CleanSegment, timeout_seconds: float | None = None) -> Judgement: ...
 
     @overload
-    def ask(self, request: Request, timeout_seconds: float | None = None) -> Any: ...
+    def ask(self, request: MessageRequest, timeout_seconds: float | None = None) -> Any: ...
 
-    def ask(self, request: Any, timeout_seconds: float | None = None) -> Any:
+    def ask(self, request: Asked, timeout_seconds: float | None = None) -> Any:
         """Wait for room in the queue, queue ``request``, and return the answer. Raises the refusals of :meth:`submit`.
 
         For the driver's own threads. Must not be called in the decision loop.
         """
         return self._enqueue(request, wait=True).result(timeout_seconds)
 
-    def ask_all(self, requests: Sequence[Request]) -> list[Any]:
+    @overload
+    def ask_all(self, requests: Sequence[Answered[AnswerType]]) -> list[AnswerType]: ...
+
+    @overload
+    def ask_all(self, requests: Sequence[CleanSegment]) -> list[Judgement]: ...
+
+    @overload
+    def ask_all(self, requests: Sequence[MessageRequest]) -> list[Any]: ...
+
+    def ask_all(self, requests: Sequence[Asked]) -> list[Any]:
         """Queue ``requests`` and return their answers in order, as :meth:`ask`: together they cost few writes of the journal."""
         return [future.result() for future in [self._enqueue(request, wait=True) for request in requests]]
 
-    def _enqueue(self, request: Request, wait: bool) -> Future[Any]:
+    def _enqueue(self, asked: Asked, wait: bool) -> Future[Any]:
         future: Future[Any] = Future()
+        request = cast(Request, asked)  # each subclass of Answered is a member of Request
         while True:
             if self._ended is not None or self._stopping.is_set():
                 future.set_exception(self._farewell())

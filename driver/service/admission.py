@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from driver.tracker.requests import Request
+from driver.tracker.requests import MessageRequest
 from forebay.messages import AgentHeartbeatRequest, ClaimRequest, LookupRequest, RegisterRequest
 from forebay.model.errors import UnreachableError
 
@@ -27,7 +27,7 @@ class Admission:
         self.copied = False
         self._is_stopping = is_stopping
 
-    def admit(self, request: Request) -> Request:
+    def admit(self, request: MessageRequest) -> MessageRequest:
         """Return the request to pass to the tracker. Raises UnreachableError if the sender must wait."""
         if isinstance(request, RegisterRequest) and self._is_stopping():
             raise UnreachableError(_STOPPING)

@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 from driver.batches.job.engine import Engine, NamedJob
 from driver.decision_loop.stopping import Summary
@@ -37,7 +36,7 @@ from driver.tracker.requests import KeepWindow
 from driver.web.pages import PAGES
 from forebay.http.address import loopback_note
 from forebay.http.server import Server
-from forebay.messages import BatchEntry
+from forebay.messages import BatchEntry, StatusAnswer
 from forebay.model.errors import FencedError, UnreachableError
 from forebay.process.clock import Clock
 from forebay.process.logs import fields
@@ -380,7 +379,7 @@ class Driver:
         in_job = self._parts is not None and self._parts.scheduler.in_job()
         return in_job or self._given.listeners.in_listener()
 
-    def _status(self) -> Future[Any]:
+    def _status(self) -> Future[StatusAnswer]:
         if self._parts is None or self._leader_view is None:
             return self._leadership.not_leading()
         return self._leader_view.answer()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from forebay.model.errors import ForebayError, UnreachableError
 
@@ -21,13 +21,13 @@ def outcome(function: Callable[[], Result]) -> Future[Result]:
     return finished
 
 
-def refused(reason: str) -> Future[Any]:
+def refused(reason: str) -> Future[Result]:
     """Return a finished future with an UnreachableError: the sender tries again later."""
     return failed(UnreachableError(reason))
 
 
-def failed(error: ForebayError) -> Future[Any]:
+def failed(error: ForebayError) -> Future[Result]:
     """Return a finished future with ``error``."""
-    finished: Future[Any] = Future()
+    finished: Future[Result] = Future()
     finished.set_exception(error)
     return finished

@@ -9,14 +9,13 @@ import secrets
 import socket
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
 
 from driver.journal.leadership.lease import Lease, LeaseKeeper, await_tasks_of, read_lease, stand_by
 from driver.journal.log import opening
 from driver.journal.log.writing import Journal
 from driver.journal.state import State
 from driver.service.activity import Activity
-from driver.service.futures import failed
+from driver.service.futures import Result, failed
 from driver.service.stores import Stores
 from forebay.model.errors import CorruptionError, FencedError, NotTakenError, StoreError, UnreachableError, UsageError
 from forebay.process.clock import Clock
@@ -68,7 +67,7 @@ class Leadership:
             self.since = self._clock.monotonic()
         return led
 
-    def not_leading(self) -> Future[Any]:
+    def not_leading(self) -> Future[Result]:
         """Return the refusal of a request while another driver leads or the journal is being opened."""
         return failed(self.refusal())
 

@@ -360,7 +360,8 @@ ReceiverRequest = (
     | m.Fault
     | m.HeartbeatRequest
 )
-Request = (
+#: requests that arrive as messages
+MessageRequest = (
     ReceiverRequest
     | m.AgentHeartbeatRequest
     | m.AcceptGapRequest
@@ -375,6 +376,9 @@ Request = (
     | m.TimesRequest
     | m.BlocksRequest
     | m.DropCursorRequest
+)
+Request = (
+    MessageRequest
     | Searches
     | Barred
     | NothingToAdopt

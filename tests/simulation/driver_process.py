@@ -214,7 +214,7 @@ class DriverProcess:
             taken = self._take_queued()
             for waiting in taken:
                 self._undecided.append(waiting)
-                self.loop.submit(waiting.request).add_done_callback(partial(self._decided, waiting))
+                self.loop.submit(cast(Any, waiting.request)).add_done_callback(partial(self._decided, waiting))
             if taken:  # an empty round would wait in real time
                 yield from cast(Generator[str, None, None], stepped(self.loop._step))
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 from msgspec import structs
 
@@ -15,8 +15,9 @@ from driver.background.resetting import Resetting
 from driver.decision_loop.rewinding import begin_replay
 from driver.decisions.intake import intake, span
 from driver.decisions.problems import RESUME_COMMAND
-from driver.http.api import Submitted
+from driver.http.api import PostedRequest, Submitted
 from driver.http.health import Health
+from driver.http.lag import ReadLag
 from driver.journal.state import State
 from driver.service.activity import Activity
 from driver.service.admission import NO_COPY, Admission
@@ -139,7 +140,16 @@ class Routing:
         self._parts = parts
         self._operator = operator
 
-    def submit(self, request: Submitted) -> Future[Any]:
+    @overload
+    def submit(self, request: m.IntakeRequest, /) -> Future[m.IntakeAnswer]: ...
+
+    @overload
+    def submit(self, request: ReadLag, /) -> Future[m.LagAnswer]: ...
+
+    @overload
+    def submit(self, request: PostedRequest, /) -> Future[m.Message]: ...
+
+    def submit(self, request: Submitted, /) -> Future[Any]:
         """Return the future answer to ``request``, or its refusal. Does not wait."""
         parts, settings = self._parts(), self._given.settings
         if parts is None:
@@ -149,6 +159,8 @@ class Routing:
             values = {**structs.asdict(request), "cause": said_by(request.cause)}
             log.info("an operator asked for: %s", words(type(request).__name__), extra=fields(**values))
         match request:
+            case ReadLag():
+                return parts.loop.submit(request)
             case m.IntakeRequest():
                 return parts.loop.submit(ReadIntake(access))
             case m.SpanRequest():
@@ -180,7 +192,7 @@ class Routing:
                     return failed(refusal)
                 return parts.loop.submit(admitted)
 
-    def _reset(self, parts: Parts, request: m.ResetRequest) -> Future[Any]:
+    def _reset(self, parts: Parts, request: m.ResetRequest) -> Future[m.ResetAnswer]:
         if not self._admission.copied:
             return refused(NO_COPY)
         resetting = Resetting(
@@ -192,7 +204,7 @@ class Routing:
         )
         return self._operator.submit(resetting.run, request)
 
-    def _skip(self, parts: Parts, request: m.SkipBatchRequest) -> Future[Any]:
+    def _skip(self, parts: Parts, request: m.SkipBatchRequest) -> Future[m.OperatorAnswer]:
         if not request.cause.strip():
             return failed(UsageError("a batch is skipped only with a reason, which the audit keeps: give the cause"))
         return parts.scheduler.skip(request.batch_id, said_by(request.cause))

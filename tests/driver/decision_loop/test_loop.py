@@ -9,7 +9,8 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 import pytest
@@ -112,7 +113,7 @@ def test_an_answer_a_refusal_and_a_read_wait_for_the_sync_of_what_was_decided_be
 
     led.loop.ask(CREATE)
     led.storage.before_sync = hold
-    answer = led.loop.submit(register("r1"))
+    answer: Future[Any] = led.loop.submit(register("r1"))
     assert reached.wait(30)
     read = led.loop.submit(ReadBy(lambda s: len(s.receivers)))
     refusal = led.loop.submit(m.LookupRequest(receiver_id="r1", epoch=1, partitions=()))
@@ -161,7 +162,7 @@ def test_what_waits_during_a_sync_shares_the_next_one(led: Led) -> None:
     led.storage.before_sync = hold
     first = led.loop.submit(register("r0"))
     assert reached.wait(30)
-    others = [led.loop.submit(register(f"r{i}")) for i in range(1, 101)]
+    others: list[Future[Any]] = [led.loop.submit(register(f"r{i}")) for i in range(1, 101)]
     release.set()
     assert first.result(30)
     assert len({f.result(30).epoch for f in others}) == 100
@@ -194,7 +195,7 @@ def test_lack_of_space_waits_and_answers_when_there_is_space(led: Led) -> None:
             raise OutOfSpaceError("full")
 
     led.storage.before_sync = full
-    epoch = led.loop.submit(register("r1")).result(30).epoch
+    epoch = led.loop.ask(register("r1"), 30).epoch
     assert left[0] == 0
     assert not led.ended.is_set()
     assert led.durable().receivers["r1"].epoch == epoch
@@ -244,7 +245,7 @@ def test_a_driver_that_was_superseded_while_it_wrote_a_snapshot_deletes_nothing(
 
 def test_stopping_decides_what_is_queued_and_refuses_what_comes_later(led: Led) -> None:
     led.loop.ask(CREATE)
-    answer = led.loop.submit(register("r1"))
+    answer: Future[Any] = led.loop.submit(register("r1"))
     led.loop.stop()
     assert answer.result(1).epoch
     with pytest.raises(UnreachableError):
@@ -320,7 +321,7 @@ def test_where_each_write_costs_a_request_groups_are_written_so_far_apart(led: L
     )
     loop.start()
     loop.ask(CREATE)
-    later = [loop.submit(register(name)) for name in ("r1", "r2", "r3")]
+    later: list[Future[Any]] = [loop.submit(register(name)) for name in ("r1", "r2", "r3")]
     loop.stop()
     assert len({answer.result(0).epoch for answer in later}) == 3
     assert len(writes) == 2
@@ -496,7 +497,7 @@ def test_requests_are_turned_away_while_the_journal_waits_for_space() -> None:
     assert led.loop.queued == 0
     full = False
     answer.result(30)
-    assert led.loop.submit(register("r1")).result(30).epoch
+    assert led.loop.ask(register("r1"), 30).epoch
     led.loop.stop()
 
 
@@ -535,7 +536,7 @@ def test_requests_asked_together_share_a_write(led: Led) -> None:
         released.set()
 
     led.storage.before_sync = hold
-    first = led.loop.submit(register("first"))
+    first: Future[Any] = led.loop.submit(register("first"))
     while not writes:
         time.sleep(0.001)
     releasing = threading.Thread(target=release)
@@ -553,7 +554,7 @@ def test_event_that_cannot_be_written_refuses_its_own_request_and_nothing_else(l
     epoch = led.loop.ask(register("r1")).epoch
     odd = register("r2")
     claims = tuple(m.ClaimAsk(topic=TOPIC, partition=number, known_token=0) for number in (0, 1))
-    asked = [
+    asked: list[Future[Any]] = [
         led.loop.submit(msgspec.structs.replace(odd, instance_id="\ud800")),
         led.loop.submit(register("r3")),
         led.loop.submit(m.ClaimRequest(receiver_id="r1", epoch=epoch, claims=claims, number=2**64)),
