@@ -35,7 +35,7 @@ COPIES_REPORTED_MAX = 10_000
 DAMAGED_REPORTED_MAX = 100
 
 
-class Driver(Protocol):
+class HeartbeatClient(Protocol):
     """The client of the driver; ``forebay.http.driver_client.DriverClient`` implements it."""
 
     def post(
@@ -54,7 +54,7 @@ class Heartbeat:
         self,
         store: BlockStore,
         receivers: Receivers,
-        driver: Driver,
+        driver: HeartbeatClient,
         *,
         stream: str,
         host: str,

@@ -236,7 +236,7 @@ class Misused:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class ThreadFailure:
     """A thread of this process failed unexpectedly. The process ends, since it cannot work without that thread."""
 
     reason: str
@@ -273,6 +273,6 @@ Input: TypeAlias = (
     | DriverFailed
     | Fenced
     | Misused
-    | Broken
+    | ThreadFailure
     | SourceFailed
 )

@@ -34,7 +34,7 @@ from forebay.traces.sending import spans_of
 from receiver.blocks.encoded_block import EncodingOptions
 from receiver.channels.driver_channel import DriverChannel
 from receiver.inputs import Input
-from receiver.machine import Identity, ReceiverMachine
+from receiver.machine import ReceiverIdentity, ReceiverMachine
 from receiver.metrics import ReceiverMetrics
 from receiver.service import Observer, ReceiverService
 from receiver.sources.source import Source
@@ -156,7 +156,7 @@ def compose(
     host = check_name("host", host or own_host(settings))
     own = settings.receiver
     machine = ReceiverMachine(
-        Identity(settings.stream, receiver_id, host, instance_id=uuid.uuid4().hex, version=version("forebay")),
+        ReceiverIdentity(settings.stream, receiver_id, host, instance_id=uuid.uuid4().hex, version=version("forebay")),
         own,
         by_pattern=settings.kafka.pattern is not None,
     )

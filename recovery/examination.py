@@ -21,8 +21,8 @@ from driver.journal.state import State, is_fenced
 from forebay.model.errors import CorruptionError, UsageError
 from forebay.model.values import Block, Handle
 from wal.blocks import decode_meta
-from wal.decisions.recovery import Decision, FrameCondition, Verdict, assess_segment
-from wal.decisions.retention import JournalView, Position
+from wal.decisions.recovery import Decision, FrameCondition, RecoveryVerdict, assess_segment
+from wal.decisions.retention import JournalView, PartitionPosition
 from wal.reading import incarnation_key
 from wal.segments.frame import Frame, FrameKind, aligned
 from wal.segments.layout import BlockPlace, block_folder, parse_block
@@ -63,7 +63,7 @@ class Segment:
     sealed: bool
     fenced: bool
     swapped: bool
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[RecoveryVerdict, ...]
     copies: tuple[UnnamedFrame, ...]
 
     @property
@@ -93,7 +93,7 @@ class Examination:
     missing_segments: tuple[MissingSegments, ...]
 
     @property
-    def verdicts(self) -> Iterator[Verdict]:
+    def verdicts(self) -> Iterator[RecoveryVerdict]:
         for segment in self.segments:
             yield from segment.verdicts
 
@@ -156,7 +156,7 @@ def examine_beside_a_driver(
         return found
     later = read_state(journal_storage, stream)
 
-    def holds(verdict: Verdict) -> bool:
+    def holds(verdict: RecoveryVerdict) -> bool:
         if verdict.condition is not FrameCondition.ABSENT:
             return True
         block = later.blocks.get(verdict.block_id or "")
@@ -312,7 +312,7 @@ def journal_view(state: State | None) -> JournalView:
     return JournalView(
         needed=state.blocks.keys() - state.released.keys(),
         released=state.released.keys(),
-        positions={p.tp: Position(p.incarnation.number, p.position) for p in state.partitions.values()},
+        positions={p.tp: PartitionPosition(p.incarnation.number, p.position) for p in state.partitions.values()},
     )
 
 
@@ -327,7 +327,7 @@ def _missing_segments(places: Iterable[BlockPlace]) -> Iterator[MissingSegments]
                 yield MissingSegments(receiver, epoch, before + 1, after - 1)
 
 
-def described(verdict: Verdict, state: State | None) -> Place:
+def described(verdict: RecoveryVerdict, state: State | None) -> Place:
     """Return ``verdict`` as shown to people, with the batch that needs the block."""
     block_id = verdict.block_id or ""
     batch_id = state.batch_of.get(block_id, 0) if state is not None and verdict.named else 0

@@ -50,7 +50,7 @@ _OBJECT = re.compile(
 )
 
 
-class Identity(NamedTuple):
+class RecordIdentity(NamedTuple):
     """The identity of one Kafka record."""
 
     topic: str
@@ -137,15 +137,15 @@ def output_folder(output: str) -> str:
     return f"{plain}-{xxhash.xxh32_hexdigest(output.encode())}" if plain else xxhash.xxh32_hexdigest(output.encode())
 
 
-def object_path(run: Run, call: int, task: int, piece: int, records: Sequence[Identity]) -> str:
+def object_path(run: Run, call: int, task: int, piece: int, records: Sequence[RecordIdentity]) -> str:
     return f"{run.folder}/{call}-{task}-{piece}-{len(records)}-{digest(records)}.parquet"
 
 
-def digest(records: Iterable[Identity]) -> str:
+def digest(records: Iterable[RecordIdentity]) -> str:
     return xxhash.xxh64_hexdigest(msgspec.json.encode(list(records)))
 
 
-def mark_path(letters: Letters, records: Sequence[Identity]) -> str:
+def mark_path(letters: Letters, records: Sequence[RecordIdentity]) -> str:
     return f"{letters.path}.{digest(records)}.sent"
 
 
@@ -211,14 +211,14 @@ def read(storage: Storage, path: str) -> pa.Table:
         raise CorruptionError(f"{storage.url}/{path}", 0, f"it is no Parquet file of dead letters: {error}") from None
 
 
-def identities(table: pa.Table) -> list[Identity]:
+def identities(table: pa.Table) -> list[RecordIdentity]:
     columns = [table.column(name).to_pylist() for name in ("topic", "partition", "life", "offset")]
-    return [Identity(*row) for row in zip(*columns, strict=True)]
+    return [RecordIdentity(*row) for row in zip(*columns, strict=True)]
 
 
 def tables(storage: Storage, found: CountedRun) -> Iterator[tuple[Letters, pa.Table]]:
     """Yield the objects of a run, one in memory at a time. A record that several tasks wrote is yielded once."""
-    seen: set[Identity] = set()
+    seen: set[RecordIdentity] = set()
     for letters in found.letters:
         table = read(storage, letters.path)
         records = identities(table)
@@ -245,19 +245,19 @@ def records_by_call(storage: Storage, found: CountedRun) -> Mapping[int, int]:
     return counts
 
 
-def read_marks(storage: Storage, letters: Letters) -> dict[Identity, Sent]:
+def read_marks(storage: Storage, letters: Letters) -> dict[RecordIdentity, Sent]:
     """Return which records of the object were sent back, and by which mark. Raises CorruptionError, StoreError."""
-    marks: dict[Identity, Sent] = {}
+    marks: dict[RecordIdentity, Sent] = {}
     for path in letters.sent:
         try:
             sent = msgspec.json.decode(storage.read(path), type=Sent)
         except UNDECODABLE as error:
             raise CorruptionError(f"{storage.url}/{path}", 0, f"it is no mark of dead letters: {error}") from None
-        marks.update((Identity(*record), sent) for record in sent.records)
+        marks.update((RecordIdentity(*record), sent) for record in sent.records)
     return marks
 
 
-def put_mark(storage: Storage, letters: Letters, records: Sequence[Identity], sent: Sent) -> None:
+def put_mark(storage: Storage, letters: Letters, records: Sequence[RecordIdentity], sent: Sent) -> None:
     """Store a mark, durable on return. Raises StoreError."""
     try:
         storage.put_new(mark_path(letters, records), msgspec.json.encode(sent))

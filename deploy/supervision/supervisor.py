@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from deploy.supervision.readiness import ReadySocket
-from deploy.supervision.verdicts import VERDICTS, Verdict, described, how_it_ended
+from deploy.supervision.verdicts import VERDICTS, ExitVerdict, described, how_it_ended
 from forebay.process.clock import Clock, SystemClock
 from forebay.process.logs import relayed
 from forebay.process.restarts import RestartPolicy
@@ -292,7 +292,7 @@ class Supervisor:
                 self._say(what)
             return
         verdict, reason = VERDICTS[how_it_ended(return_code, alone)]
-        if verdict is Verdict.RESTART:
+        if verdict is ExitVerdict.RESTART:
             child.failures = self._policy.failures_after(child.failures, ran_seconds)
             delay = self._policy.delay_seconds(child.failures)
             child.restart_at = self._clock.monotonic() + delay
@@ -302,7 +302,7 @@ class Supervisor:
         self._worst = self._worst or return_code
         self._say(f"{what} and is not restarted{self._logs.where(child.spec.name)}: {reason}")
         child.stays_down = True
-        if verdict is Verdict.STOP_ALL:
+        if verdict is ExitVerdict.STOP_ALL:
             self._begin_stop("stopping the others")
         self._announce()
 

@@ -9,7 +9,7 @@ from forebay.model.errors import AlreadyRunningError, FencedError, UsageError
 from forebay.process.restarts import RESTART_EXIT_CODE
 
 
-class Verdict(Enum):
+class ExitVerdict(Enum):
     """What happens to a child that has ended."""
 
     RESTART = "restart"
@@ -31,15 +31,15 @@ class How(Enum):
 
 
 #: how a child ended → what happens, and why; docs/operations/start.md documents each row, and a test covers all rows
-VERDICTS: dict[How, tuple[Verdict, str]] = {
-    How.FINISHED: (Verdict.STAY_DOWN, "it was asked to stop"),
-    How.TO_RESTART: (Verdict.RESTART, "an operator requested it at the driver"),
-    How.WRONG_USE: (Verdict.STOP_ALL, "all children share the configuration, which must be corrected first"),
-    How.FENCED: (Verdict.STAY_DOWN, "another process has replaced it, and the two would fence each other (INV-4)"),
-    How.NOT_NEEDED: (Verdict.STOP_ALL, "two instances would fence each other, so no further service was started"),
-    How.REPLACED: (Verdict.RESTART, "the other process may end, and then this one is needed again"),
-    How.FAILED: (Verdict.RESTART, "the cause may be temporary, and the journal and the WAL hold the state"),
-    How.KILLED: (Verdict.RESTART, "the process itself had no fault"),
+VERDICTS: dict[How, tuple[ExitVerdict, str]] = {
+    How.FINISHED: (ExitVerdict.STAY_DOWN, "it was asked to stop"),
+    How.TO_RESTART: (ExitVerdict.RESTART, "an operator requested it at the driver"),
+    How.WRONG_USE: (ExitVerdict.STOP_ALL, "all children share the configuration, which must be corrected first"),
+    How.FENCED: (ExitVerdict.STAY_DOWN, "another process has replaced it, and the two would fence each other (INV-4)"),
+    How.NOT_NEEDED: (ExitVerdict.STOP_ALL, "two instances would fence each other, so no further service was started"),
+    How.REPLACED: (ExitVerdict.RESTART, "the other process may end, and then this one is needed again"),
+    How.FAILED: (ExitVerdict.RESTART, "the cause may be temporary, and the journal and the WAL hold the state"),
+    How.KILLED: (ExitVerdict.RESTART, "the process itself had no fault"),
 }
 
 

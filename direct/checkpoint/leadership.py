@@ -17,7 +17,7 @@ from driver.journal.state import State
 from driver.tracker import Tracker, TrackerOptions
 from forebay.model.errors import UsageError
 from forebay.process.clock import Clock
-from wal.decisions.retention import Limits
+from wal.decisions.retention import RetentionLimits
 from wal.storage import Storage
 
 LEASE_SECONDS = 10.0
@@ -69,7 +69,7 @@ def lead(
         tracker = Tracker(
             state,
             opened.epoch,
-            TrackerOptions(on_gap="stop", max_queued_batches=max_queued_batches, retention=Limits(0)),
+            TrackerOptions(on_gap="stop", max_queued_batches=max_queued_batches, retention=RetentionLimits(0)),
         )
         loop = DriverLoop(tracker, opened, clock, perform=lambda _: None, failed=failed, durable=durable)
         loop.start()

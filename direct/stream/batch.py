@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from direct.rdd.locations import LocationStrategy
 from direct.rdd.rdd import KafkaRDD, locate
 from direct.rdd.tasks import TaskReading, decode_span, encode, encode_task, read_batches
-from direct.stream.commits import Callback, Commits
+from direct.stream.commits import Callback, DirectCommits
 from driver.batches.job.batch import Batch, Rows
 from driver.batches.job.keyed_state import KeyedState, StateOptions
 from driver.batches.job.work import BatchWork
@@ -36,7 +36,7 @@ class DirectBatch(Batch):
 
     __slots__ = ("_commits",)
 
-    def __init__(self, work: BatchWork, rows: DirectRows, commits: Commits) -> None:
+    def __init__(self, work: BatchWork, rows: DirectRows, commits: DirectCommits) -> None:
         super().__init__(work, rows)
         self._commits = commits
 
@@ -149,7 +149,7 @@ class DirectJobs(SparkJobs):
         *,
         how: TaskReading,
         strategy: LocationStrategy,
-        commits: Commits,
+        commits: DirectCommits,
         letters_of: Callable[[BatchWork], DeadLetterPlan],
         concurrent_jobs: int,
     ) -> None:

@@ -47,7 +47,7 @@ class _Request:
 
 
 @dataclass(slots=True)
-class Commits:
+class DirectCommits:
     """Collects offsets and commits them.
 
     The offsets of a batch are committed when that batch and all before it are completed. So a stream that begins at committed

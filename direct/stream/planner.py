@@ -26,7 +26,7 @@ from direct.checkpoint.losses import (
     points_of,
 )
 from direct.intake.coverage import KeptByIntake
-from direct.stream.commits import Commits
+from direct.stream.commits import DirectCommits
 from direct.stream.reads import ReadProgress, ReadUnfinishedSpans
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import ConsumerStrategy, absent, find_partitions
@@ -35,7 +35,7 @@ from driver.decision_loop.loop import DriverLoop
 from driver.tracker.requests import AllocateSpans, BeginSpans
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.log_cuts import LeaderEnds, LogPoint
-from forebay.kafka.client.starting import Known, Position, begin
+from forebay.kafka.client.starting import Known, StartPosition, begin
 from forebay.kafka.consume.planning import limit_by_rates, spans, split_ranges
 from forebay.kafka.consume.spans import OffsetRange, without
 from forebay.kafka.options.safe import SafeOptions
@@ -56,7 +56,7 @@ class BatchPlanner:
         strategy: ConsumerStrategy,
         settings: StreamSettings,
         timeout_seconds: float,
-        commits: Commits,
+        commits: DirectCommits,
         clock: Clock,
         admin: KafkaAdmin,
         loop: DriverLoop,
@@ -230,7 +230,7 @@ class BatchPlanner:
             found[tp] = cut
         return found
 
-    def _log_positions(self, begun: Mapping[TopicPartition, Position]) -> None:
+    def _log_positions(self, begun: Mapping[TopicPartition, StartPosition]) -> None:
         for tp, position in begun.items():
             log.info("%s begins at offset %d: %s", tp, position.offset, position.why)
 

@@ -19,7 +19,7 @@ from direct.rdd.deserializers import Deserializer, deserializer
 from direct.rdd.locations import LocationStrategy, PreferConsistent
 from direct.rdd.tasks import TaskReading
 from direct.stream.batch import DirectJobs
-from direct.stream.commits import Commits
+from direct.stream.commits import DirectCommits
 from direct.stream.cursor import StreamCursor
 from direct.stream.metrics import Running, StreamMetrics
 from direct.stream.planner import BatchPlanner
@@ -91,7 +91,7 @@ def create_direct_stream(
         value=value_deserializer,
         intake=IntakeEndpoint.of(settings.tracker),
     )
-    commits = Commits(safe.group)
+    commits = DirectCommits(safe.group)
     letters = partial(letters_of, letters=settings.dead_letters, storage=settings.storage_options, options=safe.options)
     engine = DirectJobs(
         spark,
@@ -125,7 +125,7 @@ class DirectStream:
         strategy: ConsumerStrategy,
         settings: StreamSettings,
         engine: Engine,
-        commits: Commits,
+        commits: DirectCommits,
         timeout_seconds: float = TIMEOUT_SECONDS,
         clock: Clock | None = None,
     ) -> None:

@@ -25,7 +25,7 @@ from driver.tracker.requests import Archived, CleanedUp, CleanLocalCopies, Read
 from forebay.model.errors import FencedError, OutOfSpaceError, StoreError, UnreachableError
 from forebay.process import failpoints
 from forebay.process.clock import Clock
-from wal.decisions.retention import Limits, SegmentFacts, segment_facts
+from wal.decisions.retention import RetentionLimits, SegmentFacts, segment_facts
 from wal.segments import layout
 from wal.segments.scan import scan_segment
 from wal.storage import KeepsFolders, Storage
@@ -54,7 +54,7 @@ class CleanedWal:
     """
 
     storage: Storage
-    limits: Limits
+    limits: RetentionLimits
     copies: SnapshotCopies
     superseded: Callable[[], bool] = lambda: False
     states: StateFiles | None = None
@@ -154,7 +154,7 @@ class Cleaner:
             self._loop.ask(CleanLocalCopies())
         self._raise_failure()
 
-    def _limits(self, wal: CleanedWal) -> Limits:
+    def _limits(self, wal: CleanedWal) -> RetentionLimits:
         """Return the limits of this round: below those of the settings while the store lacks space."""
         held_bytes = self._loop.ask(ReadHeldBytes())
         return wal.limits.within(wal.storage.free_bytes(), held_bytes)
@@ -234,7 +234,7 @@ class Cleaner:
             self._history.append(batches)
             self._loop.ask(Archived(tuple(b.batch_id for b in batches)))
 
-    def _look_at_segments(self, wal: CleanedWal, limits: Limits) -> None:
+    def _look_at_segments(self, wal: CleanedWal, limits: RetentionLimits) -> None:
         now_ms = self._clock.wall_ms()
         due, writers = self._loop.ask(ReadDueSegments(limits, now_ms))
         segments: dict[tuple[str, int], list[tuple[int, str]]] = {}
@@ -337,7 +337,7 @@ class ReadLeaving(Read[tuple[history.Leaving, ...]]):
 class ReadDueSegments(Read[tuple[tuple[str, ...], set[tuple[str, int]]]]):
     """Reads the paths of segments that are due for deletion, and the receivers that are not fenced, with their epochs."""
 
-    limits: Limits
+    limits: RetentionLimits
     now_ms: int
 
     def read(self, state: State) -> tuple[tuple[str, ...], set[tuple[str, int]]]:
@@ -361,7 +361,7 @@ def delete(storage: Storage, path: str) -> None:
         storage.remove_folder(path.rpartition("/")[0])
 
 
-def due_paths(state: State, limits: Limits, now_ms: int) -> tuple[str, ...]:
+def due_paths(state: State, limits: RetentionLimits, now_ms: int) -> tuple[str, ...]:
     """Return the segments that are due for deletion by the journal; a scan may still find blocks that are needed."""
     return tuple(segment.path for segment, _ in state.index.due(limits, now_ms))
 

@@ -28,7 +28,7 @@ from forebay.model.errors import StoreError
 from forebay.model.identifiers import timeline_of
 from forebay.process import failpoints
 from forebay.process.clock import Clock
-from wal.decisions.retention import Limits
+from wal.decisions.retention import RetentionLimits
 from wal.segments import layout
 from wal.segments.frame import FrameKind
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
@@ -42,7 +42,7 @@ PERIOD_SECONDS = 600.0
 _encoder = msgspec.msgpack.Encoder()
 
 
-class Due(Enum):
+class CopyNeed(Enum):
     NOW = (
         "there is none, or the newest does not know a partition, an incarnation or the end of a replay of keyed states"
     )
@@ -51,27 +51,29 @@ class Due(Enum):
     NO = "the newest says all there is"
 
 
-def copy_due(state: State, limits: Limits, now_ms: int) -> Due:
+def copy_due(state: State, limits: RetentionLimits, now_ms: int) -> CopyNeed:
     """Return whether the journal's state makes a copy due."""
     if not state.created:
-        return Due.NO
+        return CopyNeed.NO
     newest = state.copies[-1].next if state.copies else 0
     if not state.copies or state.shaped > newest:
-        return Due.NOW
+        return CopyNeed.NOW
     for segment, _ in state.index.due(limits, now_ms):
         if segment.path not in state.cleaning_segments and not state.is_covered(segment.path):
-            return Due.SOON
-    return Due.LATER if state.events > newest + 1 else Due.NO  # the event of the newest copy itself does not count
+            return CopyNeed.SOON
+    return (
+        CopyNeed.LATER if state.events > newest + 1 else CopyNeed.NO
+    )  # the event of the newest copy itself does not count
 
 
 @dataclass(frozen=True, slots=True)
-class ReadCopyDue(Read[Due]):
+class ReadCopyDue(Read[CopyNeed]):
     """Reads whether a copy is wanted, with the clock's time at the decision."""
 
-    limits: Limits
+    limits: RetentionLimits
     clock: Clock
 
-    def read(self, state: State) -> Due:
+    def read(self, state: State) -> CopyNeed:
         return copy_due(state, self.limits, self.clock.wall_ms())
 
 
@@ -96,7 +98,7 @@ class SnapshotCopies:
         epoch: int,
         clock: Clock,
         interval_seconds: float,
-        limits: Limits,
+        limits: RetentionLimits,
         new_uid: Callable[[], int],
     ) -> None:
         self._ask = ask
@@ -117,7 +119,7 @@ class SnapshotCopies:
         """Request that the next round takes a copy, unless the journal has no new events. Thread-safe."""
         self._wanted = True
 
-    def keep_up(self, limits: Limits | None = None) -> None:
+    def keep_up(self, limits: RetentionLimits | None = None) -> None:
         """Take a copy if one is due, and delete those older than the last two.
 
         ``limits``: the retention limits of this round of clean-up; None: the limits of the settings. Raises OutOfSpaceError or
@@ -137,11 +139,13 @@ class SnapshotCopies:
             failpoints.hit("copy.after-event")
             self.prune(copies)
 
-    def _is_time(self, due: Due) -> bool:
+    def _is_time(self, due: CopyNeed) -> bool:
         now = self._clock.monotonic()
-        if due is Due.NOW or (self._wanted and due is not Due.NO):
+        if due is CopyNeed.NOW or (self._wanted and due is not CopyNeed.NO):
             return True
-        return (due is Due.SOON and now >= self._not_before) or (due is Due.LATER and now >= self._period_ends)
+        return (due is CopyNeed.SOON and now >= self._not_before) or (
+            due is CopyNeed.LATER and now >= self._period_ends
+        )
 
     def write(self, state: EncodedState) -> str:
         """Write a copy, durable on return. Return its path."""

@@ -170,7 +170,7 @@ class ReadPause(Read["PauseChanged | None"]):
 
 
 @dataclass(frozen=True, slots=True)
-class NextBatch(Read["BatchRun | None"]):
+class ReadNextBatch(Read["BatchRun | None"]):
     """Reads the next batch to run; None: there is none, a batch blocks the others, or an operator has paused them.
 
     The batch is added to the batches in work of ``progress`` in the decision loop, so that no two workers get the same batch.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from driver.batches.batch_log import BatchLog
-from driver.batches.batch_run import BatchRun, EarlierBatches, NextBatch, ReadPause, ReadUnfinished, SameBatch
+from driver.batches.batch_run import BatchRun, EarlierBatches, ReadNextBatch, ReadPause, ReadUnfinished, SameBatch
 from driver.batches.entries import RunningBatch
 from driver.batches.job.engine import Engine, NamedJob
 from driver.batches.job.work import BatchWork
@@ -330,15 +330,15 @@ class Scheduler:
             made = self._joint.allocate_next(due.time_ms)
         else:
             made = self._loop.ask(AllocateNext(due.time_ms, self._options.tasks()))
-        self._trigger.settle(due, made.left)
+        self._trigger.finish_due(due, made.left)
         if made.batch_id is None:
             return False
         self._due_since[made.batch_id] = due.since_ms
         failpoints.hit("driver.after-allocate")
         return True
 
-    def _read_next(self) -> NextBatch:
-        return NextBatch(self._progress, self._reruns, self._eager_batches)
+    def _read_next(self) -> ReadNextBatch:
+        return ReadNextBatch(self._progress, self._reruns, self._eager_batches)
 
     def _read_same(self, batch_id: int, replay: int = 0) -> SameBatch:
         return SameBatch(batch_id, replay, self._reruns, self._eager_batches)

@@ -48,7 +48,7 @@ class Trigger:
         with self._lock:
             return DueBatch(self._newest_ms, self._since_ms, self._ended) if self._since_ms is not None else None
 
-    def settle(self, due: DueBatch, left: bool) -> None:
+    def finish_due(self, due: DueBatch, left: bool) -> None:
         """Note the answer to the request for ``due``. ``left``: whether blocks are left, because batches have limits or none may
         begin now. If so, or if an interval has ended since then, the next batch is due from the newest interval on."""
         with self._lock:

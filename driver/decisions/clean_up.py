@@ -13,7 +13,14 @@ from driver.journal.state import State, is_fenced, is_forgotten
 from forebay.model.identifiers import timeline_of
 from forebay.model.values import TopicPartition
 from forebay.settings.schema import Settings
-from wal.decisions.retention import JournalView, Judgement, Limits, Position, SegmentFacts, judge_segment
+from wal.decisions.retention import (
+    JournalView,
+    Judgement,
+    PartitionPosition,
+    RetentionLimits,
+    SegmentFacts,
+    judge_segment,
+)
 
 #: maximum number of local copies that one clean-up names
 COPIES_AT_ONCE = 10_000
@@ -21,10 +28,10 @@ COPIES_AT_ONCE = 10_000
 _BLOCK_ID = re.compile(r"(.+)-([0-9a-f]{1,16})-([0-9]{1,20})")
 
 
-def retention_limits(settings: Settings) -> Limits:
+def retention_limits(settings: Settings) -> RetentionLimits:
     """Return the rewind horizon's limits, as ``[wal]`` sets them."""
     wal = settings.wal
-    return Limits(
+    return RetentionLimits(
         retention_ms=round(wal.retention * 1000),
         retention_bytes=int(wal.retention_size),
         retention_blocks=wal.retention_blocks,
@@ -45,7 +52,7 @@ class CleanSegment:
     receiver_id: str
     epoch: int
     now_ms: int
-    limits: Limits | None = None
+    limits: RetentionLimits | None = None
 
 
 def is_stray(state: State, block_id: str) -> bool:
@@ -92,7 +99,7 @@ def to_give_up(state: State, host: str, short_bytes: int) -> tuple[str, ...]:
     return tuple(going)
 
 
-def judge(state: State, request: CleanSegment, limits: Limits) -> Judgement:
+def judge(state: State, request: CleanSegment, limits: RetentionLimits) -> Judgement:
     """Decide whether one segment may be deleted (INV-8): by ``wal.decisions.retention`` and the journal.
 
     A block is released if the history has its batch, no replay needs it, its segment is due (by ``limits``, unless the
@@ -117,11 +124,11 @@ def judge(state: State, request: CleanSegment, limits: Limits) -> Judgement:
     gone = state.index.is_due(facts.path, request.limits or limits, request.now_ms)
     needed: set[str] = set()
     released: set[str] = set()
-    positions: dict[TopicPartition, Position] = {}
+    positions: dict[TopicPartition, PartitionPosition] = {}
     for frame in facts.frames:
         for r in frame.ranges:
             if (partition := state.partition(r.tp)) is not None:
-                positions[r.tp] = Position(partition.incarnation.number, partition.position)
+                positions[r.tp] = PartitionPosition(partition.incarnation.number, partition.position)
         known = state.blocks.get(frame.block_id)
         if known is None or known.handle.path != facts.path:
             if known is not None and frame.block_id not in state.released:

@@ -14,7 +14,7 @@ BATCHES_SEEN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class NextBatch:
+class ExpectedBatch:
     """When the next batch is expected, in milliseconds from now, and how long after it the one that follows."""
 
     in_ms: int
@@ -46,13 +46,13 @@ class Pace:
         if begun_ms is not None and usual:
             self._durations_ms.append(max(0, now_ms - begun_ms))
 
-    def next_batch(self, now_ms: int) -> NextBatch | None:
+    def next_batch(self, now_ms: int) -> ExpectedBatch | None:
         """Return when a block that a receiver seals from now on is expected to be in a batch; None: nothing is known yet."""
         interval = self.interval_ms
         if not interval and not self._begun and not self._durations_ms:
             return None
         until_due = interval - now_ms % interval if interval else 0
-        return NextBatch(round(max(until_due, self._until_free(now_ms))), max(interval, self._expected_ms))
+        return ExpectedBatch(round(max(until_due, self._until_free(now_ms))), max(interval, self._expected_ms))
 
     @property
     def _expected_ms(self) -> int:

@@ -64,7 +64,7 @@ class Grace:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HealthVerdict:
     """The health of a stream. ``problems``: conditions that need an operator. ``pending``: conditions that become problems if
     they last."""
 
@@ -86,8 +86,8 @@ class _Findings:
         (self.problems if late else self.pending).append(problem)
 
     @property
-    def verdict(self) -> Verdict:
-        return Verdict(tuple(self.problems), tuple(self.pending))
+    def verdict(self) -> HealthVerdict:
+        return HealthVerdict(tuple(self.problems), tuple(self.pending))
 
 
 class Health:
@@ -119,7 +119,7 @@ class Health:
         self._waits_since: dict[str, float] = {}  # receivers, and "" for the driver
         self._forgotten: dict[str, float] = {}  # receivers and hosts → when an operator said so
 
-    def look(self, now: float, state: str = "running", detail: str = "") -> Verdict:
+    def look(self, now: float, state: str = "running", detail: str = "") -> HealthVerdict:
         """Return the problems at ``now``. ``state``, ``detail``: the driver's. Call it often: it sees only the present state."""
         findings = _Findings()
         for outage in self._outages():
@@ -289,7 +289,7 @@ class HealthLog:
         self._reminders: dict[str, Reminder] = {}
         self._reported: set[str] = set()
 
-    def note(self, verdict: Verdict, now: float) -> None:
+    def note(self, verdict: HealthVerdict, now: float) -> None:
         """Log what has changed. ``now``: monotonic seconds; call it more often than once a minute."""
         for problem in verdict.pending:
             if problem.seconds >= WAITING_SECONDS and problem.kind not in self._reported | self._kinds:

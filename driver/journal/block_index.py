@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from sortedcontainers import SortedList
 
 from forebay.model.values import Block, BlockRange
-from wal.decisions.retention import Due, Limits, ReleasedSegment, due
+from wal.decisions.retention import DueReason, ReleasedSegment, RetentionLimits, due
 
 
 @dataclass(slots=True)
@@ -325,11 +325,11 @@ class BlockIndex:
             share = self.segments[path]
             yield ReleasedSegment(path, share.bytes, released_ms, len(share.blocks))
 
-    def due(self, limits: Limits, now_ms: int) -> Iterator[tuple[ReleasedSegment, Due]]:
+    def due(self, limits: RetentionLimits, now_ms: int) -> Iterator[tuple[ReleasedSegment, DueReason]]:
         """Return the segments to delete now (``wal.decisions.retention.due``). Those being deleted count as deleted."""
         return due(self.oldest(), self.bytes, self.blocks, limits, now_ms)
 
-    def is_due(self, path: str, limits: Limits, now_ms: int) -> bool:
+    def is_due(self, path: str, limits: RetentionLimits, now_ms: int) -> bool:
         """Return whether the segment at ``path`` must be deleted now."""
         share = self.segments.get(path)
         if share is None or share.needed:

@@ -18,7 +18,7 @@ from forebay.sources.kind import Upstream
 log = logging.getLogger(__name__)
 
 
-class Commits:
+class CommitCheck:
     """Compares commits of the stream's group with the journal.
 
     ``foreign``: partition → a sentence about a commit that another program has set.

@@ -41,7 +41,7 @@ from driver.listeners.offsets import submitted_offsets
 from driver.metrics.counting import Counting
 from driver.service.admission import Admission
 from driver.service.agents import ActiveAgents
-from driver.service.commits import Commits
+from driver.service.commits import CommitCheck
 from driver.service.options import Given
 from driver.service.stores import Stores
 from driver.traces import BatchTraces
@@ -76,7 +76,7 @@ class Parts:
     batch_history: BatchHistory
     adoption: AdoptionThread
     copies: SnapshotCopies | None
-    commits: Commits
+    commits: CommitCheck
     agents: ActiveAgents
     reach: Reach
     ends: Ends | None
@@ -181,7 +181,7 @@ def compose(
         ),
         adoption=adoption,
         copies=copies,
-        commits=Commits(settings=settings, upstream=given.upstream, ask=loop.ask, admission=admission),
+        commits=CommitCheck(settings=settings, upstream=given.upstream, ask=loop.ask, admission=admission),
         agents=agents,
         reach=reach,
         ends=ends,

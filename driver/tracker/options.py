@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from driver.decisions.allocation import UNLIMITED, BatchLimits
 from driver.journal.receiver_limits import IdLimits
 from forebay.settings.schema import DriverSettings
-from wal.decisions.retention import Limits
+from wal.decisions.retention import RetentionLimits
 
 _DEFAULTS = DriverSettings(journal="")
 
@@ -53,7 +53,7 @@ class TrackerOptions:
 
     on_gap: str
     max_queued_batches: int
-    retention: Limits
+    retention: RetentionLimits
     batch_limits: BatchLimits = UNLIMITED
     copy_rules: CopyRules | None = None
     cursor_rules: CursorRules = CursorRules()

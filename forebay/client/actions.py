@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from forebay import messages as m
-from forebay.client.connection import Connection
+from forebay.client.connection import ClientConnection
 
 
-class Actions(Connection):
+class Actions(ClientConnection):
     """Changes the stream. Each method needs the role ``operator``."""
 
     def stop(self, *, drain: bool = False, timeout_seconds: float = 0.0, cause: str = "") -> str:

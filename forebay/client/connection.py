@@ -26,7 +26,7 @@ class _Token(Access, frozen=True):
         return {"authorization": f"Bearer {self.token}"}
 
 
-class Connection:
+class ClientConnection:
     """The connection that all parts of the client share, with its life cycle."""
 
     def __init__(

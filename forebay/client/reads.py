@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from forebay import messages as m
-from forebay.client.connection import Connection
+from forebay.client.connection import ClientConnection
 from forebay.client.events import Event, decoded, parse_events
 from forebay.model.errors import UnreachableError
 
@@ -17,7 +17,7 @@ EVENT_SECONDS = 15.0
 EACH_LIMIT = 1_000
 
 
-class Reads(Connection):
+class Reads(ClientConnection):
     """Reads what the driver shows to observers."""
 
     # ---- the stream at a glance --------------------------------------------------------------------------------------

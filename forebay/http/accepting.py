@@ -27,7 +27,7 @@ _WARNING_SECONDS = 60.0
 _OTHER_DESCRIPTORS = 1024
 
 
-class Connection:
+class AcceptedConnection:
     """One accepted connection. For the serving loop only."""
 
     __slots__ = ("_accepting", "end", "peer")
@@ -59,7 +59,7 @@ class Accepting:
     def __init__(
         self,
         listening: socket.socket,
-        make: Callable[[Connection], asyncio.Protocol],
+        make: Callable[[AcceptedConnection], asyncio.Protocol],
         *,
         context: Callable[[], ssl.SSLContext | None],
         connections_max: int,
@@ -70,8 +70,8 @@ class Accepting:
         self._context = context
         self._connections_max = connections_max
         self._handshake_seconds = handshake_seconds
-        self._authenticated: set[Connection] = set()
-        self._unauthenticated: Unauthenticated[Connection] = Unauthenticated(connections_max)
+        self._authenticated: set[AcceptedConnection] = set()
+        self._unauthenticated: Unauthenticated[AcceptedConnection] = Unauthenticated(connections_max)
         self._beginning: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._ended = 0  # since the last warning
@@ -96,16 +96,16 @@ class Accepting:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._listening.close()
 
-    def authenticate(self, connection: Connection) -> bool:
-        """As ``Connection.authenticate``."""
+    def authenticate(self, connection: AcceptedConnection) -> bool:
+        """As ``AcceptedConnection.authenticate``."""
         if len(self._authenticated) >= self._connections_max:
             return False
         self._unauthenticated.discard(connection)
         self._authenticated.add(connection)
         return True
 
-    def lost(self, connection: Connection) -> None:
-        """As ``Connection.lost``."""
+    def lost(self, connection: AcceptedConnection) -> None:
+        """As ``AcceptedConnection.lost``."""
         self._authenticated.discard(connection)
         self._unauthenticated.discard(connection)
 
@@ -121,7 +121,7 @@ class Accepting:
                     self._end(oldest)
                 await asyncio.sleep(_REST_SECONDS)
                 continue
-            connection = Connection(self, peer_of(address[0].partition("%")[0]))
+            connection = AcceptedConnection(self, peer_of(address[0].partition("%")[0]))
             task = loop.create_task(self._begin(accepted, connection))
             connection.end = task.cancel
             self._beginning.add(task)
@@ -130,7 +130,7 @@ class Accepting:
             if oldest is not None:
                 self._end(oldest)
 
-    async def _begin(self, accepted: socket.socket, connection: Connection) -> None:
+    async def _begin(self, accepted: socket.socket, connection: AcceptedConnection) -> None:
         context = self._context()
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: self._make(connection),
@@ -139,7 +139,7 @@ class Accepting:
             ssl_handshake_timeout=self._handshake_seconds if context is not None else None,
         )
 
-    def _has_begun(self, task: asyncio.Task[None], accepted: socket.socket, connection: Connection) -> None:
+    def _has_begun(self, task: asyncio.Task[None], accepted: socket.socket, connection: AcceptedConnection) -> None:
         self._beginning.discard(task)
         error = None if task.cancelled() else task.exception()
         if not task.cancelled() and error is None:
@@ -151,7 +151,7 @@ class Accepting:
         elif error is not None:
             log.error("cannot serve the connection from %s: %r", connection.peer, error, exc_info=error)
 
-    def _end(self, connection: Connection) -> None:
+    def _end(self, connection: AcceptedConnection) -> None:
         connection.end()
         self._ended += 1
         now = asyncio.get_running_loop().time()

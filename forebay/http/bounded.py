@@ -9,7 +9,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from forebay import messages
-from forebay.http.accepting import Connection
+from forebay.http.accepting import AcceptedConnection
 from forebay.http.refusals import send_refusal
 from forebay.http.sendfile import Protocol
 from forebay.security.access import Guard
@@ -48,7 +48,7 @@ class BoundedProtocol(Protocol):
     _headers_bytes = 0
     _too_much: _TooMuchError | None = None
 
-    def __init__(self, *args: Any, guard: Guard, connection: Connection, **options: Any) -> None:
+    def __init__(self, *args: Any, guard: Guard, connection: AcceptedConnection, **options: Any) -> None:
         super().__init__(*args, **options)
         self._guard = guard
         self._limits = guard.limits

@@ -169,7 +169,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 NO_ACCESS = Access()
 
 
-class Limits(msgspec.Struct, frozen=True):
+class ClientLimits(msgspec.Struct, frozen=True):
     """Limits for all clients of a service, authenticated or not (INV-6). The defaults are those of ``[security]``."""
 
     request_bytes: int = 8_000_000  # maximum of a body
@@ -177,7 +177,7 @@ class Limits(msgspec.Struct, frozen=True):
     connections_max: int = 1_000
 
     @classmethod
-    def of(cls, security: SecuritySettings) -> Limits:
+    def of(cls, security: SecuritySettings) -> ClientLimits:
         return cls(int(security.request_size), float(security.request_timeout), security.connections_max)
 
 
@@ -193,7 +193,7 @@ class Guard:
 
     def __init__(self, settings: Settings | None = None) -> None:
         security = settings.security if settings is not None else None
-        self.limits = Limits() if security is None else Limits.of(security)
+        self.limits = ClientLimits() if security is None else ClientLimits.of(security)
         self._file = TokenFile(security.token_file if security is not None else None, None if security else {})
         #: host names of the services, and of proxies in front of them
         self.hosts = hosts_of(settings) if settings is not None else frozenset()

@@ -96,7 +96,7 @@ class DriverChannel:
                 outcome = self._exchange(action)
             except Exception as error:  # the thread would end, and no later request would get an outcome
                 _log.exception("the channel to the driver broke")
-                outcome = inp.Broken(f"the channel to the driver broke: {error!r}")
+                outcome = inp.ThreadFailure(f"the channel to the driver broke: {error!r}")
             self._tell(outcome)
 
     def _exchange(self, action: act.DriverAction) -> inp.Input:

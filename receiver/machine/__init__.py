@@ -23,6 +23,6 @@ the part that writes it, and the blocks of ``buffer`` (:class:`~receiver.blocks.
 """
 
 from receiver.machine.machine import ReceiverMachine
-from receiver.machine.membership.registration import Identity
+from receiver.machine.membership.registration import ReceiverIdentity
 
-__all__ = ["Identity", "ReceiverMachine"]
+__all__ = ["ReceiverIdentity", "ReceiverMachine"]

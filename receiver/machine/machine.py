@@ -11,7 +11,7 @@ from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.machine.exchange.requests import Request
-from receiver.machine.membership.registration import Identity
+from receiver.machine.membership.registration import ReceiverIdentity
 from receiver.machine.parts import Parts
 
 #: an answer that did not come within so many times ``report_timeout`` is considered lost
@@ -30,7 +30,7 @@ class ReceiverMachine:
 
     parts_type: type[Parts] = Parts
 
-    def __init__(self, identity: Identity, settings: ReceiverSettings, *, by_pattern: bool = False) -> None:
+    def __init__(self, identity: ReceiverIdentity, settings: ReceiverSettings, *, by_pattern: bool = False) -> None:
         self._settings = settings
         self._parts = self.parts_type(identity, settings, by_pattern=by_pattern)
 
@@ -136,7 +136,7 @@ class ReceiverMachine:
                 parts.stores.went_away(event, now)
             case inp.OutOfSpace():
                 parts.stores.ran_out(event, now)
-            case inp.StoreFailed() | inp.Broken():
+            case inp.StoreFailed() | inp.ThreadFailure():
                 parts.outbox.exit(1, event.reason)
             case inp.Assigned():
                 parts.assignment.assigned(event, now)

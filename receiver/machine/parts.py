@@ -7,7 +7,7 @@ from receiver.machine.control.drain import Drain
 from receiver.machine.control.heartbeat import Commands, Heartbeat
 from receiver.machine.control.status import Status
 from receiver.machine.delivery.buffer import Buffer
-from receiver.machine.delivery.commits import Commits
+from receiver.machine.delivery.commits import CommitRetries
 from receiver.machine.delivery.reports import Reports
 from receiver.machine.delivery.sealing import Sealing
 from receiver.machine.delivery.stores import Stores
@@ -19,7 +19,7 @@ from receiver.machine.limits.pausing import Pausing
 from receiver.machine.limits.throttle import Throttle
 from receiver.machine.membership.named_topics import NamedTopics
 from receiver.machine.membership.partitions import Partitions
-from receiver.machine.membership.registration import Identity, Registration
+from receiver.machine.membership.registration import ReceiverIdentity, Registration
 from receiver.machine.membership.shutdown import Shutdown
 from receiver.machine.ownership.assignment import Assignment
 from receiver.machine.ownership.claims import Claims
@@ -35,7 +35,7 @@ class Parts:
     partitions_type: type[Partitions] = Partitions
     reports_type: type[Reports] = Reports
 
-    def __init__(self, identity: Identity, settings: ReceiverSettings, *, by_pattern: bool) -> None:
+    def __init__(self, identity: ReceiverIdentity, settings: ReceiverSettings, *, by_pattern: bool) -> None:
         self.requests = requests = Requests()
         origin = "Kafka" if settings.source == "kafka" else settings.source
         self.outbox = outbox = Outbox(requests, origin)
@@ -64,7 +64,7 @@ class Parts:
             sealing=Sealing(settings=settings),
         )
         self.stores = stores = Stores(settings=settings, outbox=outbox, sealed=buffer.sealed)
-        self.commits = commits = Commits(
+        self.commits = commits = CommitRetries(
             settings=settings, outbox=outbox, registration=registration, partitions=partitions
         )
         self.faults = faults = Faults(

@@ -22,7 +22,7 @@ from forebay.process import failpoints
 from forebay.process.clock import Clock
 from receiver.blocks.encoded_block import EncodedBlock, EncodingOptions, encode
 from receiver.blocks.pending_block import PendingBlock
-from receiver.inputs import Broken, Input
+from receiver.inputs import Input, ThreadFailure
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -207,7 +207,7 @@ class Store(ABC):
             step()
         except Exception as error:  # without this thread nothing is stored, so the process ends
             _log.exception("a thread of the store broke")
-            self._tell(Broken(f"a thread of the store broke: {error!r}"))
+            self._tell(ThreadFailure(f"a thread of the store broke: {error!r}"))
 
     # ---- encoding ----------------------------------------------------------------------------------------------------
 

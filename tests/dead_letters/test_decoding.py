@@ -27,7 +27,7 @@ from forebay.settings.reading.load import from_values
 from tests.support.rows import ODD_ROWS, Row, block
 from tests.support.stored import Stored
 from wal import dead_letters
-from wal.dead_letters import CountedRun, Identity, Run
+from wal.dead_letters import CountedRun, RecordIdentity, Run
 from wal.storage import MemoryStorage, open_storage
 
 NUMBERS = pa.schema([pa.field("offset", pa.int64()), pa.field("number", pa.int64(), nullable=False)])
@@ -368,7 +368,7 @@ def test_every_odd_record_comes_back_as_it_was_from_a_file_and_from_a_topic(tmp_
 @pytest.mark.parametrize("name", ["jobs:process", "_private:x", "a/b", "../..", "", "é:ü", "x" * 300])
 def test_an_output_s_name_is_a_safe_part_of_a_path(name: str) -> None:
     run = Run("s", KEY, dead_letters.output_folder(name), 1, 1)
-    path = dead_letters.object_path(run, 1, 0, 0, [Identity("a", 0, 1, 2)])
+    path = dead_letters.object_path(run, 1, 0, 0, [RecordIdentity("a", 0, 1, 2)])
     open_storage("memory://names").put_new(path, b"")  # which checks it
     (found,) = dead_letters.counting([path])
     assert found.run == run

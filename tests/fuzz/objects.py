@@ -97,7 +97,7 @@ def _state_file_reader() -> Reader:
 
 def _letters_path() -> str:
     run = dead_letters.Run("s", "1-2-3", dead_letters.output_folder("o"), _EPOCH, 1)
-    return dead_letters.object_path(run, 0, 0, 0, [dead_letters.Identity("t", 0, 1, 5)])
+    return dead_letters.object_path(run, 0, 0, 0, [dead_letters.RecordIdentity("t", 0, 1, 5)])
 
 
 def _dead_letters_reader() -> Reader:

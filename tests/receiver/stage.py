@@ -14,7 +14,7 @@ from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.blocks.pending_block import PendingBlock
-from receiver.machine import Identity, ReceiverMachine
+from receiver.machine import ReceiverIdentity, ReceiverMachine
 
 A = TypeVar("A", bound=act.Action)
 
@@ -101,7 +101,7 @@ class Stage:
     def __init__(self, *, by_pattern: bool = False, **changes: object) -> None:
         self.now = 100.0
         self.machine = ReceiverMachine(
-            Identity("s", "r", "h", "instance", "0"), settings(**changes), by_pattern=by_pattern
+            ReceiverIdentity("s", "r", "h", "instance", "0"), settings(**changes), by_pattern=by_pattern
         )
         self.actions: list[act.Action] = []
         self.tokens = 10

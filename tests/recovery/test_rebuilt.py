@@ -17,7 +17,7 @@ from recovery.rebuild import rebuild
 from tests.recovery.test_recovering import applied, planned, served
 from tests.support.logged import Logged
 from tests.support.tracked import STREAM
-from wal.decisions.retention import Limits
+from wal.decisions.retention import RetentionLimits
 
 
 @pytest.mark.parametrize("local", [True, False], ids=["from the local copy", "from Kafka"])
@@ -36,7 +36,7 @@ def test_a_block_that_recovery_moved_after_the_newest_copy_is_found_by_a_rebuild
         epoch=numbered(1, 1),
         clock=SystemClock(),
         interval_seconds=0.0,
-        limits=Limits(0),
+        limits=RetentionLimits(0),
         new_uid=lambda: next(uids),
     )
     copies.write(EncodedState.of(logged.state()))

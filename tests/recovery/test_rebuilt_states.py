@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from driver.background.snapshot_copies import Due, copy_due
+from driver.background.snapshot_copies import CopyNeed, copy_due
 from driver.decisions.replay import RewindTo
 from driver.journal import history
 from driver.journal.versions import StateCommit
@@ -12,7 +12,7 @@ from driver.tracker.requests import BeginReplay, Complete, CompleteOutput
 from forebay.model.identifiers import numbered
 from tests.support.lost_journal import Lost, numbers
 from tests.support.tracked import STREAM, offsets
-from wal.decisions.retention import Limits
+from wal.decisions.retention import RetentionLimits
 
 
 class LostWithState(Lost):
@@ -97,9 +97,9 @@ def test_the_end_of_a_replay_makes_a_copy_due_from_which_the_rebuild_has_its_ver
     lost.copy()
     lost.t.say(BeginReplay(RewindTo(batches[0]), (), 0, "ann"))
     for batch, name in zip(batches, "cd", strict=True):
-        assert copy_due(lost.t.state, Limits(10**9), 0) is Due.LATER
+        assert copy_due(lost.t.state, RetentionLimits(10**9), 0) is CopyNeed.LATER
         lost.complete(batch, name, replay=1)
-    assert copy_due(lost.t.state, Limits(10**9), 0) is Due.NOW
+    assert copy_due(lost.t.state, RetentionLimits(10**9), 0) is CopyNeed.NOW
     lost.copy()
     assert lost.rebuilt() == ["c", "d"]
 

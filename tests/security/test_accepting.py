@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from forebay.http import accepting
-from forebay.http.accepting import Accepting, Connection, allow_descriptors
+from forebay.http.accepting import AcceptedConnection, Accepting, allow_descriptors
 
 
 class Silent(asyncio.Protocol):
     """Answers nothing."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: AcceptedConnection) -> None:
         self._connection = connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -21,7 +21,7 @@ from forebay.http.client import Client
 from forebay.http.server import Server
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import UsageError
-from forebay.security.access import Limits
+from forebay.security.access import ClientLimits
 from tests.support.service_process import HANG_SECONDS, TOKEN, Service, configured, running
 
 CONNECTIONS = 12
@@ -30,7 +30,7 @@ HELD_BYTES_MAX = 2_500_000
 #: measurements while connections were open; a busy machine may let one become idle for longer than the service waits
 ATTEMPTS = 5
 
-_TEXT = b"x" * (Limits().request_bytes - 100)
+_TEXT = b"x" * (ClientLimits().request_bytes - 100)
 #: service, method, path, body
 REQUESTS = {
     "past-the-framework": ("driver", "POST", "/v1/blocks/report", b'{"padding": "' + _TEXT + b'"}'),

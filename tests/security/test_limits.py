@@ -16,7 +16,7 @@ from forebay import messages as m
 from forebay.http.application import application, needs
 from forebay.http.bounded import BODY_BYTES_PER_SECOND_MIN, HEADERS_BYTES_MAX, HEADERS_MAX, PIPELINED_MAX, URL_BYTES_MAX
 from forebay.http.server import Server
-from forebay.security.access import Guard, Limits
+from forebay.security.access import ClientLimits, Guard
 from forebay.settings.schema import SecuritySettings
 from tests.support.certificates import Authority
 from tests.support.guarded import settings
@@ -383,4 +383,4 @@ def test_unfinished_handshakes_end_for_new_ones(https_server: Server, tmp_path: 
 
 
 def test_limits_without_settings_are_the_defaults_of_the_settings() -> None:
-    assert Limits() == Limits.of(SecuritySettings())
+    assert ClientLimits() == ClientLimits.of(SecuritySettings())

@@ -19,7 +19,7 @@ from forebay import messages as m
 from forebay.http.client import Client
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import ForebayError
-from forebay.security.access import Access, Limits
+from forebay.security.access import Access, ClientLimits
 from tests.support.service_process import HANG_SECONDS, TOKEN, Service, configured, running
 
 # schemathesis warns of routes for which it finds no wrong input
@@ -81,7 +81,7 @@ def send_to_every_route(url: str, examples: int) -> int:
 def send_large_bodies(service: Service) -> int:
     """Return the bytes of all bodies: valid and invalid JSON of almost the maximum size, to every route that takes one."""
     document = msgspec.json.decode(service.ask("GET", "/v1/openapi.json"))
-    padding = b"x" * (Limits().request_bytes - 100)
+    padding = b"x" * (ClientLimits().request_bytes - 100)
     bodies = (b'{"padding": "' + padding + b'"}', b'"' + padding, padding)
     sent = 0
     for path, methods in document["paths"].items():

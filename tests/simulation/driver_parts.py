@@ -15,7 +15,7 @@ from driver.journal.history import HistoryWriter
 from driver.journal.state import State
 from driver.service.activity import Activity
 from driver.service.admission import Admission
-from driver.service.commits import Commits
+from driver.service.commits import CommitCheck
 from driver.service.housekeeping import Housekeeping
 from driver.service.options import DriverOptions, Given
 from driver.tracker import Decision
@@ -34,7 +34,7 @@ from tests.simulation.shells import (
     stepped,
 )
 from tests.simulation.upstream import SimulatedUpstream
-from wal.decisions.retention import Limits
+from wal.decisions.retention import RetentionLimits
 from wal.segments.writer import SegmentLimits
 from wal.storage import Storage
 
@@ -142,7 +142,7 @@ class HousekeepingThread:
             loop=asked,
             tracker=driver.tracker,
             copies=None if world.options.copies else driver.copies,
-            commits=Commits(settings=SETTINGS, upstream=upstream, ask=asked.ask, admission=admission),
+            commits=CommitCheck(settings=SETTINGS, upstream=upstream, ask=asked.ask, admission=admission),
         )
         self._housekeeping = Housekeeping(
             given,

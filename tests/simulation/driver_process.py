@@ -34,7 +34,7 @@ from tests.simulation.scheduler import Step
 from tests.simulation.shells import AskedLoop, Task, pause, stepped
 from tests.support.forgetful import Crash
 from tests.support.tracked import tracker_options
-from wal.decisions.retention import Limits
+from wal.decisions.retention import RetentionLimits
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -261,7 +261,7 @@ class DriverProcess:
             tracker_options(
                 on_gap=world.options.on_gap,
                 max_queued_batches=world.options.max_queued_batches + world.options.concurrent_jobs - 1,
-                retention=Limits(world.options.retention_ms, world.options.retention_bytes),
+                retention=RetentionLimits(world.options.retention_ms, world.options.retention_bytes),
                 batch_interval_ms=0 if self.workers.trigger.continuous else 1_000,
                 concurrent_jobs=world.options.concurrent_jobs,
             ),

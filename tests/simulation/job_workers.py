@@ -64,7 +64,7 @@ class JobWorkers:
             work = yield ReadBy(self._begin_batch)
             if work is None and (due := self._due()) is not None:
                 made = yield AllocateNext(due.time_ms, self._world.options.tasks)
-                self.trigger.settle(due, made.left)
+                self.trigger.finish_due(due, made.left)
                 if made.batch_id is not None:
                     self._world.reached["allocated by a worker"] += 1
                     work = yield ReadBy(self._begin_batch)

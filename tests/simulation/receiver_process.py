@@ -19,7 +19,7 @@ from receiver import actions as act
 from receiver import inputs as inp
 from receiver.blocks.encoded_block import EncodingOptions
 from receiver.channels.driver_channel import DriverChannel
-from receiver.machine import Identity
+from receiver.machine import ReceiverIdentity
 from receiver.service import ReceiverService
 from receiver.stores.replica_store import ReplicaStore
 from receiver.stores.store import BlockWrite, Store, StoreOptions
@@ -114,7 +114,7 @@ class Observed:
         self._event = event
         if isinstance(event, inp.BlockStored) and event.block.in_wal:
             self._process.later(partial(self._process.world.invariants.block_synced, self._process, event.block.meta))
-        elif isinstance(event, inp.Broken):
+        elif isinstance(event, inp.ThreadFailure):
             self._process.later(partial(self._process.broken, event))
 
     def acted(self, action: act.Action, now: float) -> None:
@@ -149,7 +149,7 @@ class ReceiverProcess:
         self.host = "host" if world.options.one_host_name else f"host-{receiver_id}"
         self.clock = world.clock_of(self.name)
         self.machine = world.kinds.machine(
-            Identity(world.stream, receiver_id, self.host, self.name, "simulated"), SETTINGS.receiver
+            ReceiverIdentity(world.stream, receiver_id, self.host, self.name, "simulated"), SETTINGS.receiver
         )
         self.source = SimulatedSource(world.kafka, self.name, self.has_actions)
         self.store: Store
@@ -291,7 +291,7 @@ class ReceiverProcess:
         """Run ``check`` when the thread pauses: the product would take its error for one of its own."""
         self._checks.append(check)
 
-    def broken(self, event: inp.Broken) -> None:
+    def broken(self, event: inp.ThreadFailure) -> None:
         """A thread may break by a lack of memory."""
         if "MemoryError" not in event.reason:
             raise InvariantViolation("progress", f"{self.name}: {event.reason}")

@@ -12,7 +12,7 @@ from driver.tracker.options import CursorRules
 from forebay import messages as m
 from tests.support.shown import shown
 from tests.support.tracked import STREAM, TOPIC, Tracked
-from wal.decisions.retention import FrameFacts, Limits, SegmentFacts
+from wal.decisions.retention import FrameFacts, RetentionLimits, SegmentFacts
 
 RULES = CursorRules(in_use_seconds=10, timeout_seconds=3_600)
 
@@ -57,7 +57,7 @@ def move(t: Tracked, epoch: int, *places: m.CursorPlace, cursor: str = "q", **mo
 
 def due(t: Tracked) -> list[int]:
     """Numbers of the segments that retention would take now."""
-    return [int(s.path[-12:-4]) for s, _ in t.state.index.due(Limits(0), t.now_ms)]
+    return [int(s.path[-12:-4]) for s, _ in t.state.index.due(RetentionLimits(0), t.now_ms)]
 
 
 def clean(t: Tracked, epoch: int, number: int) -> CleanSegment:

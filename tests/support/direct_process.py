@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 
 from direct.parameters import checked_options
-from direct.stream.commits import Commits
+from direct.stream.commits import DirectCommits
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import Subscribe
 from direct.stream.stream import DirectStream
@@ -60,7 +60,11 @@ def main(address: str, topics: str, folder: Path, tracker: str, concurrent_jobs:
         concurrent_jobs=concurrent_jobs,
     )
     stream = DirectStream(
-        safe=safe, strategy=Subscribe(topics.split(",")), settings=settings, engine=InProcess(), commits=Commits("")
+        safe=safe,
+        strategy=Subscribe(topics.split(",")),
+        settings=settings,
+        engine=InProcess(),
+        commits=DirectCommits(""),
     )
 
     def write(work: Batch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from direct.parameters import checked_options
-from direct.stream.commits import Commits
+from direct.stream.commits import DirectCommits
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import ConsumerStrategy
 from direct.stream.stream import DirectStream
@@ -30,7 +30,7 @@ class Runs:
         self.works: list[BatchWork] = []
         self.came = threading.Condition()
         self.streams: list[DirectStream] = []
-        self.commits = Commits("")
+        self.commits = DirectCommits("")
 
     def job(self, work: Batch) -> None:
         with self.came:
@@ -59,7 +59,7 @@ class Runs:
         """Return a stream without a job that is not started."""
         safe = checked_options({**self.options, "auto.offset.reset": "earliest", **(params or {})})
         own = {"interval_seconds": 0.05, "retry_seconds": 0.01, **settings}
-        self.commits = Commits(safe.group)
+        self.commits = DirectCommits(safe.group)
         stream = DirectStream(
             safe=safe,
             strategy=strategy,

@@ -33,7 +33,7 @@ from tests.support.reads import ReadBy
 from tests.support.shown import shown
 from tests.support.tracked import tracker_options
 from wal.blocks import encode_meta
-from wal.decisions.retention import Limits
+from wal.decisions.retention import RetentionLimits
 from wal.segments import layout
 from wal.segments.frame import FrameKind
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
@@ -67,11 +67,11 @@ class LongRun:
         self._journal, state = journal.lead(kept, STREAM, "d", self.clock.wall_ms(), wall_seconds, uid, wal=self._wal)
         epoch = self._journal.epoch
         retention_ms = round(self.retention_seconds * 1000)
-        self.tracker = Tracker(state, epoch, tracker_options(retention=Limits(retention_ms)))
+        self.tracker = Tracker(state, epoch, tracker_options(retention=RetentionLimits(retention_ms)))
         self.loop = DriverLoop(
             self.tracker, self._journal, self.clock, perform=lambda a: self.cleaner.perform(a), failed=self._fail
         )
-        limits = Limits(retention_ms, 0)
+        limits = RetentionLimits(retention_ms, 0)
         self.ageing = RetentionClock(self.clock, self.retention_seconds, newest_completion_ms(state))
         copies = SnapshotCopies(
             self.loop.ask,

@@ -24,7 +24,7 @@ from recovery import rebuild
 from recovery.rebuild import RebuildPlan
 from tests.support.tracked import STREAM, Tracked
 from wal.blocks import encode_meta
-from wal.decisions.retention import Limits
+from wal.decisions.retention import RetentionLimits
 from wal.segments import layout
 from wal.segments.frame import FrameKind
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
@@ -32,7 +32,7 @@ from wal.storage import MemoryStorage, Storage
 
 numbers = itertools.count(1)
 
-FOREVER = Limits(1 << 40)
+FOREVER = RetentionLimits(1 << 40)
 
 
 @dataclass

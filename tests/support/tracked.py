@@ -26,7 +26,7 @@ from driver.tracker.requests import (
 from forebay import messages as m
 from forebay.model.identifiers import numbered
 from forebay.model.values import Block, BlockMeta, BlockRange, Handle, TopicPartition, block_id
-from wal.decisions.retention import Limits
+from wal.decisions.retention import RetentionLimits
 
 STREAM = "flights"
 TOPIC = "t"
@@ -59,7 +59,7 @@ class Tracked:
                 on_gap=self.on_gap,
                 max_queued_batches=self.max_queued_batches,
                 batch_limits=BatchLimits(max_records=self.max_batch_records),
-                retention=Limits(self.retention_ms, self.retention_bytes),
+                retention=RetentionLimits(self.retention_ms, self.retention_bytes),
             ),
             sharing=self.sharing,
         )
@@ -200,7 +200,7 @@ def offsets(
 
 def tracker_options(**changes: Any) -> TrackerOptions:
     """Options that ask a person about each gap, queue up to four batches, and delete nothing by age or size."""
-    return TrackerOptions(**{"on_gap": "stop", "max_queued_batches": 4, "retention": Limits(0), **changes})
+    return TrackerOptions(**{"on_gap": "stop", "max_queued_batches": 4, "retention": RetentionLimits(0), **changes})
 
 
 def fault(epoch: int, token: int, **changes: object) -> m.Fault:

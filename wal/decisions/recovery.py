@@ -66,7 +66,7 @@ class FrameEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RecoveryRow:
     """One row of the table: holds for every FrameEvidence with these values; None stands for any value."""
 
     condition: FrameCondition
@@ -94,29 +94,39 @@ _NEWER, _WHOLE, _TORN = FrameCondition.NEWER, FrameCondition.WHOLE, FrameConditi
 _DAMAGED, _ABSENT = FrameCondition.DAMAGED, FrameCondition.ABSENT
 
 #: exactly one row holds for each FrameEvidence
-TABLE: tuple[Row, ...] = (
-    Row(_NEWER, None, None, None, Decision.NEWER_REFUSE, "only a newer release can read it: run that release"),
-    Row(_WHOLE, _N, None, None, Decision.WHOLE, "it is the block that the journal names"),
-    Row(_WHOLE, _U, None, _O, Decision.ORPHAN_KEEP, "its writer may be about to report it"),
-    Row(_WHOLE, _U, _BEHIND, _C, Decision.ORPHAN_KEEP, "its report may still arrive, or the driver may adopt it"),
-    Row(_WHOLE, _U, _UNKNOWN, _C, Decision.ORPHAN_KEEP, "the journal does not know its partition or incarnation yet"),
-    Row(_WHOLE, _U, _PAST, _C, Decision.ORPHAN_DELETE, "other blocks already hold all of its offsets"),
-    Row(_WHOLE, _U, _ENDED, _C, Decision.ORPHAN_DELETE, "its incarnation has ended, and it was not adopted"),
-    Row(_TORN, _N, None, None, Decision.DAMAGED_QUARANTINE, "an accepted block was cut off: it must be recovered"),
-    Row(_TORN, _U, None, _O, Decision.ORPHAN_KEEP, "its writer may be in the middle of writing it"),
-    Row(_TORN, _U, None, _C, Decision.TORN_DROP, "a write was cut off, and the journal names nothing there"),
-    Row(_DAMAGED, _N, None, None, Decision.DAMAGED_QUARANTINE, "an accepted block is damaged: it must be recovered"),
-    Row(_DAMAGED, _U, None, _O, Decision.DAMAGED_QUARANTINE, "a frame that may still be reported is damaged"),
-    Row(_DAMAGED, _U, _BEHIND, _C, Decision.DAMAGED_QUARANTINE, "a frame that may still be reported is damaged"),
-    Row(_DAMAGED, _U, _UNKNOWN, _C, Decision.DAMAGED_QUARANTINE, "what these bytes held is unknown"),
-    Row(_DAMAGED, _U, _PAST, _C, Decision.ORPHAN_DELETE, "damaged, but other blocks hold all of its offsets"),
-    Row(_DAMAGED, _U, _ENDED, _C, Decision.ORPHAN_DELETE, "damaged, but its incarnation has ended"),
-    Row(_ABSENT, _N, None, None, Decision.MISSING, "an accepted block is not there: it must be recovered"),
+TABLE: tuple[RecoveryRow, ...] = (
+    RecoveryRow(_NEWER, None, None, None, Decision.NEWER_REFUSE, "only a newer release can read it: run that release"),
+    RecoveryRow(_WHOLE, _N, None, None, Decision.WHOLE, "it is the block that the journal names"),
+    RecoveryRow(_WHOLE, _U, None, _O, Decision.ORPHAN_KEEP, "its writer may be about to report it"),
+    RecoveryRow(
+        _WHOLE, _U, _BEHIND, _C, Decision.ORPHAN_KEEP, "its report may still arrive, or the driver may adopt it"
+    ),
+    RecoveryRow(
+        _WHOLE, _U, _UNKNOWN, _C, Decision.ORPHAN_KEEP, "the journal does not know its partition or incarnation yet"
+    ),
+    RecoveryRow(_WHOLE, _U, _PAST, _C, Decision.ORPHAN_DELETE, "other blocks already hold all of its offsets"),
+    RecoveryRow(_WHOLE, _U, _ENDED, _C, Decision.ORPHAN_DELETE, "its incarnation has ended, and it was not adopted"),
+    RecoveryRow(
+        _TORN, _N, None, None, Decision.DAMAGED_QUARANTINE, "an accepted block was cut off: it must be recovered"
+    ),
+    RecoveryRow(_TORN, _U, None, _O, Decision.ORPHAN_KEEP, "its writer may be in the middle of writing it"),
+    RecoveryRow(_TORN, _U, None, _C, Decision.TORN_DROP, "a write was cut off, and the journal names nothing there"),
+    RecoveryRow(
+        _DAMAGED, _N, None, None, Decision.DAMAGED_QUARANTINE, "an accepted block is damaged: it must be recovered"
+    ),
+    RecoveryRow(_DAMAGED, _U, None, _O, Decision.DAMAGED_QUARANTINE, "a frame that may still be reported is damaged"),
+    RecoveryRow(
+        _DAMAGED, _U, _BEHIND, _C, Decision.DAMAGED_QUARANTINE, "a frame that may still be reported is damaged"
+    ),
+    RecoveryRow(_DAMAGED, _U, _UNKNOWN, _C, Decision.DAMAGED_QUARANTINE, "what these bytes held is unknown"),
+    RecoveryRow(_DAMAGED, _U, _PAST, _C, Decision.ORPHAN_DELETE, "damaged, but other blocks hold all of its offsets"),
+    RecoveryRow(_DAMAGED, _U, _ENDED, _C, Decision.ORPHAN_DELETE, "damaged, but its incarnation has ended"),
+    RecoveryRow(_ABSENT, _N, None, None, Decision.MISSING, "an accepted block is not there: it must be recovered"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RecoveryVerdict:
     """The decision on the bytes ``[offset, until)`` of ``path``.
 
     ``ranges``, ``block_id``: the ranges and id of the block there, as far as they can be read. ``named``: the journal has that
@@ -134,7 +144,7 @@ class Verdict:
     named: bool = False
 
 
-def decide(evidence: FrameEvidence) -> Row:
+def decide(evidence: FrameEvidence) -> RecoveryRow:
     """Return the row that holds for ``evidence``."""
     for row in TABLE:
         if row.holds(evidence):
@@ -144,7 +154,7 @@ def decide(evidence: FrameEvidence) -> Row:
 
 def assess_segment(
     path: str, scanned: Iterable[Scanned] | None, accepted: Sequence[Block], view: JournalView, *, closed: bool
-) -> list[Verdict]:
+) -> list[RecoveryVerdict]:
     """Return a verdict on everything found in the block segment ``path`` and on every block that the journal has there.
 
     The verdicts are in order of offsets. ``scanned``: a scan with payloads; None if there is no such file. ``accepted``: the
@@ -158,7 +168,9 @@ def assess_segment(
     return sorted(verdicts, key=lambda verdict: (verdict.offset, verdict.until))
 
 
-def _verdicts(path: str, item: Scanned, named: dict[int, Block], view: JournalView, closed: bool) -> list[Verdict]:
+def _verdicts(
+    path: str, item: Scanned, named: dict[int, Block], view: JournalView, closed: bool
+) -> list[RecoveryVerdict]:
     """Return the verdicts on one thing found, and remove the blocks that it covers from ``named``."""
     if isinstance(item, Frame):
         if item.header.kind == FrameKind.SEGMENT:
@@ -216,11 +228,13 @@ def _pop_overlapping(named: dict[int, Block], offset: int, until: int) -> list[B
     return [named.pop(at) for at in inside]
 
 
-def _of_block(path: str, condition: FrameCondition, block: Block, view: JournalView, closed: bool) -> Verdict:
+def _of_block(path: str, condition: FrameCondition, block: Block, view: JournalView, closed: bool) -> RecoveryVerdict:
     row = decide(FrameEvidence(condition, True, view.status_of(block.meta.ranges[0]), closed))
     handle = block.handle
     until = handle.offset + handle.length
-    return Verdict(path, handle.offset, until, row.decision, row.words, block.id, block.meta.ranges, condition, True)
+    return RecoveryVerdict(
+        path, handle.offset, until, row.decision, row.words, block.id, block.meta.ranges, condition, True
+    )
 
 
 def _of_unnamed(
@@ -232,8 +246,8 @@ def _of_unnamed(
     ranges: tuple[BlockRange, ...],
     view: JournalView,
     closed: bool,
-) -> Verdict:
+) -> RecoveryVerdict:
     statuses = [view.status_of(held) for held in ranges] or [RangeStatus.UNKNOWN]
     rows = [decide(FrameEvidence(condition, False, status, closed)) for status in statuses]
     row = next((row for row in rows if row.decision is not Decision.ORPHAN_DELETE), rows[0])
-    return Verdict(path, offset, until, row.decision, row.words, block_id, ranges, condition)
+    return RecoveryVerdict(path, offset, until, row.decision, row.words, block_id, ranges, condition)

@@ -31,7 +31,7 @@ REASONS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RetentionLimits:
     """The limits of retention.
 
     ``retention_ms``: how long completed batches stay readable. The oldest are deleted earlier while the WAL has more than
@@ -45,7 +45,7 @@ class Limits:
     free_bytes: int = 0
     room_bytes: int | None = None
 
-    def within(self, free_bytes: int | None, held_bytes: int) -> Limits:
+    def within(self, free_bytes: int | None, held_bytes: int) -> RetentionLimits:
         """Return the limits for one round of clean-up.
 
         ``free_bytes``: free space of the store, None if it reports none. ``held_bytes``: the WAL's size.
@@ -65,7 +65,7 @@ class ReleasedSegment:
     blocks: int
 
 
-class Due(Enum):
+class DueReason(Enum):
     """Why a segment is deleted now."""
 
     TIME = "its time has passed"
@@ -75,21 +75,21 @@ class Due(Enum):
 
 
 def due(
-    oldest_first: Iterable[ReleasedSegment], held_bytes: int, held_blocks: int, limits: Limits, now_ms: int
-) -> Iterator[tuple[ReleasedSegment, Due]]:
+    oldest_first: Iterable[ReleasedSegment], held_bytes: int, held_blocks: int, limits: RetentionLimits, now_ms: int
+) -> Iterator[tuple[ReleasedSegment, DueReason]]:
     """Yield the segments to delete now, oldest first.
 
     ``held_bytes``, ``held_blocks``: totals of all segments, needed ones included.
     """
     for segment in oldest_first:
         if now_ms - segment.released_ms >= limits.retention_ms:
-            yield segment, Due.TIME
+            yield segment, DueReason.TIME
         elif 0 < limits.retention_bytes < held_bytes:
-            yield segment, Due.SIZE
+            yield segment, DueReason.SIZE
         elif 0 < limits.retention_blocks < held_blocks:
-            yield segment, Due.BLOCKS
+            yield segment, DueReason.BLOCKS
         elif limits.room_bytes is not None and limits.room_bytes < held_bytes:
-            yield segment, Due.SPACE
+            yield segment, DueReason.SPACE
         else:
             return
         held_bytes -= segment.bytes
@@ -111,7 +111,7 @@ class RangeStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class PartitionPosition:
     """A partition's current incarnation, and the durable position in it."""
 
     incarnation: int
@@ -128,7 +128,7 @@ class JournalView:
 
     needed: AbstractSet[str]
     released: AbstractSet[str]
-    positions: Mapping[TopicPartition, Position]
+    positions: Mapping[TopicPartition, PartitionPosition]
 
     def status_of(self, held: BlockRange) -> RangeStatus:
         position = self.positions.get(held.tp)

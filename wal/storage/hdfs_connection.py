@@ -38,7 +38,7 @@ _OF_PATHS = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirector
 _NOT_SENT = re.compile(r"Connection refused|No route to host|Network is unreachable", re.IGNORECASE)
 
 
-class Connection:
+class HdfsConnection:
     """Clients and the thread whose event loop drives them. The asynchronous client is used because it has time-outs."""
 
     def __init__(self, authority: str, options: Mapping[str, str]) -> None:
@@ -147,7 +147,7 @@ def _setting(key: str, settings: Mapping[str, str]) -> str:
 
 #: by process: a client's threads don't survive a fork, and an inherited client hangs. A child keeps the parent's entries:
 #: closing them would wait for threads that it does not have
-_connections: dict[tuple[object, ...], Connection] = {}
+_connections: dict[tuple[object, ...], HdfsConnection] = {}
 _connecting = threading.Lock()
 #: clients of one process share idle connections to DataNodes for this time. A child inherits them, but the parent
 #: uses them, so the child waits until they are too old
@@ -155,12 +155,12 @@ _SHARED_SECONDS = 5.0
 _quiet_until = 0.0
 
 
-def connection(authority: str, options: Mapping[str, str]) -> Connection:
+def connection(authority: str, options: Mapping[str, str]) -> HdfsConnection:
     key = (os.getpid(), authority, *sorted(options.items()))
     with _connecting:
         if key not in _connections:
             threading.Event().wait(max(0.0, _quiet_until - time.monotonic()))
-            _connections[key] = Connection(authority, options)
+            _connections[key] = HdfsConnection(authority, options)
         return _connections[key]
 
 

@@ -107,7 +107,7 @@ def record_name(text: str) -> RecordName:
 
 def find(settings: Settings, name: RecordName) -> list[tuple[Piece, dict[str, Any]]]:
     """Return all dead letters of a record: one for each batch, replay and incarnation."""
-    from wal.dead_letters import Identity
+    from wal.dead_letters import RecordIdentity
 
     found = []
     for piece in pieces(settings):
@@ -119,7 +119,7 @@ def find(settings: Settings, name: RecordName) -> list[tuple[Piece, dict[str, An
                 # Python's dates end with year 9999, Kafka's timestamps do not
                 row = table.drop_columns(["timestamp", "batch_time"]).slice(index, 1).to_pylist()[0]
                 row.update({name: milliseconds(table, name)[index] for name in ("timestamp", "batch_time")})
-                identity = Identity(topic, partition, row["life"], offset)
+                identity = RecordIdentity(topic, partition, row["life"], offset)
                 found.append((piece, {**row, "sent": identity in piece.sent}))
     return found
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from driver.journal.state import State
-    from wal.dead_letters import Identity, Letters, Run
+    from wal.dead_letters import Letters, RecordIdentity, Run
 
 COMPLETED, NOT_COMPLETED = "completed", "not completed"
 #: maximum time without data from the brokers while a topic with dead letters is read
@@ -62,7 +62,7 @@ class Piece(NamedTuple):
 
     state: str
     table: pa.Table
-    sent: frozenset[Identity]
+    sent: frozenset[RecordIdentity]
     letters: Letters | None = None
     where: tuple[TopicPartition, int] | None = None
 

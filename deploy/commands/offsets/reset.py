@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MARGIN_SECONDS = 60.0
 
 
-class TopicType(click.ParamType[tuple[str, int]]):
+class TopicOrPartitionType(click.ParamType[tuple[str, int]]):
     """``topic`` or ``topic/partition``; -1 as the partition means all of the topic. The name of a topic has no slash."""
 
     name = "topic"
@@ -80,7 +80,7 @@ def _tables(answer: ResetAnswer) -> list[Group]:
         "forebay offsets reset flights --to 2026-11-21T14:30:00Z --apply",
     ),
 )
-@click.argument("named", metavar="TOPIC[/PARTITION]", type=TopicType())
+@click.argument("named", metavar="TOPIC[/PARTITION]", type=TopicOrPartitionType())
 @click.option(
     "--to",
     "target",

@@ -239,7 +239,7 @@ def inspection_tables(found: JournalInspection) -> list[Group]:
 # ---- rebuild ----------------------------------------------------------------------------------------------------------
 
 
-class Position(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
+class RebuiltPosition(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """How far a partition is according to the rebuilt journal."""
 
     topic: str
@@ -262,7 +262,7 @@ class RebuildReport(msgspec.Struct, frozen=True, rename={**WIRE_NAMES, "missing_
     stream: str
     timeline: int
     copy: str
-    positions: tuple[Position, ...]
+    positions: tuple[RebuiltPosition, ...]
     blocks: int
     taken: int
     not_taken: dict[str, str]
@@ -281,7 +281,7 @@ def report_of(plan: RebuildPlan, done: bool) -> RebuildReport:
         timeline=state.timeline,
         copy=plan.copy_path,
         positions=tuple(
-            Position(p.topic, p.partition, p.incarnation.number, p.position, p.completed)
+            RebuiltPosition(p.topic, p.partition, p.incarnation.number, p.position, p.completed)
             for p in sorted(state.partitions.values(), key=lambda p: (p.topic, p.partition))
         ),
         blocks=len(state.blocks),

@@ -26,7 +26,7 @@ PORT = 9092
 _STOP_SECONDS = 60.0
 
 
-class TopicType(click.ParamType[tuple[str, int]]):
+class NewTopicType(click.ParamType[tuple[str, int]]):
     """``NAME:PARTITIONS``, a topic with its number of partitions."""
 
     name = "name:partitions"
@@ -102,7 +102,12 @@ def make_topic(running: Any, topic: str, partitions: int) -> None:
     "about 5 MB per partition in memory.",
 )
 @click.option(
-    "--topic", "topics", metavar="NAME:PARTITIONS", type=TopicType(), multiple=True, help="Topic to create; repeatable."
+    "--topic",
+    "topics",
+    metavar="NAME:PARTITIONS",
+    type=NewTopicType(),
+    multiple=True,
+    help="Topic to create; repeatable.",
 )
 @click.option(
     "--data",

@@ -54,7 +54,7 @@ class WantedRange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ExportSelection:
     """The records to export; None selects all. ``since_ms``, ``before_ms``: bounds of record timestamps. ``blocks``: ids."""
 
     spans: tuple[WantedRange, ...] | None = None
@@ -182,7 +182,7 @@ class Records(NamedTuple):
     batch: pa.RecordBatch
 
 
-def records(block: Block, plan: ReadPlan, wanted: Selection) -> Iterator[Records]:
+def records(block: Block, plan: ReadPlan, wanted: ExportSelection) -> Iterator[Records]:
     """Yield the selected rows of a block. Raises UnreadableBlockError."""
     from wal.reading import BlockReference, read_block
 
@@ -196,7 +196,7 @@ def records(block: Block, plan: ReadPlan, wanted: Selection) -> Iterator[Records
                 yield Records(r.topic, r.partition, r.incarnation, kept)
 
 
-def _rows(batch: Any, part: WantedRange, wanted: Selection) -> Any:
+def _rows(batch: Any, part: WantedRange, wanted: ExportSelection) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -214,7 +214,7 @@ def _rows(batch: Any, part: WantedRange, wanted: Selection) -> Any:
 class _Reader:
     """The selected rows of all blocks, in the order of acceptance. Unreadable blocks are noted and left out."""
 
-    def __init__(self, blocks: Sequence[Block], plan: ReadPlan, wanted: Selection) -> None:
+    def __init__(self, blocks: Sequence[Block], plan: ReadPlan, wanted: ExportSelection) -> None:
         self._blocks = blocks
         self._plan = plan
         self._wanted = wanted
@@ -398,7 +398,7 @@ def export(
     state = read_state(journal_storage, settings.stream)
     spans = tuple(map(span, ranges)) or None
     named, absent = blocks_of_batches(journal_storage, state, batches) if batches else (None, [])
-    wanted = Selection(spans, named, since, before)
+    wanted = ExportSelection(spans, named, since, before)
     blocks = [block for block in state.blocks.values() if wanted.wants(block)]
     absent += absent_spans(spans or (), blocks)
     reader = _Reader(blocks, _read_plan(settings, state, blocks), wanted)

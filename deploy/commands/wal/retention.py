@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from driver.journal.state import State
-    from wal.decisions.retention import Limits
+    from wal.decisions.retention import RetentionLimits
     from wal.storage import Storage
 
 #: maximum number of reasons that a row names
@@ -61,7 +61,7 @@ class RetentionReport(msgspec.Struct, frozen=True):
 
 
 def judge_segments(
-    journal_storage: Storage, wal_storage: Storage, stream: str, limits: Limits, now_ms: int
+    journal_storage: Storage, wal_storage: Storage, stream: str, limits: RetentionLimits, now_ms: int
 ) -> RetentionReport:
     """Return what a clean-up at ``now_ms`` would do. Only reads the journal and the headers of frames; fences no process."""
     from driver.journal.log import reading as journal
@@ -117,7 +117,7 @@ def judge_segments(
 
 
 def _judged(
-    state: State, storage: Storage, path: str, sealed: bool, limits: Limits, now_ms: int, due: str | None
+    state: State, storage: Storage, path: str, sealed: bool, limits: RetentionLimits, now_ms: int, due: str | None
 ) -> tuple[bool, str]:
     """Return whether a clean-up deletes the segment, and why. Like the clean-up, scans only segments that may be deleted."""
     from driver.decisions.clean_up import CleanSegment, judge

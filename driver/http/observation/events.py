@@ -45,7 +45,7 @@ def frame(kind: str, data: bytes, number: int | None = None) -> bytes:
     return b"%sevent: %s\ndata: %s\n\n" % (head, kind.encode(), data)
 
 
-class Client:
+class EventClient:
     """One client: the frames that wait for it. For the serving loop only. ``authorize`` raises AccessError if the client may not
     listen any more."""
 
@@ -106,7 +106,7 @@ class EventHub:
 
     def __init__(self, overview: Callable[[], Awaitable[m.OverviewAnswer]]) -> None:
         self._overview = overview
-        self._clients: set[Client] = set()
+        self._clients: set[EventClient] = set()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None  # set while a client listens
         self._waiting: deque[tuple[int, Sequence[ev.Event], Sequence[Happened]]] = deque()
@@ -188,20 +188,20 @@ class EventHub:
             gone.cancel()
             self._leave(client)
 
-    def _join(self, authorize: Callable[[], object]) -> Client:
+    def _join(self, authorize: Callable[[], object]) -> EventClient:
         with self._lock:
             if self._closed or len(self._clients) >= CLIENTS_MAX:
                 raise TurnedAwayError(
                     "the driver is stopping" if self._closed else f"{CLIENTS_MAX} clients listen to events already"
                 )
-            client = Client(authorize)
+            client = EventClient(authorize)
             self._clients.add(client)
             self._loop = asyncio.get_running_loop()
         if self._ticking is None:
             self._ticking = asyncio.ensure_future(self._tick())
         return client
 
-    def _leave(self, client: Client) -> None:
+    def _leave(self, client: EventClient) -> None:
         with self._lock:
             self._clients.discard(client)
             if self._clients:

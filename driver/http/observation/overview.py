@@ -22,7 +22,7 @@ LENGTH_MAX, TEXTS_MAX = 300, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class DriverIdentity:
     """What an overview says about the driver itself, which does not change while it leads."""
 
     stream: str
@@ -41,7 +41,7 @@ class PresentWork:
     spark_ui: str = ""
 
 
-def overview(snapshot: Snapshot, identity: Identity, work: PresentWork) -> m.OverviewAnswer:
+def overview(snapshot: Snapshot, identity: DriverIdentity, work: PresentWork) -> m.OverviewAnswer:
     """Return the overview of a driver that leads."""
     found, around, totals = problems(snapshot), snapshot.around, snapshot.totals
     pending = around.verdict.pending

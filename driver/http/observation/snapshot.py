@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from driver.background.reach import Ends
 from driver.batches.entries import RunningBatch, unfinished_entries
-from driver.http.health import Verdict
+from driver.http.health import HealthVerdict
 from driver.http.lag import not_completed
 from driver.http.status import tracked_replay
 from driver.http.tracked import tracked_agents, tracked_partitions, tracked_receivers
@@ -56,7 +56,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class SnapshotContext:
     """What a snapshot needs beside the tracker. All may be read in any thread.
 
     ``running``: batch id → the batch in work. ``foreign``: as ``driver.http.status.PartsStatus.foreign``.
@@ -64,7 +64,7 @@ class Surroundings:
 
     state: str
     detail: str
-    verdict: Verdict
+    verdict: HealthVerdict
     receiver_timeout: float
     running: Mapping[int, RunningBatch] = field(default_factory=dict)
     foreign: Mapping[TopicPartition, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Snapshot:
     now: float
     now_ms: int
     driver_epoch: int
-    around: Surroundings
+    around: SnapshotContext
     totals: Totals
     partitions: Mapping[str, Partition]
     faults: Mapping[TopicPartition, str]
@@ -153,7 +153,7 @@ class Snapshot:
         return None if seconds is None else round(seconds, 1)
 
 
-def take(tracker: Tracker, around: Surroundings, now: float, now_ms: int) -> Snapshot:
+def take(tracker: Tracker, around: SnapshotContext, now: float, now_ms: int) -> Snapshot:
     """Return a snapshot. Called in the decision loop: it copies references, and formats only what is short."""
     state, index = tracker.state, tracker.state.index
     partitions = {key: replace(partition) for key, partition in state.partitions.items()}

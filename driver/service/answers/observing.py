@@ -25,10 +25,10 @@ from driver.http.observation.blocks import (
 from driver.http.observation.events import EventHub
 from driver.http.observation.keyed_states import KeyedStates, ReadKeyedStates
 from driver.http.observation.lists import Query
-from driver.http.observation.overview import Identity, PresentWork, lag_seconds, late, overview
+from driver.http.observation.overview import DriverIdentity, PresentWork, lag_seconds, late, overview
 from driver.http.observation.records import records_answer
 from driver.http.observation.series import Sampler, Series
-from driver.http.observation.snapshot import SharedSnapshot, Snapshot, Surroundings, take
+from driver.http.observation.snapshot import SharedSnapshot, Snapshot, SnapshotContext, take
 from driver.http.observation.storage import (
     ReadHeldForCursors,
     ReadJournal,
@@ -105,7 +105,7 @@ class Leading:
         """Return a new snapshot. Called in the decision loop."""
         given, parts = self._given, self.parts
         state, detail = self.view.shown()
-        around = Surroundings(
+        around = SnapshotContext(
             state=state,
             detail=detail,
             verdict=self.view.recent_verdict(),
@@ -189,7 +189,7 @@ class Observing:
         self._leadership = leadership
         self._leading: Leading | None = None
         settings = given.settings
-        self._identity = Identity(
+        self._identity = DriverIdentity(
             stream=settings.stream,
             release=given.options.release,
             job=", ".join(job.name for job in given.jobs),

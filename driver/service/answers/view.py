@@ -11,7 +11,7 @@ import msgspec
 from driver.background.reach import soon
 from driver.decision_loop.loop import RESERVE_REACHED, WAITING_FOR_SPACE
 from driver.decisions.problems import in_answer
-from driver.http.health import Verdict, journal_is_away
+from driver.http.health import HealthVerdict, journal_is_away
 from driver.http.status import PartsStatus, status
 from driver.journal.state import State
 from driver.service.activity import Activity
@@ -41,12 +41,12 @@ class ReadStatus(Read[StatusAnswer]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadHealth(Read[Verdict]):
+class ReadHealth(Read[HealthVerdict]):
     """Reads the problems of the stream."""
 
     view: LeaderView
 
-    def read(self, state: State) -> Verdict:
+    def read(self, state: State) -> HealthVerdict:
         return self.view.verdict()
 
 
@@ -83,7 +83,7 @@ class LeaderView:
         self._stores = stores
         self._view = view
         self._started_at = started_at
-        self._seen = (-VERDICT_SECONDS, Verdict())
+        self._seen = (-VERDICT_SECONDS, HealthVerdict())
 
     def answer(self) -> Future[StatusAnswer]:
         """Return the status. While the journal's store does not answer, the status says so and shows no state."""
@@ -96,7 +96,7 @@ class LeaderView:
             return answer
         return soon(answer, JOURNAL_PATIENCE_SECONDS, lambda: self._without_state(outage.cause))
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> HealthVerdict:
         """Return the problems of the stream. Called in the decision loop."""
         state, detail = self.shown()
         now = self._given.clock.monotonic()
@@ -104,7 +104,7 @@ class LeaderView:
         self._seen = (now, verdict)
         return verdict
 
-    def recent_verdict(self) -> Verdict:
+    def recent_verdict(self) -> HealthVerdict:
         """Return the problems as they were at most ``VERDICT_SECONDS`` ago: the placing thread asks for them all the time, and
         with many partitions it takes some milliseconds. Called in the decision loop."""
         seen_at, verdict = self._seen

@@ -9,13 +9,13 @@ from driver.journal import events as ev
 from driver.journal.state_parts import SnapshotCopy
 from driver.tracker.decision import Action, DeleteSegment, Recorder
 from driver.tracker.requests import CleanedUp, Copied
-from wal.decisions.retention import Judgement, Limits
+from wal.decisions.retention import Judgement, RetentionLimits
 
 
 class Deletion:
     """Journals each deletion as an intent before it is done. ``limits``: the retention limits for requests that name none."""
 
-    def __init__(self, *, recorder: Recorder, limits: Limits) -> None:
+    def __init__(self, *, recorder: Recorder, limits: RetentionLimits) -> None:
         self._recorder = recorder
         self._limits = limits
 

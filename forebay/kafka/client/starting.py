@@ -1,6 +1,6 @@
 """Finds where reading begins or ends in each partition, by requests and without joining a group.
 
-Each :class:`Position` has the origin of its offset as text, for display.
+Each :class:`StartPosition` has the origin of its offset as text, for display.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Starting: TypeAlias = Literal["earliest", "latest"] | int | Timestamp
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class StartPosition:
     """The offset at which reading of a partition begins. ``why``: its origin as text, such as "committed by group g"."""
 
     offset: int
@@ -89,7 +89,7 @@ class Known:
 
 def begin(
     admin: KafkaAdmin, partitions: Iterable[TopicPartition], known: Known, reset: str
-) -> dict[TopicPartition, Position]:
+) -> dict[TopicPartition, StartPosition]:
     """Return where reading of each partition begins: at the first offset of ``known``, else as ``reset`` says.
 
     If there is a checkpoint without the partition, the partition is new and is read from its first offset. ``reset``: "earliest",
@@ -116,4 +116,4 @@ def begin(
                 "give an offset, or set auto.offset.reset to earliest or latest"
             )
     offsets = find_offsets(admin, {tp: starting for tp, (starting, _) in asked.items()})
-    return {tp: Position(offsets[tp], why) for tp, (_, why) in asked.items()}
+    return {tp: StartPosition(offsets[tp], why) for tp, (_, why) in asked.items()}

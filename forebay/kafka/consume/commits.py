@@ -12,7 +12,7 @@ from forebay.kafka.client.group_offsets import Point, commit_list
 from forebay.model.values import TopicPartition
 
 
-class Commits:
+class ConsumerCommits:
     """The commits of one consumer. For the polling thread; :meth:`on_commit` is called within a poll."""
 
     def __init__(self, serve: Callable[[Callable[[], bool], float], bool]) -> None:

@@ -21,7 +21,7 @@ from forebay.kafka.client.denials import is_denied, next_step
 from forebay.kafka.client.group_offsets import Point
 from forebay.kafka.client.log_cuts import LogPoint
 from forebay.kafka.consume.assignment import Assignment
-from forebay.kafka.consume.commits import Commits
+from forebay.kafka.consume.commits import ConsumerCommits
 from forebay.kafka.consume.fetching import Fetcher, opened
 from forebay.kafka.consume.selection import Polled, Selection
 from forebay.kafka.options.librdkafka import consumer_options, is_cooperative
@@ -87,7 +87,7 @@ class KafkaSource:
         self._polling = False
         self._closing = False
         self._callback_error: BaseException | None = None
-        self._commits = Commits(self._serve)
+        self._commits = ConsumerCommits(self._serve)
         self._fetcher: Fetcher | None = None
         self._clock: Clock = clock or SystemClock()
         self._fatal: KafkaError | None = None

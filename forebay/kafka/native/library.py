@@ -91,7 +91,7 @@ class Functions(c.Structure):
     _fields_ = [(name, c.c_void_p) for name in _FUNCTIONS]
 
 
-class Message(c.Structure):
+class MessageStruct(c.Structure):
     """``rd_kafka_message_t``."""
 
     _fields_ = [
@@ -157,7 +157,7 @@ def check(native: Library) -> None:
 
     texts = [(b"k", b"value"), (None, b""), (b"", None)]
     made = [
-        Message(
+        MessageStruct(
             topic=1, partition=2, offset=10 + number, key=c.cast(c.c_char_p(key), c.c_void_p), key_size=len(key or b""),
             value=c.cast(c.c_char_p(value), c.c_void_p), value_size=len(value or b""),
         )

@@ -28,7 +28,7 @@ class Translated:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Treatment:
     """The treatment of one Java setting. ``becomes``: librdkafka's names, or the reason why there is none."""
 
     outcome: Literal["translated", "left out", "refused"]
@@ -228,8 +228,8 @@ def _jaas(value: str, options: Mapping[str, str], read: Read) -> dict[str, str]:
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 
-def _translated(becomes: str, translation: Translation) -> Row:
-    return Row("translated", becomes, translation)
+def _translated(becomes: str, translation: Translation) -> Treatment:
+    return Treatment("translated", becomes, translation)
 
 
 _OPENSSL = "librdkafka uses OpenSSL instead of Java's providers: configure OpenSSL itself, or set `ssl.cipher.suites`"
@@ -237,7 +237,7 @@ _PLUGIN = "the value is a Java class, which librdkafka cannot load"
 _HARMLESS = "librdkafka limits or tunes this in its own way, and no record depends on it"
 
 #: Java's name → its treatment
-TABLE: dict[str, Row] = {
+TABLE: dict[str, Treatment] = {
     "fetch.max.wait.ms": _translated("`fetch.wait.max.ms`", _as("fetch.wait.max.ms")),
     "receive.buffer.bytes": _translated("`socket.receive.buffer.bytes` (-1 becomes 0)", _buffer("socket.receive.buffer.bytes")),
     "send.buffer.bytes": _translated("`socket.send.buffer.bytes` (-1 becomes 0)", _buffer("socket.send.buffer.bytes")),
@@ -261,9 +261,9 @@ TABLE: dict[str, Row] = {
     "value.deserializer": _translated("nothing for byte arrays; others are refused", _bytes_only("value.deserializer")),
     "key.serializer": _translated("nothing for byte arrays; others are refused", _bytes_only("key.serializer")),
     "value.serializer": _translated("nothing for byte arrays; others are refused", _bytes_only("value.serializer")),
-    **dict.fromkeys(("ssl.truststore.type", "ssl.keystore.type"), Row("left out", "the store's content shows its type")),
-    "ssl.truststore.password": Row("left out", "needed only to open the store"),
-    "max.poll.records": Row("left out", "Forebay decides how many records a poll returns"),
+    **dict.fromkeys(("ssl.truststore.type", "ssl.keystore.type"), Treatment("left out", "the store's content shows its type")),
+    "ssl.truststore.password": Treatment("left out", "needed only to open the store"),
+    "max.poll.records": Treatment("left out", "Forebay decides how many records a poll returns"),
     **dict.fromkeys(
         (
             "default.api.timeout.ms", "max.block.ms", "metadata.max.idle.ms", "socket.connection.setup.timeout.max.ms",
@@ -271,21 +271,21 @@ TABLE: dict[str, Row] = {
             "auto.include.jmx.reporter", "partitioner.adaptive.partitioning.enable", "partitioner.availability.timeout.ms",
             "sasl.kerberos.ticket.renew.jitter", "sasl.kerberos.ticket.renew.window.factor",
         ),
-        Row("left out", _HARMLESS),
+        Treatment("left out", _HARMLESS),
     ),
     **dict.fromkeys(
         ("ssl.protocol", "ssl.provider", "ssl.enabled.protocols", "ssl.keymanager.algorithm", "ssl.trustmanager.algorithm",
          "ssl.secure.random.implementation", "security.providers"),
-        Row("refused", _OPENSSL),
+        Treatment("refused", _OPENSSL),
     ),
     **dict.fromkeys(
         ("ssl.engine.factory.class", "sasl.login.class", "sasl.login.callback.handler.class",
          "sasl.client.callback.handler.class", "interceptor.classes", "metric.reporters", "partitioner.class"),
-        Row("refused", _PLUGIN),
+        Treatment("refused", _PLUGIN),
     ),
-    "partitioner.ignore.keys": Row("refused", "set the partition of each record instead"),
+    "partitioner.ignore.keys": Treatment("refused", "set the partition of each record instead"),
     **dict.fromkeys(
         ("compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
-        Row("refused", "set librdkafka's `compression.level`"),
+        Treatment("refused", "set librdkafka's `compression.level`"),
     ),
 }  # fmt: skip

@@ -30,7 +30,7 @@ _vtable_at = struct.Struct("<HHHHHH").unpack_from
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class IpcMessage:
     """A message within its stream. ``kind``: SCHEMA, DICTIONARY_BATCH or RECORD_BATCH. ``content``: where the table of this kind
     is. ``body``, ``end``: where its body begins and ends. ``body_length_at``: where its length is; 0 for none."""
 
@@ -42,7 +42,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class IpcBatch:
     """Where a record batch has its number of rows (0: it has none), its vectors and its compression (0: it has none)."""
 
     rows_at: int
@@ -51,7 +51,7 @@ class Batch:
     compression_at: int
 
 
-def message_at(view: memoryview, at: int) -> Message:
+def message_at(view: memoryview, at: int) -> IpcMessage:
     """Return the message at ``at``. Raises ValueError, ``struct.error`` or IndexError if it does not end within ``view``."""
     continuation, length = PREFIX.unpack_from(view, at)
     begin = at + PREFIX.size
@@ -60,15 +60,15 @@ def message_at(view: memoryview, at: int) -> Message:
     end = body + (_length_at(view, body_length_at)[0] if body_length_at else 0)
     if continuation != _CONTINUATION or not kind_at or not content_at or not begin < body <= end <= len(view):
         raise ValueError("the Arrow stream is of another form")
-    return Message(view[kind_at], content_at + _offset_at(view, content_at)[0], body, end, body_length_at)
+    return IpcMessage(view[kind_at], content_at + _offset_at(view, content_at)[0], body, end, body_length_at)
 
 
-def batch_of(view: memoryview, message: Message) -> Batch:
+def batch_of(view: memoryview, message: IpcMessage) -> IpcBatch:
     """Return the record batch of ``message``. Raises ``struct.error`` or IndexError if it is truncated."""
-    return Batch(*_fields(view, message.content))
+    return IpcBatch(*_fields(view, message.content))
 
 
-def rows_of(view: memoryview, batch: Batch) -> int:
+def rows_of(view: memoryview, batch: IpcBatch) -> int:
     """Return the number of rows of ``batch``."""
     return int(_length_at(view, batch.rows_at)[0]) if batch.rows_at else 0
 

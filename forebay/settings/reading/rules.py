@@ -15,7 +15,7 @@ from forebay.settings.schema.constraints import service_address
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenRule:
     """A broken rule. ``words`` say what is allowed for the value of ``key``; with ``whole``, they are the whole sentence."""
 
     key: str
@@ -23,7 +23,7 @@ class Broken:
     whole: bool = False
 
 
-Rule = Callable[[Settings], Iterator[Broken]]
+Rule = Callable[[Settings], Iterator[BrokenRule]]
 
 
 def check(settings: Settings, raw: Mapping[str, Any], mistakes: Mistakes) -> None:
@@ -47,36 +47,36 @@ def _written(settings: Settings, raw: Mapping[str, Any], key: str) -> Any:
 # these rules are about receiver.source itself, and a kind of source (forebay.sources.kind) exists only after they hold
 
 
-def _topics_or_pattern(settings: Settings) -> Iterator[Broken]:
+def _topics_or_pattern(settings: Settings) -> Iterator[BrokenRule]:
     kafka = settings.kafka
     if not settings.custom_source and bool(kafka.topics) == (kafka.pattern is not None):
-        yield Broken("kafka", 'kafka: name topics = ["…"] or pattern = "^…", one of the two', whole=True)
+        yield BrokenRule("kafka", 'kafka: name topics = ["…"] or pattern = "^…", one of the two', whole=True)
     if settings.custom_source and (kafka.topics or kafka.pattern is not None):
         key = "kafka.topics" if kafka.topics else "kafka.pattern"
         words = f"{key}: receiver.source = {shown(settings.receiver.source)} reads no topics of Kafka; remove this key"
-        yield Broken(key, words, whole=True)
+        yield BrokenRule(key, words, whole=True)
 
 
-def _topics_once(settings: Settings) -> Iterator[Broken]:
+def _topics_once(settings: Settings) -> Iterator[BrokenRule]:
     if len(set(settings.kafka.topics)) != len(settings.kafka.topics):
-        yield Broken("kafka.topics", "names a topic twice")
+        yield BrokenRule("kafka.topics", "names a topic twice")
 
 
-def _broker(settings: Settings) -> Iterator[Broken]:
+def _broker(settings: Settings) -> Iterator[BrokenRule]:
     if not settings.custom_source and not _has_broker(settings):
         words = 'kafka."bootstrap.servers" is missing: name a broker, as in "127.0.0.1:9092"'
-        yield Broken("kafka.bootstrap.servers", words, whole=True)
+        yield BrokenRule("kafka.bootstrap.servers", words, whole=True)
 
 
-def _starting_offsets(settings: Settings) -> Iterator[Broken]:
+def _starting_offsets(settings: Settings) -> Iterator[BrokenRule]:
     if settings.custom_source and settings.kafka.starting_offsets not in ("earliest", "latest"):
-        yield Broken("kafka.starting_offsets", 'with a custom source, allowed are "earliest" and "latest"')
+        yield BrokenRule("kafka.starting_offsets", 'with a custom source, allowed are "earliest" and "latest"')
 
 
-def _source_options(settings: Settings) -> Iterator[Broken]:
+def _source_options(settings: Settings) -> Iterator[BrokenRule]:
     if not settings.custom_source and settings.receiver.source_options:
         words = "receiver.source_options are arguments of a custom source: name its class in receiver.source"
-        yield Broken("receiver.source_options", words, whole=True)
+        yield BrokenRule("receiver.source_options", words, whole=True)
 
 
 def _has_broker(settings: Settings) -> bool:
@@ -86,62 +86,66 @@ def _has_broker(settings: Settings) -> bool:
 # ---- receivers -------------------------------------------------------------------------------------------------------
 
 
-def _managed(settings: Settings) -> Iterator[Broken]:
+def _managed(settings: Settings) -> Iterator[BrokenRule]:
     if settings.receiver.mode != "managed" and not settings.custom_source:
         return
     count = settings.receiver.count
     if count > MANAGED_COUNT_MAX:
-        yield Broken("receiver.count", f"with managed receivers, or a custom source, at most {MANAGED_COUNT_MAX}")
+        yield BrokenRule("receiver.count", f"with managed receivers, or a custom source, at most {MANAGED_COUNT_MAX}")
     if is_reserved(settings.stream):
-        yield Broken(
+        yield BrokenRule(
             "stream", f"managed receivers' ids begin with this name, which must not begin with {RESERVED_PREFIX!r}"
         )
     try:
         check_name("receiver id", managed_id(settings.stream, min(count, MANAGED_COUNT_MAX) - 1))
     except ValueError as error:
-        yield Broken("stream", f"stream: the name is part of managed receivers' ids: {error}", whole=True)
+        yield BrokenRule("stream", f"stream: the name is part of managed receivers' ids: {error}", whole=True)
 
 
-def _initial_rate(settings: Settings) -> Iterator[Broken]:
+def _initial_rate(settings: Settings) -> Iterator[BrokenRule]:
     if settings.receiver.initial_rate and not settings.driver.backpressure:
         words = "it applies until backpressure learns a rate: set driver.backpressure = true, or use receiver.max_rate"
-        yield Broken("receiver.initial_rate", words)
+        yield BrokenRule("receiver.initial_rate", words)
 
 
-def _partition_rates(settings: Settings) -> Iterator[Broken]:
+def _partition_rates(settings: Settings) -> Iterator[BrokenRule]:
     most = settings.receiver.max_rate_per_partition
     if 0 < most < settings.receiver.min_rate_per_partition:
-        yield Broken("receiver.min_rate_per_partition", f"must be at most receiver.max_rate_per_partition ({most})")
+        yield BrokenRule("receiver.min_rate_per_partition", f"must be at most receiver.max_rate_per_partition ({most})")
 
 
-def _memory(settings: Settings) -> Iterator[Broken]:
+def _memory(settings: Settings) -> Iterator[BrokenRule]:
     if settings.receiver.memory < settings.receiver.block_size:
-        yield Broken("receiver.memory", f"must be at least receiver.block_size ({shown(settings.receiver.block_size)})")
+        yield BrokenRule(
+            "receiver.memory", f"must be at least receiver.block_size ({shown(settings.receiver.block_size)})"
+        )
 
 
-def _local_copies(settings: Settings) -> Iterator[Broken]:
+def _local_copies(settings: Settings) -> Iterator[BrokenRule]:
     if not settings.has_wal and not settings.receiver.local_copies:
-        yield Broken("receiver.local_copies", f'wal.url = "{NO_WAL}" keeps blocks only as local copies: set it to true')
+        yield BrokenRule(
+            "receiver.local_copies", f'wal.url = "{NO_WAL}" keeps blocks only as local copies: set it to true'
+        )
 
 
-def _retention(settings: Settings) -> Iterator[Broken]:
+def _retention(settings: Settings) -> Iterator[BrokenRule]:
     if settings.has_wal:
         return
     for key in ("retention", "retention_size", "retention_blocks", "retention_free"):
         if (kept := getattr(settings.wal, key)) and kept != getattr(WalSettings(url=NO_WAL), key):
-            yield Broken(f"wal.{key}", f'wal.url = "{NO_WAL}" keeps no completed batches: remove this key')
+            yield BrokenRule(f"wal.{key}", f'wal.url = "{NO_WAL}" keeps no completed batches: remove this key')
 
 
 # ---- services --------------------------------------------------------------------------------------------------------
 
 
-def _certificate(settings: Settings) -> Iterator[Broken]:
+def _certificate(settings: Settings) -> Iterator[BrokenRule]:
     if (settings.security.cert_file is None) != (settings.security.key_file is None):
         words = "security.cert_file and security.key_file belong together: set both, or neither"
-        yield Broken("security.cert_file", words, whole=True)
+        yield BrokenRule("security.cert_file", words, whole=True)
 
 
-def _https(settings: Settings) -> Iterator[Broken]:
+def _https(settings: Settings) -> Iterator[BrokenRule]:
     urls = {
         "driver.url": settings.driver.url,
         "agent.url": settings.agent.url,
@@ -149,13 +153,13 @@ def _https(settings: Settings) -> Iterator[Broken]:
     }
     for key, url in urls.items():
         if settings.security.cert_file is not None and url is not None and not url.startswith("https:"):
-            yield Broken(key, "with security.cert_file it must begin with https://")
+            yield BrokenRule(key, "with security.cert_file it must begin with https://")
 
 
-def _ports(settings: Settings) -> Iterator[Broken]:
+def _ports(settings: Settings) -> Iterator[BrokenRule]:
     address = service_address(settings.agent.url)
     if address[1] != 0 and address == service_address(settings.driver.url):
-        yield Broken("agent.url", "is the address of driver.url too: give each service its own port")
+        yield BrokenRule("agent.url", "is the address of driver.url too: give each service its own port")
     if settings.receiver.metrics_url is None:
         return
     host, port = service_address(settings.receiver.metrics_url)
@@ -163,50 +167,50 @@ def _ports(settings: Settings) -> Iterator[Broken]:
         other, taken = service_address(url)
         if port and host == other and port <= taken < port + METRICS_PORTS:
             words = f"receivers take one of the {METRICS_PORTS} ports from {port} on, and {taken} is that of {key}"
-            yield Broken("receiver.metrics_url", words)
+            yield BrokenRule("receiver.metrics_url", words)
 
 
-def _urls_once(settings: Settings) -> Iterator[Broken]:
+def _urls_once(settings: Settings) -> Iterator[BrokenRule]:
     if len({url.rstrip("/") for url in settings.driver.urls}) != len(settings.driver.urls):
-        yield Broken("driver.urls", "names a driver twice")
+        yield BrokenRule("driver.urls", "names a driver twice")
 
 
 # ---- jobs ------------------------------------------------------------------------------------------------------------
 
 
-def _jobs(settings: Settings) -> Iterator[Broken]:
+def _jobs(settings: Settings) -> Iterator[BrokenRule]:
     jobs = settings.driver.jobs
     if len(set(jobs)) != len(jobs):
-        yield Broken("driver.job", "names a function twice")
+        yield BrokenRule("driver.job", "names a function twice")
     if settings.driver.job == ():
-        yield Broken("driver.job", "driver.job: the list is empty; name a function, or remove the key", whole=True)
+        yield BrokenRule("driver.job", "driver.job: the list is empty; name a function, or remove the key", whole=True)
 
 
-def _empty_batches(settings: Settings) -> Iterator[Broken]:
+def _empty_batches(settings: Settings) -> Iterator[BrokenRule]:
     if settings.driver.empty_batches == "deliver" and settings.driver.batch_interval <= 0:
         words = 'with driver.batch_interval = "0s" there is no interval without blocks: set it to "skip"'
-        yield Broken("driver.empty_batches", words)
+        yield BrokenRule("driver.empty_batches", words)
 
 
-def _modules(settings: Settings) -> Iterator[Broken]:
+def _modules(settings: Settings) -> Iterator[BrokenRule]:
     if settings.spark.modules and settings.spark.ship == "installed":
         words = 'with spark.ship = "installed" the driver sends no modules: install them on the executors, and remove this key'
-        yield Broken("spark.modules", words)
+        yield BrokenRule("spark.modules", words)
 
 
-def _dead_letter_place(settings: Settings) -> Iterator[Broken]:
+def _dead_letter_place(settings: Settings) -> Iterator[BrokenRule]:
     if settings.dead_letters.url is not None and settings.dead_letters.topic is not None:
-        yield Broken("dead_letters.topic", "dead_letters: name a url or a topic, not both", whole=True)
+        yield BrokenRule("dead_letters.topic", "dead_letters: name a url or a topic, not both", whole=True)
 
 
-def _dead_letter_topic(settings: Settings) -> Iterator[Broken]:
+def _dead_letter_topic(settings: Settings) -> Iterator[BrokenRule]:
     topic, kafka = settings.dead_letters.topic, settings.kafka
     if topic is None:
         return
     if not _has_broker(settings):
-        yield Broken("dead_letters.topic", 'name its brokers by kafka."bootstrap.servers", or use a url')
+        yield BrokenRule("dead_letters.topic", 'name its brokers by kafka."bootstrap.servers", or use a url')
     if topic in kafka.topics or (kafka.pattern is not None and matches(kafka.pattern, topic)):
-        yield Broken("dead_letters.topic", "the stream reads this topic: name another one")
+        yield BrokenRule("dead_letters.topic", "the stream reads this topic: name another one")
 
 
 #: each rule, and the keys that it reads

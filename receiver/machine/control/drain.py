@@ -10,7 +10,7 @@ from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.machine.delivery.buffer import Buffer
-from receiver.machine.delivery.commits import Commits
+from receiver.machine.delivery.commits import CommitRetries
 from receiver.machine.exchange.outbox import Outbox
 from receiver.machine.exchange.requests import Failed
 from receiver.machine.membership.partitions import Partitions
@@ -30,7 +30,7 @@ class Drain:
     shutdown: Shutdown
     partitions: Partitions
     buffer: Buffer
-    commits: Commits
+    commits: CommitRetries
     claims: Claims
     _committed: bool = False
     _request: int = 0  # the open request, 0: none

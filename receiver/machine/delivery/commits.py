@@ -25,7 +25,7 @@ COMMITS_FAILED_LOGGED = 3
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class Commits:
+class CommitRetries:
     """Repeats failed commits after a delay that grows until a synchronous commit succeeds."""
 
     settings: ReceiverSettings

@@ -12,7 +12,7 @@ from receiver import actions as act
 from receiver import inputs as inp
 from receiver.blocks.sealed_blocks import SealedBlock
 from receiver.machine.delivery.buffer import Buffer
-from receiver.machine.delivery.commits import Commits
+from receiver.machine.delivery.commits import CommitRetries
 from receiver.machine.exchange.contact import DriverContact
 from receiver.machine.exchange.delays import retry_delay
 from receiver.machine.exchange.outbox import Outbox
@@ -22,7 +22,7 @@ from receiver.machine.membership.partitions import Partitions
 from receiver.machine.membership.registration import Registration
 from receiver.sources.source import CommitPoint
 
-#: maximum ranges in one report, which keeps its body far below ``forebay.security.access.Limits.request_bytes``
+#: maximum ranges in one report, which keeps its body far below ``forebay.security.access.ClientLimits.request_bytes``
 REPORT_RANGES_MAX = 10_000
 
 
@@ -36,7 +36,7 @@ class Reports:
     registration: Registration
     partitions: Partitions
     buffer: Buffer
-    commits: Commits
+    commits: CommitRetries
     records: int = 0
     _open: bool = False
     _report_at: float = 0.0

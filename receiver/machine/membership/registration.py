@@ -18,7 +18,7 @@ from receiver.machine.membership.shutdown import Shutdown
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ReceiverIdentity:
     """The identity of this process at the driver.
 
     ``instance_id``: differs between two processes with the same ``receiver_id``. ``version``: of this software, for the
@@ -39,7 +39,7 @@ class Registration:
     ``epoch``: of this process, 0 before it is registered. ``timeline``: of the journal. ``topics``: to subscribe to.
     """
 
-    identity: Identity
+    identity: ReceiverIdentity
     settings: ReceiverSettings
     outbox: Outbox
     contact: DriverContact

@@ -10,7 +10,7 @@ from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.machine.delivery.buffer import Buffer
-from receiver.machine.delivery.commits import Commits
+from receiver.machine.delivery.commits import CommitRetries
 from receiver.machine.exchange.outbox import Outbox
 from receiver.machine.exchange.requests import Failed
 from receiver.machine.limits.flow import Flow
@@ -37,7 +37,7 @@ class Assignment:
     flow: Flow
     partitions: Partitions
     buffer: Buffer
-    commits: Commits
+    commits: CommitRetries
     claims: Claims
     _revoking: tuple[TopicPartition, ...] = ()
     _deadline: float = 0.0  # when a revocation no longer waits

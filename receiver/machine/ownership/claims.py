@@ -11,7 +11,7 @@ from forebay.settings.schema import ReceiverSettings
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.machine.delivery.buffer import Buffer
-from receiver.machine.delivery.commits import Commits
+from receiver.machine.delivery.commits import CommitRetries
 from receiver.machine.exchange.contact import DriverContact
 from receiver.machine.exchange.delays import retry_delay
 from receiver.machine.exchange.outbox import Outbox
@@ -34,7 +34,7 @@ class Claims:
     shutdown: Shutdown
     partitions: Partitions
     buffer: Buffer
-    commits: Commits
+    commits: CommitRetries
     _sent: int = 0
     _open: dict[int, int] = field(default_factory=dict)  # request → number, of claims without an answer
 

@@ -77,7 +77,7 @@ class Faults:
                 verdict = gaps.judge(
                     at_start=True, confirmed=False, log_begins_after_position=event.low > partition.expected
                 )
-                if verdict is not gaps.Verdict.LOST:
+                if verdict is not gaps.GapVerdict.LOST:
                     self.partitions.start([partition], now)
                     continue
                 partition.fault = "out-of-range"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Verdict(Enum):
+class GapVerdict(Enum):
     """What a gap is."""
 
     SKIPPED = "Kafka holds no record there: compaction, or transaction markers; the range includes the gap"
@@ -15,27 +15,27 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class GapRow:
     """A row of the table. ``None`` matches both values."""
 
     at_start: bool | None
     confirmed: bool | None
     log_begins_after_position: bool | None
-    verdict: Verdict
+    verdict: GapVerdict
 
 
 #: the first row that matches decides
-TABLE: tuple[Row, ...] = (
+TABLE: tuple[GapRow, ...] = (
     # Within an assignment each fetch follows the one before. A fetch below the start of the log is an error of its own.
-    Row(False, None, None, Verdict.SKIPPED),
-    Row(True, None, True, Verdict.LOST),
+    GapRow(False, None, None, GapVerdict.SKIPPED),
+    GapRow(True, None, True, GapVerdict.LOST),
     # Just after a start, a record that was fetched for an older assignment would look the same as compaction (rule 3).
-    Row(True, False, False, Verdict.READ_AGAIN),
-    Row(True, True, False, Verdict.SKIPPED),
+    GapRow(True, False, False, GapVerdict.READ_AGAIN),
+    GapRow(True, True, False, GapVerdict.SKIPPED),
 )
 
 
-def judge(*, at_start: bool, confirmed: bool, log_begins_after_position: bool) -> Verdict:
+def judge(*, at_start: bool, confirmed: bool, log_begins_after_position: bool) -> GapVerdict:
     """Return the verdict on the gap between the position and the first offset that was polled.
 
     ``at_start``: no record was polled since the partition was started. ``confirmed``: the previous start, at the same position,

@@ -80,7 +80,7 @@ class PollResults:
         if first > partition.expected:
             confirmed = first == partition.unconfirmed_gap_end
             verdict = gaps.judge(at_start=partition.at_start, confirmed=confirmed, log_begins_after_position=False)
-            if verdict is not gaps.Verdict.SKIPPED:
+            if verdict is not gaps.GapVerdict.SKIPPED:
                 partition.unconfirmed_gap_end = first
                 self.partitions.leave(partition, Phase.INSPECTING, now)
                 return True

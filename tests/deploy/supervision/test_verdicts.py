@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.supervision.verdicts import VERDICTS, How, Verdict, described, how_it_ended
+from deploy.supervision.verdicts import VERDICTS, ExitVerdict, How, described, how_it_ended
 from forebay.process.restarts import RestartPolicy
 
 
 @pytest.mark.parametrize(
     ("return_code", "how", "verdict"),
     [
-        (0, How.FINISHED, Verdict.STAY_DOWN),
-        (1, How.FAILED, Verdict.RESTART),
-        (2, How.WRONG_USE, Verdict.STOP_ALL),
-        (3, How.FAILED, Verdict.RESTART),
-        (4, How.FENCED, Verdict.STAY_DOWN),
-        (5, How.REPLACED, Verdict.RESTART),
-        (6, How.TO_RESTART, Verdict.RESTART),
-        (130, How.FAILED, Verdict.RESTART),
-        (-9, How.KILLED, Verdict.RESTART),
-        (-15, How.KILLED, Verdict.RESTART),
-        (-11, How.KILLED, Verdict.RESTART),
+        (0, How.FINISHED, ExitVerdict.STAY_DOWN),
+        (1, How.FAILED, ExitVerdict.RESTART),
+        (2, How.WRONG_USE, ExitVerdict.STOP_ALL),
+        (3, How.FAILED, ExitVerdict.RESTART),
+        (4, How.FENCED, ExitVerdict.STAY_DOWN),
+        (5, How.REPLACED, ExitVerdict.RESTART),
+        (6, How.TO_RESTART, ExitVerdict.RESTART),
+        (130, How.FAILED, ExitVerdict.RESTART),
+        (-9, How.KILLED, ExitVerdict.RESTART),
+        (-15, How.KILLED, ExitVerdict.RESTART),
+        (-11, How.KILLED, ExitVerdict.RESTART),
     ],
 )
-def test_each_exit_code_has_its_verdict(return_code: int, how: How, verdict: Verdict) -> None:
+def test_each_exit_code_has_its_verdict(return_code: int, how: How, verdict: ExitVerdict) -> None:
     """INV-4: what was fenced is never started again."""
     assert how_it_ended(return_code) is how
     assert VERDICTS[how][0] is verdict
@@ -33,7 +33,7 @@ def test_each_exit_code_has_its_verdict(return_code: int, how: How, verdict: Ver
 def test_first_child_that_finds_the_stream_running_stops_all() -> None:
     """INV-4: nothing is started that would fence what runs."""
     assert how_it_ended(5, alone=True) is How.NOT_NEEDED
-    assert VERDICTS[How.NOT_NEEDED][0] is Verdict.STOP_ALL
+    assert VERDICTS[How.NOT_NEEDED][0] is ExitVerdict.STOP_ALL
 
 
 def test_the_table_has_a_row_with_a_reason_for_every_way_to_end() -> None:

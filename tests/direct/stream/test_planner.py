@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from direct.stream.commits import Commits
+from direct.stream.commits import DirectCommits
 from direct.stream.planner import BatchPlanner
 from direct.stream.reads import StreamProgress
 from direct.stream.settings import StreamSettings
@@ -36,7 +36,7 @@ class Stream:
         own: Any = self
         self.planner = BatchPlanner(
             safe=own, strategy=Assign([TP, OTHER]), settings=StreamSettings("s", "memory://c"), timeout_seconds=1.0,
-            commits=Commits(""), clock=ManualClock(), admin=own, loop=own, kept=own if intake else None,
+            commits=DirectCommits(""), clock=ManualClock(), admin=own, loop=own, kept=own if intake else None,
         )  # fmt: skip
 
     def ask(self, _: object) -> StreamProgress:

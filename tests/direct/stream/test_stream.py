@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.main import main
 from direct.parameters import warn_once
-from direct.stream.commits import Commits
+from direct.stream.commits import DirectCommits
 from direct.stream.metrics import StreamMetrics
 from direct.stream.settings import StreamSettings
 from direct.stream.strategies import Assign, Subscribe, SubscribePattern, check
@@ -271,7 +271,7 @@ def test_highest_offsets_are_committed_with_the_next_batch_and_at_the_stop(
 
 def test_callback_gets_errors_of_a_commit_by_partition(tps: list[TopicPartition]) -> None:
     reported: list[Mapping[TopicPartition, str]] = []
-    commits = Commits("g")
+    commits = DirectCommits("g")
     commits.add([OffsetRange(*offsets_at(tps[0], 0, 3))], lambda offsets, errors: reported.append(errors))
     with KafkaAdmin({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=0.2) as unreachable:
         commits.send(unreachable)
@@ -280,7 +280,7 @@ def test_callback_gets_errors_of_a_commit_by_partition(tps: list[TopicPartition]
     assert "did not answer" in reported[0][tps[0]]
     assert reported[1] == {}  # without ranges nothing is sent, and the callback is called in any case
     with pytest.raises(UsageError, match=r"set group\.id in kafka_params"):
-        Commits("").add([])
+        DirectCommits("").add([])
 
 
 def test_invalid_streams_are_refused(runs: Runs) -> None:

@@ -31,7 +31,7 @@ from forebay.model.errors import FencedError, StoreError
 from forebay.model.identifiers import numbered
 from forebay.process.clock import ManualClock
 from tests.support.tracked import STREAM, Tracked
-from wal.decisions.retention import FrameFacts, Limits, SegmentFacts
+from wal.decisions.retention import FrameFacts, RetentionLimits, SegmentFacts
 from wal.segments import layout
 from wal.segments.scan import scan_segment
 from wal.storage import MemoryStorage
@@ -72,7 +72,7 @@ class Cleaned:
         self.loop = Asked(t.state)
         self.journal, self.wal = MemoryStorage(f"cleaned-{next(numbers)}"), MemoryStorage(f"cleaned-{next(numbers)}")
         self.wal.put_new(SEGMENT, b"")
-        clock, limits = ManualClock(), Limits(0)
+        clock, limits = ManualClock(), RetentionLimits(0)
         copies = SnapshotCopies(
             self.loop.ask,
             self.wal,

@@ -162,10 +162,10 @@ def test_intervals_that_end_while_all_workers_are_busy_make_one_batch_of_the_new
     due = trigger.due()
     assert due is not None and (due.time_ms, due.since_ms) == (2_000, 1_000)
     trigger.end_interval(3_000)
-    trigger.settle(due, left=False)
+    trigger.finish_due(due, left=False)
     due = trigger.due()
     assert due is not None and (due.time_ms, due.since_ms) == (3_000, 3_000)
-    trigger.settle(due, left=False)
+    trigger.finish_due(due, left=False)
     assert trigger.due() is None
 
 
@@ -177,7 +177,7 @@ def test_blocks_that_are_left_are_due_from_the_newest_interval_on() -> None:
     assert due is not None
     trigger.end_interval(2_000)
     trigger.end_interval(3_000)
-    trigger.settle(due, left=True)
+    trigger.finish_due(due, left=True)
     due = trigger.due()
     assert due is not None and (due.time_ms, due.since_ms) == (3_000, 3_000)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driver.decisions.pace import NextBatch, Pace
+from driver.decisions.pace import ExpectedBatch, Pace
 from driver.journal.events import JobFailed
 from driver.tracker.requests import AllocateNext, Complete, FailJob
 from forebay import messages as m
@@ -11,8 +11,8 @@ from tests.support.tracked import Tracked, offsets
 
 def test_with_an_interval_the_next_batch_is_expected_at_its_end() -> None:
     pace = Pace(1_000)
-    assert pace.next_batch(5_300) == NextBatch(700, 1_000)
-    assert pace.next_batch(6_000) == NextBatch(1_000, 1_000)
+    assert pace.next_batch(5_300) == ExpectedBatch(700, 1_000)
+    assert pace.next_batch(6_000) == ExpectedBatch(1_000, 1_000)
 
 
 def test_a_job_slower_than_the_interval_is_awaited() -> None:
@@ -20,8 +20,8 @@ def test_a_job_slower_than_the_interval_is_awaited() -> None:
     pace.begin(1, 5_000)
     pace.end(1, 8_000)
     pace.begin(2, 8_000)
-    assert pace.next_batch(8_500) == NextBatch(2_500, 3_000)
-    assert pace.next_batch(10_900) == NextBatch(435, 3_000), "a part of what it took so far"
+    assert pace.next_batch(8_500) == ExpectedBatch(2_500, 3_000)
+    assert pace.next_batch(10_900) == ExpectedBatch(435, 3_000), "a part of what it took so far"
 
 
 def test_without_an_interval_what_was_just_accepted_is_the_next_batch_and_a_later_block_the_one_after() -> None:
@@ -29,13 +29,13 @@ def test_without_an_interval_what_was_just_accepted_is_the_next_batch_and_a_late
     assert pace.next_batch(5_000) is None, "nothing is known yet"
     pace.begin(1, 5_000)
     pace.end(1, 5_200)
-    assert pace.next_batch(5_300) == NextBatch(200, 200)
+    assert pace.next_batch(5_300) == ExpectedBatch(200, 200)
     pace.begin(2, 5_300)
-    assert pace.next_batch(5_350) == NextBatch(67, 200), "it may end early"
-    assert pace.next_batch(5_450) == NextBatch(50, 200)
-    assert pace.next_batch(5_600) == NextBatch(45, 200), "overtime"
+    assert pace.next_batch(5_350) == ExpectedBatch(67, 200), "it may end early"
+    assert pace.next_batch(5_450) == ExpectedBatch(50, 200)
+    assert pace.next_batch(5_600) == ExpectedBatch(45, 200), "overtime"
     pace.end(7, 6_400)
-    assert pace.next_batch(5_600) == NextBatch(45, 200), "an unknown batch changes nothing"
+    assert pace.next_batch(5_600) == ExpectedBatch(45, 200), "an unknown batch changes nothing"
 
 
 def test_the_next_batch_is_expected_to_take_as_long_as_the_faster_ones_of_late() -> None:
@@ -44,7 +44,7 @@ def test_the_next_batch_is_expected_to_take_as_long_as_the_faster_ones_of_late()
     for batch, took in enumerate((90, 300, 280, 250, 310, 260, 270, 500, 240)):
         pace.begin(batch, 0)
         pace.end(batch, took)
-    assert pace.next_batch(0) == NextBatch(250, 250), "the first has been forgotten"
+    assert pace.next_batch(0) == ExpectedBatch(250, 250), "the first has been forgotten"
 
 
 def test_while_one_of_several_jobs_is_free_none_is_awaited() -> None:
@@ -52,9 +52,9 @@ def test_while_one_of_several_jobs_is_free_none_is_awaited() -> None:
     pace.begin(1, 0)
     pace.end(1, 9_000)
     pace.begin(2, 9_000)
-    assert pace.next_batch(9_100) == NextBatch(900, 9_000)
+    assert pace.next_batch(9_100) == ExpectedBatch(900, 9_000)
     pace.begin(3, 9_050)
-    assert pace.next_batch(9_100) == NextBatch(8_900, 9_000)
+    assert pace.next_batch(9_100) == ExpectedBatch(8_900, 9_000)
 
 
 def test_a_clock_that_was_set_back_is_no_negative_time() -> None:
@@ -62,7 +62,7 @@ def test_a_clock_that_was_set_back_is_no_negative_time() -> None:
     pace.begin(1, 5_000)
     pace.end(1, 4_000)
     pace.begin(2, 5_000)
-    assert pace.next_batch(1_000) == NextBatch(0, 0)
+    assert pace.next_batch(1_000) == ExpectedBatch(0, 0)
 
 
 def test_the_answer_to_a_report_says_when_the_next_batch_is_expected_unless_batches_are_paused() -> None:

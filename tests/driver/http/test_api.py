@@ -15,7 +15,7 @@ from forebay import messages as m
 from forebay.http.client import Client
 from forebay.http.server import Server
 from forebay.model.errors import FencedError, RefusedError, UnreachableError, UsageError
-from forebay.security.access import Limits
+from forebay.security.access import ClientLimits
 from tests.support.observed import no_stream
 
 
@@ -130,7 +130,7 @@ def test_a_body_that_is_no_such_message_is_refused_with_the_field(url: str) -> N
 
 def test_a_body_beyond_the_limit_is_refused(url: str) -> None:
     """INV-6."""
-    body, headers = b" " * (Limits().request_bytes + 1), {"content-type": "application/json"}
+    body, headers = b" " * (ClientLimits().request_bytes + 1), {"content-type": "application/json"}
     answer = urllib3.request("POST", url + "/v1/blocks/report", body=body, headers=headers, retries=False)
     assert answer.status == 413
 

@@ -14,7 +14,7 @@ from driver.background.reach import (
 from driver.decision_loop.loop import RESERVE_REACHED
 from driver.decisions.problems import in_answer
 from driver.decisions.receiver_lifecycle import ManagedReceivers
-from driver.http.health import NAMES_SHOWN, WAITING_SECONDS, Grace, Health, HealthLog, Verdict, journal_is_away
+from driver.http.health import NAMES_SHOWN, WAITING_SECONDS, Grace, Health, HealthLog, HealthVerdict, journal_is_away
 from driver.journal import events as ev
 from driver.journal.transitions import apply
 from driver.tracker.requests import FoundPartitions
@@ -51,7 +51,7 @@ def agent(t: Tracked, state: str = "active", host: str = "h1") -> None:
     )  # fmt: skip
 
 
-def kinds(verdict: Verdict) -> tuple[list[str], list[str]]:
+def kinds(verdict: HealthVerdict) -> tuple[list[str], list[str]]:
     return [p.kind for p in verdict.problems], [p.kind for p in verdict.pending]
 
 
@@ -391,14 +391,14 @@ def test_log_has_each_kind_once_and_what_a_start_waits_for(caplog: pytest.LogCap
 
 def test_log_repeats_a_problem_that_lasts_after_growing_delays(caplog: pytest.LogCaptureFixture) -> None:
     log = HealthLog("s")
-    verdict = Verdict(problems=(m.Problem(kind="kafka", cause="Kafka is out of reach: refused"),))
+    verdict = HealthVerdict(problems=(m.Problem(kind="kafka", cause="Kafka is out of reach: refused"),))
     logged = []
     for second in range(1000):
         caplog.clear()
         log.note(verdict, float(second))
         logged += [second] * len(caplog.records)
     assert logged == [0, 60, 180, 420, 900]
-    log.note(Verdict(), 1000.0)
+    log.note(HealthVerdict(), 1000.0)
     caplog.clear()
     log.note(verdict, 1001.0)
     assert len(caplog.records) == 1, "it began again"
@@ -418,7 +418,7 @@ def test_log_names_what_is_pending_after_a_moment_and_when_it_recurs(
         for seconds in (1, 1):
             pending = health.look(wait(t, seconds)).pending
             late = tuple(msgspec.structs.replace(p, seconds=WAITING_SECONDS) for p in pending)
-            log.note(Verdict(pending=late), t.now_ms / 1000)
+            log.note(HealthVerdict(pending=late), t.now_ms / 1000)
         (line,) = caplog.records
         assert line.getMessage().startswith("stream s waits: receiver r1 on host h1 takes in no records: no room")
         assert getattr(line, "fields", None) == {"problem": "receiver-waiting", "seconds": WAITING_SECONDS}

@@ -16,8 +16,8 @@ from driver.background.reach import Ends
 from driver.batches.entries import RunningBatch
 from driver.decisions import problems
 from driver.http import health
-from driver.http.health import Verdict
-from driver.http.observation.snapshot import SharedSnapshot, Snapshot, Surroundings, take
+from driver.http.health import HealthVerdict
+from driver.http.observation.snapshot import SharedSnapshot, Snapshot, SnapshotContext, take
 from driver.metrics import definitions as d
 from driver.metrics.counting import LONGEST_SECONDS, Longest
 from driver.metrics.scrape import Led, Process, Scrape, ScrapeOptions, label_sets
@@ -43,7 +43,7 @@ class Scraped:
         self.hangs = False
         self.ends: dict[TopicPartition, int] = {}
         self.running: dict[int, RunningBatch] = {}
-        self.verdict = Verdict()
+        self.verdict = HealthVerdict()
         self.state = "running"
         self.shared = SharedSnapshot(self.ask, self.clock)
         self.reader = Ends(lambda: self.ends, self.clock)
@@ -69,7 +69,7 @@ class Scraped:
     def ask(self, timeout_seconds: float) -> Snapshot:
         if self.hangs:
             raise UnreachableError("the loop hangs")
-        around = Surroundings(
+        around = SnapshotContext(
             state=self.state,
             detail="",
             verdict=self.verdict,
@@ -167,7 +167,7 @@ def test_batches_and_their_problems_are_counted() -> None:
     assert found["forebay_completed_batches_total"] == {(): 1}
     assert found["forebay_queued_records"] == {(): 20}
     assert found["forebay_tier_reads_total"] == {("read", "wal"): 4, ("unreachable", "agent"): 2}
-    scraped.verdict = Verdict((m.Problem(kind="kafka", cause="away"),), (m.Problem(kind="wal", cause="slow"),))
+    scraped.verdict = HealthVerdict((m.Problem(kind="kafka", cause="away"),), (m.Problem(kind="wal", cause="slow"),))
     found = scraped.read()
     assert (found["forebay_problems"][("kafka",)], found["forebay_pending_problems"][("wal",)]) == (1, 1)
 

@@ -11,7 +11,7 @@ import pytest
 from driver.background.discovery import Known, ReadKnown
 from driver.service.activity import Activity
 from driver.service.admission import Admission
-from driver.service.commits import Commits, CompletedGroup
+from driver.service.commits import CommitCheck, CompletedGroup
 from driver.service.housekeeping import Housekeeping
 from driver.service.options import DriverOptions, Given
 from driver.tracker.reads import PartitionOffsets, StreamOffsets
@@ -105,7 +105,7 @@ def housekeeping(
         loop=asked,
         tracker=SimpleNamespace(subscription=None),
         copies=SimpleNamespace(keep_up=keep_up),
-        commits=Commits(settings=SETTINGS, upstream=cast(Any, kafka), ask=asked.ask, admission=admission),
+        commits=CommitCheck(settings=SETTINGS, upstream=cast(Any, kafka), ask=asked.ask, admission=admission),
     )
     made = Housekeeping(
         given,
@@ -124,7 +124,7 @@ def test_commits_are_read_before_the_positions_that_they_are_compared_with() -> 
     log: list[str] = []
     kafka, asked = Kafka(log), Asked(log)
     admission = Admission(lambda: False)
-    Commits(settings=SETTINGS, upstream=cast(Any, kafka), ask=asked.ask, admission=admission).check()
+    CommitCheck(settings=SETTINGS, upstream=cast(Any, kafka), ask=asked.ask, admission=admission).check()
     assert log[-2:] == ["commits", "positions"]
     assert admission.commits_checked
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from driver.http.health import Verdict
+from driver.http.health import HealthVerdict
 from driver.journal import events as ev
 from driver.listeners.derivation import SeenReceiver
 from driver.listeners.dispatch import Listeners
@@ -40,7 +40,7 @@ def test_receiver_that_fails_while_no_client_listens_is_no_event_for_the_next_cl
     def ask(request: Any) -> Any:
         if isinstance(request, ReadReceivers):
             return {"r1": SeenReceiver("r1", "h1", 1, state, "")}
-        return Verdict() if isinstance(request, ReadHealth) else []
+        return HealthVerdict() if isinstance(request, ReadHealth) else []
 
     # of each round: whether the page listens, the state of the receiver, and the number of events before the round
     rounds = iter(

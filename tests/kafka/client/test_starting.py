@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.client.starting import Known, Position, Timestamp, begin, find_offsets
+from forebay.kafka.client.starting import Known, StartPosition, Timestamp, begin, find_offsets
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
@@ -57,22 +57,22 @@ def test_precedence_is_checkpoint_given_committed_policy(admin: KafkaAdmin, tps:
     one, two, three, four = tps
     known = Known(None, {one: 4, two: -1}, {one: 9, three: 6}, "g")
     assert begin(admin, tps, known, "earliest") == {
-        one: Position(4, "given"),
-        two: Position(5, "given"),
-        three: Position(6, "committed by group g"),
-        four: Position(0, "earliest, by the reset policy"),
+        one: StartPosition(4, "given"),
+        two: StartPosition(5, "given"),
+        three: StartPosition(6, "committed by group g"),
+        four: StartPosition(0, "earliest, by the reset policy"),
     }
     with pytest.raises(UsageError, match=f"no starting offset of {four} is known"):
         begin(admin, tps, known, "error")
-    assert begin(admin, [one], Known(None, {}, {}), "latest") == {one: Position(10, "latest, by the reset policy")}
+    assert begin(admin, [one], Known(None, {}, {}), "latest") == {one: StartPosition(10, "latest, by the reset policy")}
 
 
 def test_partition_missing_in_checkpoint_begins_at_its_beginning(admin: KafkaAdmin, tps: list[TopicPartition]) -> None:
     one, two, *_ = tps
     known = Known({two: 2}, {one: 9}, {one: 9}, "g")
     assert begin(admin, [one, two], known, "latest") == {
-        one: Position(3, "its beginning, since it is new"),
-        two: Position(2, "of the checkpoint"),
+        one: StartPosition(3, "its beginning, since it is new"),
+        two: StartPosition(2, "of the checkpoint"),
     }
 
 

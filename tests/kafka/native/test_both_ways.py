@@ -26,7 +26,7 @@ from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.consume.whole_topic import read_topic
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.native import library as native_library
-from forebay.kafka.native.library import Functions, Library, Message, library
+from forebay.kafka.native.library import Functions, Library, MessageStruct, library
 from forebay.kafka.native.received import Event, Received, Records
 from forebay.kafka.native.record_queue import RecordQueue
 from forebay.kafka.options.access import KafkaAccess
@@ -121,7 +121,7 @@ class _Place(ctypes.Structure):
 def _by_columns(native: Library, order: Sequence[tuple[bool, int]]) -> list[Received]:
     """Return what native code makes of items: whether each is an error, and its partition; their numbers are the offsets."""
     places = [_Place(b"t", partition, offset) for offset, (_, partition) in enumerate(order)]
-    made = [Message(topic=1, partition=partition, offset=offset) for offset, (_, partition) in enumerate(order)]
+    made = [MessageStruct(topic=1, partition=partition, offset=offset) for offset, (_, partition) in enumerate(order)]
     pointer = ctypes.c_void_p
     callbacks = {
         "timestamp": native_library._TIMESTAMP(lambda _, kind: 0),

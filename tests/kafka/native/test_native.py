@@ -27,7 +27,7 @@ from forebay.kafka.consume.fetching import ColumnFetcher, Fetcher, MessageFetche
 from forebay.kafka.consume.messages import FAULTS
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.kafka.native import library as native_library
-from forebay.kafka.native.library import Functions, Library, Message, library
+from forebay.kafka.native.library import Functions, Library, MessageStruct, library
 from forebay.kafka.native.received import Event, Records
 from forebay.kafka.native.record_queue import RecordQueue, _as_text
 from forebay.model.arrow_columns import bytes_column, one_batch
@@ -309,7 +309,7 @@ def test_items_come_out_per_partition_and_in_order(native: Library) -> None:
     native.use(functions)
     for _ in range(300):
         made = [
-            Message(
+            MessageStruct(
                 topic=random_.randrange(1, 3), partition=random_.randrange(2), offset=number, value=ctypes.addressof(payload),
                 value_size=random_.randrange(10),
             )
@@ -319,7 +319,7 @@ def test_items_come_out_per_partition_and_in_order(native: Library) -> None:
         queue._items["message"] = [ctypes.addressof(message) for message in made]
         queue._groups = np.zeros(len(made), native_library.GROUP)
         found = [item for item in queue._received(len(made)) if isinstance(item, Records)]
-        wanted: dict[TopicPartition, list[Message]] = {}
+        wanted: dict[TopicPartition, list[MessageStruct]] = {}
         for message in made:
             wanted.setdefault(TopicPartition(f"topic-{message.topic}", message.partition), []).append(message)
         assert [item.tp for item in found] == list(wanted), (

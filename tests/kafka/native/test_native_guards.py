@@ -18,7 +18,7 @@ import pytest
 
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.kafka.native import library as native_library
-from forebay.kafka.native.library import GROUP, ITEM, PATH, Functions, Library, Message, library
+from forebay.kafka.native.library import GROUP, ITEM, PATH, Functions, Library, MessageStruct, library
 from forebay.kafka.native.record_queue import RecordQueue
 from tests.support.kafka import Reader, partitions_of, poll_until
 
@@ -58,7 +58,7 @@ def test_columns_stay_below_the_two_gibibytes_that_arrow_can_address(native: Lib
     callbacks = native_library._EPOCH(lambda _: 1), _HEADERS(headers), _HEADER_AT(header_at)
     pointers = [ctypes.cast(callback, ctypes.c_void_p) for callback in callbacks]
     sizes = {f"{column}_size": 600 * MEGABYTE, column: ctypes.addressof(name)} if not count else {}
-    made = [Message(topic=1, partition=2, offset=number, **sizes) for number in range(3)]
+    made = [MessageStruct(topic=1, partition=2, offset=number, **sizes) for number in range(3)]
     items: Any = np.zeros(3, ITEM)
     items["message"] = [ctypes.addressof(message) for message in made]
     groups: Any = np.zeros(3, GROUP)

@@ -31,6 +31,6 @@ def test_channel_that_breaks_reports_broken_for_each_request(monkeypatch: pytest
     inputs: queue.SimpleQueue[inp.Input] = queue.SimpleQueue()
     with DriverChannel("reports", cast(DriverClient, Answering()), inputs.put) as channel:
         channel.send(act.Release(1, cast(Any, None)))
-        assert isinstance(inputs.get(timeout=30), inp.Broken)
+        assert isinstance(inputs.get(timeout=30), inp.ThreadFailure)
         channel.send(act.Release(2, cast(Any, None)))
-        assert isinstance(inputs.get(timeout=30), inp.Broken)
+        assert isinstance(inputs.get(timeout=30), inp.ThreadFailure)

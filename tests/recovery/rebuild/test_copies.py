@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from driver.background.snapshot_copies import Due, copy_due
+from driver.background.snapshot_copies import CopyNeed, copy_due
 from driver.journal import events as ev
 from driver.journal.leadership import timeline
 from driver.journal.state import State
@@ -17,7 +17,7 @@ from recovery import rebuild
 from tests.support.lost_journal import Lost
 from tests.support.tracked import STREAM, Tracked, offsets
 from tests.support.unlisted import Unlisted
-from wal.decisions.retention import Limits
+from wal.decisions.retention import RetentionLimits
 from wal.segments import layout
 from wal.storage import Storage
 
@@ -65,23 +65,23 @@ def test_copy_omitted_by_a_listing_is_found(hidden: int) -> None:
 
 def test_copy_is_due_immediately_for_new_partitions_and_waiting_clean_up() -> None:
     t = Tracked()
-    now = Limits(0)
-    assert copy_due(State(stream=STREAM, timeline=1), now, 0) is Due.NO
-    assert copy_due(t.state, now, 0) is Due.NOW
+    now = RetentionLimits(0)
+    assert copy_due(State(stream=STREAM, timeline=1), now, 0) is CopyNeed.NO
+    assert copy_due(t.state, now, 0) is CopyNeed.NOW
     t.copy(1)
-    assert copy_due(t.state, now, 0) is Due.NO, "the event that tells of the copy is no news"
+    assert copy_due(t.state, now, 0) is CopyNeed.NO, "the event that tells of the copy is no news"
     epoch = t.register()
     t.take_in(epoch, t.claim(epoch).view.token, 10)
-    assert copy_due(t.state, now, 0) is Due.LATER
+    assert copy_due(t.state, now, 0) is CopyNeed.LATER
     batch = t.batch()
     t.complete(batch)
     t.archive(batch)
     for _ in range(2):
-        assert copy_due(t.state, now, t.now_ms) is Due.SOON
+        assert copy_due(t.state, now, t.now_ms) is CopyNeed.SOON
         t.copy(1)
-    assert copy_due(t.state, now, t.now_ms) is Due.NO
+    assert copy_due(t.state, now, t.now_ms) is CopyNeed.NO
     apply(t.state, ev.PartitionsAdded((ev.IncarnationStart("t", 9, 0),), 1, "later"))
-    assert copy_due(t.state, now, t.now_ms) is Due.NOW
+    assert copy_due(t.state, now, t.now_ms) is CopyNeed.NOW
 
 
 def test_last_two_copies_are_kept_and_older_remains_deleted() -> None:

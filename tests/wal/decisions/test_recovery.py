@@ -10,7 +10,7 @@ from forebay.model.values import Block, BlockMeta, BlockRange, Handle, TopicPart
 from tests.support.segments import memory, segment
 from wal.blocks import encode_meta
 from wal.decisions.recovery import TABLE, Decision, FrameCondition, FrameEvidence, assess_segment, decide
-from wal.decisions.retention import JournalView, Position, RangeStatus
+from wal.decisions.retention import JournalView, PartitionPosition, RangeStatus
 from wal.segments.frame import Frame
 from wal.segments.scan import scan_segment
 from wal.storage import MemoryStorage
@@ -112,7 +112,10 @@ METAS = [meta(1, held(0, 0, 10)), meta(2, held(0, 10, 20), held(1, 0, 5)), meta(
 
 
 def view(position: int = 0, other: int = 0, incarnation: int = 1) -> JournalView:
-    positions = {TopicPartition("t", 0): Position(incarnation, position), TopicPartition("t", 1): Position(1, other)}
+    positions = {
+        TopicPartition("t", 0): PartitionPosition(incarnation, position),
+        TopicPartition("t", 1): PartitionPosition(1, other),
+    }
     return JournalView(needed=frozenset(), released=frozenset(), positions=positions)
 
 

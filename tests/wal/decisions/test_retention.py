@@ -14,7 +14,7 @@ from wal.decisions.retention import (
     REASONS_MAX,
     FrameFacts,
     JournalView,
-    Position,
+    PartitionPosition,
     RangeStatus,
     SegmentFacts,
     judge_segment,
@@ -35,7 +35,7 @@ def view(
     needed: frozenset[str] = frozenset(),
     released: frozenset[str] = frozenset(),
 ) -> JournalView:
-    return JournalView(needed, released, {TP: Position(incarnation, position)})
+    return JournalView(needed, released, {TP: PartitionPosition(incarnation, position)})
 
 
 def facts(*frames: FrameFacts, sealed: bool = True, fenced: bool = False) -> SegmentFacts:
@@ -76,10 +76,14 @@ def test_needed_block_keeps_its_segment_at_any_position() -> None:
 def test_orphan_is_deleted_only_when_the_status_of_all_its_ranges_is_final() -> None:
     """Its report may still arrive, and would be accepted."""
     orphan = FrameFacts("r-1-1", (held(10, 20), held(0, 5, partition=1)))
-    journal = JournalView(frozenset(), frozenset(), {TP: Position(2, 20), TopicPartition("t", 1): Position(2, 4)})
+    journal = JournalView(
+        frozenset(), frozenset(), {TP: PartitionPosition(2, 20), TopicPartition("t", 1): PartitionPosition(2, 4)}
+    )
     (reason,) = judge_segment(facts(orphan), journal).reasons
     assert "t/1[0, 5)" in reason
-    journal = JournalView(frozenset(), frozenset(), {TP: Position(2, 20), TopicPartition("t", 1): Position(2, 5)})
+    journal = JournalView(
+        frozenset(), frozenset(), {TP: PartitionPosition(2, 20), TopicPartition("t", 1): PartitionPosition(2, 5)}
+    )
     assert judge_segment(facts(orphan), journal).deletable
 
 
@@ -141,7 +145,9 @@ def test_segment_with_a_block_that_may_be_needed_is_never_deletable(
         sealed=sealed,
         fenced=fenced,
     )
-    journal = JournalView({str(n) for n in needed}, {str(n) for n in released}, {TP: Position(incarnation, position)})
+    journal = JournalView(
+        {str(n) for n in needed}, {str(n) for n in released}, {TP: PartitionPosition(incarnation, position)}
+    )
     could_matter = [
         number in needed
         or (

@@ -125,7 +125,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     return found
 
 
-def _time_out(connection: hdfs_connection.Connection) -> None:
+def _time_out(connection: hdfs_connection.HdfsConnection) -> None:
     async def hang(_: Any) -> None:
         await asyncio.Event().wait()
 
@@ -133,7 +133,7 @@ def _time_out(connection: hdfs_connection.Connection) -> None:
         connection.run(hang, 0.0)
 
 
-def _answer(connection: hdfs_connection.Connection) -> object:
+def _answer(connection: hdfs_connection.HdfsConnection) -> object:
     async def client(client: Any) -> object:
         return client
 
@@ -147,7 +147,7 @@ def test_requests_after_a_time_out_begin_with_the_next_name_node(
     names = "<name>dfs.ha.namenodes.here</name><value>a, b,c</value>"
     (tmp_path / "hdfs-site.xml").write_text(f"<configuration><property>{names}</property></configuration>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    connection = hdfs_connection.Connection("hdfs://here", {"x": "y", "dfs.client.failover.max.attempts": "15"})
+    connection = hdfs_connection.HdfsConnection("hdfs://here", {"x": "y", "dfs.client.failover.max.attempts": "15"})
     first = _answer(connection)
     for _ in range(2):
         _time_out(connection)
@@ -178,7 +178,7 @@ STANDBY = RuntimeError(
 def test_request_goes_to_another_name_node_only_if_the_first_has_not_taken_it(
     opened: list[dict[str, str]], error: Exception, others_asked: bool
 ) -> None:
-    connection = hdfs_connection.Connection("hdfs://here", {"dfs.ha.namenodes.here": "a,b"})
+    connection = hdfs_connection.HdfsConnection("hdfs://here", {"dfs.ha.namenodes.here": "a,b"})
     asked: list[object] = []
 
     async def refuse(client: object) -> None:
@@ -197,7 +197,7 @@ def test_request_goes_to_another_name_node_only_if_the_first_has_not_taken_it(
 
 
 def test_error_of_a_service_without_an_active_name_node_is_that_of_the_last(opened: list[dict[str, str]]) -> None:
-    connection = hdfs_connection.Connection("hdfs://here", {"dfs.ha.namenodes.here": "a,b,c"})
+    connection = hdfs_connection.HdfsConnection("hdfs://here", {"dfs.ha.namenodes.here": "a,b,c"})
     asked: list[object] = []
 
     async def refuse(client: object) -> None:
@@ -213,7 +213,7 @@ def test_error_of_a_service_without_an_active_name_node_is_that_of_the_last(open
 def test_a_single_name_node_is_asked_again_after_a_time_out(
     opened: list[dict[str, str]], authority: str, attempts: str
 ) -> None:
-    connection = hdfs_connection.Connection(authority, {})
+    connection = hdfs_connection.HdfsConnection(authority, {})
     first = _answer(connection)
     _time_out(connection)
     assert _answer(connection) is first

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from deploy.commands.inspection.tap.paths import Condition, Path, parse_condition, parse_path
-from deploy.commands.inspection.tap.selection import PAGE, Selection, places
+from deploy.commands.inspection.tap.selection import PAGE, TapFilter, places
 from deploy.commands.inspection.tap.shown import as_hex, as_json, as_text, cut
 from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
 from forebay import messages as m
@@ -116,7 +116,7 @@ def tap(
     """
     from forebay.client import Client
 
-    selection = Selection(topic, partition, key, where)
+    selection = TapFilter(topic, partition, key, where)
     shown: dict[str, Callable[[m.RecordEntry], str]] = {
         "text": partial(as_text, paths=show),
         "json": partial(as_json, paths=show),
@@ -146,7 +146,7 @@ class Tap:
     def __init__(
         self,
         invocation: Invocation,
-        selection: Selection,
+        selection: TapFilter,
         *,
         shown: Callable[[m.RecordEntry], str],
         rate: int,

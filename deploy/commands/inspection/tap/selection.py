@@ -20,7 +20,7 @@ _LABEL = re.compile(r"(?P<topic>.+)/(?P<partition>\d{1,10})(?:\[|$)")
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class TapFilter:
     """Which records are wanted. "" and None: any.
 
     ``key``: part of the record's key, as UTF-8. ``conditions``: on the value, which must be JSON then.

@@ -11,7 +11,7 @@ import pytest
 
 from deploy.commands.inspection.tap.command import Tap
 from deploy.commands.inspection.tap.paths import parse_condition, parse_path
-from deploy.commands.inspection.tap.selection import NO_DOCUMENT, Selection, document_of, places
+from deploy.commands.inspection.tap.selection import NO_DOCUMENT, TapFilter, document_of, places
 from deploy.commands.inspection.tap.shown import as_hex, as_json, as_text, cut
 from deploy.console.invocation import Invocation
 from forebay import messages as m
@@ -68,13 +68,13 @@ def record(offset: int = 1, value: bytes | None = b'{"a": 1}', key: bytes | None
 
 
 def test_a_selection_is_by_place_key_and_value() -> None:
-    chosen = Selection("t", 0, "k", (parse_condition("a=1"),))
+    chosen = TapFilter("t", 0, "k", (parse_condition("a=1"),))
     assert chosen.wants(record())
     assert not chosen.wants(record(topic="u")) and not chosen.wants(record(partition=1))
     assert not chosen.wants(record(key=None)) and not chosen.wants(record(key=b"x"))
     assert not chosen.wants(record(value=None)) and not chosen.wants(record(value=b"\xff"))
     assert chosen.wants_block(("u/1[0, 5)", "t/0[3, 4)")) and not chosen.wants_block(("t/1[0, 5)", "tt/0[0, 1)"))
-    assert Selection().wants(record(value=None))
+    assert TapFilter().wants(record(value=None))
     assert document_of(b"[" * 100_000) is NO_DOCUMENT
 
 
@@ -146,7 +146,7 @@ def tapped(
 ) -> list[str]:
     tap = Tap(
         Invocation(),
-        Selection(**chosen),
+        TapFilter(**chosen),
         shown=as_text,
         rate=rate,
         limit=limit,
@@ -209,7 +209,7 @@ class StoredBlocks:
 def test_newest_records_are_read_from_the_end_of_a_block(capsys: pytest.CaptureFixture[str]) -> None:
     """INV-6: the driver reads a whole block for each request."""
     client: Any = StoredBlocks()
-    Tap(Invocation(), Selection(), shown=as_text, rate=10, limit=20, bytes_max=100).stored(client)
+    Tap(Invocation(), TapFilter(), shown=as_text, rate=10, limit=20, bytes_max=100).stored(client)
     assert client.requests == [("newer", 79_980, 20)]
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 20 and "t/0@79980" in lines[0] and "t/0@79999" in lines[-1]
@@ -217,7 +217,7 @@ def test_newest_records_are_read_from_the_end_of_a_block(capsys: pytest.CaptureF
 
 def test_filter_searches_the_last_thousand_records_of_each_stored_block() -> None:
     client: Any = StoredBlocks()
-    Tap(Invocation(), Selection(key="absent"), shown=as_text, rate=10, limit=20, bytes_max=100).stored(client)
+    Tap(Invocation(), TapFilter(key="absent"), shown=as_text, rate=10, limit=20, bytes_max=100).stored(client)
     assert client.requests == [
         (block, first, 100) for block in ("newer", "older") for first in range(79_000, 80_000, 100)
     ]

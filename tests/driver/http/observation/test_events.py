@@ -129,7 +129,7 @@ def test_client_is_dropped_by_the_bytes_that_wait_for_it(monkeypatch: pytest.Mon
     monkeypatch.setattr(events_module, "BYTES_MAX", 1_000)
 
     async def test() -> None:
-        client = events_module.Client()
+        client = events_module.EventClient()
         for _ in range(3):  # what was taken does not count
             client.put(b"x" * 900)
             assert await client.next() == (b"x" * 900, True)

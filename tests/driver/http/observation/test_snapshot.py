@@ -10,26 +10,32 @@ import pytest
 
 from driver.background.reach import Ends
 from driver.batches.entries import RunningBatch
-from driver.http.health import Verdict
+from driver.http.health import HealthVerdict
 from driver.http.observation import answers
 from driver.http.observation.blocks import LOOKED_AT_MAX, BlockQuery, ReadBlock, ReadBlocks, ReadMembership, block_list
 from driver.http.observation.lists import Query, page
-from driver.http.observation.overview import Identity, PresentWork, overview
-from driver.http.observation.snapshot import SharedSnapshot, Snapshot, Surroundings, take
+from driver.http.observation.overview import DriverIdentity, PresentWork, overview
+from driver.http.observation.snapshot import SharedSnapshot, Snapshot, SnapshotContext, take
 from driver.http.observation.steps import Rates
 from forebay import messages as m
 from forebay.model.errors import UnreachableError, UsageError
 from forebay.process.clock import ManualClock
 from tests.support.tracked import TOPIC, Tracked, offsets, tp
 
-IDENTITY = Identity(stream="s", release="1", job="jobs:process", batch_interval_ms=1_000, heartbeat_seconds=1.0)
+IDENTITY = DriverIdentity(stream="s", release="1", job="jobs:process", batch_interval_ms=1_000, heartbeat_seconds=1.0)
 PARTITIONS, RECEIVERS = 1_000, 200
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202e"
 
 
-def surroundings(**more: Any) -> Surroundings:
-    given: dict[str, Any] = {"state": "running", "detail": "", "verdict": Verdict(), "receiver_timeout": 30.0, **more}
-    return Surroundings(**given)
+def surroundings(**more: Any) -> SnapshotContext:
+    given: dict[str, Any] = {
+        "state": "running",
+        "detail": "",
+        "verdict": HealthVerdict(),
+        "receiver_timeout": 30.0,
+        **more,
+    }
+    return SnapshotContext(**given)
 
 
 def snapshot(t: Tracked, now: float | None = None, **more: Any) -> Snapshot:
@@ -73,7 +79,7 @@ def test_overview_and_first_pages_of_a_large_stream_are_small(large: Tracked) ->
         batch_id=1, number=1, time_ms=1, state="completed", blocks=1, records=1, detail="e" * 10_000,
         written=("w" * 10_000,) * 100,
     )  # fmt: skip
-    taken = snapshot(large, verdict=Verdict((long,) * 500, (long,) * 500), running=running)
+    taken = snapshot(large, verdict=HealthVerdict((long,) * 500, (long,) * 500), running=running)
     glance = overview(taken, IDENTITY, PresentWork(rates=Rates(1.0, 1.0), last_batch=last))
     assert (glance.problem_count, len(glance.problems), glance.pending_count) == (500, 10, 500)
     assert glance.partitions == {"active": PARTITIONS} and glance.receivers == {"active": RECEIVERS}
