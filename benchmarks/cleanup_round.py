@@ -37,7 +37,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
 def _rate(tracker: Tracker, rounds: int) -> float:
     begun = time.perf_counter()
     for number in range(rounds):
-        assert len(due_paths(tracker.state, RetentionLimits(1_000), 1_500)) == 1
+        assert len(due_paths(tracker.state, RetentionLimits(retention_ms=1_000), 1_500)) == 1
         tracker.decide(CleanLocalCopies(), number, number)
     return rounds / (time.perf_counter() - begun)
 
@@ -57,4 +57,4 @@ def _tracker(blocks: int) -> Tracker:
     state.batches[1] = Batch(1, 1, 0, ((last,),))
     state.batch_of[last] = 1
     state.__post_init__()
-    return Tracker(state, 1, tracker_options(retention=RetentionLimits(1_000)))
+    return Tracker(state, 1, tracker_options(retention=RetentionLimits(retention_ms=1_000)))

@@ -32,7 +32,9 @@ def measure(setup: Setup) -> Iterator[Measured]:
         settings = stored.settings
         copy = read_local(local_path(settings.agent.blocks, settings.stream, stored.blocks[0].id))
         pending = PendingBlock(copy.meta.epoch, 1, tuple(pending_ranges(stored)))
-        encoding = EncodingOptions(settings.stream, "r1", "h1", False, "none")
+        encoding = EncodingOptions(
+            stream=settings.stream, receiver_id="r1", host="h1", headers=False, compression="none"
+        )
         payload = b"".join(encode(pending, encoding, 0).payload)
         pairs = alternate(
             setup.runs,

@@ -117,12 +117,12 @@ def _write(
     clock = SystemClock()
     sender = AgentReplicaSender(REPLICA_SECONDS_MAX, NO_ACCESS, durable=False)
     made = WalStore(
-        EncodingOptions(STREAM, "r1", _HOST, False, "none"),
+        EncodingOptions(stream=STREAM, receiver_id="r1", host=_HOST, headers=False, compression="none"),
         StoreOptions(timeout_seconds=30.0, gather_bytes=32_000_000),
         clock,
         inputs.put,
         storage=past_cache(open_storage(f"file://{wal}")),
-        limits=SegmentLimits(128_000_000, 3600.0),
+        limits=SegmentLimits(size_bytes=128_000_000, age_seconds=3600.0),
         local_directory=copies,
         local_quota_bytes=1 << 40,
         replicas=OptionalReplicas(sender, clock) if replica is not None else None,

@@ -85,7 +85,7 @@ def store(directory: Path, records: int, block_records: int = BLOCK_RECORDS) -> 
         open_storage(settings.wal.url, settings.storage),
         lambda sequence: f"{STREAM}/blocks/r1/{_EPOCH:016x}/{sequence:08}.seg",
         identity=SegmentIdentity(STREAM, "r1", _EPOCH, 1),
-        limits=SegmentLimits(settings.wal.segment_size, 3600.0),
+        limits=SegmentLimits(size_bytes=settings.wal.segment_size, age_seconds=3600.0),
         now=lambda: 0.0,
         new_uid=lambda: next(uids),
     )

@@ -67,7 +67,7 @@ def write(folder: Path, blocks: int, digests: bool = False) -> None:
         wal,
         lambda sequence: block_segment(STREAM, "r1", epoch, sequence),
         identity=SegmentIdentity(STREAM, "r1", epoch, 1),
-        limits=SegmentLimits(64_000_000, 1e9),
+        limits=SegmentLimits(size_bytes=64_000_000, age_seconds=1e9),
         now=lambda: 0.0,
         new_uid=lambda: next(uids),
     )

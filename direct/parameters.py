@@ -22,7 +22,13 @@ def checked_options(kafka_params: Mapping[str, object]) -> SafeOptions:
     translated = translate({name: _text(name, value) for name, value in kafka_params.items()})
     safe = safe_options(translated.options)
     check_options(safe.options)
-    return SafeOptions(safe.options, safe.group, safe.task_group, safe.reset, (*translated.changes, *safe.changes))
+    return SafeOptions(
+        options=safe.options,
+        group=safe.group,
+        task_group=safe.task_group,
+        reset=safe.reset,
+        changes=(*translated.changes, *safe.changes),
+    )
 
 
 @cache

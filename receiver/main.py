@@ -162,7 +162,12 @@ def compose(
     )
     keys = load_keys(settings.wal.key_file)
     encoding = EncodingOptions(
-        settings.stream, receiver_id, host, settings.kafka.headers, settings.wal.compression, keys
+        stream=settings.stream,
+        receiver_id=receiver_id,
+        host=host,
+        headers=settings.kafka.headers,
+        compression=settings.wal.compression,
+        keys=keys,
     )
     access = Access.of(settings, "receiver", receiver_id)
     observers: list[Observer] = [] if metrics is None else [metrics]
@@ -207,7 +212,7 @@ def _wal_store(
         clock,
         tell,
         storage=storage,
-        limits=SegmentLimits(settings.wal.segment_size, settings.wal.segment_age),
+        limits=SegmentLimits(size_bytes=settings.wal.segment_size, age_seconds=settings.wal.segment_age),
         reserve_bytes=int(settings.wal.reserve),
         local_directory=Path(settings.agent.blocks) if own.local_copies else None,
         local_quota_bytes=settings.agent.quota,

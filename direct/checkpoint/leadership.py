@@ -69,7 +69,9 @@ def lead(
         tracker = Tracker(
             state,
             opened.epoch,
-            TrackerOptions(on_gap="stop", max_queued_batches=max_queued_batches, retention=RetentionLimits(0)),
+            TrackerOptions(
+                on_gap="stop", max_queued_batches=max_queued_batches, retention=RetentionLimits(retention_ms=0)
+            ),
         )
         loop = DriverLoop(tracker, opened, clock, perform=lambda _: None, failed=failed, durable=durable)
         loop.start()

@@ -61,7 +61,7 @@ def share(rate: float, sharers: Sequence[Sharer]) -> list[float]:
     return [min(max(level * w, low), high) for w, (low, high) in zip(weights, bounds, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimits:
     """Limits of each receiver and partition, in records/s; 0: none."""
 

@@ -28,7 +28,7 @@ class _Contact(Protocol):
     def at(self) -> float: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IdLimits:
     """When the driver forgets receiver ids.
 

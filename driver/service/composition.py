@@ -132,7 +132,7 @@ def compose(
         host=settings.receiver.host or settings.agent.host or socket.gethostname(),
         instance_id=f"adoption-{opened.epoch:x}",
         compression=settings.wal.compression,
-        limits=SegmentLimits(settings.wal.segment_size, settings.wal.segment_age),
+        limits=SegmentLimits(size_bytes=settings.wal.segment_size, age_seconds=settings.wal.segment_age),
         topic_ids=given.upstream.topic_ids,
         wall_ms=clock.wall_ms,
         new_uid=_new_uid,
@@ -196,9 +196,11 @@ def make_tracker(settings: Settings, state: State, epoch: int) -> Tracker:
         on_gap=settings.kafka.on_gap,
         max_queued_batches=(driver.max_queued_batches or QUEUED_MAX) + driver.concurrent_jobs - 1,
         retention=retention_limits(settings),
-        batch_limits=BatchLimits(driver.max_batch_records, driver.max_batch_bytes),
+        batch_limits=BatchLimits(max_records=driver.max_batch_records, max_bytes=driver.max_batch_bytes),
         copy_rules=_copy_rules(settings),
-        cursor_rules=CursorRules(float(driver.cursor_lease), float(driver.cursor_timeout)),
+        cursor_rules=CursorRules(
+            in_use_seconds=float(driver.cursor_lease), timeout_seconds=float(driver.cursor_timeout)
+        ),
         host_timeout_seconds=float(driver.receiver_timeout),
         batch_interval_ms=round(driver.batch_interval * 1000),
         concurrent_jobs=driver.concurrent_jobs,
@@ -351,7 +353,11 @@ def _sharing(settings: Settings, state: State) -> RateSharing | None:
     if not settings.driver.backpressure:
         return None
     receiver = settings.receiver
-    limits = RateLimits(receiver.max_rate, receiver.max_rate_per_partition, receiver.min_rate_per_partition)
+    limits = RateLimits(
+        max_rate=receiver.max_rate,
+        max_rate_per_partition=receiver.max_rate_per_partition,
+        min_rate_per_partition=receiver.min_rate_per_partition,
+    )
     return RateSharing(limits, state.learned.rate if state.learned is not None else 0.0)
 
 
@@ -391,7 +397,12 @@ def _copy_rules(settings: Settings) -> CopyRules | None:
     own = settings.receiver
     if settings.has_wal and own.copies < 2:
         return None
-    return CopyRules(own.copies, settings.driver.receiver_timeout, int(own.memory), beside_wal=settings.has_wal)
+    return CopyRules(
+        copies=own.copies,
+        timeout_seconds=settings.driver.receiver_timeout,
+        room_bytes=int(own.memory),
+        beside_wal=settings.has_wal,
+    )
 
 
 def _flush_seconds(settings: Settings, journal_storage: Storage) -> float:

@@ -12,7 +12,7 @@ from wal.decisions.retention import RetentionLimits
 _DEFAULTS = DriverSettings(journal="")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRules:
     """Copies of blocks on hosts.
 
@@ -27,7 +27,7 @@ class CopyRules:
     beside_wal: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CursorRules:
     """How long cursors live without heartbeats.
 

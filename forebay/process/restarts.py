@@ -13,7 +13,7 @@ RESTART = "restart"
 RESTART_EXIT_CODE = 6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
     """Delays between restarts of one child. Each is ``factor`` times the last, until the child runs for ``stable_seconds``."""
 

@@ -169,7 +169,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 NO_ACCESS = Access()
 
 
-class ClientLimits(msgspec.Struct, frozen=True):
+class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits for all clients of a service, authenticated or not (INV-6). The defaults are those of ``[security]``."""
 
     request_bytes: int = 8_000_000  # maximum of a body
@@ -178,7 +178,11 @@ class ClientLimits(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, security: SecuritySettings) -> ClientLimits:
-        return cls(int(security.request_size), float(security.request_timeout), security.connections_max)
+        return cls(
+            request_bytes=int(security.request_size),
+            request_seconds=float(security.request_timeout),
+            connections_max=security.connections_max,
+        )
 
 
 def hosts_of(settings: Settings) -> frozenset[str]:

@@ -79,7 +79,7 @@ class ColumnDecoder(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IntakeOptions:
     """The options of a query over an intake.
 

@@ -21,7 +21,7 @@ from wal.blocks.encryption import KeyRing
 from wal.segments.payload import Payload
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingOptions:
     """How one receiver encodes its blocks, and what their metadata have in common. ``keys``: None for no encryption."""
 

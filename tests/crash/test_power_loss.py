@@ -63,7 +63,7 @@ def stored_before_the_crash(
         SystemClock(),
         reported.put,
         storage=storage,
-        limits=SegmentLimits(2000, 1e9),
+        limits=SegmentLimits(size_bytes=2000, age_seconds=1e9),
     )
     store.open_epoch(EPOCH)
     blocks: list[Block] = []

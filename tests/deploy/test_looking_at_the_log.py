@@ -43,7 +43,7 @@ class Stream:
             self.wal,
             lambda sequence: block_segment(STREAM, "r1", self.epoch, sequence),
             identity=SegmentIdentity(STREAM, "r1", self.epoch, 1),
-            limits=SegmentLimits(10_000_000, 1000.0),
+            limits=SegmentLimits(size_bytes=10_000_000, age_seconds=1000.0),
             now=lambda: 0.0,
             new_uid=lambda: next(uids),
         )

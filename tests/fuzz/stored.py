@@ -40,7 +40,8 @@ COPY = layout.snapshot_copy("s", EPOCH, 1)
 def _segment(path: str, contents: Iterable[tuple[FrameKind, bytes, Any]]) -> bytes:
     storage = new_store()
     log = LogWriter(
-        storage, lambda _: path, identity=SegmentIdentity("s", "r1", EPOCH, 1), limits=SegmentLimits(1 << 30, 1e9),
+        storage, lambda _: path, identity=SegmentIdentity("s", "r1", EPOCH, 1),
+        limits=SegmentLimits(size_bytes=1 << 30, age_seconds=1e9),
         now=lambda: 0.0, new_uid=lambda: 77,
     )  # fmt: skip
     for kind, metadata, payload in contents:

@@ -92,7 +92,7 @@ def test_clean_up_keeps_blocks_of_a_killed_recovery_until_the_next_call(tmp_path
     assert place is not None
     facts = segment_facts(written, scan_segment(logged.wal, written, payloads=False), sealed=True, fenced=True)
     clean = CleanSegment(facts, place.receiver, place.epoch, now_ms=1 << 40)
-    assert not judge(logged.state(), clean, RetentionLimits(0)).deletable
+    assert not judge(logged.state(), clean, RetentionLimits(retention_ms=0)).deletable
     logged.local_file(damaged).unlink()
     logged.kafka.gone |= {(0, n) for n in range(5)}
     assert not applied(logged).open

@@ -36,7 +36,7 @@ def test_a_block_that_recovery_moved_after_the_newest_copy_is_found_by_a_rebuild
         epoch=numbered(1, 1),
         clock=SystemClock(),
         interval_seconds=0.0,
-        limits=RetentionLimits(0),
+        limits=RetentionLimits(retention_ms=0),
         new_uid=lambda: next(uids),
     )
     copies.write(EncodedState.of(logged.state()))

@@ -97,9 +97,9 @@ def test_the_end_of_a_replay_makes_a_copy_due_from_which_the_rebuild_has_its_ver
     lost.copy()
     lost.t.say(BeginReplay(RewindTo(batches[0]), (), 0, "ann"))
     for batch, name in zip(batches, "cd", strict=True):
-        assert copy_due(lost.t.state, RetentionLimits(10**9), 0) is CopyNeed.LATER
+        assert copy_due(lost.t.state, RetentionLimits(retention_ms=10**9), 0) is CopyNeed.LATER
         lost.complete(batch, name, replay=1)
-    assert copy_due(lost.t.state, RetentionLimits(10**9), 0) is CopyNeed.NOW
+    assert copy_due(lost.t.state, RetentionLimits(retention_ms=10**9), 0) is CopyNeed.NOW
     lost.copy()
     assert lost.rebuilt() == ["c", "d"]
 

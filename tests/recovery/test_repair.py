@@ -135,7 +135,7 @@ def test_repair_does_not_replace_the_segment_of_a_running_recovery(tmp_path: Pat
         drafts,
         lambda _: path,
         identity=identity,
-        limits=SegmentLimits(1 << 20, 1e9),
+        limits=SegmentLimits(size_bytes=1 << 20, age_seconds=1e9),
         now=lambda: 1.0,
         new_uid=lambda: 7,
     )

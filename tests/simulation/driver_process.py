@@ -261,7 +261,9 @@ class DriverProcess:
             tracker_options(
                 on_gap=world.options.on_gap,
                 max_queued_batches=world.options.max_queued_batches + world.options.concurrent_jobs - 1,
-                retention=RetentionLimits(world.options.retention_ms, world.options.retention_bytes),
+                retention=RetentionLimits(
+                    retention_ms=world.options.retention_ms, retention_bytes=world.options.retention_bytes
+                ),
                 batch_interval_ms=0 if self.workers.trigger.continuous else 1_000,
                 concurrent_jobs=world.options.concurrent_jobs,
             ),

@@ -183,7 +183,9 @@ class ReceiverProcess:
 
     def _new_store(self, tell: Callable[[inp.Input], None]) -> Store:
         world = self.world
-        encoding = EncodingOptions(world.stream, self.receiver_id, self.host, False, "none")
+        encoding = EncodingOptions(
+            stream=world.stream, receiver_id=self.receiver_id, host=self.host, headers=False, compression="none"
+        )
         options = StoreOptions(timeout_seconds=STORE_SECONDS, gather_bytes=1 << 20, synced=self._is_synced)
         if world.options.copies:
             replicas = self.replica_store_type(
@@ -204,7 +206,7 @@ class ReceiverProcess:
                 self.clock,
                 tell,
                 storage=self._wal(),
-                limits=SegmentLimits(world.options.segment_bytes, float("inf")),
+                limits=SegmentLimits(size_bytes=world.options.segment_bytes, age_seconds=float("inf")),
                 reserve_bytes=world.options.wal_reserve_bytes,
                 new_uid=world.new_uid,
             )

@@ -123,7 +123,7 @@ class Recovering:
             self._is_over = True
             world.reached["recovery would lose"] += 1
             return
-        limits = SegmentLimits(world.options.segment_bytes, float("inf"))
+        limits = SegmentLimits(size_bytes=world.options.segment_bytes, age_seconds=float("inf"))
         restoration = Restoration(
             led, state, wal=world.wal, limits=limits, now=lambda: world.now, new_uid=world.new_uid
         )

@@ -156,7 +156,9 @@ class World:
         """In the end only ids of ended processes are forgotten: two live processes would supersede each other in turns."""
         if not self.options.ids_kept:
             return IdLimits()
-        return IdLimits(self.options.ids_kept, 600.0 if self.calm else self.options.ids_silent_seconds)
+        return IdLimits(
+            kept=self.options.ids_kept, silent_seconds=600.0 if self.calm else self.options.ids_silent_seconds
+        )
 
     def new_uid(self) -> int:
         return next(self._uids)

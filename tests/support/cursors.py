@@ -57,7 +57,7 @@ def move(t: Tracked, epoch: int, *places: m.CursorPlace, cursor: str = "q", **mo
 
 def due(t: Tracked) -> list[int]:
     """Numbers of the segments that retention would take now."""
-    return [int(s.path[-12:-4]) for s, _ in t.state.index.due(RetentionLimits(0), t.now_ms)]
+    return [int(s.path[-12:-4]) for s, _ in t.state.index.due(RetentionLimits(retention_ms=0), t.now_ms)]
 
 
 def clean(t: Tracked, epoch: int, number: int) -> CleanSegment:

@@ -114,7 +114,7 @@ class Logged:
             self.wal,
             lambda sequence: block_segment(STREAM, name, epoch, sequence),
             identity=SegmentIdentity(STREAM, name, epoch, 1),
-            limits=SegmentLimits(1_000_000, 1000.0),
+            limits=SegmentLimits(size_bytes=1_000_000, age_seconds=1000.0),
             now=lambda: 1.0,
             new_uid=lambda: next(self._uids),
             first_sequence=first,

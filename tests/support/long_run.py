@@ -67,11 +67,11 @@ class LongRun:
         self._journal, state = journal.lead(kept, STREAM, "d", self.clock.wall_ms(), wall_seconds, uid, wal=self._wal)
         epoch = self._journal.epoch
         retention_ms = round(self.retention_seconds * 1000)
-        self.tracker = Tracker(state, epoch, tracker_options(retention=RetentionLimits(retention_ms)))
+        self.tracker = Tracker(state, epoch, tracker_options(retention=RetentionLimits(retention_ms=retention_ms)))
         self.loop = DriverLoop(
             self.tracker, self._journal, self.clock, perform=lambda a: self.cleaner.perform(a), failed=self._fail
         )
-        limits = RetentionLimits(retention_ms, 0)
+        limits = RetentionLimits(retention_ms=retention_ms, retention_bytes=0)
         self.ageing = RetentionClock(self.clock, self.retention_seconds, newest_completion_ms(state))
         copies = SnapshotCopies(
             self.loop.ask,
@@ -145,7 +145,7 @@ class LongRun:
             self._wal,
             lambda number: layout.block_segment(STREAM, "r1", epoch, number),
             identity=SegmentIdentity(STREAM, "r1", epoch, 1),
-            limits=SegmentLimits(SEGMENT_BYTES, 1e9),
+            limits=SegmentLimits(size_bytes=SEGMENT_BYTES, age_seconds=1e9),
             now=self.clock.monotonic,
             new_uid=lambda: next(_NUMBERS),
         )

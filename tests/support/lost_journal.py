@@ -32,7 +32,7 @@ from wal.storage import MemoryStorage, Storage
 
 numbers = itertools.count(1)
 
-FOREVER = RetentionLimits(1 << 40)
+FOREVER = RetentionLimits(retention_ms=1 << 40)
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Lost:
                 self.wal,
                 lambda sequence: layout.block_segment(STREAM, receiver, epoch, sequence),
                 identity=SegmentIdentity(STREAM, receiver, epoch, timeline_of(epoch)),
-                limits=SegmentLimits(1, 1e9),
+                limits=SegmentLimits(size_bytes=1, age_seconds=1e9),
                 now=lambda: 1.0,
                 new_uid=lambda: next(numbers),
             )

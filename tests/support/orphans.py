@@ -66,7 +66,7 @@ class Stream(Tracked):
 
     def new_adopter(self, instance: str) -> Adopter:
         uids = itertools.count(next(_names) * 1000)
-        limits = SegmentLimits(1 << 20, 1e9)
+        limits = SegmentLimits(size_bytes=1 << 20, age_seconds=1e9)
         return Adopter(
             self.wal,
             stream=STREAM,
@@ -113,7 +113,7 @@ class Stream(Tracked):
             self.wal,
             lambda _: layout.block_segment(STREAM, receiver, epoch, number),
             identity=SegmentIdentity(STREAM, receiver, epoch, 1),
-            limits=SegmentLimits(1 << 20, 1e9),
+            limits=SegmentLimits(size_bytes=1 << 20, age_seconds=1e9),
             now=lambda: 0.0,
             new_uid=lambda: 7_000_000 + number,
         )

@@ -43,7 +43,7 @@ class PlayedReceiver:
             open_storage(settings.wal.url, settings.storage),
             lambda n: layout.block_segment(settings.stream, receiver_id, self.epoch, n),
             identity=SegmentIdentity(settings.stream, receiver_id, self.epoch, 1),
-            limits=SegmentLimits(1, 1000.0),  # every block begins a new segment
+            limits=SegmentLimits(size_bytes=1, age_seconds=1000.0),  # every block begins a new segment
             now=lambda: 0.0,
             new_uid=lambda: next(_numbers),
         )

@@ -37,7 +37,7 @@ def writer(
         storage,
         name,
         identity=SegmentIdentity(stream="s", writer="r", epoch=7, timeline=1),
-        limits=SegmentLimits(size_bytes, age_seconds),
+        limits=SegmentLimits(size_bytes=size_bytes, age_seconds=age_seconds),
         now=now,
         new_uid=itertools.count(first_uid).__next__,
         rewrite=rewrite,

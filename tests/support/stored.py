@@ -31,7 +31,7 @@ class Stored:
             open_storage(self.wal_url, storage),
             lambda sequence: f"s/r1/{sequence:08}.seg",
             identity=SegmentIdentity("s", "r1", 1 << 40 | 1, 1),
-            limits=SegmentLimits(10_000_000, 1000.0),
+            limits=SegmentLimits(size_bytes=10_000_000, age_seconds=1000.0),
             now=lambda: 0.0,
             new_uid=lambda: next(uids),
         )

@@ -59,7 +59,7 @@ class Tracked:
                 on_gap=self.on_gap,
                 max_queued_batches=self.max_queued_batches,
                 batch_limits=BatchLimits(max_records=self.max_batch_records),
-                retention=RetentionLimits(self.retention_ms, self.retention_bytes),
+                retention=RetentionLimits(retention_ms=self.retention_ms, retention_bytes=self.retention_bytes),
             ),
             sharing=self.sharing,
         )
@@ -200,7 +200,9 @@ def offsets(
 
 def tracker_options(**changes: Any) -> TrackerOptions:
     """Options that ask a person about each gap, queue up to four batches, and delete nothing by age or size."""
-    return TrackerOptions(**{"on_gap": "stop", "max_queued_batches": 4, "retention": RetentionLimits(0), **changes})
+    return TrackerOptions(
+        **{"on_gap": "stop", "max_queued_batches": 4, "retention": RetentionLimits(retention_ms=0), **changes}
+    )
 
 
 def fault(epoch: int, token: int, **changes: object) -> m.Fault:

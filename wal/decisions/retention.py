@@ -30,7 +30,7 @@ from wal.segments.scan import Damage, Newer, Scanned
 REASONS_MAX = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionLimits:
     """The limits of retention.
 

@@ -40,7 +40,7 @@ class SegmentIdentity:
     timeline: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLimits:
     """When a new segment begins: the next group of frames starts one if the open segment has reached ``size_bytes`` or
     ``age_seconds``.

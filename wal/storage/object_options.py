@@ -20,7 +20,7 @@ _FSSPEC_KEYS = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectLimits:
     """Limits of requests to an object store.
 

@@ -148,7 +148,7 @@ def apply_plan(
             examined = examine(state, wal_storage, stream, progress=progress)
         surroundings.find_agents()
         kafka = surroundings.kafka(state)
-        limits = SegmentLimits(settings.wal.segment_size, float(settings.wal.segment_age))
+        limits = SegmentLimits(size_bytes=settings.wal.segment_size, age_seconds=float(settings.wal.segment_age))
         restoration = Restoration(led, state, wal=wal_storage, limits=limits, now=now, new_uid=new_uid)
         closing.callback(restoration.close)
         sources = surroundings.sources(examined, wal_storage, kafka, read_ranges)

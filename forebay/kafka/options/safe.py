@@ -15,7 +15,7 @@ _WHY = {"enable.auto.commit": "only your own commits are made"}
 _SPELT = {"t": "true", "1": "true", "f": "false", "0": "false"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SafeOptions:
     """Parameters for reading exact ranges.
 
@@ -52,7 +52,7 @@ def safe_options(options: Mapping[str, str], prefix: str = TASK_GROUP_PREFIX) ->
             "error in each task"
         )
     made, forced = without_forced(made)
-    return SafeOptions(made, group, task_group, reset, (*changes, *forced))
+    return SafeOptions(options=made, group=group, task_group=task_group, reset=reset, changes=(*changes, *forced))
 
 
 def without_forced(options: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

@@ -72,7 +72,7 @@ class Cleaned:
         self.loop = Asked(t.state)
         self.journal, self.wal = MemoryStorage(f"cleaned-{next(numbers)}"), MemoryStorage(f"cleaned-{next(numbers)}")
         self.wal.put_new(SEGMENT, b"")
-        clock, limits = ManualClock(), RetentionLimits(0)
+        clock, limits = ManualClock(), RetentionLimits(retention_ms=0)
         copies = SnapshotCopies(
             self.loop.ask,
             self.wal,

@@ -44,7 +44,7 @@ def test_no_blocks_make_no_batch() -> None:
 def test_every_block_gets_into_one_batch_within_the_limits(
     blocks: list[tuple[int, int]], max_records: int, max_bytes: int
 ) -> None:
-    limits = BatchLimits(max_records, max_bytes)
+    limits = BatchLimits(max_records=max_records, max_bytes=max_bytes)
     left = blocks
     while left:
         count = longest_prefix(left, limits)

@@ -121,7 +121,9 @@ def test_any_fleet_gets_no_more_than_the_rate_and_every_partition_its_minimum(
     lags = {
         f"r{n}": {TopicPartition("t", n * 100 + p): lag for p, lag in enumerate(own)} for n, own in enumerate(fleet)
     }
-    shared = share_out(rate, lags, RateLimits(max_rate, max_each, min_each))
+    shared = share_out(
+        rate, lags, RateLimits(max_rate=max_rate, max_rate_per_partition=max_each, min_rate_per_partition=min_each)
+    )
     assert shared.keys() == lags.keys()
     holding = {receiver: shared[receiver] for receiver, own in lags.items() if own}
     partitions = sum(map(len, lags.values()))

@@ -111,7 +111,7 @@ def test_a_snapshot_holds_nothing_of_the_index() -> None:
 
 def test_segments_are_deleted_by_time_oldest_first() -> None:
     t, epoch = worked()
-    due = [segment.path for segment, _ in t.state.index.due(RetentionLimits(5_000), 7_500)]
+    due = [segment.path for segment, _ in t.state.index.due(RetentionLimits(retention_ms=5_000), 7_500)]
     assert due == [path(epoch, 1), path(epoch, 2)]
 
 
@@ -119,17 +119,17 @@ def test_oldest_segments_are_deleted_early_while_the_wal_is_too_large() -> None:
     t, epoch = worked()
     held = t.state.index.bytes
     share = t.state.index.segments[path(epoch, 1)].bytes
-    due = list(t.state.index.due(RetentionLimits(1_000_000, held - share - 1), 5_000))
+    due = list(t.state.index.due(RetentionLimits(retention_ms=1_000_000, retention_bytes=held - share - 1), 5_000))
     assert [(s.path, why) for s, why in due] == [(path(epoch, 1), DueReason.SIZE), (path(epoch, 2), DueReason.SIZE)]
-    assert list(t.state.index.due(RetentionLimits(1_000_000, held), 5_000)) == []
-    assert list(t.state.index.due(RetentionLimits(1_000_000, 0), 5_000)) == []
+    assert list(t.state.index.due(RetentionLimits(retention_ms=1_000_000, retention_bytes=held), 5_000)) == []
+    assert list(t.state.index.due(RetentionLimits(retention_ms=1_000_000, retention_bytes=0), 5_000)) == []
 
 
 def test_oldest_segments_are_deleted_early_while_the_wal_has_too_many_blocks() -> None:
     t, epoch = worked()
-    due = list(t.state.index.due(RetentionLimits(1_000_000, retention_blocks=3), 5_000))
+    due = list(t.state.index.due(RetentionLimits(retention_ms=1_000_000, retention_blocks=3), 5_000))
     assert [(s.path, why) for s, why in due] == [(path(epoch, 1), DueReason.BLOCKS)]
-    assert list(t.state.index.due(RetentionLimits(1_000_000, retention_blocks=4), 5_000)) == []
+    assert list(t.state.index.due(RetentionLimits(retention_ms=1_000_000, retention_blocks=4), 5_000)) == []
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ def test_oldest_segments_are_deleted_early_while_the_wal_has_too_many_blocks() -
 def test_oldest_segments_are_deleted_early_while_the_store_lacks_free_space(free_bytes: int | None, gone: int) -> None:
     t, epoch = worked()
     assert [segment.bytes for segment in t.state.index.oldest()] == [2_000, 3_000, 4_000, 5_000]
-    limits = RetentionLimits(1_000_000, free_bytes=20_000).within(free_bytes, t.state.index.bytes)
+    limits = RetentionLimits(retention_ms=1_000_000, free_bytes=20_000).within(free_bytes, t.state.index.bytes)
     due = list(t.state.index.due(limits, 5_000))
     assert [(s.path, why) for s, why in due] == [(path(epoch, n + 1), DueReason.SPACE) for n in range(gone)]
-    unlimited = RetentionLimits(1_000_000).within(free_bytes, t.state.index.bytes)
+    unlimited = RetentionLimits(retention_ms=1_000_000).within(free_bytes, t.state.index.bytes)
     assert list(t.state.index.due(unlimited, 5_000)) == []
 
 
@@ -154,7 +154,7 @@ def test_the_tracker_deletes_for_lack_of_space_what_time_alone_would_keep() -> N
         t.say(CleanLocalCopies())
         t.say(CleanedUp(max(t.state.cleanups)))
         t.copy()
-        limits = RetentionLimits(10**9, free_bytes=10_000).within(free_bytes, t.state.index.bytes)
+        limits = RetentionLimits(retention_ms=10**9, free_bytes=10_000).within(free_bytes, t.state.index.bytes)
         assert bool(t.decide(replace(clean(t, epoch, 1), limits=limits)).events) == goes
 
 
@@ -163,7 +163,8 @@ def test_segments_that_a_batch_needs_stay_regardless_of_the_wals_size() -> None:
     t, epoch = worked(1)
     token = t.state.partitions["t/0"].token
     t.take_in(epoch, token, 50, path=path(epoch, 1))
-    assert list(t.state.index.due(RetentionLimits(0, 1, 1, 1, 0), 1_000_000)) == []
+    limits = RetentionLimits(retention_ms=0, retention_bytes=1, retention_blocks=1, free_bytes=1, room_bytes=0)
+    assert list(t.state.index.due(limits, 1_000_000)) == []
     assert not t.decide(clean(t, epoch, 1)).events
 
 
@@ -178,4 +179,6 @@ def test_the_tracker_deletes_by_size_what_time_alone_would_keep() -> None:
 
 def test_every_limit_of_the_settings_reaches_clean_up() -> None:
     wal = {"url": "file:///w", "retention": "2s", "retention_size": "3B", "retention_blocks": 5, "retention_free": "7B"}
-    assert retention_limits(from_values(good_values(wal=wal))) == RetentionLimits(2_000, 3, 5, 7)
+    assert retention_limits(from_values(good_values(wal=wal))) == RetentionLimits(
+        retention_ms=2_000, retention_bytes=3, retention_blocks=5, free_bytes=7
+    )

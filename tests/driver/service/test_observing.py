@@ -182,13 +182,13 @@ def test_each_part_is_held_to_what_the_settings_say(settings: Configure) -> None
         timer = vars(scheduler._timer)
         assert (timer["_interval"], timer["_empty_batches"]) == (7, True)
         assert (batches["_pace"].interval_ms, batches["_pace"].jobs) == (7_000, 13)
-        assert (batches["_max_queued"], batches["_limits"]) == (5 + 13 - 1, BatchLimits(29, 31))
+        assert (batches["_max_queued"], batches["_limits"]) == (5 + 13 - 1, BatchLimits(max_records=29, max_bytes=31))
         assert managed["_count"] == 2
         assert managed["_rules"] == ManagedRules(
             preferred=("h7",), hosts_wait_seconds=61, moves_max=67, timeout_seconds=37, round_seconds=41,
             start_timeout_seconds=71, host_failures_max=73, avoid_seconds=79,
         )  # fmt: skip
-        assert sharing["_limits"] == RateLimits(89, 97, 83)
+        assert sharing["_limits"] == RateLimits(max_rate=89, max_rate_per_partition=97, min_rate_per_partition=83)
         assert learning._estimator._gains == Gains(0.43, 0.47, 0.53, 59)
         assert learning._estimator._interval_ms == 7_000
     finally:

@@ -20,7 +20,7 @@ from tests.support.tracked import offsets, tracker_options
 from wal.reading import BlockReference
 from wal.segments.layout import block_segment
 
-RULES = CopyRules(2, 30.0, 1_000, beside_wal=True)
+RULES = CopyRules(copies=2, timeout_seconds=30.0, room_bytes=1_000, beside_wal=True)
 
 
 class Replicated(Copied):

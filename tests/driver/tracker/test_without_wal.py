@@ -25,7 +25,7 @@ class Copied(Tracked):
 
     def __init__(self, copies: int = 2, **settings: int) -> None:
         super().__init__(partitions=1, **settings)  # type: ignore[arg-type]
-        self.tracker.replicas.rules = CopyRules(copies, 30.0, 1_000)
+        self.tracker.replicas.rules = CopyRules(copies=copies, timeout_seconds=30.0, room_bytes=1_000)
         self.hosts = ("h2",) if copies == 2 else ()
         self.epoch = self.register()
         self.token = self.claim(self.epoch).view.token
@@ -323,5 +323,5 @@ def test_driver_names_a_replica_host_whose_agent_sent_a_recent_heartbeat() -> No
     assert t.second("h2") == m.ReplicaHost(host="h2", url="http://h2:1")
     t.now_ms += 2_000
     assert t.second("h2") == m.ReplicaHost(host="h3", url="http://h3:1")
-    t.tracker.replicas.rules = CopyRules(1, 30.0, 1_000)
+    t.tracker.replicas.rules = CopyRules(copies=1, timeout_seconds=30.0, room_bytes=1_000)
     assert t.second("h2") is None

@@ -50,7 +50,7 @@ def opened(folder: Path, others: Others) -> Iterator[Line]:
         clock,
         received,
         storage=ForgetfulStorage(appendable=True),
-        limits=SegmentLimits(1 << 30, 1e9),
+        limits=SegmentLimits(size_bytes=1 << 30, age_seconds=1e9),
         local_directory=folder,
         local_quota_bytes=1 << 40,
         replicas=OptionalReplicas(others, clock),

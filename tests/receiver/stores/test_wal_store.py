@@ -30,7 +30,7 @@ EPOCH = 1 << 40 | 1
 PATIENCE_SECONDS = 60.0
 
 
-WRITING = EncodingOptions("s", "r1", "h1", False, "none")
+WRITING = EncodingOptions(stream="s", receiver_id="r1", host="h1", headers=False, compression="none")
 
 
 def pending(sequence: int) -> PendingBlock:
@@ -78,7 +78,7 @@ def open_store(
         clock or SystemClock(),
         received,
         storage=storage,
-        limits=SegmentLimits(1 << 30, 1e9),
+        limits=SegmentLimits(size_bytes=1 << 30, age_seconds=1e9),
     )
     store.open_epoch(EPOCH)
     with store:

@@ -65,7 +65,7 @@ def test_copy_omitted_by_a_listing_is_found(hidden: int) -> None:
 
 def test_copy_is_due_immediately_for_new_partitions_and_waiting_clean_up() -> None:
     t = Tracked()
-    now = RetentionLimits(0)
+    now = RetentionLimits(retention_ms=0)
     assert copy_due(State(stream=STREAM, timeline=1), now, 0) is CopyNeed.NO
     assert copy_due(t.state, now, 0) is CopyNeed.NOW
     t.copy(1)

@@ -235,7 +235,7 @@ def test_next_listing_finds_other_receivers_and_new_epochs(storage: Storage) -> 
             storage,
             lambda sequence: block_segment("s", receiver, epoch, sequence),
             identity=SegmentIdentity("s", receiver, epoch, 1),
-            limits=SegmentLimits(1 << 20, 1e9),
+            limits=SegmentLimits(size_bytes=1 << 20, age_seconds=1e9),
             now=lambda: 1.0,
             new_uid=lambda: next(uids),
         )
@@ -272,7 +272,7 @@ log = LogWriter(
     open_storage(url),
     lambda sequence: block_segment("flights", "r1", epoch, sequence),
     identity=SegmentIdentity("flights", "r1", epoch, 1),
-    limits=SegmentLimits(3000, 1e9),
+    limits=SegmentLimits(size_bytes=3000, age_seconds=1e9),
     now=lambda: 0.0,
     new_uid=lambda: next(uids),
 )

@@ -142,7 +142,7 @@ def test_blocks_of_a_log_are_whole_and_small_groups_stay_in_the_cache(
     storage = past_cache(LocalStorage(str(tmp_path)))
     log = LogWriter(
         storage, lambda sequence: f"s/{sequence}", identity=SegmentIdentity("s", "r", 1, 1),
-        limits=SegmentLimits(1 << 30, 1e9), now=lambda: 0.0, new_uid=lambda: 7,
+        limits=SegmentLimits(size_bytes=1 << 30, age_seconds=1e9), now=lambda: 0.0, new_uid=lambda: 7,
     )  # fmt: skip
     payloads = []
     for large in (False, True, True, False):
@@ -179,7 +179,7 @@ def _killed_after(writes: int, folder: Path) -> bool:
     try:
         log = LogWriter(
             storage, lambda sequence: f"s/{sequence}", identity=SegmentIdentity("s", "r", 1, 1),
-            limits=SegmentLimits(1 << 30, 1e9), now=lambda: 0.0, new_uid=lambda: 7,
+            limits=SegmentLimits(size_bytes=1 << 30, age_seconds=1e9), now=lambda: 0.0, new_uid=lambda: 7,
         )  # fmt: skip
         log.append(FrameKind.BLOCK, b"\x80", b"first")
         log.sync()

@@ -168,7 +168,7 @@ def test_a_log_on_hdfs_is_read_back_frame_by_frame(storage: HdfsStorage) -> None
         storage,
         lambda sequence: f"s/blocks/r/0000000100000001/{sequence:08}.seg",
         identity=SegmentIdentity("s", "r", (1 << 32) + 1, 1),
-        limits=SegmentLimits(1 << 20, 60.0),
+        limits=SegmentLimits(size_bytes=1 << 20, age_seconds=60.0),
         now=lambda: 1.0,
         new_uid=lambda: 7,
     )

@@ -144,7 +144,7 @@ def test_snapshot_copy_has_the_flag_and_the_state_as_it_was_in_the_decision_loop
     wal = MemoryStorage("memory://copy")
     copies = SnapshotCopies(
         cast(Any, None), wal, stream=STREAM, epoch=numbered(1, 1), clock=SystemClock(), interval_seconds=0.0,
-        limits=RetentionLimits(0), new_uid=lambda: next(uids),
+        limits=RetentionLimits(retention_ms=0), new_uid=lambda: next(uids),
     )  # fmt: skip
     plain = EncodedState.of(t.state)
     apply(t.state, ev.PauseChanged(True, 1, "ann: test"))

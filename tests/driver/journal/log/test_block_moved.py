@@ -86,12 +86,12 @@ def test_the_last_segment_of_a_recovery_is_deleted_only_when_nothing_needs_its_b
     """INV-8: no process writes it any more, although no later segment exists."""
     t, block = taken_in()
     apply(t.state, BlockMoved(block.id, handle(), False))
-    assert not judge(t.state, request(block), RetentionLimits(0)).deletable
+    assert not judge(t.state, request(block), RetentionLimits(retention_ms=0)).deletable
     batch = t.batch()
     t.complete(batch)
     t.archive(batch)
     t.state.copies, t.state.uncovered = cast(Any, ("a", "b")), {}
-    assert judge(t.state, request(block), RetentionLimits(0)).deletable
+    assert judge(t.state, request(block), RetentionLimits(retention_ms=0)).deletable
 
 
 def test_writers_that_lead_the_journal_and_those_of_older_timelines_are_fenced() -> None:
