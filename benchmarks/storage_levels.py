@@ -119,8 +119,8 @@ def _write(
     made = WalStore(
         EncodingOptions(stream=STREAM, receiver_id="r1", host=_HOST, headers=False, compression="none"),
         StoreOptions(timeout_seconds=30.0, gather_bytes=32_000_000),
-        clock,
-        inputs.put,
+        clock=clock,
+        tell=inputs.put,
         storage=past_cache(open_storage(f"file://{wal}")),
         limits=SegmentLimits(size_bytes=128_000_000, age_seconds=3600.0),
         local_directory=copies,

@@ -55,7 +55,9 @@ class Agent:
         self._host = settings.agent.host or socket.gethostname()
         self._release = version("forebay")
         # without a WAL a copy on this host may be the last one
-        self.store = BlockStore(settings.agent.blocks, settings.agent.quota, clock, settings.has_wal)
+        self.store = BlockStore(
+            settings.agent.blocks, quota_bytes=settings.agent.quota, clock=clock, may_delete_copies=settings.has_wal
+        )
         self._guard = Guard(settings)
         self._client = DriverClient.of(settings, role="agent", name=self._host)
         self.receivers = Receivers(

@@ -66,7 +66,9 @@ class BlockStore:
     receiver wrote is deleted only by the driver's command, because only the driver knows what the WAL holds.
     """
 
-    def __init__(self, directory: str | Path, quota_bytes: int, clock: Clock, may_delete_copies: bool = True) -> None:
+    def __init__(
+        self, directory: str | Path, *, quota_bytes: int, clock: Clock, may_delete_copies: bool = True
+    ) -> None:
         self.directory = Path(directory).absolute()
         self._quota_bytes = quota_bytes
         self._clock = clock

@@ -107,7 +107,7 @@ class DefaultSource(DataSource):
 
         self._check_schema(schema)
         if "tracker" in self.options:
-            return IntakeStreamReader(self.options, _new_id, decoding=self._find_decoding())
+            return IntakeStreamReader(self.options, new_id=_new_id, decoding=self._find_decoding())
         return StreamReader(self.options, decoding=self._find_decoding())
 
     def writer(self, schema: StructType, overwrite: bool) -> AtLeastOnceWriter | TransactionalWriter:

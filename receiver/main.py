@@ -182,7 +182,7 @@ def compose(
         source=source,
         store_of=store_of or partial(_replica_store, settings, encoding, clock, synced, access),
         channel_of=lambda name, tell: DriverChannel(
-            name, DriverClient(settings.driver.all_urls, own.report_timeout, access), tell
+            name, DriverClient(settings.driver.all_urls, timeout_seconds=own.report_timeout, access=access), tell
         ),
         observers=observers,
     )
@@ -209,8 +209,8 @@ def _wal_store(
             gather_bytes=min(settings.wal.segment_size, own.memory // 2),
             synced=synced,
         ),
-        clock,
-        tell,
+        clock=clock,
+        tell=tell,
         storage=storage,
         limits=SegmentLimits(size_bytes=settings.wal.segment_size, age_seconds=settings.wal.segment_age),
         reserve_bytes=int(settings.wal.reserve),
@@ -234,8 +234,8 @@ def _replica_store(
     return ReplicaStore(
         encoding,
         StoreOptions(timeout_seconds=own.store_timeout, gather_bytes=own.memory // 2, synced=synced),
-        clock,
-        tell,
+        clock=clock,
+        tell=tell,
         directory=Path(settings.agent.blocks),
         quota_bytes=settings.agent.quota,
         sender=AgentReplicaSender(own.report_timeout, access, durable=True) if own.copies > 1 else None,

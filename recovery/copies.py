@@ -159,6 +159,7 @@ class KafkaCopies:
     def __init__(
         self,
         read_ranges: ReadRanges,
+        *,
         topic_ids: Mapping[str, str],
         compression: Compression,
         keys: KeyRing | None = None,

@@ -169,7 +169,8 @@ class _Driver:
         self.fleet = [_Receiver(self.tracked, number) for number in range(receivers)]
         uids = itertools.count(1)
         self._journal = Journal(
-            open_storage(f"file://{folder}"), STREAM, numbered(1, 1), self.tracked.state, segment_bytes=_SEGMENT_BYTES,
+            open_storage(f"file://{folder}"), stream=STREAM, epoch=numbered(1, 1), state=self.tracked.state,
+            segment_bytes=_SEGMENT_BYTES,
             now=lambda: self.tracked.now_ms / 1000, new_uid=lambda: next(uids),
         )  # fmt: skip
         self._journal.snapshot()

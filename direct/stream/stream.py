@@ -150,7 +150,7 @@ class DirectStream:
         self._lease_before: Lease | None = None
         self._listeners = Listeners([], self._clock.wall_ms)
         if settings.web_hook is not None:
-            self._listen(WebHook(settings.web_hook, settings.name, settings.web_hook_timeout))
+            self._listen(WebHook(settings.web_hook, stream=settings.name, timeout_seconds=settings.web_hook_timeout))
         self._running: Running | None = None
         self._metrics = StreamMetrics(
             settings.name,

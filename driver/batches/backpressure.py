@@ -32,7 +32,9 @@ class Backpressure:
         # the clock of the driver that learned it may have been ahead of this one
         rate, time_ms = (learned.rate, min(learned.time_ms, begun_ms)) if learned is not None else (0.0, 0)
         self._continuous = batch_interval_seconds <= 0
-        self._estimator = RateEstimator(gains, batch_interval_seconds * 1000.0 or TARGET_MS, rate, time_ms)
+        self._estimator = RateEstimator(
+            gains, batch_interval_ms=batch_interval_seconds * 1000.0 or TARGET_MS, learned=rate, learned_ms=time_ms
+        )
         self._begun_ms = begun_ms
         self._lock = threading.Lock()
 

@@ -41,7 +41,7 @@ class FailingJobs:
     """
 
     def __init__(
-        self, clock: Clock, max_failures: int, known: Mapping[int, JobFailed], retries: RestartPolicy = RETRIES
+        self, clock: Clock, *, max_failures: int, known: Mapping[int, JobFailed], retries: RestartPolicy = RETRIES
     ) -> None:
         self._clock = clock
         self._retries = retries

@@ -92,7 +92,14 @@ class LocalEngine:
         """Run the job as ``driver.batches.job.engine.Engine.run``."""
         counter = Counter()
         plan_of = partial(read_plan, self._settings, agent_urls=self._agent_urls())
-        job(Batch(work, LocalRows(work, plan_of, counter.add, partial(dead_letter_plan, self._settings))))
+        job(
+            Batch(
+                work,
+                LocalRows(
+                    work, plan_of=plan_of, count=counter.add, letters_of=partial(dead_letter_plan, self._settings)
+                ),
+            )
+        )
         return counter.total
 
     def cancel(self) -> None:
@@ -118,6 +125,7 @@ class LocalRows:
     def __init__(
         self,
         work: BatchWork,
+        *,
         plan_of: Callable[[BatchWork], ReadPlan],
         count: Count,
         letters_of: Callable[[BatchWork], DeadLetterPlan],
@@ -129,7 +137,7 @@ class LocalRows:
         self._count = count
 
     def over(self, work: BatchWork) -> LocalRows:
-        return LocalRows(work, self._plan_of, self._count, self._letters_of)
+        return LocalRows(work, plan_of=self._plan_of, count=self._count, letters_of=self._letters_of)
 
     def read(self) -> Iterator[pa.RecordBatch]:
         for task in self._work.tasks:

@@ -97,7 +97,7 @@ class Scheduler:
         self._loop = loop
         self._options = options
         self._is_direct = rules.is_direct
-        self._failing = failing or FailingJobs(clock, rules.max_failures, {})
+        self._failing = failing or FailingJobs(clock, max_failures=rules.max_failures, known={})
         self._error: BaseException | None = None  # the first that ended a worker or the timer
         self._workers: set[int] = set()  # idents of the threads that run batches
         self._reruns: set[RunKey] = set()

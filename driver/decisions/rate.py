@@ -37,7 +37,7 @@ class RateEstimator:
     """Computes the rate, batch by batch. ``learned``: the rate that an earlier driver learned, 0 if none. ``learned_ms``: when
     it learned it."""
 
-    def __init__(self, gains: Gains, batch_interval_ms: float, learned: float = 0.0, learned_ms: int = 0) -> None:
+    def __init__(self, gains: Gains, *, batch_interval_ms: float, learned: float = 0.0, learned_ms: int = 0) -> None:
         self._gains = gains
         self._interval_ms = batch_interval_ms
         self._rate = learned

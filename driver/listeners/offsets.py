@@ -48,6 +48,7 @@ class SubmittedOffsets:
 
     def __init__(
         self,
+        *,
         blocks: Mapping[str, Block],
         tasks: Sequence[Sequence[str]] = (),
         spans: Sequence[tuple[OffsetRange, int]] = (),
@@ -85,15 +86,17 @@ def submitted_offsets(state: State, event: ev.Event) -> Mapping[int, SubmittedOf
     match event:
         case ev.BatchAllocated():
             partitions = len(state.index.reached.get(event.batch_id, ()))
-            return {event.batch_id: SubmittedOffsets(state.blocks, event.tasks, expected=partitions)}
+            return {event.batch_id: SubmittedOffsets(blocks=state.blocks, tasks=event.tasks, expected=partitions)}
         case ev.SpansAllocated():
             batch = state.batches.get(event.batch_id)
             spans = tuple(batch.spans_with_incarnations) if batch is not None else ()
-            return {event.batch_id: SubmittedOffsets(state.blocks, spans=spans)}
+            return {event.batch_id: SubmittedOffsets(blocks=state.blocks, spans=spans)}
         case ev.ReplayBegun():
             return {
                 batch.batch_id: SubmittedOffsets(
-                    state.blocks, batch.tasks, tuple(zip(batch.spans, batch.incarnations or repeat(1), strict=False))
+                    blocks=state.blocks,
+                    tasks=batch.tasks,
+                    spans=tuple(zip(batch.spans, batch.incarnations or repeat(1), strict=False)),
                 )
                 for batch in event.batches
             }

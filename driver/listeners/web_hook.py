@@ -46,7 +46,7 @@ class WebHook:
     up to ``WAIT_SECONDS_MAX``.
     """
 
-    def __init__(self, url: str, stream: str, timeout_seconds: float, first_wait_seconds: float = 0.2) -> None:
+    def __init__(self, url: str, *, stream: str, timeout_seconds: float, first_wait_seconds: float = 0.2) -> None:
         self._url = url
         self._stream = stream
         parts = urlsplit(url)

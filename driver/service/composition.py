@@ -267,7 +267,7 @@ def make_scheduler(
             tell=tell,
             is_listening=lambda: bool(given.listeners),
         ),
-        failing=FailingJobs(given.clock, driver.job_max_failures, state.failures),
+        failing=FailingJobs(given.clock, max_failures=driver.job_max_failures, known=state.failures),
         completions=completions,
         batches=batches,
     )

@@ -274,7 +274,7 @@ class Driver:
         """Start the parts, and stop them in reverse order at the end. The crash tests depend on this order."""
         given, closing, fail = self._given, self._closing, self._shutdown.fail
         pending = parts.tracker.pending_actions()
-        view = LeaderView(given, parts, stores, self._view, started_at=self._started_at)
+        view = LeaderView(given, parts=parts, stores=stores, view=self._view, started_at=self._started_at)
         placing = Placing(given, parts, view, stopping=self._activity.stopping, failed=fail)
         housekeeping = Housekeeping(
             given,
@@ -390,7 +390,7 @@ def _listeners(settings: Settings, more: Sequence[Listener], clock: Clock) -> Li
     receiving: list[EventSink] = [ListenerSink(find_listener(name), name) for name in driver.listeners]
     receiving += [ListenerSink(listener) for listener in more]
     if driver.web_hook is not None:
-        receiving.append(WebHook(driver.web_hook, settings.stream, driver.web_hook_timeout))
+        receiving.append(WebHook(driver.web_hook, stream=settings.stream, timeout_seconds=driver.web_hook_timeout))
     return Listeners([_channel(one, settings) for one in receiving], clock.wall_ms)
 
 

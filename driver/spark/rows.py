@@ -78,7 +78,7 @@ class SparkRows:
         return self._here().read_decoded(decoder)
 
     def _here(self) -> LocalRows:
-        return LocalRows(self._work, self._plan_of, self._counts.add, self._letters_of)
+        return LocalRows(self._work, plan_of=self._plan_of, count=self._counts.add, letters_of=self._letters_of)
 
     def arrow_schema(self, schema: Any) -> pa.Schema:
         return arrow_schema(schema)

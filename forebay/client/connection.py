@@ -50,7 +50,7 @@ class ClientConnection:
         kind = Access if token is None else _Token
         access = kind(role=role, token=token or "", token_file=token_file, ca_file=ca, cert_file=cert, key_file=key)
         urls = (url,) if isinstance(url, str) else tuple(url)
-        self._driver = DriverClient(urls, timeout_seconds, access)
+        self._driver = DriverClient(urls, timeout_seconds=timeout_seconds, access=access)
 
     @classmethod
     def of(cls, settings: Settings, *, role: Role = "operator", timeout_seconds: float = TIMEOUT_SECONDS) -> Self:

@@ -50,7 +50,9 @@ class CrossSite:
     whose pages count as its own. ``guarded``: whether it requires tokens. ``pages``: the paths of its pages without data.
     """
 
-    def __init__(self, hosts: Iterable[str], proxies: Iterable[str], guarded: bool, pages: Iterable[str] = ()) -> None:
+    def __init__(
+        self, hosts: Iterable[str], *, proxies: Iterable[str], guarded: bool, pages: Iterable[str] = ()
+    ) -> None:
         self._pages = frozenset(pages)
         self._proxies = frozenset(_plain(host) for host in proxies)
         self._hosts = self._proxies | {_plain(host) for host in hosts}

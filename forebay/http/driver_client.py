@@ -30,6 +30,7 @@ class DriverClient:
     def __init__(
         self,
         urls: Sequence[str],
+        *,
         timeout_seconds: float = TIMEOUT_SECONDS,
         access: Access = NO_ACCESS,
         stream: str = "",
@@ -51,7 +52,12 @@ class DriverClient:
     ) -> DriverClient:
         """Return the client of a process with ``role``. Raises SettingsError as ``Access.of``."""
         asked_by_person = settings.stream if role in ("operator", "reader") else ""
-        return cls(settings.driver.all_urls, timeout_seconds, Access.of(settings, role, name), asked_by_person)
+        return cls(
+            settings.driver.all_urls,
+            timeout_seconds=timeout_seconds,
+            access=Access.of(settings, role, name),
+            stream=asked_by_person,
+        )
 
     @property
     def url(self) -> str:

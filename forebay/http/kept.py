@@ -38,7 +38,7 @@ class NoAnswerError(Exception):
 class Response:
     """The head of an answer. Its body must be read with :meth:`read` or :meth:`part`, or dropped with :meth:`close`."""
 
-    def __init__(self, kept: Kept, connection: HTTPConnection, response: HTTPResponse, idle_seconds: float) -> None:
+    def __init__(self, kept: Kept, *, connection: HTTPConnection, response: HTTPResponse, idle_seconds: float) -> None:
         self.status = response.status
         self._kept = kept
         self._connection = connection
@@ -105,7 +105,7 @@ class Kept:
         except _BROKEN as error:
             connection.close()
             raise NoAnswerError(_reason(error, idle_seconds)) from None
-        return Response(self, connection, response, idle_seconds)
+        return Response(self, connection=connection, response=response, idle_seconds=idle_seconds)
 
     def give_back(self, connection: HTTPConnection) -> None:
         """Keep a connection whose answer has been read. Called by :class:`Response`."""

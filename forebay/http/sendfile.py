@@ -46,14 +46,14 @@ class FileResponse(Response[None]):
 
     def to_asgi_response(self, *_: Any, **__: Any) -> ASGIResponse:
         assert self.status_code is not None
-        return _SendingFile(self._name, self._place, self.status_code, self.headers)
+        return _SendingFile(self._name, self._place, status=self.status_code, headers=self.headers)
 
 
 class _SendingFile(ASGIResponse):
     __slots__ = ("_name", "_place")
     _should_set_content_length = False
 
-    def __init__(self, name: str, place: tuple[int, int, int], status: int, headers: Mapping[str, str]) -> None:
+    def __init__(self, name: str, place: tuple[int, int, int], *, status: int, headers: Mapping[str, str]) -> None:
         super().__init__(status_code=status, headers=dict(headers), media_type="application/octet-stream")
         self._name = name
         self._place = place

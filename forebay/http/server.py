@@ -150,7 +150,9 @@ class Server:
         host, port = bound.getsockname()[:2]
         try:
             self._guard.check_address(host, self._wanted)
-            cross_site = CrossSite(self._hosts, self._guard.proxies, self._guard.guarded, self._pages)
+            cross_site = CrossSite(
+                self._hosts, proxies=self._guard.proxies, guarded=self._guard.guarded, pages=self._pages
+            )
         except SettingsError:
             bound.close()
             raise

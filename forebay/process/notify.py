@@ -88,7 +88,7 @@ class Notifier:
     """
 
     def __init__(
-        self, address: str, watchdog_seconds: float, clock: Clock, service_status: Callable[[], ServiceStatus]
+        self, address: str, *, watchdog_seconds: float, clock: Clock, service_status: Callable[[], ServiceStatus]
     ) -> None:
         self._address = address
         self._watchdog_seconds = watchdog_seconds
@@ -113,7 +113,9 @@ class Notifier:
         watchdog = environment.pop("WATCHDOG_USEC", "")
         watched = environment.pop("WATCHDOG_PID", "")
         ours = watchdog.isdigit() and watched in ("", str(process_id))
-        return cls(address, int(watchdog) / 1e6 if ours else 0.0, clock, service_status)
+        return cls(
+            address, watchdog_seconds=int(watchdog) / 1e6 if ours else 0.0, clock=clock, service_status=service_status
+        )
 
     def watch(self, loop: str) -> None:
         """Require turns of ``loop`` for each ping from now on."""

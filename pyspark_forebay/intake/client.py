@@ -77,7 +77,7 @@ class Intake:
     """
 
     def __init__(self, urls: Sequence[str], access: Access, patience_seconds: float) -> None:
-        self._client = DriverClient(urls, ANSWER_SECONDS, access)
+        self._client = DriverClient(urls, timeout_seconds=ANSWER_SECONDS, access=access)
         self._patience_seconds = patience_seconds
         self._closing = threading.Event()
 

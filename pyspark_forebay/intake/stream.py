@@ -41,6 +41,7 @@ class IntakeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(
         self,
         options: Mapping[str, str],
+        *,
         new_id: Callable[[], str],
         clock: Clock | None = None,
         decoding: ColumnDecoder | None = None,

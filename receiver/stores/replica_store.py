@@ -53,14 +53,14 @@ class ReplicaStore(Store):
         self,
         encoding: EncodingOptions,
         options: StoreOptions,
+        *,
         clock: Clock,
         tell: Callable[[Input], None],
-        *,
         directory: Path,
         quota_bytes: int,
         sender: ReplicaSender | None = None,
     ) -> None:
-        super().__init__(encoding, options, clock, tell)
+        super().__init__(encoding, options, clock=clock, tell=tell)
         self._directory = directory
         self._room = LocalRoom(directory, quota_bytes)
         self._sender = sender

@@ -116,7 +116,7 @@ class Store(ABC):
     """
 
     def __init__(
-        self, encoding: EncodingOptions, options: StoreOptions, clock: Clock, tell: Callable[[Input], None]
+        self, encoding: EncodingOptions, options: StoreOptions, *, clock: Clock, tell: Callable[[Input], None]
     ) -> None:
         self._encoding = encoding
         self._flush_seconds = options.flush_seconds

@@ -50,9 +50,9 @@ class WalStore(Store):
         self,
         encoding: EncodingOptions,
         options: StoreOptions,
+        *,
         clock: Clock,
         tell: Callable[[Input], None],
-        *,
         storage: Storage,
         limits: SegmentLimits,
         reserve_bytes: int = 0,
@@ -61,7 +61,7 @@ class WalStore(Store):
         replicas: OptionalReplicas | None = None,
         new_uid: Callable[[], int] = lambda: random.SystemRandom().getrandbits(64),
     ) -> None:
-        super().__init__(encoding, options, clock, tell)
+        super().__init__(encoding, options, clock=clock, tell=tell)
         self._new_uid = new_uid
         self._reserve_bytes = reserve_bytes
         self._opened_at = clock.monotonic()

@@ -111,7 +111,9 @@ def steps(
             writer.close()
     yield "archived"
     failpoints.hit("rebuild.after-history")
-    opened = Journal(journal_storage, stream, epoch, state, segment_bytes=segment_bytes, now=now, new_uid=new_uid)
+    opened = Journal(
+        journal_storage, stream=stream, epoch=epoch, state=state, segment_bytes=segment_bytes, now=now, new_uid=new_uid
+    )
     try:
         opened.snapshot()
         yield "snapshot"

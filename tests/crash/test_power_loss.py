@@ -60,8 +60,8 @@ def stored_before_the_crash(
     store = WalStore(
         WRITING,
         StoreOptions(timeout_seconds=30.0),
-        SystemClock(),
-        reported.put,
+        clock=SystemClock(),
+        tell=reported.put,
         storage=storage,
         limits=SegmentLimits(size_bytes=2000, age_seconds=1e9),
     )

@@ -304,7 +304,7 @@ def hooked() -> Iterator[Hooked]:
 
 
 def test_the_web_hook_is_posted_events_as_json_in_order(hooked: Hooked, telling: Callable[..., Listeners]) -> None:
-    listeners = telling(WebHook(hooked.url, "flights", 5.0), length=1000)
+    listeners = telling(WebHook(hooked.url, stream="flights", timeout_seconds=5.0), length=1000)
     listeners.tell_all([rate(n) for n in range(250)])
     listeners.stop(PATIENCE_SECONDS)
     assert rates(hooked) == list(range(250))
@@ -318,7 +318,7 @@ def test_a_web_hook_that_fails_for_a_moment_gets_all_events_again(
     hooked: Hooked, telling: Callable[..., Listeners]
 ) -> None:
     hooked.statuses = [500, 503, 302]
-    listeners = telling(WebHook(hooked.url, "flights", 5.0, first_wait_seconds=0.001))
+    listeners = telling(WebHook(hooked.url, stream="flights", timeout_seconds=5.0, first_wait_seconds=0.001))
     listeners.tell_all([rate(1)])
     listeners.stop(PATIENCE_SECONDS)
     assert rates(hooked) == [1]
@@ -330,7 +330,7 @@ def test_events_for_a_failing_web_hook_are_dropped_counted_and_the_next_ones_tri
     hooked: Hooked, telling: Callable[..., Listeners], caplog: pytest.LogCaptureFixture
 ) -> None:
     hooked.statuses = [500] * ATTEMPTS_MAX
-    hook = WebHook(hooked.url, "flights", 5.0, first_wait_seconds=0.001)
+    hook = WebHook(hooked.url, stream="flights", timeout_seconds=5.0, first_wait_seconds=0.001)
     assert hook.take([rate(1), rate(2)], 0) == 2
     assert hooked.requests == ATTEMPTS_MAX
     assert hook.take([rate(3)], 2) == 0
@@ -344,10 +344,10 @@ def test_a_web_hook_that_does_not_answer_in_time_or_is_down_counts_as_failed(
     hooked: Hooked, caplog: pytest.LogCaptureFixture
 ) -> None:
     hooked.hold.clear()
-    hook = WebHook(hooked.url, "flights", 0.05, first_wait_seconds=0.001)
+    hook = WebHook(hooked.url, stream="flights", timeout_seconds=0.05, first_wait_seconds=0.001)
     assert hook.take([rate(1)], 0) == 1
     assert hook.last_error == "no answer (ReadTimeoutError)"
-    down = WebHook("http://127.0.0.1:1/s3cret", "flights", 1.0, first_wait_seconds=0.001)
+    down = WebHook("http://127.0.0.1:1/s3cret", stream="flights", timeout_seconds=1.0, first_wait_seconds=0.001)
     assert down.take([rate(1)], 0) == 1
     assert down.last_error.startswith("no answer")
     assert "s3cret" not in " ".join([*caplog.messages, down.last_error])
@@ -355,7 +355,7 @@ def test_a_web_hook_that_does_not_answer_in_time_or_is_down_counts_as_failed(
 
 def test_a_driver_that_ends_does_not_wait_for_a_web_hook_that_is_down(telling: Callable[..., Listeners]) -> None:
     """INV-6: retries end when the driver ends."""
-    hook = WebHook("http://127.0.0.1:1/", "flights", 1.0, first_wait_seconds=1000.0)
+    hook = WebHook("http://127.0.0.1:1/", stream="flights", timeout_seconds=1.0, first_wait_seconds=1000.0)
     listeners = telling(hook)
     listeners.tell_all([rate(1)])
     while not hook.failures:

@@ -150,7 +150,7 @@ class _Failing(StreamRun):
         joint: JointMember | None = None,
     ) -> None:
         self.errors, self.took_over = errors, list[bool]()
-        notifier = Notifier("", 0.0, SystemClock(), lambda: status_of([self]))
+        notifier = Notifier("", watchdog_seconds=0.0, clock=SystemClock(), service_status=lambda: status_of([self]))
         super().__init__(
             settings, (), options=DriverOptions(release="test", take_over=True, joint=joint), clock=SystemClock(),
             notifier=notifier, stopping=threading.Event(), lost=lambda: None, ended=ended,

@@ -74,7 +74,7 @@ _INTAKE = {**_KAFKA, "tracker": "http://127.0.0.1:1"}
         (BatchReader(_KAFKA), ()),
         (StreamReader(_KAFKA), ()),
         (IntakeBatchReader(_INTAKE), None),
-        (IntakeStreamReader(_INTAKE, str), IntakeTask(ReadPlan(wal_url="memory://wal"))),
+        (IntakeStreamReader(_INTAKE, new_id=str), IntakeTask(ReadPlan(wal_url="memory://wal"))),
     ],
     ids=["batch", "stream", "batch over an intake", "stream over an intake"],
 )

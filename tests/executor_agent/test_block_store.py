@@ -25,7 +25,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def store(tmp_path: Path, clock: ManualClock) -> BlockStore:
-    return BlockStore(tmp_path / "blocks", 1_000_000, clock)
+    return BlockStore(tmp_path / "blocks", quota_bytes=1_000_000, clock=clock)
 
 
 def write(store: BlockStore, sequence: int = 1) -> Path:
@@ -60,7 +60,7 @@ def test_damaged_blocks_are_set_aside_at_start_and_whole_ones_stay(
     tmp_path: Path, clock: ManualClock, may_delete_copies: bool
 ) -> None:
     """INV-5: each may be the last copy of its block. An empty file holds nothing."""
-    store = BlockStore(tmp_path / "blocks", 1_000_000, clock, may_delete_copies)
+    store = BlockStore(tmp_path / "blocks", quota_bytes=1_000_000, clock=clock, may_delete_copies=may_delete_copies)
     whole, short, empty, foreign, flipped = (write(store, n) for n in (1, 2, 3, 4, 5))
     given = cached_path(store.directory, "s", "r1-10000000001-6")
     write(store, 6).rename(given)
@@ -95,7 +95,7 @@ def test_damaged_block_counts_against_the_quota_and_only_the_driver_deletes_it(
     assert usage.damaged == usage.old_blocks == ("s/r1-10000000001-1",)
     with pytest.raises(FileNotFoundError):
         store.read("s", "r1-10000000001-1")
-    lowered = BlockStore(store.directory, 1, clock)
+    lowered = BlockStore(store.directory, quota_bytes=1, clock=clock)
     lowered.open()
     assert lowered.usage().damaged, "it is not deleted for lack of room"
     assert not store.delete("s", "r1-10000000001-1")
@@ -178,7 +178,7 @@ def test_usage_is_never_negative_when_a_block_is_deleted_that_was_written_after_
 
 def test_unwritable_directory_is_reported_in_one_message(tmp_path: Path, clock: ManualClock) -> None:
     (tmp_path / "file").touch()
-    store = BlockStore(tmp_path / "file" / "blocks", 1_000, clock)
+    store = BlockStore(tmp_path / "file" / "blocks", quota_bytes=1_000, clock=clock)
     with pytest.raises(UsageError, match=r"agent\.blocks: cannot write to .*file/blocks"):
         store.open()
 
@@ -188,7 +188,7 @@ def test_highest_epoch_of_a_driver_survives_a_restart(store: BlockStore, clock: 
     store.open()
     assert store.driver_epoch("s") == 0
     store.keep_driver_epoch("s", 1 << 40 | 3)
-    again = BlockStore(store.directory, 1_000, clock)
+    again = BlockStore(store.directory, quota_bytes=1_000, clock=clock)
     again.open()
     assert again.driver_epoch("s") == 1 << 40 | 3
     assert again.usage().blocks == 0

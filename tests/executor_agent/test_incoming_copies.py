@@ -208,7 +208,9 @@ def test_copy_of_a_sender_that_disconnects_leaves_nothing(agent: Agent, stored: 
 
 
 def store_of(tmp_path: Path, quota: int, gives_up: bool = True) -> BlockStore:
-    store = BlockStore(tmp_path / "blocks", quota, ManualClock(1_700_000_000_000), gives_up)
+    store = BlockStore(
+        tmp_path / "blocks", quota_bytes=quota, clock=ManualClock(1_700_000_000_000), may_delete_copies=gives_up
+    )
     store.open()
     return store
 

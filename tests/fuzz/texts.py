@@ -162,4 +162,4 @@ def _headers(data: bytes) -> None:
     names = (b"host", b"origin", b"sec-fetch-site", b"content-type")
     headers = list(zip(names, data.split(b"\n"), strict=False))
     for guarded in (False, True):
-        CrossSite(["h"], ["proxy"], guarded, ["/"]).check("POST", "/v1/x", headers)
+        CrossSite(["h"], proxies=["proxy"], guarded=guarded, pages=["/"]).check("POST", "/v1/x", headers)

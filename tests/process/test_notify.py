@@ -55,7 +55,12 @@ class Service:
     def __init__(self, listening: Listening, watchdog_seconds: float = 40.0) -> None:
         self.clock = ManualClock()
         self.service_status = ServiceStatus(False, "starting")
-        self.notifier = Notifier(listening.address, watchdog_seconds, self.clock, lambda: self.service_status)
+        self.notifier = Notifier(
+            listening.address,
+            watchdog_seconds=watchdog_seconds,
+            clock=self.clock,
+            service_status=lambda: self.service_status,
+        )
         self.notifier.watch("decide")
         self.notifier.watch("http")
 

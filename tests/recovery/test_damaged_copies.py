@@ -56,7 +56,7 @@ def flip(path: Path, at: int) -> None:
 
 
 def agent_starts(logged: Logged) -> list[str]:
-    return BlockStore(directory(logged), 1 << 30, ManualClock(), may_delete_copies=False).open()
+    return BlockStore(directory(logged), quota_bytes=1 << 30, clock=ManualClock(), may_delete_copies=False).open()
 
 
 def damaged(logged: Logged, at: int = 9) -> tuple[Block, Path]:
@@ -325,7 +325,7 @@ owner, _, name = sys.argv[1].partition(".")
 AGENT_STARTS = """
 from executor_agent.store import BlockStore
 from forebay.process.clock import SystemClock
-store = BlockStore(sys.argv[2], 1 << 30, SystemClock(), may_delete_copies=False)
+store = BlockStore(sys.argv[2], quota_bytes=1 << 30, clock=SystemClock(), may_delete_copies=False)
 setattr({"os": os, "Path": Path}[owner], name, die)
 store.open()
 """

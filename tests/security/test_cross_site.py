@@ -80,7 +80,7 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def agent(blocks: Path) -> Iterator[str]:
-    store = BlockStore(blocks, 1 << 30, SystemClock())
+    store = BlockStore(blocks, quota_bytes=1 << 30, clock=SystemClock())
     store.open()
 
     def status() -> AgentStatus:
@@ -229,7 +229,7 @@ def test_host_names_in_settings_are_accepted(submitted: Submitted, tmp_path: Pat
         driver=msgspec.structs.replace(made.driver, urls=("http://one.example:1", "http://two.example:1")),
         agent=msgspec.structs.replace(made.agent, url="http://agent.example:1", host="h1"),
     )
-    check = CrossSite(Guard(made).hosts, (), guarded=False).check
+    check = CrossSite(Guard(made).hosts, proxies=(), guarded=False).check
     hosts = ("one.example:1", "two.example", "agent.example", "h1:7081")
     for host in hosts:
         assert check("GET", "/v1/health", [(b"host", host.encode())]) is None
@@ -302,7 +302,7 @@ def test_own_client_is_served(driver: str, submitted: Submitted) -> None:
 
 
 def test_verdicts_on_host_headers_are_right_and_bounded_however_many_there_are() -> None:
-    cross_site = CrossSite(["kafka.example"], (), guarded=False)
+    cross_site = CrossSite(["kafka.example"], proxies=(), guarded=False)
 
     def is_served(host: str) -> bool:
         return cross_site.check("GET", "/", [(b"host", host.encode())]) is None

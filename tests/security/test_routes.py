@@ -118,7 +118,7 @@ def url(request: pytest.FixtureRequest, guard: Guard, submitted: Submitted, tmp_
             more=driver_routes(),
         )
     else:
-        store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock())
+        store = BlockStore(tmp_path / "blocks", quota_bytes=1 << 30, clock=SystemClock())
         store.open()
         app = agent_application(
             store,
@@ -306,7 +306,7 @@ def test_valid_message_without_right_is_not_decided(
 
 
 def test_receivers_token_stores_only_copies_of_its_own_blocks(guard: Guard, tmp_path: Path) -> None:
-    store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock())
+    store = BlockStore(tmp_path / "blocks", quota_bytes=1 << 30, clock=SystemClock())
     store.open()
     app = agent_application(store, lambda: None, release="test", idle_seconds=30.0, guard=guard)  # type: ignore[arg-type, return-value]
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
@@ -324,7 +324,7 @@ def test_receivers_token_stores_only_copies_of_its_own_blocks(guard: Guard, tmp_
 def test_without_wal_only_receiver_replaces_copy(guard: Guard, tmp_path: Path) -> None:
     """INV-5: it may be the last copy, so readers of blocks must not replace it."""
     for gives_up, allowed in ((True, {"receiver", "task"}), (False, {"receiver"})):
-        store = BlockStore(tmp_path / "blocks", 1 << 30, SystemClock(), gives_up)
+        store = BlockStore(tmp_path / "blocks", quota_bytes=1 << 30, clock=SystemClock(), may_delete_copies=gives_up)
         store.open()
         app = agent_application(store, lambda: None, release="test", idle_seconds=30.0, guard=guard)  # type: ignore[arg-type, return-value]
         with Server(app, "http://127.0.0.1:0", guard=guard) as server:

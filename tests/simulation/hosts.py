@@ -53,7 +53,9 @@ class CheckedStore(BlockStore):
     """The agent's store, whose deletions are checked before they happen."""
 
     def __init__(self, host: Host) -> None:
-        super().__init__(host.directory, QUOTA_BYTES, LateClock(host.world.clock), may_delete_copies=False)
+        super().__init__(
+            host.directory, quota_bytes=QUOTA_BYTES, clock=LateClock(host.world.clock), may_delete_copies=False
+        )
         self._host = host
 
     def delete(self, stream: str, block_id: str) -> bool:

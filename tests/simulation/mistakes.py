@@ -330,7 +330,9 @@ def trusting_opening(
         return _returned(begun)
     yield "read"
     newest = newest_claim(storage, stream)
-    opened = Journal(storage, stream, newest, state, segment_bytes=segment_bytes, now=now, new_uid=new_uid)
+    opened = Journal(
+        storage, stream=stream, epoch=newest, state=state, segment_bytes=segment_bytes, now=now, new_uid=new_uid
+    )
     opened._writer = opened._new_writer()
     yield "snapshot"
     return opened, state

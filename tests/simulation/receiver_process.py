@@ -191,8 +191,8 @@ class ReceiverProcess:
             replicas = self.replica_store_type(
                 encoding,
                 options,
-                self.clock,
-                tell,
+                clock=self.clock,
+                tell=tell,
                 directory=world.hosts[self.host].directory,
                 quota_bytes=QUOTA_BYTES,
                 sender=Replicas(self) if world.options.copies > 1 else None,
@@ -203,8 +203,8 @@ class ReceiverProcess:
             self.store = WalStore(
                 encoding,
                 options,
-                self.clock,
-                tell,
+                clock=self.clock,
+                tell=tell,
                 storage=self._wal(),
                 limits=SegmentLimits(size_bytes=world.options.segment_bytes, age_seconds=float("inf")),
                 reserve_bytes=world.options.wal_reserve_bytes,

@@ -137,7 +137,9 @@ class Recovering:
     def _sources(self, examined: Examination, state: State) -> CopySources:
         copies = [copy for segment in examined.segments for copy in segment.copies]
         ids = topic_ids(state, state.blocks.values())
-        return CopySources([WalCopies(self._world.wal, copies), KafkaCopies(self._read_ranges, ids, "zstd")])
+        return CopySources(
+            [WalCopies(self._world.wal, copies), KafkaCopies(self._read_ranges, topic_ids=ids, compression="zstd")]
+        )
 
     def _read_ranges(self, wanted: Sequence[Wanted], headers: bool) -> list[RangeRows]:
         tier = self._world.kinds.kafka_tier(self._world.kafka, wanted)

@@ -62,7 +62,7 @@ def rows(*pairs: tuple[bytes | None, bytes | None]) -> pa.RecordBatch:
         (reading_of_tasks, "read_span", lambda own: batch.BatchReader(KAFKA, own)),
         (reading_of_tasks, "read_span", lambda own: stream.StreamReader(KAFKA, decoding=own)),
         (intake_batch, "read_task", lambda own: intake_batch.IntakeBatchReader(INTAKE, own)),
-        (intake_stream, "read_task", lambda own: intake_stream.IntakeStreamReader(INTAKE, new_id, decoding=own)),
+        (intake_stream, "read_task", lambda own: intake_stream.IntakeStreamReader(INTAKE, new_id=new_id, decoding=own)),
     ],
     ids=["batch", "stream", "intake batch", "intake stream"],
 )

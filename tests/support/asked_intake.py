@@ -101,7 +101,7 @@ ALL = ReadAllAvailable()
 
 
 def begun(identity: str = "q") -> IntakeStreamReader:
-    return IntakeStreamReader({"tracker": "http://127.0.0.1:1"}, lambda: identity)
+    return IntakeStreamReader({"tracker": "http://127.0.0.1:1"}, new_id=lambda: identity)
 
 
 def records(tasks: list[Any]) -> dict[str, int]:

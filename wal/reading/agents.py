@@ -45,7 +45,12 @@ def read_from_agent(reference: BlockReference, plan: ReadPlan, host: str) -> Sto
     if url is None:
         return None
     target = f"{url.rstrip('/')}/v1/blocks/{quote(reference.stream)}/{quote(reference.id)}"
-    download = _Download(target, aligned(reference.handle.length), plan.agent_timeout_seconds, plan.access)
+    download = _Download(
+        target,
+        length_max=aligned(reference.handle.length),
+        timeout_seconds=plan.agent_timeout_seconds,
+        access=plan.access,
+    )
     with _asking(url, plan.agent_timeout_seconds):
         body = download.fetch()
     return read_stored(body, target)
@@ -182,7 +187,7 @@ def _may_resume(error: BaseException) -> bool:
 class _Download:
     """Downloads the whole body of ``url``. If the connection breaks, the next request continues at the byte where it broke."""
 
-    def __init__(self, url: str, length_max: int, timeout_seconds: float, access: Access) -> None:
+    def __init__(self, url: str, *, length_max: int, timeout_seconds: float, access: Access) -> None:
         self._url = url
         self._length_max = length_max
         self._access = access

@@ -103,7 +103,9 @@ def scan_segment(storage: Readable, path: str, *, payloads: bool = True, swapped
     yield the frames of a segment whose header names another path, since recovery may find a block there. Without it such a
     segment is one Damage. Raises FileNotFoundError, StoreError.
     """
-    window = _Window(storage, path, storage.size(path), _CHUNK_BYTES if payloads else _HEADERS_CHUNK_BYTES)
+    window = _Window(
+        storage, path, size=storage.size(path), chunk_bytes=_CHUNK_BYTES if payloads else _HEADERS_CHUNK_BYTES
+    )
     uid = _segment_uid(window)
     if uid is not None:
         yield from _scan(window, 0, uid, payloads, swapped)
@@ -129,7 +131,7 @@ class SegmentScan:
         Unless the segment is ``sealed``, an incomplete part at its end may be an unfinished write, and is left for a later call.
         Raises FileNotFoundError, StoreError.
         """
-        window = _Window(self._storage, self.path, self._storage.size(self.path), _CHUNK_BYTES)
+        window = _Window(self._storage, self.path, size=self._storage.size(self.path), chunk_bytes=_CHUNK_BYTES)
         if self._uid is None:
             self._uid = _segment_uid(window)
         if self._uid is None:
@@ -212,7 +214,7 @@ def segment_header(frame: Frame) -> SegmentHeader | None:
 class _Window:
     """Ranged reads of one file, with one piece of it cached in memory."""
 
-    def __init__(self, storage: Readable, path: str, size: int, chunk_bytes: int) -> None:
+    def __init__(self, storage: Readable, path: str, *, size: int, chunk_bytes: int) -> None:
         self.path = path
         self.size = size
         self._storage = storage

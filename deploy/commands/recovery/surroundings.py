@@ -132,7 +132,7 @@ class Surroundings:
         else:
             ids = topic_ids(examined.state, examined.state.blocks.values())
             keys = load_keys(self._settings.wal.key_file)
-            found.append(KafkaCopies(read_ranges, ids, self._settings.wal.compression, keys))
+            found.append(KafkaCopies(read_ranges, topic_ids=ids, compression=self._settings.wal.compression, keys=keys))
         return CopySources(found)
 
 

@@ -237,7 +237,7 @@ def decode_parts(
     parts: Iterable[Part], task: int, records_in_task: int, decoder: Decoder, place: DeadLetterPlan
 ) -> Iterator[pa.RecordBatch]:
     """Decode as :func:`decode_task`, from rows that are already read."""
-    letters = _Letters(place, task, decoder.name, records_in_task)
+    letters = _Letters(place, task=task, function=decoder.name, records_in_task=records_in_task)
     for part in parts:
         for batch in part.rows:
             decoded = decoder.decode(batch)
@@ -267,7 +267,7 @@ def decode_in_task(
 class _Letters:
     """Collects the dead letters of a task and stores them in pieces of bounded size."""
 
-    def __init__(self, place: DeadLetterPlan, task: int, function: str, records_in_task: int) -> None:
+    def __init__(self, place: DeadLetterPlan, *, task: int, function: str, records_in_task: int) -> None:
         self._place = place
         self._task = task
         self._function = function

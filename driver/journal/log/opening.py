@@ -119,7 +119,9 @@ def opening_steps(
         raise timeline.unfinished(storage, stream, marked)
     state = stored.state if stored.state is not None else State(stream=stream, timeline=timeline_of(epoch))
     yield "read"
-    journal = Journal(storage, stream, epoch, state, segment_bytes=segment_bytes, now=now, new_uid=new_uid)
+    journal = Journal(
+        storage, stream=stream, epoch=epoch, state=state, segment_bytes=segment_bytes, now=now, new_uid=new_uid
+    )
     journal.snapshot()
     yield "snapshot"
     failpoints.hit("journal.after-snapshot")

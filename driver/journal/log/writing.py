@@ -38,10 +38,10 @@ class Journal:
     def __init__(
         self,
         storage: Storage,
+        *,
         stream: str,
         epoch: int,
         state: State,
-        *,
         segment_bytes: int,
         now: Callable[[], float],
         new_uid: Callable[[], int],

@@ -77,7 +77,7 @@ class View:
 class LeaderView:
     """Status and health of a driver that leads. ``started_at``: when the process started, on the monotonic clock."""
 
-    def __init__(self, given: Given, parts: Parts, stores: Stores, view: View, *, started_at: float) -> None:
+    def __init__(self, given: Given, *, parts: Parts, stores: Stores, view: View, started_at: float) -> None:
         self._given = given
         self._parts = parts
         self._stores = stores

@@ -79,7 +79,9 @@ class KafkaAdmin:
         self._has_topic_ids: bool | None = None
         self._options = client_options(options, client_id)
         self._clock: Clock = clock or SystemClock()
-        self._requests = AdminRequests(self._options, self._address, timeout_seconds, self._clock)
+        self._requests = AdminRequests(
+            self._options, address=self._address, timeout_seconds=timeout_seconds, clock=self._clock
+        )
 
     def close(self) -> None:
         self._requests.close()

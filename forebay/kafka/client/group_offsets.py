@@ -60,7 +60,7 @@ def commit_list(positions: Mapping[TopicPartition, Point]) -> list[WirePartition
 class GroupOffsets:
     """The committed offsets of one group. Thread-safe."""
 
-    def __init__(self, options: Mapping[str, str], group: str, clock: Clock, errors: ClientErrors) -> None:
+    def __init__(self, options: Mapping[str, str], *, group: str, clock: Clock, errors: ClientErrors) -> None:
         """``options``: those of a client. ``errors``: receives the reasons why brokers can't be reached.
 
         No I/O. Raises KafkaException for options that librdkafka refuses.

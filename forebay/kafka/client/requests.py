@@ -55,7 +55,7 @@ _CLOSED = "this Kafka admin client is closed"
 class AdminRequests:
     """The requests of one :class:`forebay.kafka.client.admin.KafkaAdmin`, by one admin client at a time. Thread-safe."""
 
-    def __init__(self, options: Mapping[str, str], address: str, timeout_seconds: float, clock: Clock) -> None:
+    def __init__(self, options: Mapping[str, str], *, address: str, timeout_seconds: float, clock: Clock) -> None:
         """``options``: those of an admin client; ``address``: the brokers, for errors.
 
         Raises SettingsError for an option that librdkafka refuses.
@@ -97,7 +97,7 @@ class AdminRequests:
             if self._client is None:
                 raise ForebayError(_CLOSED)
             if name not in self._groups:
-                self._groups[name] = GroupOffsets(self._options, name, self._clock, self.errors)
+                self._groups[name] = GroupOffsets(self._options, group=name, clock=self._clock, errors=self.errors)
             return self._groups[name]
 
     def send(

@@ -134,7 +134,10 @@ class TransactionalSender:
 
     def _new_reader(self) -> GroupOffsets:
         return GroupOffsets(
-            client_options(self._options, "forebay-output"), self._group, self._clock, self._client_errors
+            client_options(self._options, "forebay-output"),
+            group=self._group,
+            clock=self._clock,
+            errors=self._client_errors,
         )
 
     def _committed(self, topics: list[str], seconds: float) -> list[WirePartition]:

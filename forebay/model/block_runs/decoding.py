@@ -84,7 +84,7 @@ def _form(view: memoryview, begin: int, meta: BlockMeta) -> Form | None:
     if meta.headers:
         return None
     try:
-        return Form(view, begin, COLUMNS, BUFFERS)
+        return Form(view, begin, columns=COLUMNS, buffers=BUFFERS)
     except ValueError:
         return None
 

@@ -91,7 +91,7 @@ class Form:
     ``length``: of each, with its prefix. ``columns_at``, ``buffers_at``: where in it the entries of the two vectors begin.
     """
 
-    def __init__(self, view: memoryview, at: int, columns: int, buffers: int) -> None:
+    def __init__(self, view: memoryview, at: int, *, columns: int, buffers: int) -> None:
         """Take the form of the record batch at ``at``, which has ``columns`` columns and ``buffers`` buffers.
 
         Raises ValueError, ``struct.error`` or IndexError if it has others, is compressed, or has its numbers elsewhere.

@@ -154,7 +154,9 @@ def test_engine_that_is_lost_ends_the_driver(settings: Settings) -> None:
 
 def test_delays_between_attempts_at_a_failed_batch_grow_to_their_bound() -> None:
     clock = ManualClock()
-    failing = FailingJobs(clock, 1, {}, RestartPolicy(first_delay_seconds=2.0, max_delay_seconds=10.0))
+    failing = FailingJobs(
+        clock, max_failures=1, known={}, retries=RestartPolicy(first_delay_seconds=2.0, max_delay_seconds=10.0)
+    )
     work: Any = type("Work", (), {"batch_id": 7, "number": 7, "output": "job", "replay": 0, "stream": "s"})
     delays = [failing.fail(work, failing.note(work, ValueError("no")))[0] for _ in range(5)]
     assert delays == [2, 4, 8, 10, 10]
@@ -170,7 +172,7 @@ def test_failure_known_from_the_journal_counts_on() -> None:
     known = JobFailed(
         batch_id=7, output="job", error="ValueError: no", place="", attempts=4, repeats=4, since_ms=0, time_ms=1
     )
-    failing = FailingJobs(ManualClock(), 4, {7: known})
+    failing = FailingJobs(ManualClock(), max_failures=4, known={7: known})
     assert "ValueError: no" in failing.words
     work: Any = type("Work", (), {"batch_id": 7, "number": 7, "output": "job", "replay": 0, "stream": "s"})
     failure = failing.note(work, ValueError("no"))
@@ -276,7 +278,7 @@ def test_delay_grows_with_the_attempts_that_ended_the_process(
     attempts: int, delay: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """INV-6: over every driver, so a supervisor that starts them again and again makes no loop."""
-    failing = FailingJobs(ManualClock(), 2, {7: process_ended(attempts)})
+    failing = FailingJobs(ManualClock(), max_failures=2, known={7: process_ended(attempts)})
     failing.log_ended()
     assert f"batch 7, output job: the driver's process ended during attempt {attempts} (" in caplog.text
     failure = failing.delayed(7)
@@ -292,4 +294,4 @@ def test_job_error_of_an_earlier_driver_delays_no_first_attempt() -> None:
     known = JobFailed(
         batch_id=7, output="job", error="ValueError: no", place="", attempts=9, repeats=9, since_ms=0, time_ms=1
     )
-    assert FailingJobs(ManualClock(), 2, {7: known}).delayed(7) is None
+    assert FailingJobs(ManualClock(), max_failures=2, known={7: known}).delayed(7) is None

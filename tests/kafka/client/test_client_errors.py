@@ -117,7 +117,7 @@ def test_text_does_not_depend_on_order_of_reasons() -> None:
 
 def test_request_for_group_offsets_has_reason_of_its_client() -> None:
     errors = ClientErrors()
-    group = GroupOffsets({"bootstrap.servers": "127.0.0.1:1"}, "g", SystemClock(), errors)
+    group = GroupOffsets({"bootstrap.servers": "127.0.0.1:1"}, group="g", clock=SystemClock(), errors=errors)
     with pytest.raises(KafkaException):
         group.committed([WirePartition("t", 0)], 0.5)
     message = errors.words()

@@ -48,7 +48,7 @@ def play(monkeypatch: pytest.MonkeyPatch, *answers: Answer) -> tuple[GroupOffset
     clock = ManualClock()
     client = Scripted(list(answers), clock)
     monkeypatch.setattr(group_offsets, "Consumer", client)
-    return GroupOffsets({}, "g", clock, ClientErrors()), client
+    return GroupOffsets({}, group="g", clock=clock, errors=ClientErrors()), client
 
 
 def test_late_answer_of_earlier_commit_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,8 +47,8 @@ def opened(folder: Path, others: Others) -> Iterator[Line]:
     store = WalStore(
         WRITING,
         StoreOptions(timeout_seconds=30.0),
-        clock,
-        received,
+        clock=clock,
+        tell=received,
         storage=ForgetfulStorage(appendable=True),
         limits=SegmentLimits(size_bytes=1 << 30, age_seconds=1e9),
         local_directory=folder,

@@ -57,8 +57,8 @@ def opened(
     store = ReplicaStore(
         WRITING,
         StoreOptions(timeout_seconds=timeout),
-        SystemClock(),
-        received,
+        clock=SystemClock(),
+        tell=received,
         directory=folder,
         quota_bytes=quota_bytes,
         sender=sender,

@@ -75,8 +75,8 @@ def open_store(
     store = WalStore(
         WRITING,
         StoreOptions(timeout_seconds=store_timeout_seconds, flush_seconds=flush_seconds, gather_bytes=gather_bytes),
-        clock or SystemClock(),
-        received,
+        clock=clock or SystemClock(),
+        tell=received,
         storage=storage,
         limits=SegmentLimits(size_bytes=1 << 30, age_seconds=1e9),
     )

@@ -20,7 +20,7 @@ def test_query_that_cannot_begin_leaves_no_cursor(taken: Taken) -> None:
     """INV-6: it may be started repeatedly."""
     taken.take()
     options = {"tracker": "http://127.0.0.1:1", "startingOffsets": f'{{"{TOPIC}": {{"0": 99}}}}'}
-    reader = IntakeStreamReader(options, lambda: "q")
+    reader = IntakeStreamReader(options, new_id=lambda: "q")
     for _ in range(2):
         with pytest.raises(UsageError, match="is too high: the stream has taken in offsets up to"):
             reader.latestOffset(reader.initialOffset(), ALL)
@@ -55,7 +55,7 @@ def test_each_user_of_a_cursor_has_its_own_key(taken: Taken) -> None:
     at: dict[str, Any] = {}
     digests = set()
     for _ in range(2):
-        reader = IntakeStreamReader({"tracker": "http://127.0.0.1:1"}, lambda: next(count))
+        reader = IntakeStreamReader({"tracker": "http://127.0.0.1:1"}, new_id=lambda: next(count))
         at = reader.latestOffset(at, ALL)
         digests |= {cursor.key_digest for cursor in taken.tracked.state.cursors.values()}
         reader.stop()

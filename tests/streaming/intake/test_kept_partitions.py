@@ -72,7 +72,7 @@ def test_cursor_keeps_no_partitions_that_the_query_does_not_read(taken: Taken) -
     taken.add(1)
     taken.take(0)
     taken.take(1)
-    reader = IntakeStreamReader({"tracker": "http://127.0.0.1:1", "assign": f'{{"{TOPIC}": [0]}}'}, lambda: "q")
+    reader = IntakeStreamReader({"tracker": "http://127.0.0.1:1", "assign": f'{{"{TOPIC}": [0]}}'}, new_id=lambda: "q")
     at = reader.latestOffset(reader.initialOffset(), ALL)
     assert not taken.held(1)
     assert not taken.held(0)  # it begins behind what was there
@@ -87,7 +87,9 @@ def test_cursor_keeps_no_partitions_that_the_query_does_not_read(taken: Taken) -
     end = reader.latestOffset(at, ALL)
     reader.stop()
     taken.tracked.say(m.DropCursorRequest(cursor="query-q"))
-    again = IntakeStreamReader({"tracker": "http://127.0.0.1:1", "assign": f'{{"{TOPIC}": [0]}}'}, lambda: "again")
+    again = IntakeStreamReader(
+        {"tracker": "http://127.0.0.1:1", "assign": f'{{"{TOPIC}": [0]}}'}, new_id=lambda: "again"
+    )
     again.partitions(at, end)
     assert not taken.held(2)
     again.stop()
@@ -106,7 +108,7 @@ def test_cursor_keeps_everything_before_the_start_is_determined(taken: Taken) ->
 
     taken.driver.before = asked
     options = {"tracker": "http://127.0.0.1:1", "startingOffsets": "earliest"}
-    reader = IntakeStreamReader(options, lambda: "q")
+    reader = IntakeStreamReader(options, new_id=lambda: "q")
     reader.latestOffset(reader.initialOffset(), ALL)
     assert held == [True]
     reader.stop()

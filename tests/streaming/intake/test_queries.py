@@ -69,7 +69,7 @@ class Ids:
 
 @contextlib.contextmanager
 def query(cluster: Cluster, ids: str = "id", **options: str) -> Iterator[IntakeStreamReader]:
-    reader = IntakeStreamReader({"tracker": cluster.driver_url, **options}, Ids(ids))
+    reader = IntakeStreamReader({"tracker": cluster.driver_url, **options}, new_id=Ids(ids))
     try:
         yield reader
     finally:

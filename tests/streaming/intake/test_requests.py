@@ -26,7 +26,7 @@ def test_repeated_warnings_are_logged_once(taken: Taken, caplog: pytest.LogCaptu
     taken.take()
     reader = IntakeStreamReader(
         {"tracker": "http://127.0.0.1:1", "includeHeaders": "true", "startingOffsets": f'{{"{TOPIC}": {{"0": 5}}}}'},
-        lambda: "q",
+        new_id=lambda: "q",
     )
     end = reader.latestOffset(reader.initialOffset(), ALL)
     with caplog.at_level(logging.WARNING, "forebay.source"):
@@ -111,7 +111,7 @@ def test_trigger_waits_for_min_offsets_unless_no_more_can_arrive(taken: Taken) -
     some["maxTriggerDelay"] = "1h"
     start: dict[str, Any] = {TOPIC: {"0": 0}, "#cursor": "query-q"}
     taken.take()
-    now, always = (IntakeStreamReader(some, cast(Any, lambda name=name: name)) for name in ("now", "always"))
+    now, always = (IntakeStreamReader(some, new_id=cast(Any, lambda name=name: name)) for name in ("now", "always"))
     now.prepareForTriggerAvailableNow()
     taken.take()
 

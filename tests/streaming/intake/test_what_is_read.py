@@ -90,7 +90,7 @@ def letters() -> str:
 def test_tasks_get_no_state_of_the_planner(taken: Taken) -> None:
     """INV-4: a task that ends must not end the cursor."""
     taken.take()
-    reader = IntakeStreamReader({"tracker": "http://127.0.0.1:1"}, letters)
+    reader = IntakeStreamReader({"tracker": "http://127.0.0.1:1"}, new_id=letters)
     reader.latestOffset(reader.initialOffset(), ALL)
     asked = len(taken.driver.asked)
     pickle.loads(pickle.dumps(reader)).stop()
@@ -103,7 +103,7 @@ def test_tasks_get_no_state_of_the_planner(taken: Taken) -> None:
 )
 def test_topic_that_the_stream_does_not_take_in_is_refused(given: dict[str, str], message: str, taken: Taken) -> None:
     taken.take()
-    reader = IntakeStreamReader({"tracker": "http://127.0.0.1:1", **given}, letters)
+    reader = IntakeStreamReader({"tracker": "http://127.0.0.1:1", **given}, new_id=letters)
     for call in (lambda: reader.latestOffset(reader.initialOffset(), ALL), batch_of(**given).partitions):
         with pytest.raises(UnknownTopicError, match=f"the stream does not take in {message}$"):
             call()

@@ -92,7 +92,9 @@ def test_two_queries_and_the_batch_job_read_each_record_once_after_kills(
         Cluster(tmp_path, kafka_broker.options, [topic], receivers=2, driver=driver) as cluster,
     ):
         cluster.await_records(50)
-        behind = IntakeStreamReader({"tracker": cluster.driver_url, "startingOffsets": "earliest"}, lambda: "behind")
+        behind = IntakeStreamReader(
+            {"tracker": cluster.driver_url, "startingOffsets": "earliest"}, new_id=lambda: "behind"
+        )
         begun = behind.latestOffset({}, ReadAllAvailable())
         try:
             for _ in range(int(os.environ.get("FOREBAY_KILLS", "") or KILLS)):

@@ -149,7 +149,7 @@ def _opened(folder: Path, stream: str, has_wal: bool) -> Opened:
     report = audit(storage, stream)
     if not report.clean:
         return Opened(fault=f"the audit found {report.findings}")
-    BlockStore(folder / "blocks", _QUOTA_BYTES, SystemClock()).open()
+    BlockStore(folder / "blocks", quota_bytes=_QUOTA_BYTES, clock=SystemClock()).open()
     for block in _needed(state):
         if block.in_wal:
             found = block_of_frame(read_frame(wal, block.handle), block.handle.path).meta

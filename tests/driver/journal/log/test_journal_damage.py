@@ -255,9 +255,9 @@ def test_a_rebuilt_journal_is_not_measured_by_the_lease_of_the_lost_one(storage:
     storage.put_new(claim_path(STREAM, second_timeline), b"{}")
     rebuilt = Journal(
         storage,
-        STREAM,
-        second_timeline,
-        State(stream=STREAM, timeline=2),
+        stream=STREAM,
+        epoch=second_timeline,
+        state=State(stream=STREAM, timeline=2),
         segment_bytes=1_000,
         now=lambda: 1.0,
         new_uid=lambda: next(uids),
