@@ -123,7 +123,9 @@ class BatchTraces:
             batch.records += records
             if accepted_ns and number < BLOCKS_SHOWN:
                 attributes = {"forebay.batch": str(event.batch_id)}
-                self._spans.child("block", block_id, "wait", accepted_ns, now_ns, attributes)
+                self._spans.child(
+                    "block", block_id, "wait", begun_ns=accepted_ns, ended_ns=now_ns, attributes=attributes
+                )
 
     def _started(self, event: BatchStarted, now_ns: int) -> None:
         batch = self._batches.get(event.batch_id)
@@ -131,7 +133,7 @@ class BatchTraces:
             return
         name = str(event.batch_id)
         if not batch.attempts:
-            self._spans.child("batch", name, "queue", batch.allocated_ns, now_ns)
+            self._spans.child("batch", name, "queue", begun_ns=batch.allocated_ns, ended_ns=now_ns)
         for output in tuple(batch.running):  # an output that succeeded before this one began
             self._ended(event.batch_id, output, now_ns)
         batch.attempts += 1
@@ -143,7 +145,9 @@ class BatchTraces:
         if attempt is None:
             return
         attributes = {"forebay.output": output, "forebay.attempt": attempt[0]}
-        self._spans.child("batch", str(batch_id), "job", attempt[1], now_ns, attributes, error)
+        self._spans.child(
+            "batch", str(batch_id), "job", begun_ns=attempt[1], ended_ns=now_ns, attributes=attributes, error=error
+        )
 
     def _completed(self, event: ev.BatchCompleted, now_ns: int) -> None:
         batch = self._batches.get(event.batch_id)
@@ -159,4 +163,11 @@ class BatchTraces:
             "forebay.attempts": event.attempts,
         }
         linked = [("block", block_id) for block_id in batch.blocks]
-        self._spans.root("batch", str(event.batch_id), batch.allocated_ns, now_ns, attributes, linked)
+        self._spans.root(
+            "batch",
+            str(event.batch_id),
+            begun_ns=batch.allocated_ns,
+            ended_ns=now_ns,
+            attributes=attributes,
+            linked=linked,
+        )

@@ -98,7 +98,9 @@ def run(settings: Settings, receiver_id: str, host: str | None = None) -> int:
         clock=clock,
     )
     spans = spans_of(settings, "receiver", version("forebay"))
-    service = compose(settings, receiver_id, source, storage, clock, host, metrics, spans)
+    service = compose(
+        settings, receiver_id, source=source, storage=storage, clock=clock, host=host, metrics=metrics, spans=spans
+    )
     freeze_present()
     notifier = Notifier.of(os.environ, clock, service.service_status, os.getpid())
     notifier.watch("poll")
@@ -140,6 +142,7 @@ def source_of(settings: Settings, receiver_id: str, clock: Clock) -> Source:
 def compose(
     settings: Settings,
     receiver_id: str,
+    *,
     source: Source,
     storage: Storage | None,
     clock: Clock,

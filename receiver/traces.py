@@ -60,7 +60,7 @@ class BlockTraces:
                 sealed_ns = self._storing.pop(event.sequence)
                 self._stored[event.block.id] = _Stored(event.block, sealed_ns)
                 with self._caught():
-                    self._spans.child("block", event.block.id, "store", sealed_ns, self._wall_ns(now))
+                    self._spans.child("block", event.block.id, "store", begun_ns=sealed_ns, ended_ns=self._wall_ns(now))
             case inp.ReportAnswered():
                 for result in event.results:
                     stored = self._stored.pop(result.block_id, None)
@@ -79,7 +79,7 @@ class BlockTraces:
 
     def _accepted(self, stored: _Stored, now_ns: int) -> None:
         meta = stored.block.meta
-        self._spans.child("block", meta.id, "report", stored.reported_ns, now_ns)
+        self._spans.child("block", meta.id, "report", begun_ns=stored.reported_ns, ended_ns=now_ns)
         attributes = {
             "forebay.block": meta.id,
             "forebay.receiver": meta.receiver_id,
@@ -87,7 +87,7 @@ class BlockTraces:
             "forebay.bytes": sum(held.bytes for held in meta.ranges),
             "forebay.ranges": [held.label for held in meta.ranges[:RANGES_MAX]],
         }
-        self._spans.root("block", meta.id, stored.sealed_ns, now_ns, attributes)
+        self._spans.root("block", meta.id, begun_ns=stored.sealed_ns, ended_ns=now_ns, attributes=attributes)
 
     def _wall_ns(self, now: float) -> int:
         return self._since_ns + round(now * 1e9)

@@ -61,6 +61,7 @@ def refuse_intact(journal_storage: Storage, wal: Storage, stream: str, copy: Sta
 def steps(
     journal_storage: Storage,
     wal: Storage,
+    *,
     stream: str,
     topic_ids: TopicIds,
     owner: str,
@@ -100,7 +101,7 @@ def steps(
     plan = compose(read_evidence(journal_storage, wal, stream, topic_ids), new_timeline, wall_ms, owner)
     yield "read"
     limits = SegmentLimits(size_bytes=segment_bytes, age_seconds=float("inf"))
-    state = _write_again(wal, stream, epoch, plan, limits, now, new_uid)
+    state = _write_again(wal, stream=stream, epoch=epoch, plan=plan, limits=limits, now=now, new_uid=new_uid)
     yield "written"
     failpoints.hit("rebuild.after-blocks")
     if plan.archive:
@@ -127,6 +128,7 @@ def steps(
 def rebuild(
     journal_storage: Storage,
     wal: Storage,
+    *,
     stream: str,
     topic_ids: TopicIds,
     owner: str,
@@ -136,7 +138,17 @@ def rebuild(
     segment_bytes: int = SEGMENT_BYTES,
 ) -> RebuildPlan:
     """Run all :func:`steps` and return the plan that was carried out."""
-    doing = steps(journal_storage, wal, stream, topic_ids, owner, wall_ms, now, new_uid, segment_bytes)
+    doing = steps(
+        journal_storage,
+        wal,
+        stream=stream,
+        topic_ids=topic_ids,
+        owner=owner,
+        wall_ms=wall_ms,
+        now=now,
+        new_uid=new_uid,
+        segment_bytes=segment_bytes,
+    )
     while True:
         try:
             next(doing)
@@ -160,6 +172,7 @@ def _put_claim(journal_storage: Storage, stream: str, of_timeline: int, claim: b
 
 def _write_again(
     wal: Storage,
+    *,
     stream: str,
     epoch: int,
     plan: RebuildPlan,

@@ -61,7 +61,7 @@ def receiving(brokers: ThreeBrokers, topic: str, tmp_path: Path, tracker: FakeTr
     settings = msgspec.structs.replace(settings, kafka=kafka)
     source = KafkaSource.of(settings, client_id="r-1")
     storage = LocalStorage(str(tmp_path / "wal"))
-    receiver = Running(compose(settings, "r-1", source, storage, SystemClock(), host="h"))
+    receiver = Running(compose(settings, "r-1", source=source, storage=storage, clock=SystemClock(), host="h"))
     try:
         yield
     finally:

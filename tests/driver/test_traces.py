@@ -177,10 +177,10 @@ def test_span_that_cannot_be_made_leaves_the_others(
     spans = spans_in(memory)
     make = spans.root
 
-    def root(kind: str, name: str, *rest: Any) -> None:
+    def root(kind: str, name: str, **rest: Any) -> None:
         if name != "3":
             raise ValueError("no span")
-        make(kind, name, *rest)
+        make(kind, name, **rest)
 
     monkeypatch.setattr(spans, "root", root)
     traces = BatchTraces(spans, SystemClock())

@@ -128,7 +128,7 @@ blocks = "{folder}/blocks"
 def receiver(settings: Settings, name: str = "r-1") -> Running:
     source = KafkaSource.of(settings, client_id=name)
     storage = LocalStorage(settings.wal.url.removeprefix("file://"))
-    return Running(compose(settings, name, source, storage, SystemClock(), host="h"))
+    return Running(compose(settings, name, source=source, storage=storage, clock=SystemClock(), host="h"))
 
 
 def test_broker_with_the_right_options_answers(broker: SecuredBroker, topic_name: Callable[[], str]) -> None:

@@ -59,7 +59,7 @@ def composed(settings: Settings, kafka: FakeKafka, tmp_path: Path, name: str = "
     clock = SystemClock()
     metrics = ReceiverMetrics(stream="s", receiver_id=name, release="1", memory_bytes=32_000_000, clock=clock)
     storage = LocalStorage(str(tmp_path / "wal"))
-    return compose(settings, name, kafka, storage, clock, "h", metrics), metrics
+    return compose(settings, name, source=kafka, storage=storage, clock=clock, host="h", metrics=metrics), metrics
 
 
 def values(url: str) -> dict[str, float]:
@@ -120,7 +120,9 @@ def test_failures_are_counted_by_kind(tmp_path: Path, tracker: FakeTracker) -> N
     kafka = FakeKafka({P0: [b"x"] * 10})
     clock = SystemClock()
     metrics = ReceiverMetrics(stream="s", receiver_id="r-1", release="1", memory_bytes=1, clock=clock)
-    service: ReceiverService = compose(settings, "r-1", kafka, Failing(str(tmp_path / "wal")), clock, "h", metrics)
+    service: ReceiverService = compose(
+        settings, "r-1", source=kafka, storage=Failing(str(tmp_path / "wal")), clock=clock, host="h", metrics=metrics
+    )
     with running(service):
         tracker.wait_for(lambda: tracker.positions.get(P0, 0) == 10)
     assert b'forebay_receiver_failures_total{kind="store",receiver="r-1",stream="s"} 1.0' in metrics.metrics.render()

@@ -34,7 +34,11 @@ def settings_for(tmp_path: Path, tracker: FakeTracker, broker: MockBroker, topic
 
 def receiver(settings: Settings, tmp_path: Path, name: str) -> Running:
     source = KafkaSource.of(settings, client_id=name)
-    return Running(compose(settings, name, source, LocalStorage(str(tmp_path / "wal")), SystemClock(), host="h"))
+    return Running(
+        compose(
+            settings, name, source=source, storage=LocalStorage(str(tmp_path / "wal")), clock=SystemClock(), host="h"
+        )
+    )
 
 
 @pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])

@@ -87,7 +87,7 @@ def running(
 ) -> Iterator[Running]:
     settings = settings_of(tmp_path, tracker.url, **receiver)
     storage = storage or LocalStorage(str(tmp_path / "wal"))
-    run = Running(compose(settings, "r-1", kafka, storage, SystemClock(), host="h"))
+    run = Running(compose(settings, "r-1", source=kafka, storage=storage, clock=SystemClock(), host="h"))
     try:
         yield run
     finally:
@@ -235,7 +235,12 @@ def test_start_of_a_partition_revoked_since_its_decision_is_left_out(tmp_path: P
     """librdkafka refuses to seek in a partition that is not assigned, and the whole start would fail."""
     kafka = KafkaThatRevokesEarly(tracker)
     kafka.service = compose(
-        settings_of(tmp_path, tracker.url), "r-1", kafka, LocalStorage(str(tmp_path / "wal")), SystemClock(), host="h"
+        settings_of(tmp_path, tracker.url),
+        "r-1",
+        source=kafka,
+        storage=LocalStorage(str(tmp_path / "wal")),
+        clock=SystemClock(),
+        host="h",
     )
     run = Running(kafka.service)
     tracker.wait_for(lambda: tracker.positions.get(P1) == 10)
@@ -457,7 +462,12 @@ def test_watchdog_depends_on_polling_thread_alone(tmp_path: Path, tracker: FakeT
         return poll(max_records, timeout_seconds)
 
     service = compose(
-        settings_of(tmp_path, tracker.url), "r-1", kafka, LocalStorage(str(tmp_path / "wal")), SystemClock(), host="h"
+        settings_of(tmp_path, tracker.url),
+        "r-1",
+        source=kafka,
+        storage=LocalStorage(str(tmp_path / "wal")),
+        clock=SystemClock(),
+        host="h",
     )
     assert not service.service_status().ready
     service.came_round = lambda: rounds.append(threading.get_ident())
@@ -481,7 +491,14 @@ def test_receiver_by_pattern_reports_driver_that_names_no_topics(
 ) -> None:
     """A driver of an older release names none. Without the warning the receiver would silently subscribe to nothing."""
     settings = settings_of(tmp_path, tracker.url, {"pattern": "^t.*"})
-    service = compose(settings, "r-1", FakeKafka({}), LocalStorage(str(tmp_path / "wal")), SystemClock(), host="h")
+    service = compose(
+        settings,
+        "r-1",
+        source=FakeKafka({}),
+        storage=LocalStorage(str(tmp_path / "wal")),
+        clock=SystemClock(),
+        host="h",
+    )
     receiver = Running(service)
     tracker.wait_for(lambda: len(tracker.heartbeats) > 2)
     service.drain()

@@ -58,7 +58,15 @@ def take_in(tmp_path: Path, tracker: FakeTracker, spans: Spans) -> None:
     """Run a receiver until it has taken in 1,000 records."""
     kafka = FakeKafka({P0: [b"%05d" % number for number in range(1000)]})
     storage = LocalStorage(str(tmp_path / "wal"))
-    service = compose(settings_of(tmp_path, tracker.url), "r-1", kafka, storage, SystemClock(), "h", spans=spans)
+    service = compose(
+        settings_of(tmp_path, tracker.url),
+        "r-1",
+        source=kafka,
+        storage=storage,
+        clock=SystemClock(),
+        host="h",
+        spans=spans,
+    )
     with running(service):
         tracker.wait_for(lambda: tracker.positions.get(P0, 0) == 1000)
     spans.close()
@@ -106,8 +114,8 @@ def test_share_keeps_the_same_traces_in_every_process() -> None:
         memory = InMemorySpanExporter()
         spans = Spans("forebay-receiver", "s", release="1", processor=SimpleSpanProcessor(memory), share=0.3)
         for number in range(200):
-            spans.root("block", f"r-1-{number}", 1, 2, {})
-            spans.child("block", f"r-1-{number}", "wait", 1, 2)
+            spans.root("block", f"r-1-{number}", begun_ns=1, ended_ns=2, attributes={})
+            spans.child("block", f"r-1-{number}", "wait", begun_ns=1, ended_ns=2)
         found = memory.get_finished_spans()
         kept.append({span.context.trace_id for span in found if span.context is not None})
         assert len(found) == 2 * len(kept[-1])
@@ -130,7 +138,7 @@ def test_spans_are_sent_to_the_collector_of_the_settings(tmp_path: Path) -> None
         endpoint = f"http://127.0.0.1:{server.server_port}/v1/traces"
         spans = spans_of(settings_of(tmp_path, "http://127.0.0.1:1", endpoint=endpoint), "receiver", "1")
         assert spans is not None
-        spans.root("block", "r-1-1", 1_000, 2_000, {"forebay.records": 7})
+        spans.root("block", "r-1-1", begun_ns=1_000, ended_ns=2_000, attributes={"forebay.records": 7})
         spans.close()
         server.shutdown()
     (resource,) = ExportTraceServiceRequest.FromString(bodies[0]).resource_spans

@@ -46,7 +46,16 @@ def test_a_block_that_recovery_moved_after_the_newest_copy_is_found_by_a_rebuild
     shutil.rmtree(tmp_path / "journal")
     logged.local_file(damaged).unlink(missing_ok=True)
     logged.kafka.gone |= {(0, n) for n in range(10)}
-    plan = rebuild(logged.journal, logged.wal, STREAM, lambda _: {}, "test", 1, lambda: 1.0, lambda: next(uids))
+    plan = rebuild(
+        logged.journal,
+        logged.wal,
+        stream=STREAM,
+        topic_ids=lambda _: {},
+        owner="test",
+        wall_ms=1,
+        now=lambda: 1.0,
+        new_uid=lambda: next(uids),
+    )
     assert plan.missing == ()
     for block in (damaged, whole):
         served(logged, block)

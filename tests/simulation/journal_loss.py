@@ -70,14 +70,14 @@ class JournalLoss:
         self.rebuilding = rebuild.steps(
             self._world.journal,
             self._world.wal,
-            STREAM,
-            lambda topics: {topic: self._world.kafka.topic_id(topic) for topic in topics},
-            "rebuild",
-            self._world.wall_ms,
-            lambda: self._world.now,
-            self._world.new_uid,
-            1_000_000,
-            self._world.kinds.rebuilt,
+            stream=STREAM,
+            topic_ids=lambda topics: {topic: self._world.kafka.topic_id(topic) for topic in topics},
+            owner="rebuild",
+            wall_ms=self._world.wall_ms,
+            now=lambda: self._world.now,
+            new_uid=self._world.new_uid,
+            segment_bytes=1_000_000,
+            compose=self._world.kinds.rebuilt,
         )
 
     def _go_on(self) -> None:

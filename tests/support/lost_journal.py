@@ -114,7 +114,14 @@ class Lost:
 
     def rebuild(self) -> RebuildPlan:
         return rebuild.rebuild(
-            self.journal, self.wal, STREAM, self.topic_ids, "test", 9, lambda: 1.0, lambda: next(numbers)
+            self.journal,
+            self.wal,
+            stream=STREAM,
+            topic_ids=self.topic_ids,
+            owner="test",
+            wall_ms=9,
+            now=lambda: 1.0,
+            new_uid=lambda: next(numbers),
         )
 
     def lead(self) -> State:

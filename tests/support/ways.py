@@ -128,7 +128,9 @@ def offset_range(folder: Path) -> Way:
             kafka.after_commit = committed.release
             values["driver"]["url"] = driver.url
             storage = LocalStorage(f"{folder}/wal")
-            with running(compose(from_values(values), "r1", kafka, storage, SystemClock(), host="h1")):
+            with running(
+                compose(from_values(values), "r1", source=kafka, storage=storage, clock=SystemClock(), host="h1")
+            ):
                 assert committed.acquire(timeout=SECONDS)
                 follower.begin(BEFORE + 4, BEFORE + 5)  # its last offset and its end
                 kafka.values[tp] += [b""] * 5

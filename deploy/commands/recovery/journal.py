@@ -369,13 +369,13 @@ def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> RebuildPlan
     return rebuild.rebuild(
         journal_storage,
         wal_storage,
-        settings.stream,
-        partial(_topic_ids, settings),
-        f"{owner} ({secrets.token_hex(4)})",
-        wall_ms,
-        time.time,
-        lambda: secrets.randbits(64),
-        settings.driver.journal_segment_size,
+        stream=settings.stream,
+        topic_ids=partial(_topic_ids, settings),
+        owner=f"{owner} ({secrets.token_hex(4)})",
+        wall_ms=wall_ms,
+        now=time.time,
+        new_uid=lambda: secrets.randbits(64),
+        segment_bytes=settings.driver.journal_segment_size,
     )
 
 

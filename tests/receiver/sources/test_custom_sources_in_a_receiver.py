@@ -31,7 +31,11 @@ def run(tmp_path: Path, tracker: FakeTracker, source: Source, name: str = "Lists
     settings = settings_of(tmp_path, tracker.url)
     receiver = msgspec.structs.replace(settings.receiver, source=f"{HERE}:{name}")
     settings = msgspec.structs.replace(settings, receiver=receiver)
-    return Running(compose(settings, "s-r0", source, LocalStorage(str(tmp_path / "wal")), SystemClock(), host="h"))
+    return Running(
+        compose(
+            settings, "s-r0", source=source, storage=LocalStorage(str(tmp_path / "wal")), clock=SystemClock(), host="h"
+        )
+    )
 
 
 @pytest.mark.parametrize("name", ["Lists", "Queue"])

@@ -134,7 +134,16 @@ def test_paused_rebuild_changes_nothing_after_another_one() -> None:
     """INV-4: its timeline is an older one."""
     lost = Lost()
     lost.copy()
-    slow = rebuild.steps(lost.journal, lost.wal, STREAM, lost.topic_ids, "slow", 9, lambda: 1.0, lambda: next(numbers))
+    slow = rebuild.steps(
+        lost.journal,
+        lost.wal,
+        stream=STREAM,
+        topic_ids=lost.topic_ids,
+        owner="slow",
+        wall_ms=9,
+        now=lambda: 1.0,
+        new_uid=lambda: next(numbers),
+    )
     assert [next(slow), next(slow), next(slow)] == ["marked", "claimed", "read"]
     lost.rebuild()
     state = lost.lead()
@@ -152,7 +161,14 @@ def test_driver_paused_during_several_rebuilds_is_fenced() -> None:
     for path in lost.journal.list(""):
         lost.journal.delete(path)
     killed = rebuild.steps(
-        lost.journal, lost.wal, STREAM, lost.topic_ids, "killed", 9, lambda: 1.0, lambda: next(numbers)
+        lost.journal,
+        lost.wal,
+        stream=STREAM,
+        topic_ids=lost.topic_ids,
+        owner="killed",
+        wall_ms=9,
+        now=lambda: 1.0,
+        new_uid=lambda: next(numbers),
     )
     assert next(killed) == "marked"
     killed.close()
