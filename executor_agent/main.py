@@ -14,7 +14,7 @@ from importlib.metadata import version
 from executor_agent.api import AgentStatus, agent_application
 from executor_agent.metrics import AgentMetrics, AgentView
 from executor_agent.receivers import Receivers
-from executor_agent.service import DAMAGED_REPORTED_MAX, Heartbeat
+from executor_agent.service import DAMAGED_REPORTED_MAX, AgentIdentity, Heartbeat
 from executor_agent.store import BlockStore
 from forebay.http.address import loopback_note, reached_at
 from forebay.http.driver_client import DriverClient
@@ -73,13 +73,15 @@ class Agent:
             self.store,
             self.receivers,
             self._client,
-            stream=settings.stream,
-            host=self._host,
-            labels=settings.agent.labels,
-            instance_id=uuid.uuid4().hex,
+            identity=AgentIdentity(
+                stream=settings.stream,
+                host=self._host,
+                labels=settings.agent.labels,
+                instance_id=uuid.uuid4().hex,
+                release=self._release,
+            ),
             interval_seconds=settings.agent.heartbeat_interval,
             clock=clock,
-            release=self._release,
             requests=lambda: self._server.requests,
             failed=lambda: self.failed(),
         )

@@ -10,6 +10,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -43,6 +44,21 @@ class HeartbeatClient(Protocol):
     ) -> AgentHeartbeatAnswer: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentIdentity:
+    """The identity of this process at the driver.
+
+    ``labels``: of the host, as in ``[agent]``. ``instance_id``: differs between two processes of the same host. ``release``: of
+    this software, for the driver's status.
+    """
+
+    stream: str
+    host: str
+    labels: tuple[str, ...]
+    instance_id: str
+    release: str = ""
+
+
 class Heartbeat:
     """Sends heartbeats from a thread of its own, one every ``interval_seconds``.
 
@@ -56,13 +72,9 @@ class Heartbeat:
         receivers: Receivers,
         driver: HeartbeatClient,
         *,
-        stream: str,
-        host: str,
-        labels: tuple[str, ...],
-        instance_id: str,
+        identity: AgentIdentity,
         interval_seconds: float,
         clock: Clock,
-        release: str = "",
         requests: Callable[[], int] = lambda: 0,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -74,13 +86,9 @@ class Heartbeat:
         self._failed = failed
         self._store = store
         self._receivers = receivers
-        self._labels = labels
         self._driver = driver
-        self._stream = stream
-        self._host = host
-        self._instance_id = instance_id
+        self._identity = identity
         self._interval_seconds = interval_seconds
-        self._release = release
         self._acknowledged = 0
         self._driver_epoch = 0
         self._stopping = threading.Event()
@@ -105,7 +113,7 @@ class Heartbeat:
 
     def start(self) -> None:
         """Read the highest epoch of a driver that this agent has seen, and start the thread. Raises UsageError, StoreError."""
-        self._driver_epoch = self._store.driver_epoch(self._stream)
+        self._driver_epoch = self._store.driver_epoch(self._identity.stream)
         self._thread.start()
 
     def drain(self) -> None:
@@ -173,15 +181,15 @@ class Heartbeat:
         known = self._reported_copies == (self._driver_epoch, copies)
         damaged = self._of_stream(usage.damaged)
         request = AgentHeartbeatRequest(
-            host=self._host,
+            host=self._identity.host,
             url=self.url,
-            instance_id=self._instance_id,
+            instance_id=self._identity.instance_id,
             acknowledged=self._acknowledged,
             blocks=usage.blocks,
             used_bytes=usage.used_bytes,
             free_bytes=usage.free_bytes,
             old_blocks=tuple(self._of_stream(usage.old_blocks)),
-            labels=self._labels,
+            labels=self._identity.labels,
             capacity=self._receivers.capacity,
             receivers=self._receivers.processes(),
             state="draining" if self._draining else "active",
@@ -189,7 +197,7 @@ class Heartbeat:
             requests=self._requests(),
             short_bytes=usage.short_bytes,
             copies=None if known else copies,
-            release=self._release,
+            release=self._identity.release,
             damaged=tuple(damaged[:DAMAGED_REPORTED_MAX]),
             damaged_blocks=len(damaged),
         )
@@ -201,7 +209,7 @@ class Heartbeat:
             self._reported_copies = None
         decided = orders(self._driver_epoch, answer.driver_epoch, answer.commands)
         if decided.driver_epoch > self._driver_epoch:
-            self._store.keep_driver_epoch(self._stream, decided.driver_epoch)
+            self._store.keep_driver_epoch(self._identity.stream, decided.driver_epoch)
             self._driver_epoch = decided.driver_epoch
         self.refused += len(decided.refused)
         for command in decided.commands:
@@ -219,7 +227,7 @@ class Heartbeat:
 
     def _of_stream(self, names: Sequence[str]) -> list[str]:
         """Return the block ids of those ``names`` that are of this stream."""
-        mine = f"{self._stream}/"
+        mine = f"{self._identity.stream}/"
         return [name.removeprefix(mine) for name in names if name.startswith(mine)]
 
     def _obey(self, command: Command) -> None:
@@ -228,9 +236,9 @@ class Heartbeat:
                 f"command {command.version}: this agent does not know the command {command.kind!r}; upgrade the agent"
             )
         try:
-            blocks = block_names(command, self._stream)
+            blocks = block_names(command, self._identity.stream)
             failpoints.hit("agent.before-delete")
             for block_id in blocks:
-                self.deleted += self._store.delete(self._stream, block_id)
+                self.deleted += self._store.delete(self._identity.stream, block_id)
         except ValueError as error:
             raise ForebayError(f"command {command.version} is refused: {error}") from None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import finalize
 
 from executor_agent.receivers import Receivers
-from executor_agent.service import Heartbeat
+from executor_agent.service import AgentIdentity, Heartbeat
 from executor_agent.store import BlockStore
 from forebay import messages as m
 from forebay.model.errors import ForebayError, UnreachableError
@@ -86,10 +86,7 @@ class Agent:
             self.store,
             Receivers(host.world.stream, (), capacity=0, stop_seconds=1.0, clock=clock),
             cast(Any, _Driver()),
-            stream=host.world.stream,
-            host=host.name,
-            labels=(),
-            instance_id=host.name,
+            identity=AgentIdentity(stream=host.world.stream, host=host.name, labels=(), instance_id=host.name),
             interval_seconds=1.0,
             clock=clock,
         )
