@@ -105,6 +105,7 @@ async def fence(data: JSONBody[m.FenceRequest]) -> m.OperatorAnswer:
     [
         (b'{"padding": "%s"}', "Validation failed for POST /v1/operator/fence; data: Object missing required field `topic`"),
         (b'{"topic": 7, "padding": "%s"}', "topic: Expected `str`, got `int`"),
+        (b'{"topic": "t", "partition": "p", "padding": "%s"}', "partition: Expected `int`, got `str`"),
         (b'"%s"', "data: Expected `object`, got `str`"),
         (b"%s", "JSON is malformed"),
     ],

@@ -25,18 +25,19 @@ from forebay.process.reminder import Reminder
 REASONS_MAX, KEPT_MAX = 3, 100
 #: a broker that closes a connection before this age refuses it; milliseconds, the limit of librdkafka's own advice
 EARLY_MS = 2_000
-#: the part of a reason that differs between attempts
+#: The part of a reason that differs between attempts. librdkafka gives a reason only as this text.
 _ATTEMPT = re.compile(
     r" \((?:after \d+ms in state \w+)(?:, \d+ identical error\(s\) suppressed)?\)|: now=\d+ms, exp=\d+ms"
 )
-#: a line of librdkafka's log: thread, reason, age and state of the connection
+#: A line of librdkafka's log: thread, reason, age and state of the connection. librdkafka calls no callback for a closed
+#: connection, so there is no code to compare. ``tests/kafka/client/test_client_errors.py`` reads both texts from a client.
 _CLOSED = re.compile(r"\[thrd:.*?\]: (.*: Disconnected.*) \(after (\d+)ms in state (\w+)")
 _NEXT_STEPS = {
     KafkaError._AUTHENTICATION: 'check "sasl.mechanism", "sasl.username" and "sasl.password"',
     KafkaError._SSL: 'check "security.protocol" and the certificates ("ssl.ca.location")',
     KafkaError._RESOLVE: 'check the names in "bootstrap.servers"',
 }
-#: part of a reason → the next step, for any error code
+#: Part of a reason → the next step. These causes have no error code of their own: it is _TRANSPORT or _SSL for all of them.
 _NEXT_STEPS_BY_WORDS = {
     "SSL handshake": _NEXT_STEPS[KafkaError._SSL],
     "tls alert": (

@@ -32,6 +32,13 @@ def refused(**options: str) -> str:
 @contextmanager
 def http_server() -> Iterator[str]:
     """The address of an HTTP server, which closes other connections."""
+    with answering(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") as address:
+        yield address
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """The address of a server that reads one request of a connection, sends ``answer`` and closes the connection."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -42,7 +49,7 @@ def http_server() -> Iterator[str]:
                     return
                 with connection:
                     connection.recv(1000)
-                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+                    connection.sendall(answer)
 
         serving = threading.Thread(target=serve, daemon=True)
         serving.start()
@@ -60,9 +67,9 @@ def test_error_names_unresolvable_host() -> None:
 
 
 def test_error_names_refused_connection() -> None:
-    assert "127.0.0.1:1: Connect to ipv4#127.0.0.1:1 failed: Connection refused" in refused(
-        **{"bootstrap.servers": "127.0.0.1:1"}
-    )
+    text = refused(**{"bootstrap.servers": "127.0.0.1:1"})
+    assert "127.0.0.1:1: Connect to ipv4#127.0.0.1:1 failed: Connection refused" in text
+    assert "in state" not in text and "suppressed" not in text
 
 
 def test_error_names_port_of_another_service() -> None:
@@ -70,6 +77,15 @@ def test_error_names_port_of_another_service() -> None:
         message = refused(**{"bootstrap.servers": address})
     assert f"{address}: " in message
     assert "Receive failed" in message or "Invalid response size" in message or "Disconnected" in message
+
+
+def test_connection_that_the_broker_closes_is_a_reason_without_its_age() -> None:
+    """The installed librdkafka writes the lines that ``client_errors`` reads."""
+    with answering(b"") as address:
+        text = refused(**{"bootstrap.servers": address})
+    assert f"{address}: Disconnected" in text
+    assert 'check "security.protocol" and the port' in text
+    assert "in state" not in text and "suppressed" not in text
 
 
 def test_error_names_tls_against_plaintext_listener() -> None:

@@ -69,6 +69,7 @@ def test_a_cluster_without_controller_says_nothing_about_rights() -> None:
         mock.create_topic("t")
         cluster = inspect_cluster(mock.options, ["t"], ["g"], TIMEOUT_SECONDS)
     assert [broker.error for broker in cluster.brokers] == [""]
+    assert {"Fetch", "Metadata"} <= cluster.brokers[0].versions.keys(), "librdkafka's log has another text"
     found = by_name(findings_of(cluster, 0))
     assert found["rights on topic t"].outcome == found["rights on group g"].outcome == "unknown"
     assert found["broker 1"].outcome == "fine"
