@@ -90,7 +90,9 @@ def init(invocation: Invocation, folder: Path, topics: tuple[str, ...], broker: 
         click.echo("\n".join(f"wrote {path}" for path in paths))
     here = "" if folder == Path.cwd() else f"cd {folder}; "
     trial = " ".join(f"--topic {topic}:4" for topic in topics)
-    invocation.say(f"next: {here}forebay validate; forebay up. Without a Kafka cluster, first: forebay broker {trial}")
+    invocation.say(
+        f"next: {here}forebay validate; forebay up. Without a Kafka cluster, first: forebay broker {trial} --data kafka --detach"
+    )
     return FINE
 
 

@@ -19,7 +19,8 @@ def test_init_writes_ten_lines_of_configuration_and_a_job(
     out, err = capsys.readouterr()
     assert out.splitlines() == [f"wrote {tmp_path}/forebay.toml", f"wrote {tmp_path}/jobs.py"]
     assert err == (
-        "next: forebay validate; forebay up. Without a Kafka cluster, first: forebay broker --topic flights:4\n"
+        "next: forebay validate; forebay up. "
+        "Without a Kafka cluster, first: forebay broker --topic flights:4 --data kafka --detach\n"
     )
     settings = load(tmp_path / "forebay.toml", {})
     assert (settings.stream, settings.kafka.topics, settings.driver.job) == ("flights", ("flights",), "jobs:process")
@@ -56,7 +57,7 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ("arguments", "message"),
     [
         (["--topic", "a b"], 'kafka.topics = "a b": a topic\'s name has'),
-        (["--stream", "a/b"], 'stream = "a/b": allowed are'),
+        (["--stream", "a/b"], 'stream = "a/b": a name has'),
         (["--topic", 'x"\nstream = "y'], "kafka.topics = "),
         (["--broker", ""], 'kafka."bootstrap.servers" is missing'),
     ],
