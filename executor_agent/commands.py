@@ -14,7 +14,11 @@ from forebay.messages import Command
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """``commands``: to perform in this order. ``refused``: those of a superseded driver (INV-4)."""
+    """The commands of the answer to one heartbeat.
+
+    ``commands``: to perform, in this order. ``refused``: those that a superseded driver sent (INV-4). ``driver_epoch``: the
+    highest epoch of a driver seen so far.
+    """
 
     driver_epoch: int
     commands: tuple[Command, ...]

@@ -132,7 +132,7 @@ class Heartbeat:
         try:
             self._run()
         except Exception:  # without heartbeats the agent would keep blocks that no task reads, so it ends
-            log.exception("the heartbeat thread broke")
+            log.exception("the heartbeat thread failed")
             self._failed()
 
     def _run(self) -> None:
@@ -241,4 +241,4 @@ class Heartbeat:
             for block_id in blocks:
                 self.deleted += self._store.delete(self._identity.stream, block_id)
         except ValueError as error:
-            raise ForebayError(f"command {command.version} is refused: {error}") from None
+            raise ForebayError(f"command {command.version} (delete) of the driver is refused: {error}") from None

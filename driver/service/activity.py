@@ -17,7 +17,7 @@ class Activity:
     """State, detail and failure of the driver. Its threads set attributes directly: each is one assignment.
 
     ``state``: "waiting", "standby", "running", "stopping" or "failed". ``detail``: what the driver waits for; "": nothing.
-    ``spark_ui``: URL of Spark's own pages; "": none. ``stopping``: set when the driver must end. ``jobs_ended``: set when no job
+    ``spark_ui``: URL of the Spark UI; "": it is off. ``stopping``: set when the driver must end. ``jobs_ended``: set when no job
     runs any more.
     """
 
@@ -67,5 +67,5 @@ class Activity:
         if detail and self._reminder.is_due(now, detail):
             log.warning("waiting: %s%s", detail, self._reminder.count())
         elif self.detail and not detail:
-            log.info("waiting no longer: %s", self.detail.partition(":")[0])
+            log.info("no longer waiting for %s", self.detail.partition(":")[0])
         self.detail = detail

@@ -348,8 +348,8 @@ class Driver:
         return self._shutdown.summary()
 
     def batches(self) -> tuple[BatchEntry, ...]:
-        """Return the unfinished batches, and the newest completed ones, the newest first; () before the driver leads. After its
-        end, return only the completed ones. Must not be called in the decision loop."""
+        """Return the unfinished batches and the newest completed ones, newest first. Before the driver leads, return (); after it
+        has ended, only completed ones. Must not be called in the decision loop."""
         parts = self._parts
         if parts is None:
             return ()

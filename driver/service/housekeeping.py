@@ -137,8 +137,8 @@ class Housekeeping:
         if new is not None:
             ask(new)
             names = tuple(f"{s.topic}/{s.partition}" for s in new.starts)
-            words = ", ".join(f"{s.topic}/{s.partition} at {s.start}" for s in new.starts)
-            log.info("partitions begun: %s", words, extra=fields(partitions=names))
+            starts = ", ".join(f"{s.topic}/{s.partition} at {s.start}" for s in new.starts)
+            log.info("new partitions: %s", starts, extra=fields(partitions=names))
         self._parts.tracker.subscription = subscribed = subscription(kafka, {tp.topic for tp in there})
         if subscribed == () and not known.created:
             raise UnreachableError(

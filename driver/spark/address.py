@@ -77,7 +77,7 @@ def given() -> bool:
 
 
 def is_on_loopback(master: str) -> bool:
-    """Return whether Spark, its own pages included, can only be reached from this host."""
+    """Return whether Spark, with the Spark UI, can only be reached from this host."""
     address = os.environ.get(ADDRESS) or ("" if os.environ.get(NAME) else _LOOPBACK)
     return _is_local(master) and address.startswith(("127.", "::1", "localhost"))
 

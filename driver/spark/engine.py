@@ -143,7 +143,7 @@ class SparkJobs(ABC):
             )
         context = self._session.sparkContext
         if self.ui_url:
-            log.info("Spark's own pages: %s", self.ui_url)
+            log.info("Spark UI: %s", self.ui_url)
         self._checked = frozenset()
         if self._far and self._ship_code:
             ship(context, self._modules)

@@ -58,4 +58,4 @@ def check_service_url(whose: str, url: str, https: bool) -> None:
         plain, parts = False, urlsplit("")
     schemes = ("https",) if https else ("http", "https")
     if url and not (plain and parts.scheme in schemes and parts.username is None):
-        raise UsageError(f"{whose} is {' or '.join(schemes)}://host:port, not {url!r}")
+        raise UsageError(f"{whose} must be {' or '.join(f'{scheme}://host:port' for scheme in schemes)}, not {url!r}")

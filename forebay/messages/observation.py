@@ -70,7 +70,7 @@ class OverviewAnswer(Message, frozen=True, kw_only=True):
     detail: str = ""
     driver_epoch: int = 0
     leader: str = ""
-    spark_ui: str = ""  # URL of Spark's own pages; "": none
+    spark_ui: str = ""  # URL of the Spark UI; "": it is off
     job: str = ""
     batch_interval_ms: int = 0
     heartbeat_seconds: float = 1.0  # the longer one of the intervals of receivers and agents

@@ -50,6 +50,10 @@ def count_of(number: int) -> int:
     return number & ((1 << TIMELINE_SHIFT) - 1)
 
 
+#: what :func:`check_name` accepts, as errors say it
+NAME_RULE = "a name has 1 to 64 letters, digits, '.', '_' and '-', and begins with a letter or digit"
+
+
 @lru_cache(1024)  # each block names its stream and its receiver
 def check_name(kind: str, name: str) -> str:
     """Return ``name`` if it can be part of a path: 1 to 64 of ``A-Za-z0-9_.-``, the first a letter or digit.
@@ -57,7 +61,5 @@ def check_name(kind: str, name: str) -> str:
     Raises ValueError otherwise. All names of streams, receivers and hosts are checked here, so none can lead out of a directory.
     """
     if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{kind} {name!r}: allowed are 1 to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
-        )
+        raise ValueError(f"{kind} {name!r}: {NAME_RULE}")
     return name

@@ -21,7 +21,7 @@ def matches(pattern: str, topic: str) -> bool:
 def check_pattern(pattern: str) -> None:
     """Raise ValueError with the reason if ``pattern`` is not a regular expression in Python's syntax, or has too many groups."""
     if pattern.count("(") > GROUPS_MAX:  # each within another, they would be too deep for Python's recursion
-        raise ValueError(f"has {pattern.count('('):,} opening parentheses: allowed are {GROUPS_MAX}")
+        raise ValueError(f"has {pattern.count('('):,} opening parentheses; at most {GROUPS_MAX} are allowed")
     try:
         re.compile(pattern)
     except (re.error, OverflowError) as error:  # OverflowError: a number of repetitions is too large

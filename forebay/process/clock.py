@@ -1,4 +1,4 @@
-"""Time as an argument: decisions take ``now`` as a number, shells take a Clock. The linter bans direct calls of ``time``."""
+"""Time as an argument: decisions take ``now`` as a number, code that does I/O takes a Clock. The linter bans ``time``."""
 
 from __future__ import annotations
 

@@ -31,9 +31,9 @@ class ReaderSchema(msgspec.Struct, frozen=True):
 
 
 def find_columns(access: RegistryAccess, wanted: Mapping[str, ReaderSchema]) -> tuple[ColumnDecoding, ...]:
-    """Request the schemas. ``wanted``: column (key or value) → schema.
+    """Request the schemas from the registry, and return how each column is decoded. ``wanted``: column (key or value) → schema.
 
-    Raises UsageError for a schema that does not exist or can't be a column; UnreachableError.
+    Raises UsageError if a schema does not exist or can't be a column, UnreachableError if the registry does not answer.
     """
     with Registry(access) as registry:
         made = tuple(_column(name, schema, access, registry) for name, schema in wanted.items())
@@ -44,7 +44,7 @@ def find_columns(access: RegistryAccess, wanted: Mapping[str, ReaderSchema]) -> 
 
 def _column(name: str, wanted: ReaderSchema, access: RegistryAccess, registry: Registry) -> ColumnDecoding:
     if name not in COLUMNS or wanted.format not in FORMATS:
-        raise UsageError(f"{name} as {wanted.format}: allowed are key and value, as {', '.join(FORMATS)}")
+        raise UsageError(f"cannot decode {name} as {wanted.format}; only key and value, as {', '.join(FORMATS)}")
     if wanted.number is None:
         schema = registry.version(wanted.subject, wanted.version, wanted.format)
     else:

@@ -232,8 +232,8 @@ class Guard:
         if self.guarded or is_loopback(address):
             return
         raise SettingsError(
-            f"{where}: without tokens a service only listens on this machine (127.0.0.1): write lines that "
-            f"`forebay token new ROLE` prints to a file and name it in {_KEY}, or set {TOKENS_VARIABLE} to them"
+            f"{where}: without tokens a service only listens on this machine (127.0.0.1): save the output of "
+            f"`forebay token new ROLE` in a file and name the file in {_KEY}, or put it into {TOKENS_VARIABLE}"
         )
 
 

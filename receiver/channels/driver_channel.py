@@ -95,8 +95,8 @@ class DriverChannel:
             try:
                 outcome = self._exchange(action)
             except Exception as error:  # the thread would end, and no later request would get an outcome
-                _log.exception("the channel to the driver broke")
-                outcome = inp.ThreadFailure(f"the channel to the driver broke: {error!r}")
+                _log.exception("the thread that sends requests to the driver failed")
+                outcome = inp.ThreadFailure(f"the thread that sends requests to the driver failed: {error!r}")
             self._tell(outcome)
 
     def _exchange(self, action: act.DriverAction) -> inp.Input:

@@ -206,8 +206,8 @@ class Store(ABC):
         try:
             step()
         except Exception as error:  # without this thread nothing is stored, so the process ends
-            _log.exception("a thread of the store broke")
-            self._tell(ThreadFailure(f"a thread of the store broke: {error!r}"))
+            _log.exception("a store thread failed")
+            self._tell(ThreadFailure(f"a store thread failed: {error!r}"))
 
     # ---- encoding ----------------------------------------------------------------------------------------------------
 

@@ -191,7 +191,7 @@ def test_invalid_readers_schema_is_refused_when_requested(monkeypatch: pytest.Mo
     known = Known(RegisteredSchema(1, JSON, "{}"), RegisteredSchema(2, AVRO, itself))
     monkeypatch.setattr(decoder_module, "Registry", known)
     for column, number, why in (
-        ("topic", 1, "topic as avro: allowed are key and value"),
+        ("topic", 1, "cannot decode topic as avro; only key and value, as avro, json, protobuf"),
         ("value", 9, "the schema registry has no schema 9"),
         ("value", 1, "schema 1 has format json, not avro"),
         ("value", 2, "schema 2: x can't be a column: R is recursive"),
@@ -262,5 +262,5 @@ def test_decoder_of_job_returns_rows_causes_and_single_values(writers: Writers) 
     assert decoder.value(value) == {"a": 1}
     with pytest.raises(ValueError, match="have no schema number"):
         decoder.value(b"junk")
-    with pytest.raises(UsageError, match="value as xml: allowed are key and value, as avro, json, protobuf"):
+    with pytest.raises(UsageError, match="cannot decode value as xml; only key and value, as avro, json, protobuf"):
         RegistryDecoder(writers.access, value=ReaderSchema("xml", "job-value"))

@@ -348,7 +348,7 @@ def test_without_wal_only_receiver_replaces_copy(guard: Guard, tmp_path: Path) -
 )
 def test_tasks_only_receive_urls_of_agents(url: str, https: bool, fine: bool) -> None:
     """A task's token goes there."""
-    with contextlib.nullcontext() if fine else pytest.raises(UsageError, match="an agent's url is"):
+    with contextlib.nullcontext() if fine else pytest.raises(UsageError, match="an agent's url must be http"):
         check_service_url("an agent's url", url, https)
 
 

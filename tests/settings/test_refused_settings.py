@@ -28,7 +28,7 @@ NO_BYTES = ("0B", 'must be at least "1B"')
 
 #: each setting → a refused value (out of bounds, if it has bounds), and the text of the error
 REFUSED: dict[str, tuple[object, str]] = {
-    "stream": ("a/b", "allowed are 1 to 64 letters"),
+    "stream": ("a/b", "a name has 1 to 64 letters"),
     "data": ("data", "write an absolute path of a folder"),
     "kafka.topics": ("flights", "write a list"),
     "kafka.pattern": NO_TEXT,
@@ -54,7 +54,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "wal.flush_interval": NO_DURATION,
     "receiver.mode": ("auto", 'allowed are "static", "managed"'),
     "receiver.count": NONE_AT_ALL,
-    "receiver.host": ("a/../b", "allowed are 1 to 64 letters"),
+    "receiver.host": ("a/../b", "a name has 1 to 64 letters"),
     "receiver.preferred_hosts": NO_LIST,
     "receiver.hosts_wait": NO_DURATION,
     "receiver.moves_max": NEGATIVE,
@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "agent.blocks": ("blocks", "write an absolute path of a folder"),
     "spark.class_archive": ("classes", "write an absolute path of a folder"),
     "agent.quota": NO_BYTES,
-    "agent.host": ("", "allowed are 1 to 64 letters"),
+    "agent.host": ("", "a name has 1 to 64 letters"),
     "agent.heartbeat_interval": NO_TIME,
     "agent.connections_max": (1, "must be at least 2"),
     "agent.idle_timeout": NO_TIME,
@@ -217,7 +217,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"kafka": {"pattern": "^(", "bootstrap.servers": "b"}}, ['kafka.pattern = "^("', "not a regular expression"]),
     (
         {"kafka": {"pattern": "^" + 101 * "(" + 101 * ")", "bootstrap.servers": "b"}},
-        ["101 opening parentheses: allowed are 100"],
+        ["101 opening parentheses; at most 100 are allowed"],
     ),
     ({"kafka": {"topics": ["t"]}}, ['kafka."bootstrap.servers" is missing']),
     ({"kafka": 3}, ["kafka = 3", "is not a section"]),

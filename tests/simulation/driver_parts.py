@@ -111,7 +111,7 @@ def adopter(driver: DriverProcess) -> Adopter:
         host="host-driver",
         instance_id=driver.name,
         compression="none",
-        limits=SegmentLimits(world.options.segment_bytes, float("inf")),
+        limits=SegmentLimits(size_bytes=world.options.segment_bytes, age_seconds=float("inf")),
         topic_ids=lambda topics: {topic: world.kafka.topic_id(topic) for topic in topics},
         wall_ms=lambda: driver.clock.wall_ms(),
         new_uid=world.new_uid,

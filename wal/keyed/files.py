@@ -109,7 +109,10 @@ def put_manifest(storage: Storage, path: str, manifest: Manifest) -> bytes:
     """Store the manifest, durable on return. Return its SHA-256. Raises StoreError, UsageError."""
     data = msgspec.json.encode(manifest)
     if len(data) > MANIFEST_BYTES_MAX:
-        raise UsageError(f"state {manifest.name!r}: its manifest has {len(data)} bytes: use fewer shards")
+        raise UsageError(
+            f"state {manifest.name!r}: its manifest has {len(data):,} bytes, more than the limit of {MANIFEST_BYTES_MAX:,}; "
+            "use fewer shards"
+        )
     storage.put_new(path, data)
     return hashlib.sha256(data).digest()
 

@@ -73,7 +73,7 @@ class Pending:
         return HEADER_LENGTH + aligned(len(self._metadata)) + aligned(self._payload.length)
 
     def forget(self) -> None:
-        """Drop the bytes, which are not written again."""
+        """Release the frame's bytes from memory. After this, the frame cannot be written again."""
         self._metadata, self._payload = b"", _NOTHING
 
 

@@ -73,10 +73,10 @@ def recover(
 ) -> int:
     """Compare journal, WAL, history, local copies and Kafka, and print a recovery plan.
 
-    The plan lists what is torn, damaged, orphaned or missing, with exact ranges, and the copy that can replace it. Without
-    --apply nothing is changed, no process is fenced, and the driver may be running. With --apply, stop the driver first: the
-    command writes lost blocks again and sets damaged segments aside. If it is killed, repeat it. Exits with 1 if anything
-    still needs --apply or a decision.
+    The plan lists what is torn, damaged, orphaned (in the WAL, but not in the journal) or missing, with exact ranges, and the
+    copy that can replace it. Without --apply nothing is changed, no process is fenced, and the driver may be running. With
+    --apply, stop the driver first: the command writes lost blocks again and sets damaged segments aside. If it is killed,
+    repeat it. Exits with 1 if anything still needs --apply or a decision.
 
     With --accept-loss BATCH: allow the batch to continue without the RANGEs, which no tier can read. Use it only when the
     plan shows no copy. The journal and every audit keep the loss.

@@ -304,8 +304,8 @@ def repair(invocation: Invocation, agents: tuple[str, ...], yes: bool) -> int:
     """Repair damaged segments in place, from copies with the same bytes: local copies and other frames of the WAL.
 
     The command also cuts off torn tails that the journal does not name, and removes temporary files of killed processes. It
-    changes only segments that no process writes any more, and copies each to STREAM/aside/ first. Without --apply nothing is
-    changed. The driver may be running.
+    changes only segments that no process writes any more, and copies each to STREAM/aside/ below the WAL's folder first.
+    Without --apply nothing is changed. The driver may be running.
 
     Use it after `forebay wal verify` reported damage. Exits with 1 if a fault remains; `forebay recover` can repair more, but
     needs a stopped driver.

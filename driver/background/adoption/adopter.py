@@ -139,13 +139,14 @@ class Adopter:
                 due = ROUND_SECONDS
         return due
 
-    def _block_adoption(self, search: Search, words: str) -> Round:
-        if self._blocked.get(search.tp) != words:
+    def _block_adoption(self, search: Search, reason: str) -> Round:
+        if self._blocked.get(search.tp) != reason:
             log.warning(
-                "%s: cannot adopt records from the WAL from offset %d on yet: %s", search.tp, search.position, words
-            )
-        self._blocked[search.tp] = words
-        yield AdoptionBlocked(search.tp, words)
+                "partition %s: records in the WAL from offset %d on cannot be adopted yet: %s",
+                search.tp, search.position, reason,
+            )  # fmt: skip
+        self._blocked[search.tp] = reason
+        yield AdoptionBlocked(search.tp, reason)
         return None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A batch in a few words, for Spark's pages."""
+"""A short description of a batch, for the Spark UI."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def offsets_in_words(ranges: Iterable[_Range], length_max: int = OFFSETS_LENGTH_
 
 
 def job_description(work: BatchWork) -> str:
-    """Return the description of the Spark jobs of a batch. Spark's pages show it as HTML, so names are escaped."""
+    """Return the description of the Spark jobs of a batch. The Spark UI shows it as HTML, so names are escaped."""
     run = f", replay {work.replay}" if work.replay else ""
     attempt = f", attempt {work.attempt}" if work.attempt > 1 else ""
     output = f", output {work.output}" if work.output else ""

@@ -36,7 +36,7 @@ class Engine(Protocol):
 
     @property
     def ui_url(self) -> str:
-        """URL of Spark's own pages; "" if there are none. Known after ``start``."""
+        """URL of the Spark UI; "" if it is off. Known after ``start``."""
 
     def start(self) -> None: ...
 

@@ -181,9 +181,10 @@ class KeyedState:
         """Change the state by ``function(known, rows)``, called once for each shard for which there are ``rows``.
 
         ``rows``: a DataFrame, Table or record batches with the key columns and any others. ``function`` gets two pyarrow tables:
-        the shard's rows in the state, and its part of ``rows``. A row that times out in this batch is among the first only if its
-        key is in ``rows``. It returns the rows to set as a Table, or a pair of these and the keys to delete. It runs in Spark's
-        tasks if ``rows`` is a DataFrame, possibly more than once for a shard. All else is as in :meth:`write`.
+        the shard's rows in the state, and its part of ``rows``. The first table contains a row that times out in this batch only
+        if its key is also in ``rows``. ``function`` returns the rows to set as a Table, or a pair of these and the keys to
+        delete. If ``rows`` is a DataFrame, ``function`` runs in Spark's tasks, possibly more than once for a shard. All else is
+        as in :meth:`write`.
         """
         if not callable(function):
             raise UsageError(f"state {self.name!r}: update needs a function, not {type(function).__name__}")

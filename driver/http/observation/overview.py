@@ -34,7 +34,7 @@ class DriverIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresentWork:
-    """What an overview says about the present work, besides the snapshot. ``spark_ui``: URL of Spark's pages; "": none."""
+    """What an overview says about the present work, besides the snapshot. ``spark_ui``: URL of the Spark UI; "": it is off."""
 
     rates: Rates
     last_batch: m.BatchEntry | None = None

@@ -111,8 +111,9 @@ def opening_steps(
     stored = read_beside_a_writer(storage, stream)  # a paused older driver may wake and delete superseded segments
     if stored.epoch == epoch:  # led by an older release, which makes no marks
         raise CorruptionError(
-            claim_path(stream, epoch), 0, "the claim was missing; the driver created it again. Start the driver again"
-        )
+            claim_path(stream, epoch), 0,
+            "the claim of this epoch was missing, and the driver created it again; start the driver again",
+        )  # fmt: skip
     for sentence in stored.corrections:
         log.error("journal of stream %s: %s", stream, sentence)
     if stored.state is None and marked:

@@ -1,4 +1,4 @@
-"""A Spark that loads the classes of a driver and its batches, and writes them into an archive at its end."""
+"""A Spark session that loads the Java classes of a driver and its batches. Its JVM writes them into an archive when it exits."""
 
 from __future__ import annotations
 

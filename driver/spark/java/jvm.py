@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 #: defaults that ``[spark]`` in the configuration overrides
 DEFAULTS = {
     "spark.app.name": "forebay",
-    "spark.ui.killEnabled": "false",  # Spark's pages require no token
+    "spark.ui.killEnabled": "false",  # the Spark UI requires no token
     "spark.ui.showConsoleProgress": "false",  # the bars would be in the middle of log lines
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }

@@ -115,7 +115,7 @@ class RangeProgress:
     def begin(cls, range_: BlockRange, low: int, high: int) -> RangeProgress:
         """Begin to read. ``low``, ``high``: Kafka's watermarks. Raises RangeNotHeldError."""
         if low >= range_.until_offset or high < range_.until_offset:
-            raise RangeNotHeldError(f"{range_.label}: Kafka only holds offsets {low} to {high}")
+            raise RangeNotHeldError(f"{range_.label}: Kafka only holds offsets [{low}, {high})")
         return cls(range_, low, max(low, range_.from_offset))
 
     @property

@@ -99,7 +99,7 @@ class Form:
         message = message_at(view, at)
         batch = batch_of(view, message)
         if message.kind != RECORD_BATCH or not batch.rows_at or batch.compression_at or not message.body_length_at:
-            raise ValueError("no record batch that is not compressed")
+            raise ValueError("not a record batch, or a compressed one")
         self.length = message.body - at
         self.columns_at = _vector(view, batch.columns_at, columns) - at
         self.buffers_at = _vector(view, batch.buffers_at, buffers) - at
@@ -111,11 +111,11 @@ class Form:
         constants, reached = "<", 0
         for begin, size in numbers:
             if begin < reached:
-                raise ValueError("two of its numbers overlap")
+                raise ValueError("two numbers of the record batch overlap")
             constants += f"{begin - reached}s{size}x"
             reached = begin + size
         if reached > self.length:
-            raise ValueError("its numbers are beyond its description")
+            raise ValueError("a number of the record batch is outside its header")
         constants += f"{self.length - reached}s"
         self._constants = struct.Struct(constants).unpack_from
         self._expected: tuple[Any, ...] = self._constants(view, at)

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from forebay.model.bounds import OFFSET_MAX
-from forebay.model.identifiers import check_name
+from forebay.model.identifiers import NAME_RULE, check_name
 from forebay.model.topic_pattern import check_pattern
 from forebay.model.units import Duration, Size
 from forebay.process.secret_file import check_secret_path
@@ -81,8 +81,8 @@ NonEmptySize = Annotated[Size, least(1)]
 def _check_path_part(name: str) -> None:
     try:
         check_name("", name)
-    except ValueError as error:
-        raise ValueError(str(error).partition(": ")[2]) from None
+    except ValueError:
+        raise ValueError(NAME_RULE) from None
 
 
 def _check_not_blank(name: str) -> None:

@@ -43,7 +43,7 @@ def test_a_minimum_is_taken_from_those_who_have_more() -> None:
     assert given_ == pytest.approx([700, 300])
 
 
-def test_minima_that_come_to_more_than_there_is_are_given_all_the_same() -> None:
+def test_minima_are_given_even_if_they_exceed_the_rate_together() -> None:
     assert share(100, [Sharer(9, 1, 80, NONE), Sharer(1, 1, 80, NONE)]) == pytest.approx([80, 80])
 
 

@@ -44,7 +44,7 @@ export class DirectView extends Fetching {
   render({ store }, { answer, error }) {
     return html`
       <h1 tabindex="-1">Direct streams</h1>
-      <p class="intro">Direct streams that read through this intake. A direct stream that reads only Kafka is unknown to the driver: its own log and Spark's pages show it.</p>
+      <p class="intro">Direct streams that read through this intake. A direct stream that reads only Kafka is unknown to the driver: its own log and the Spark UI show it.</p>
       ${error && html`<${Failure} error=${error} />`}
       ${answer?.streams.length === 0 && html`<${Empty}>No direct stream reads through this intake.<//>`}
       ${answer?.streams.map((stream) => html`<section><h2><${Name} text=${stream.name} /> <${State} state=${stream.cursor.state} /></h2>${detail(stream.cursor, { store, now: store.now() })}</section>`)}

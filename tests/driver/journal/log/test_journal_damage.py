@@ -295,7 +295,7 @@ def test_a_lost_claim_of_an_older_release_is_refused_once_and_created_again(stor
     driver.write(3)
     for path in (claim_path(STREAM, driver.journal.epoch), mark_path(STREAM, driver.journal.epoch), lease_path(STREAM)):
         storage.delete(path)
-    with pytest.raises(CorruptionError, match="the claim was missing; the driver created it again"):
+    with pytest.raises(CorruptionError, match="the claim of this epoch was missing, and the driver created it again"):
         Driver(storage)
     assert Driver(storage).state == driver.state
 

@@ -109,7 +109,7 @@ def test_block_that_names_another_host_than_its_receivers_is_refused() -> None:
     ],
 )
 def test_a_name_from_the_wire_that_can_be_none_is_bad_input_and_ends_nothing(request_: Any) -> None:
-    with pytest.raises(UsageError, match="allowed are 1 to 64"):
+    with pytest.raises(UsageError, match="a name has 1 to 64"):
         Tracked().say(request_)
 
 

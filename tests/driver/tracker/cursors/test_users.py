@@ -127,7 +127,7 @@ def test_a_cursor_never_goes_back_but_by_being_opened_again() -> None:
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (m.OpenCursorRequest(cursor="../q", user="u", places=()), "cursor '../q': allowed are"),
+        (m.OpenCursorRequest(cursor="../q", user="u", places=()), "cursor '../q': a name has"),
         (m.OpenCursorRequest(cursor="q", user="", places=()), "the name of a cursor's user must have"),
         (m.OpenCursorRequest(cursor="q", user="u\n", places=()), "the name of a cursor's user must have"),
         (m.OpenCursorRequest(cursor="q", user="u" * 201, places=()), "must have 1 to 200 printable characters"),
